@@ -1,0 +1,1 @@
+"""Sfumato: publish what is useful about private data under one privacy budget."""

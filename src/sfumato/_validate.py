@@ -1,0 +1,86 @@
+"""Checks of single values: return the value, or raise one sentence with the remedy.
+
+>>> positive("noise_multiplier", 1.1)
+1.1
+>>> probability("sample_rate", 1.2, remedy="a rate is expected_batch / dataset_size")
+Traceback (most recent call last):
+    ...
+sfumato.errors.InvalidInput: expected sample_rate in (0, 1], got sample_rate=1.2; a rate is expected_batch / dataset_size
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection
+from typing import Any, SupportsFloat, SupportsIndex, TypeVar
+
+from sfumato.errors import InvalidInput
+
+T = TypeVar("T")
+
+
+def _refuse(name: str, value: object, expected: str, remedy: str = "") -> InvalidInput:
+    return InvalidInput(f"expected {name} {expected}, got {name}={value!r}" + (f"; {remedy}" if remedy else ""))
+
+
+def real(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
+    """A finite float (booleans and text are refused)."""
+    if isinstance(value, bool | str | bytes):
+        raise _refuse(name, value, "to be a finite number", remedy)
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise _refuse(name, value, "to be a finite number", remedy) from error
+    if not math.isfinite(number):
+        raise _refuse(name, value, "to be a finite number", remedy)
+    return number
+
+
+def positive(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
+    number = real(name, value, remedy=remedy)
+    if number <= 0:
+        raise _refuse(name, value, "> 0", remedy)
+    return number
+
+
+def non_negative(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
+    number = real(name, value, remedy=remedy)
+    if number < 0:
+        raise _refuse(name, value, ">= 0", remedy)
+    return number
+
+
+def probability(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
+    """A number in (0, 1]: a rate at which something happens."""
+    number = real(name, value, remedy=remedy)
+    if not 0 < number <= 1:
+        raise _refuse(name, value, "in (0, 1]", remedy)
+    return number
+
+
+def delta(name: str, value: SupportsFloat) -> float:
+    """A δ in [0, 1)."""
+    number = real(name, value)
+    if not 0 <= number < 1:
+        raise _refuse(name, value, "in [0, 1)", "δ is a small probability, well below 1 / number of people")
+    return number
+
+
+def integer(name: str, value: SupportsIndex, *, least: int = 0, remedy: str = "") -> int:
+    """A whole number that is at least `least` (floats and booleans are refused)."""
+    if isinstance(value, bool):
+        raise _refuse(name, value, f"to be a whole number >= {least}", remedy)
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise _refuse(name, value, f"to be a whole number >= {least}", remedy) from error
+    if number < least:
+        raise _refuse(name, value, f"to be a whole number >= {least}", remedy)
+    return number
+
+
+def one_of(name: str, value: T, allowed: Collection[Any], *, remedy: str = "") -> T:
+    if value not in allowed:
+        raise _refuse(name, value, "to be one of " + ", ".join(map(str, allowed)), remedy)
+    return value

@@ -1,0 +1,80 @@
+"""Every exception Sfumato raises on purpose.
+
+SfumatoError
+├── InvalidInput            a value that makes no sense; nothing was computed or spent
+├── Refused                 sensible, but not allowed
+│   ├── BudgetExceeded      the ledger has no room for the charge
+│   ├── RelationMismatch    a charge under another neighbouring relation or privacy unit
+│   ├── NotPrivate          an ε that cannot be justified is not printed
+│   └── UnsupportedModel    a model whose examples cannot be told apart
+├── LedgerError             the ledger cannot be opened, read or written
+│   └── LedgerTampered      its hash chain or its head does not agree
+├── DataError
+│   ├── DataUnavailable     no source has the data set
+│   └── DataCorrupted       a file does not have the expected digest
+└── MissingExtra            an optional dependency is not installed
+"""
+
+from __future__ import annotations
+
+
+class SfumatoError(Exception):
+    """Base of all errors raised on purpose; its text is one sentence with the remedy."""
+
+
+class InvalidInput(SfumatoError, ValueError):
+    """A value outside its domain, found before anything was computed or spent."""
+
+
+class Refused(SfumatoError):
+    """A request that makes sense but would break a guarantee."""
+
+
+class BudgetExceeded(Refused):
+    """The charge does not fit what is left of the budget."""
+
+    def __init__(self, message: str, *, epsilon_spent: float, epsilon_left: float) -> None:
+        super().__init__(message)
+        self.epsilon_spent = epsilon_spent
+        self.epsilon_left = epsilon_left
+
+
+class RelationMismatch(Refused):
+    """A charge stated under another neighbouring relation or for another privacy unit."""
+
+
+class NotPrivate(Refused):
+    """An ε was asked for that nothing justifies."""
+
+
+class UnsupportedModel(Refused):
+    """A model for which per-example clipping cannot be guaranteed."""
+
+
+class LedgerError(SfumatoError):
+    """The ledger cannot be opened, read or written."""
+
+
+class LedgerTampered(LedgerError):
+    """The ledger's hash chain, or its head against a certificate, does not agree."""
+
+
+class DataError(SfumatoError):
+    """A data set cannot be had or cannot be trusted."""
+
+
+class DataUnavailable(DataError):
+    """No source has the data set."""
+
+
+class DataCorrupted(DataError):
+    """A file does not have the expected digest or form."""
+
+
+class MissingExtra(SfumatoError, ImportError):
+    """An optional dependency is missing; the text names the extra to install."""
+
+    def __init__(self, *, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; install it with: pip install 'sfumato[{extra}]'")
+        self.package = package
+        self.extra = extra
