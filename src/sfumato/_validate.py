@@ -2,10 +2,10 @@
 
 >>> positive("noise_multiplier", 1.1)
 1.1
->>> probability("sample_rate", 1.2, remedy="a rate is expected_batch / dataset_size")
+>>> probability("sample_rate", 1.2, remedy="a rate is batch / size")
 Traceback (most recent call last):
     ...
-sfumato.errors.InvalidInput: expected sample_rate in (0, 1], got sample_rate=1.2; a rate is expected_batch / dataset_size
+sfumato.errors.InvalidInput: expected sample_rate in (0, 1], got sample_rate=1.2; a rate is batch / size
 """
 
 from __future__ import annotations

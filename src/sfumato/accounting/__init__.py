@@ -1,0 +1,79 @@
+"""Events → ε and δ → calibration; dp-accounting does the mathematics.
+
+An event says what was done; accounting says what it costs. Privacy loss distributions (PLD) price a plan fixed
+in advance, exactly; Rényi divergences (RDP) are the cross-check, and what the filter for adaptive spending
+counts in.
+
+>>> plan = repeat(poisson_sampled(0.01, GaussianEvent(noise_multiplier=1.0)), 1000)
+>>> epsilon(plan, delta=1e-5) < rdp_epsilon(plan, delta=1e-5)
+True
+"""
+
+from sfumato.accounting.budget import Budget
+from sfumato.accounting.calibration import calibrate, gaussian_noise_multiplier
+from sfumato.accounting.codec import event_from_json, event_to_json
+from sfumato.accounting.events import (
+    ApproximateEvent,
+    ComposedEvent,
+    DiscreteGaussianEvent,
+    DiscreteLaplaceEvent,
+    DpEvent,
+    ExponentialMechanismEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    MixtureOfGaussiansEvent,
+    NoEvent,
+    NonPrivateEvent,
+    PoissonSampledEvent,
+    RandomizedResponseEvent,
+    Relation,
+    RepeatAndSelectEvent,
+    RepeatedEvent,
+    compose,
+    for_group,
+    parallel,
+    poisson_sampled,
+    pure,
+    repeat,
+)
+from sfumato.accounting.filter import PrivacyFilter
+from sfumato.accounting.meaning import attacker_true_positive_rate, in_words
+from sfumato.accounting.pld import delta, epsilon
+from sfumato.accounting.rdp import rdp, rdp_epsilon
+
+__all__ = [
+    "ApproximateEvent",
+    "Budget",
+    "ComposedEvent",
+    "DiscreteGaussianEvent",
+    "DiscreteLaplaceEvent",
+    "DpEvent",
+    "ExponentialMechanismEvent",
+    "GaussianEvent",
+    "LaplaceEvent",
+    "MixtureOfGaussiansEvent",
+    "NoEvent",
+    "NonPrivateEvent",
+    "PoissonSampledEvent",
+    "PrivacyFilter",
+    "RandomizedResponseEvent",
+    "Relation",
+    "RepeatAndSelectEvent",
+    "RepeatedEvent",
+    "attacker_true_positive_rate",
+    "calibrate",
+    "compose",
+    "delta",
+    "epsilon",
+    "event_from_json",
+    "event_to_json",
+    "for_group",
+    "gaussian_noise_multiplier",
+    "in_words",
+    "parallel",
+    "poisson_sampled",
+    "pure",
+    "rdp",
+    "rdp_epsilon",
+    "repeat",
+]

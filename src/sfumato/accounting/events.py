@@ -1,0 +1,290 @@
+"""What was done, as frozen values; dp-accounting's events, and three that it lacks.
+
+Every noise multiplier is noise / sensitivity *under the relation in force*: under replace-one the sensitivity
+of a sum of vectors of norm ≤ C is 2C, and whoever makes the event divides by that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from functools import singledispatch
+from typing import TypeAlias
+
+import attr
+import numpy as np
+from dp_accounting import dp_event
+from scipy import stats
+
+from sfumato import _validate
+from sfumato.errors import InvalidInput, NotPrivate
+
+DpEvent: TypeAlias = dp_event.DpEvent
+NoEvent = dp_event.NoOpDpEvent
+NonPrivateEvent = dp_event.NonPrivateDpEvent
+GaussianEvent = dp_event.GaussianDpEvent
+LaplaceEvent = dp_event.LaplaceDpEvent
+DiscreteLaplaceEvent = dp_event.DiscreteLaplaceDpEvent
+RandomizedResponseEvent = dp_event.RandomizedResponseDpEvent
+MixtureOfGaussiansEvent = dp_event.MixtureOfGaussiansDpEvent
+PoissonSampledEvent = dp_event.PoissonSampledDpEvent
+ComposedEvent = dp_event.ComposedDpEvent
+RepeatedEvent = dp_event.SelfComposedDpEvent
+RepeatAndSelectEvent = dp_event.RepeatAndSelectDpEvent
+
+
+class Relation(StrEnum):
+    """Which data sets are neighbours."""
+
+    ADD_REMOVE = "add-remove"
+    REPLACE_ONE = "replace-one"
+    ZERO_OUT = "zero-out"
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class ApproximateEvent(DpEvent):
+    """Anything that is (ε, δ)-differentially private, and nothing more is known of it."""
+
+    epsilon: float
+    delta: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        _validate.non_negative("epsilon", self.epsilon)
+        _validate.delta("delta", self.delta)
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class DiscreteGaussianEvent(DpEvent):
+    """Whole-number noise with P[x] ∝ exp(−x²/2σ²) on a whole-number query (Canonne et al. 2020)."""
+
+    sigma: float
+    sensitivity: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        _validate.non_negative("sigma", self.sigma)
+        _validate.integer("sensitivity", self.sensitivity)
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class ExponentialMechanismEvent(DpEvent):
+    """A choice with P[r] ∝ exp(ε·score(r)/2Δ): ε-DP and of bounded range ε (Durfee & Rogers 2019)."""
+
+    epsilon: float
+
+    def __attrs_post_init__(self) -> None:
+        _validate.non_negative("epsilon", self.epsilon)
+
+
+def pure(epsilon: float) -> DpEvent:
+    """An ε-DP release of which nothing more is known."""
+    return ApproximateEvent(epsilon=epsilon)
+
+
+def repeat(event: DpEvent, count: int) -> DpEvent:
+    """The same thing done `count` times.
+
+    >>> repeat(GaussianEvent(2.0), 0)
+    NoOpDpEvent()
+    """
+    count = _validate.integer("count", count)
+    if count == 0:
+        return NoEvent()
+    return event if count == 1 else RepeatedEvent(event, count)
+
+
+def compose(*events: DpEvent) -> DpEvent:
+    """One thing after another."""
+    real = [event for event in events if not isinstance(event, NoEvent)]
+    if not real:
+        return NoEvent()
+    return real[0] if len(real) == 1 else ComposedEvent(real)
+
+
+def poisson_sampled(sample_rate: float, event: DpEvent) -> DpEvent:
+    """`event` on a random subset that every unit enters independently with probability `sample_rate`."""
+    rate = _validate.probability(
+        "sample_rate", sample_rate, remedy="a rate is expected_batch / declared data set size"
+    )
+    return event if rate == 1 else PoissonSampledEvent(rate, event)
+
+
+def atoms(event: DpEvent, count: int = 1) -> Iterable[tuple[DpEvent, int]]:
+    """The releases inside `event`, each with how often it happens; parameters are checked on the way."""
+    if isinstance(event, RepeatedEvent):
+        yield from atoms(event.event, count * _validate.integer("count", event.count))
+    elif isinstance(event, ComposedEvent):
+        for part in event.events:
+            yield from atoms(part, count)
+    elif not isinstance(event, NoEvent) and count:
+        check(event)
+        yield event, count
+
+
+@singledispatch
+def check(event: DpEvent) -> None:
+    """Raise unless the parameters of this one release make sense."""
+    raise NotPrivate(f"no price is known for {type(event).__name__}; use one of: {', '.join(_known())}")
+
+
+@check.register
+def _(event: NonPrivateEvent) -> None:
+    pass
+
+
+@check.register
+def _(event: ApproximateEvent | DiscreteGaussianEvent | ExponentialMechanismEvent) -> None:
+    event.__attrs_post_init__()
+
+
+@check.register
+def _(event: GaussianEvent | LaplaceEvent) -> None:
+    _validate.non_negative("noise_multiplier", event.noise_multiplier)
+
+
+@check.register
+def _(event: DiscreteLaplaceEvent) -> None:
+    _validate.positive("noise_parameter", event.noise_parameter)
+    _validate.integer("sensitivity", event.sensitivity)
+
+
+@check.register
+def _(event: RandomizedResponseEvent) -> None:
+    if _validate.real("noise_parameter", event.noise_parameter) != 0:
+        _validate.probability("noise_parameter", event.noise_parameter)
+    _validate.integer("num_buckets", event.num_buckets, least=1)
+
+
+@check.register
+def _(event: PoissonSampledEvent) -> None:
+    _validate.probability("sample_rate", event.sampling_probability)
+    check(event.event)
+
+
+@check.register
+def _(event: MixtureOfGaussiansEvent) -> None:
+    _validate.non_negative("standard_deviation", event.standard_deviation)
+
+
+@check.register
+def _(event: RepeatAndSelectEvent) -> None:
+    for part, _count in atoms(event.event):
+        check(part)
+
+
+def _known() -> list[str]:
+    return sorted(kind.__name__ for kind in check.registry if kind not in (object, NonPrivateEvent))
+
+
+def parallel(events: Sequence[DpEvent], *, relation: Relation = Relation.ADD_REMOVE) -> DpEvent:
+    """One event that bounds releases from *declared* disjoint parts of the data.
+
+    Under add/remove and zero-out a unit is in one part only, so the dearest release bounds them all; under
+    replace-one a unit may leave one part and enter another, so the two dearest add up (McSherry 2009, §2.4).
+    Parts must be of one kind, so that "dearest" has a meaning at every δ.
+
+    >>> parallel([LaplaceEvent(2.0), LaplaceEvent(1.0)])
+    LaplaceDpEvent(noise_multiplier=1.0)
+    """
+    if len({type(event) for event in events}) > 1:
+        raise InvalidInput(
+            "expected parallel events of one kind, got "
+            + ", ".join(sorted({type(event).__name__ for event in events}))
+            + "; charge releases of different kinds one after another"
+        )
+    dearest = sorted(events, key=_rank, reverse=True)
+    return compose(*dearest[: 2 if relation is Relation.REPLACE_ONE else 1])
+
+
+@singledispatch
+def _rank(event: DpEvent) -> float:
+    """A number that orders events of one kind by their cost."""
+    raise InvalidInput(
+        f"expected parallel events that are ordered by one parameter, got {type(event).__name__}; "
+        "charge these releases one after another"
+    )
+
+
+@_rank.register
+def _(event: GaussianEvent | LaplaceEvent) -> float:
+    return -float(event.noise_multiplier)
+
+
+@_rank.register
+def _(event: DiscreteLaplaceEvent) -> float:
+    return float(event.noise_parameter * event.sensitivity)
+
+
+@_rank.register
+def _(event: DiscreteGaussianEvent) -> float:
+    return float(event.sensitivity / event.sigma) if event.sigma else math.inf
+
+
+@_rank.register
+def _(event: ExponentialMechanismEvent) -> float:
+    return float(event.epsilon)
+
+
+@_rank.register(ApproximateEvent)
+def _(event: ApproximateEvent) -> float:
+    if event.delta:
+        raise InvalidInput("expected parallel (ε, δ) events with delta=0; charge these one after another")
+    return float(event.epsilon)
+
+
+def for_group(event: DpEvent, size: int) -> DpEvent:
+    """The event as a group of `size` people together experiences it.
+
+    Gaussian, Laplace: `size` times the sensitivity. Poisson-sampled Gaussian: each member is in the batch on
+    their own, so the shift is binomial (Ganesh 2024, Thm 3.1). Randomised response: one report each.
+    """
+    size = _validate.integer("size", size, least=1)
+    return compose(*(repeat(_group_atom(atom, size), count) for atom, count in atoms(event)))
+
+
+@singledispatch
+def _group_atom(event: DpEvent, size: int) -> DpEvent:
+    raise NotPrivate(f"no group price is known for {type(event).__name__}")
+
+
+@_group_atom.register
+def _(event: NonPrivateEvent, size: int) -> DpEvent:
+    return event
+
+
+@_group_atom.register
+def _(event: GaussianEvent | LaplaceEvent, size: int) -> DpEvent:
+    return attr.evolve(event, noise_multiplier=event.noise_multiplier / size)
+
+
+@_group_atom.register
+def _(event: DiscreteLaplaceEvent | DiscreteGaussianEvent, size: int) -> DpEvent:
+    return attr.evolve(event, sensitivity=event.sensitivity * size)
+
+
+@_group_atom.register
+def _(event: ExponentialMechanismEvent, size: int) -> DpEvent:
+    return ExponentialMechanismEvent(event.epsilon * size)
+
+
+@_group_atom.register
+def _(event: ApproximateEvent, size: int) -> DpEvent:
+    # Chain the definition `size` times: δ(1 + e^ε + … + e^{(size−1)ε}).
+    factor = float(np.sum(np.exp(event.epsilon * np.arange(size))))
+    if event.delta * factor >= 1:
+        return NonPrivateEvent()
+    return ApproximateEvent(event.epsilon * size, event.delta * factor)
+
+
+@_group_atom.register
+def _(event: RandomizedResponseEvent, size: int) -> DpEvent:
+    return repeat(event, size)
+
+
+@_group_atom.register
+def _(event: PoissonSampledEvent, size: int) -> DpEvent:
+    if not isinstance(event.event, GaussianEvent):
+        raise NotPrivate(f"no group price is known for a Poisson-sampled {type(event.event).__name__}")
+    members = np.arange(size + 1)
+    chances = stats.binom.pmf(members, size, event.sampling_probability)
+    return MixtureOfGaussiansEvent(event.event.noise_multiplier, members.tolist(), chances.tolist())

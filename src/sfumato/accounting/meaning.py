@@ -1,0 +1,41 @@
+"""What an ε means, in terms of what an attacker could do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sfumato import _validate
+from sfumato.accounting.events import DpEvent, Relation
+from sfumato.accounting.pld import delta, epsilon
+
+
+def attacker_true_positive_rate(
+    event: DpEvent, *, false_positive_rate: float = 0.01, relation: Relation = Relation.ADD_REMOVE
+) -> float:
+    """The most true positives any attacker can have at a given rate of false positives.
+
+    min over ε of e^ε·FPR + δ(ε) (Wasserman & Zhou 2010; Kairouz et al. 2015), and the same bound with the
+    hypotheses exchanged.
+
+    >>> from sfumato.accounting import LaplaceEvent
+    >>> attacker_true_positive_rate(LaplaceEvent(1.0), false_positive_rate=0.01) <= math.e * 0.01
+    True
+    """
+    alpha = _validate.probability("false_positive_rate", false_positive_rate)
+    best = 1.0
+    reach = min(epsilon(event, 1e-9, relation=relation), 50.0)
+    for level in np.linspace(0, reach, 65):
+        failure = delta(event, float(level), relation=relation)
+        best = min(best, math.exp(level) * alpha + failure, 1 - math.exp(-level) * (1 - failure - alpha))
+    return max(alpha, best)
+
+
+def in_words(event: DpEvent, *, relation: Relation = Relation.ADD_REMOVE) -> str:
+    """One sentence for a reader who is no expert."""
+    rate = attacker_true_positive_rate(event, relation=relation)
+    return (
+        "An attacker who knows everything but whether one person took part, and who accuses 1 in 100 of those "
+        f"who did not, finds at most {rate:.1%} of those who did (1.0% would be pure guessing)."
+    )
