@@ -7,6 +7,7 @@ of a sum of vectors of norm ≤ C is 2C, and whoever makes the event divides by 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import singledispatch
@@ -15,6 +16,7 @@ from typing import TypeAlias
 import attr
 import numpy as np
 from dp_accounting import dp_event
+from dp_accounting.privacy_accountant import NeighboringRelation
 from scipy import stats
 
 from sfumato import _validate
@@ -119,6 +121,48 @@ def atoms(event: DpEvent, count: int = 1) -> Iterable[tuple[DpEvent, int]]:
     elif not isinstance(event, NoEvent) and count:
         check(event)
         yield event, count
+
+
+def merged(event: DpEvent) -> dict[DpEvent, int]:
+    """Equal releases counted together, in an order that does not depend on how they were nested."""
+    parts: Counter[DpEvent] = Counter()
+    for part, count in atoms(event):
+        parts[_hashable(part)] += count
+    return dict(sorted(parts.items(), key=lambda item: repr(item[0])))
+
+
+def _hashable(event: DpEvent) -> DpEvent:
+    if isinstance(event, MixtureOfGaussiansEvent):
+        return attr.evolve(
+            event, sensitivities=tuple(event.sensitivities), sampling_probs=tuple(event.sampling_probs)
+        )
+    return event
+
+
+def gives_everything(event: DpEvent) -> bool:
+    """Whether the release has no noise at all, so that no ε holds."""
+    inner = event.event if isinstance(event, PoissonSampledEvent) else event
+    if isinstance(inner, NonPrivateEvent):
+        return True
+    if isinstance(inner, GaussianEvent | LaplaceEvent):
+        return bool(inner.noise_multiplier == 0)
+    if isinstance(inner, DiscreteGaussianEvent):
+        return inner.sigma == 0 and inner.sensitivity > 0
+    if isinstance(inner, RandomizedResponseEvent):
+        return bool(inner.noise_parameter == 0 and inner.num_buckets > 1)
+    return isinstance(inner, MixtureOfGaussiansEvent) and inner.standard_deviation == 0
+
+
+def replacing(relation: Relation) -> NeighboringRelation:
+    """dp-accounting's name of a relation under which a person's report changes but does not vanish."""
+    if relation is Relation.ADD_REMOVE:
+        raise InvalidInput(
+            "expected relation 'replace-one' or 'zero-out' for randomized response, got 'add-remove'; "
+            "a person who is not there gives no report, so the number of reports is public"
+        )
+    if relation is Relation.REPLACE_ONE:
+        return NeighboringRelation.REPLACE_ONE
+    return NeighboringRelation.REPLACE_SPECIAL
 
 
 @singledispatch

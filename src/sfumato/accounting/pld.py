@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from functools import lru_cache, reduce, singledispatch
 
-import attr
 import numpy as np
 from dp_accounting import gaussian_mechanism
 from dp_accounting.pld import privacy_loss_distribution as distributions
@@ -23,12 +21,14 @@ from sfumato.accounting.events import (
     GaussianEvent,
     LaplaceEvent,
     MixtureOfGaussiansEvent,
-    NonPrivateEvent,
     PoissonSampledEvent,
     RandomizedResponseEvent,
     Relation,
-    atoms,
+    gives_everything,
+    merged,
+    replacing,
 )
+from sfumato.accounting.rdp import rdp_epsilon
 from sfumato.errors import InvalidInput, NotPrivate
 
 LossDistribution = distributions.PrivacyLossDistribution
@@ -51,13 +51,14 @@ def epsilon(event: DpEvent, delta: float, *, relation: Relation = Relation.ADD_R
     4.3772
     """
     delta = _validate.delta("delta", delta)
-    parts = _merged(event)
+    parts = merged(event)
     if not parts:
         return 0.0
-    if any(_gives_everything(part) for part in parts):
+    if any(gives_everything(part) for part in parts):
         return math.inf
+    added_up = math.fsum(count * pure_epsilon(part, relation) for part, count in parts.items())
     if delta == 0:
-        return math.fsum(count * pure_epsilon(part, relation) for part, count in parts.items())
+        return added_up
     gaussian = _as_one_gaussian(parts)
     if gaussian is not None:
         return float(gaussian_mechanism.get_epsilon_gaussian(gaussian, delta))
@@ -66,7 +67,9 @@ def epsilon(event: DpEvent, delta: float, *, relation: Relation = Relation.ADD_R
             f"expected delta >= {SMALLEST_DELTA} or delta = 0, got delta={delta}; "
             "numerical composition cannot be trusted below that"
         )
-    return float(_distribution(parts, relation).get_epsilon_for_delta(delta - _LOST_MASS))
+    interval = _interval(parts, rdp_epsilon(event, delta, relation=relation))
+    composed = _distribution(parts, relation, interval).get_epsilon_for_delta(delta - _LOST_MASS)
+    return min(added_up, float(composed))
 
 
 def delta(event: DpEvent, epsilon: float, *, relation: Relation = Relation.ADD_REMOVE) -> float:
@@ -76,36 +79,21 @@ def delta(event: DpEvent, epsilon: float, *, relation: Relation = Relation.ADD_R
     0.008751768
     """
     epsilon = _validate.non_negative("epsilon", epsilon)
-    parts = _merged(event)
+    parts = merged(event)
     if not parts:
         return 0.0
-    if any(_gives_everything(part) for part in parts):
+    if any(gives_everything(part) for part in parts):
         return 1.0
     gaussian = _as_one_gaussian(parts)
     if gaussian is not None:
         return float(np.exp(gaussian_mechanism._get_log_delta(gaussian, epsilon)))
     if math.fsum(count * pure_epsilon(part, relation) for part, count in parts.items()) <= epsilon:
         return 0.0
-    return min(1.0, float(_distribution(parts, relation).get_delta_for_epsilon(epsilon)) + _LOST_MASS)
+    losses = _distribution(parts, relation, _interval(parts, epsilon))
+    return min(1.0, float(losses.get_delta_for_epsilon(epsilon)) + _LOST_MASS)
 
 
-def _merged(event: DpEvent) -> Counter[DpEvent]:
-    """Equal releases counted together, in an order that does not depend on how they were nested."""
-    parts: Counter[DpEvent] = Counter()
-    for part, count in atoms(event):
-        parts[_hashable(part)] += count
-    return Counter(dict(sorted(parts.items(), key=lambda item: repr(item[0]))))
-
-
-def _hashable(event: DpEvent) -> DpEvent:
-    if isinstance(event, MixtureOfGaussiansEvent):
-        return attr.evolve(
-            event, sensitivities=tuple(event.sensitivities), sampling_probs=tuple(event.sampling_probs)
-        )
-    return event
-
-
-def _as_one_gaussian(parts: Counter[DpEvent]) -> float | None:
+def _as_one_gaussian(parts: dict[DpEvent, int]) -> float | None:
     """The noise multiplier of the single Gaussian that all of `parts` amount to, if they are Gaussians."""
     precision = 0.0
     for part, count in parts.items():
@@ -115,104 +103,105 @@ def _as_one_gaussian(parts: Counter[DpEvent]) -> float | None:
     return precision**-0.5
 
 
-def _distribution(parts: Counter[DpEvent], relation: Relation) -> LossDistribution:
-    composed = [_composed_atom(part, count, relation) for part, count in parts.items()]
+def _interval(parts: dict[DpEvent, int], epsilon: float) -> float:
+    """How finely losses are told apart: the error of ε grows as releases × interval², and is kept near 1e-5·ε.
+
+    Rounded down to 1, 2 or 5 times a power of ten, so that near-by questions share their distributions.
+    """
+    releases = sum(count for part, count in parts.items() if not isinstance(part, GaussianEvent)) or 1
+    ideal = math.sqrt(2e-5 * epsilon / releases) if 0 < epsilon < math.inf else 1e-4
+    ideal = min(1e-3, max(2e-5, ideal))
+    power = 10.0 ** math.floor(math.log10(ideal))
+    return power * max(step for step in (1, 2, 5) if step * power <= ideal * (1 + 1e-9))
+
+
+def _distribution(parts: dict[DpEvent, int], relation: Relation, interval: float) -> LossDistribution:
+    composed = [_composed_atom(part, count, relation, interval) for part, count in parts.items()]
     return reduce(lambda one, other: one.compose(other), composed)
 
 
 @lru_cache(maxsize=64)
-def _composed_atom(part: DpEvent, count: int, relation: Relation) -> LossDistribution:
+def _composed_atom(part: DpEvent, count: int, relation: Relation, interval: float) -> LossDistribution:
     if isinstance(part, GaussianEvent):
-        return loss_distribution(GaussianEvent(part.noise_multiplier / math.sqrt(count)), relation)
-    single = loss_distribution(part, relation)
+        return loss_distribution(GaussianEvent(part.noise_multiplier / math.sqrt(count)), relation, interval)
+    single = loss_distribution(part, relation, interval)
     return single if count == 1 else single.self_compose(count)
 
 
-def _gives_everything(event: DpEvent) -> bool:
-    """Whether the release has no noise at all, so that no ε holds."""
-    inner = event.event if isinstance(event, PoissonSampledEvent) else event
-    if isinstance(inner, NonPrivateEvent):
-        return True
-    if isinstance(inner, GaussianEvent | LaplaceEvent):
-        return bool(inner.noise_multiplier == 0)
-    if isinstance(inner, DiscreteGaussianEvent):
-        return inner.sigma == 0 and inner.sensitivity > 0
-    if isinstance(inner, RandomizedResponseEvent):
-        return bool(inner.noise_parameter == 0 and inner.num_buckets > 1)
-    return isinstance(inner, MixtureOfGaussiansEvent) and inner.standard_deviation == 0
-
-
 @singledispatch
-def loss_distribution(event: DpEvent, relation: Relation) -> LossDistribution:
+def loss_distribution(event: DpEvent, relation: Relation, interval: float) -> LossDistribution:
     """The privacy loss distribution of one release."""
     raise NotPrivate(f"no privacy loss distribution is known for {type(event).__name__}; ask for its RDP")
 
 
 @loss_distribution.register
-def _(event: GaussianEvent, relation: Relation) -> LossDistribution:
-    return distributions.from_gaussian_mechanism(event.noise_multiplier)
+def _(event: GaussianEvent, relation: Relation, interval: float) -> LossDistribution:
+    return distributions.from_gaussian_mechanism(event.noise_multiplier, value_discretization_interval=interval)
 
 
 @loss_distribution.register
-def _(event: LaplaceEvent, relation: Relation) -> LossDistribution:
-    return distributions.from_laplace_mechanism(event.noise_multiplier)
+def _(event: LaplaceEvent, relation: Relation, interval: float) -> LossDistribution:
+    return distributions.from_laplace_mechanism(event.noise_multiplier, value_discretization_interval=interval)
 
 
 @loss_distribution.register
-def _(event: DiscreteLaplaceEvent, relation: Relation) -> LossDistribution:
+def _(event: DiscreteLaplaceEvent, relation: Relation, interval: float) -> LossDistribution:
     if event.sensitivity == 0:
-        return distributions.identity()
-    return distributions.from_discrete_laplace_mechanism(event.noise_parameter, event.sensitivity)
-
-
-@loss_distribution.register
-def _(event: DiscreteGaussianEvent, relation: Relation) -> LossDistribution:
-    if event.sensitivity == 0:
-        return distributions.identity()
-    return distributions.from_discrete_gaussian_mechanism(event.sigma, event.sensitivity)
-
-
-@loss_distribution.register
-def _(event: ApproximateEvent, relation: Relation) -> LossDistribution:
-    return distributions.from_privacy_parameters(DifferentialPrivacyParameters(event.epsilon, event.delta))
-
-
-@loss_distribution.register
-def _(event: ExponentialMechanismEvent, relation: Relation) -> LossDistribution:
-    return distributions.from_privacy_parameters(DifferentialPrivacyParameters(event.epsilon, 0.0))
-
-
-@loss_distribution.register
-def _(event: RandomizedResponseEvent, relation: Relation) -> LossDistribution:
-    if event.num_buckets == 1:
-        return distributions.identity()
-    return distributions.from_randomized_response(
-        event.noise_parameter, event.num_buckets, neighboring_relation=_replacing(relation)
+        return distributions.identity(interval)
+    return distributions.from_discrete_laplace_mechanism(
+        event.noise_parameter, event.sensitivity, value_discretization_interval=interval
     )
 
 
-def _replacing(relation: Relation) -> NeighboringRelation:
-    if relation is Relation.ADD_REMOVE:
-        raise InvalidInput(
-            "expected relation 'replace-one' or 'zero-out' for randomized response, got relation='add-remove'; "
-            "a person who is not there gives no report, so the number of reports is public"
-        )
-    if relation is Relation.REPLACE_ONE:
-        return NeighboringRelation.REPLACE_ONE
-    return NeighboringRelation.REPLACE_SPECIAL
+@loss_distribution.register
+def _(event: DiscreteGaussianEvent, relation: Relation, interval: float) -> LossDistribution:
+    if event.sensitivity == 0:
+        return distributions.identity(interval)
+    return distributions.from_discrete_gaussian_mechanism(
+        event.sigma, event.sensitivity, value_discretization_interval=interval
+    )
 
 
 @loss_distribution.register
-def _(event: MixtureOfGaussiansEvent, relation: Relation) -> LossDistribution:
+def _(event: ApproximateEvent, relation: Relation, interval: float) -> LossDistribution:
+    return distributions.from_privacy_parameters(
+        DifferentialPrivacyParameters(event.epsilon, event.delta), value_discretization_interval=interval
+    )
+
+
+@loss_distribution.register
+def _(event: ExponentialMechanismEvent, relation: Relation, interval: float) -> LossDistribution:
+    return distributions.from_privacy_parameters(
+        DifferentialPrivacyParameters(event.epsilon, 0.0), value_discretization_interval=interval
+    )
+
+
+@loss_distribution.register
+def _(event: RandomizedResponseEvent, relation: Relation, interval: float) -> LossDistribution:
+    if event.num_buckets == 1:
+        return distributions.identity(interval)
+    return distributions.from_randomized_response(
+        event.noise_parameter,
+        event.num_buckets,
+        neighboring_relation=replacing(relation),
+        value_discretization_interval=interval,
+    )
+
+
+@loss_distribution.register
+def _(event: MixtureOfGaussiansEvent, relation: Relation, interval: float) -> LossDistribution:
     if relation is Relation.REPLACE_ONE:
         raise NotPrivate("no price is known for a mixture of Gaussians under replace-one; use add-remove")
     return distributions.from_mixture_gaussian_mechanism(
-        event.standard_deviation, event.sensitivities, event.sampling_probs
+        event.standard_deviation,
+        event.sensitivities,
+        event.sampling_probs,
+        value_discretization_interval=interval,
     )
 
 
 @loss_distribution.register
-def _(event: PoissonSampledEvent, relation: Relation) -> LossDistribution:
+def _(event: PoissonSampledEvent, relation: Relation, interval: float) -> LossDistribution:
     inner, rate = event.event, event.sampling_probability
     if isinstance(inner, GaussianEvent) and relation is Relation.REPLACE_ONE:
         # The old and the new record each shift the sum by half the replace-one sensitivity, in opposite ways
@@ -221,6 +210,7 @@ def _(event: PoissonSampledEvent, relation: Relation) -> LossDistribution:
             inner.noise_multiplier,
             sensitivity=0.5,
             sampling_prob=rate,
+            value_discretization_interval=interval,
             neighboring_relation=NeighboringRelation.REPLACE_ONE,
         )
     if relation is Relation.REPLACE_ONE:
@@ -228,9 +218,13 @@ def _(event: PoissonSampledEvent, relation: Relation) -> LossDistribution:
             f"no price is known for a Poisson-sampled {type(inner).__name__} under replace-one; use add-remove"
         )
     if isinstance(inner, GaussianEvent):
-        return distributions.from_gaussian_mechanism(inner.noise_multiplier, sampling_prob=rate)
+        return distributions.from_gaussian_mechanism(
+            inner.noise_multiplier, sampling_prob=rate, value_discretization_interval=interval
+        )
     if isinstance(inner, LaplaceEvent):
-        return distributions.from_laplace_mechanism(inner.noise_multiplier, sampling_prob=rate)
+        return distributions.from_laplace_mechanism(
+            inner.noise_multiplier, sampling_prob=rate, value_discretization_interval=interval
+        )
     raise NotPrivate(
         f"no price is known for a Poisson-sampled {type(inner).__name__}; sample a Gaussian or Laplace"
     )
@@ -266,7 +260,7 @@ def _(event: ApproximateEvent, relation: Relation) -> float:
 def _(event: RandomizedResponseEvent, relation: Relation) -> float:
     spread = event.noise_parameter / event.num_buckets
     keep = 1 - event.noise_parameter + spread
-    if _replacing(relation) is NeighboringRelation.REPLACE_ONE:
+    if replacing(relation) is NeighboringRelation.REPLACE_ONE:
         return math.log(keep / spread)
     return max(math.log(keep * event.num_buckets), -math.log(event.noise_parameter))
 
