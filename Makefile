@@ -1,0 +1,51 @@
+# Two commands for a fresh machine: `make demo` and `make test`. Each makes .venv itself and is quick when
+# nothing changed. PYTHON chooses the interpreter.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint bench clean system
+.DEFAULT_GOAL := demo
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Sfumato needs Python 3.11 or newer; name one with: make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+# torch comes first and alone: asked for by an exact version, pip takes a CPU build where there is one.
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing Sfumato into .venv (a few minutes the first time)"
+	@$(PIP) torch==2.13.0
+	@$(PIP) --editable .
+	@touch $@
+
+.venv/installed-dev: .venv/installed
+	@echo "Installing what the tests need"
+	@$(PIP) --editable '.[dev,postgres,spark,tracing]'
+	@touch $@
+
+.venv/installed-bench: .venv/installed-dev
+	@$(PIP) --editable '.[bench]'
+	@touch $@
+
+demo: .venv/installed
+	@$(BIN)/sfumato demo
+
+test: system lint
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
+
+lint: .venv/installed-dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/installed-bench
+	$(BIN)/python bench/run.py
+
+# Servers that some tests talk to; those tests say how to install them where this may not.
+system:
+	@./.ci/system-packages
+
+clean:
+	rm -rf .venv out site .mypy_cache .ruff_cache .hypothesis .import_linter_cache bench/results

@@ -1,0 +1,271 @@
+"""DP-SGD over any PyTorch module and optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from sfumato.errors import InvalidInput, Refused, UnsupportedModel
+from sfumato.ledger import Certificate, Charge, Ledger, Reservation
+from sfumato.mechanisms import Gaussian, GridGaussian
+from sfumato.randomness import Sampler, SecretStream
+from sfumato.training.averaging import WeightAverage
+from sfumato.training.batches import Batch, LossFunction, TrainingData, Views
+from sfumato.training.distributed import ALONE, Peers
+from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk, rounding_bound
+from sfumato.training.noise import NoisySum
+from sfumato.training.plan import TrainingPlan
+from sfumato.training.private_log import PrivateLog
+from sfumato.training.probe import survey
+from sfumato.training.sampling import poisson_sample, shuffled_samples
+
+
+class PrivateTrainer:
+    """Takes the steps of a plan: sample, clip each unit's gradient, sum, add noise, let the optimizer move.
+
+    Wraps neither the model nor the optimizer. The whole plan is reserved in the ledger before the first row is
+    looked at; `finish` settles it to the steps that were started.
+
+    *Guarantees*: sampler, noise and price come from the one plan; a step draws noise for every parameter and
+    moves the weights, or raises; a unit whose gradient is not finite adds nothing, which only the private log
+    tells; an empty batch takes a step of noise like any other. `sampler` may be seeded in tests: the ledger and
+    the certificate then say that the run is not private.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        plan: TrainingPlan,
+        *,
+        ledger: Ledger | None = None,
+        purpose: str = "private training",
+        sampler: Sampler | None = None,
+        peers: Peers = ALONE,
+    ) -> None:
+        self.model, self.optimizer, self.plan, self.ledger = model, optimizer, plan, ledger
+        self.purpose = purpose
+        self.sampler: Sampler = SecretStream() if sampler is None else sampler
+        self.peers = peers
+        self.parameters = _trainable(model)
+        _check_optimizer(optimizer, self.parameters)
+        self.average = WeightAverage(self.parameters, plan.average_decay)
+        self.private_log = PrivateLog()
+        self.clip_norm = plan.clip_norm
+        self.steps_done = 0
+        self.steps_started = 0
+        self.eta: float | None = None
+        self.reservation: Reservation | None = None
+        self.charge: Charge | None = None
+        self._sum = NoisySum(self.parameters)
+        self._float_error = 0.0
+        self._largest_chunk = 0
+        self._chunks = 0
+
+    # Taking steps
+
+    def batches(
+        self, data: Any, *, units: npt.ArrayLike | None = None, views: Views | None = None
+    ) -> Iterator[Batch]:
+        """The batches of all steps that are left, each to be handed to `step`.
+
+        `data`: (inputs, targets), anything with `.inputs` and `.targets`, or a map-style data set. `units` names
+        each row's person. `views(inputs)` returns K random views of each row, (rows, K, …), whose gradients are
+        averaged before clipping. The whole plan is reserved in the ledger before the first batch is drawn.
+        """
+        source = TrainingData(data, units=units, rows_per_unit=self.plan.rows_per_unit, views=views)
+        self._reserve()
+        yield from self._draw(source)
+        if self.steps_done == self.plan.steps:
+            self.finish()
+
+    def step(self, batch: Batch, loss_fn: LossFunction) -> None:
+        """One private step. Nothing that depends on the batch is returned."""
+        self._check_turn(batch)
+        if not self._chunks:
+            self._prepare(batch.data, loss_fn)
+        self.steps_started += 1
+        clipping = self.plan.clipping_at(self.clip_norm)
+        mechanism = self._mechanism()
+        below = 0
+        for rows in batch.chunks(self._chunks):
+            result = clip_chunk(
+                self.model, rows.weighted(loss_fn), rows.inputs, rows.targets, clipping, units=rows.units
+            )
+            self._check_rounding(result)
+            self._sum.add(result.sums, mechanism)
+            below += int((result.norms <= self.clip_norm).all(1).sum()) * 2 - len(result.norms)
+            self.private_log.add(result)
+        gradients = self.peers.release(self._sum, mechanism, self.sampler)
+        self._move(gradients)
+        self._adapt(below)
+        self.average.update()
+        self.private_log.end_step()
+        self.steps_done += 1
+
+    def finish(self) -> Charge | None:
+        """Settle the ledger to the steps that were started; the trainer takes no more steps."""
+        if self.reservation is not None:
+            started = None if self.steps_started >= self.plan.steps else self.plan.event(self.steps_started)
+            self.charge = self.reservation.settle(started)
+            self.reservation = None
+        return self.charge
+
+    # What it cost
+
+    def epsilon(self, delta: float) -> float:
+        """ε at δ of the steps that were started."""
+        return self.plan.epsilon(delta, self.steps_started)
+
+    def certificate(self, *, delta: float, caveats: tuple[str, ...] = ()) -> Certificate:
+        """States what the steps so far cost and under which assumptions."""
+        caveats = (*_standing_caveats(self.plan), *caveats)
+        if self.ledger is not None and self.charge is not None:
+            return self.ledger.certificate(
+                self.charge, plan=self.plan.to_json(), eta=self.eta, caveats=caveats
+            )
+        return Certificate.of(
+            self.plan.event(self.steps_started),
+            purpose=self.purpose,
+            delta=delta,
+            unit=self.plan.unit,
+            relation=self.plan.relation,
+            private=self.sampler.private,
+            plan=self.plan.to_json(),
+            eta=self.eta,
+            caveats=("not charged to a ledger", *caveats),
+        )
+
+    @contextmanager
+    def averaged(self) -> Iterator[nn.Module]:
+        """The model with its averaged weights, if the plan averages; afterwards as it was."""
+        with self.average.applied():
+            yield self.model
+
+    # Inside
+
+    def _prepare(self, source: TrainingData, loss_fn: LossFunction) -> None:
+        """Look at the model on public rows; choose the chunks from declared figures and shapes alone."""
+        example = source.example()
+        loss_fn = example.weighted(loss_fn)
+        rows_a_unit = source.rows_per_unit * len(pytree.tree_leaves(example.targets)[0])
+        rows = chunk_rows(survey(self.model, loss_fn, example.inputs, example.targets))
+        batch = self.plan.expected_batch / self.peers.count
+        self._chunks = max(1, round(batch * rows_a_unit / rows))
+        # Ten standard deviations above what is expected; a larger chunk means a wrong declaration.
+        self._largest_chunk = int(batch / self._chunks + 10 * (batch / self._chunks) ** 0.5 + 16)
+        self._float_error = rounding_bound(
+            self.model,
+            loss_fn,
+            example.inputs,
+            example.targets,
+            units=self._largest_chunk,
+            rows_per_unit=rows_a_unit,
+        )
+        self.eta = self._mechanism().eta
+
+    def _reserve(self) -> None:
+        if self.charge is not None:
+            raise Refused("expected a trainer that is not finished; make a new one for further steps")
+        if self.reservation is None:
+            self.reservation = self.peers.reserve(
+                self.ledger,
+                self.plan.event(),
+                purpose=self.purpose,
+                relation=self.plan.relation,
+                unit=self.plan.unit,
+                private=self.sampler.private,
+            )
+
+    def _draw(self, source: TrainingData) -> Iterator[Batch]:
+        if self.plan.sampling == "shuffle":
+            yield from self._draw_shuffled(source)
+            return
+        for step in range(self.steps_done, self.plan.steps):
+            yield Batch(step, source, poisson_sample(source.units, self.plan.sample_rate, self.sampler))
+
+    def _draw_shuffled(self, source: TrainingData) -> Iterator[Batch]:
+        batches = self.plan.steps_an_epoch
+        if self.steps_done % batches:
+            raise Refused("expected shuffled training to resume at the start of an epoch; use Poisson sampling")
+        for start in range(self.steps_done, self.plan.steps, batches):
+            for step, sample in enumerate(shuffled_samples(source.units, batches, self.sampler), start):
+                if step < self.plan.steps:
+                    yield Batch(step, source, sample)
+
+    def _mechanism(self) -> GridGaussian:
+        return GridGaussian(
+            clip_norm=self.plan.clipping_at(self.clip_norm).sensitivity,
+            dimension=self._sum.dimension,
+            noise_multiplier=self.plan.noise_at(self.steps_done),
+            float_error=self._float_error,
+        )
+
+    def _check_turn(self, batch: Batch) -> None:
+        if self.ledger is not None and self.peers.leads and self.reservation is None:
+            raise Refused("expected a reserved plan; take batches from trainer.batches, which reserves it first")
+        if batch.step != self.steps_done or self.steps_started != self.steps_done:
+            raise Refused(
+                f"expected the batch of step {self.steps_done}, got that of step {batch.step}; "
+                "a batch is used once, in its turn, and a step that failed is not repeated"
+            )
+
+    def _check_rounding(self, result: ChunkResult) -> None:
+        if len(result.norms) > self._largest_chunk or result.rounding > self._float_error * (1 + 1e-9):
+            raise Refused(
+                f"expected at most {self._largest_chunk} units in a chunk; the data has many more units than the "
+                "plan's expected_batch / sample_rate declares: declare the size it may have"
+            )
+
+    def _move(self, gradients: dict[str, Tensor]) -> None:
+        versions = [parameter._version for parameter in self.parameters.values()]
+        for name, parameter in self.parameters.items():
+            parameter.grad = (gradients[name] / self.plan.expected_batch).to(parameter.dtype)
+        self.optimizer.step()
+        for (name, parameter), version in zip(self.parameters.items(), versions, strict=True):
+            if parameter._version == version:
+                raise Refused(f"the optimizer did not move {name}; nothing was learned from what was spent")
+
+    def _adapt(self, below: int) -> None:
+        """Follow the quantile of norms with a noisy count; `below` is twice the count shifted by ½ a unit."""
+        if self.plan.adaptive is None:
+            return
+        choice = self.plan.adaptive
+        noisy = self.peers.release_count(below / 2, Gaussian(sensitivity=0.5, sigma=choice.count_noise), self.sampler)
+        fraction = noisy / self.plan.expected_batch + 0.5
+        self.clip_norm *= float(torch.exp(torch.tensor(-choice.rate * (fraction - choice.quantile))))
+
+
+def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not found:
+        raise UnsupportedModel("expected a model with trainable parameters, got none; set requires_grad on some")
+    return found
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> None:
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    missing = [name for name, parameter in parameters.items() if id(parameter) not in held]
+    if missing:
+        raise InvalidInput(
+            f"expected the optimizer to hold every trainable parameter, but it lacks {', '.join(missing)}; "
+            "add them, or freeze them with requires_grad_(False)"
+        )
+    strangers = held - {id(parameter) for parameter in parameters.values()}
+    frozen = {id(p) for g in optimizer.param_groups for p in g["params"] if not p.requires_grad}
+    if strangers - frozen:
+        raise InvalidInput("expected the optimizer to hold the model's parameters only, got others as well")
+
+
+def _standing_caveats(plan: TrainingPlan) -> tuple[str, ...]:
+    caveats = ["the float64 normal sampler is taken as ideal"]
+    if plan.sampling == "shuffle":
+        caveats.append("shuffled batches: priced without amplification by sampling")
+    return tuple(caveats)
+
