@@ -71,12 +71,12 @@ def fit(
     *,
     evaluate_on: Dataset | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
-    progress: bool | None = None,
+    progress: bool = True,
 ) -> tuple[Epoch, ...]:
     """Fits the model in place, with cross-entropy, and returns what each epoch did.
 
     The weights are laid out channels-last, in which convolutions and pools are fastest on a CPU. `progress`
-    shows a bar with the time left on standard error; unless said, where that is a terminal.
+    shows a bar with the time left on standard error, if that is a terminal.
     """
     config = config or FitConfig()
     _require_rows(dataset)
@@ -149,13 +149,13 @@ def _shuffled(
     dataset: Dataset, batch_size: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
     inputs, targets = dataset.tensors()
-    for rows in torch.randperm(len(dataset), generator=generator).split(batch_size):
+    for rows in torch.split(torch.randperm(len(dataset), generator=generator), batch_size):
         yield inputs[rows], targets[rows]
 
 
 def _in_order(dataset: Dataset, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
     inputs, targets = dataset.tensors()
-    return zip(inputs.split(batch_size), targets.split(batch_size), strict=True)
+    return zip(torch.split(inputs, batch_size), torch.split(targets, batch_size), strict=True)
 
 
 def _require_rows(dataset: Dataset) -> None:
@@ -165,8 +165,8 @@ def _require_rows(dataset: Dataset) -> None:
         )
 
 
-def _bar(progress: bool | None) -> Progress:
-    shown = sys.stderr.isatty() if progress is None else progress
+def _bar(progress: bool) -> Progress:
+    shown = progress and sys.stderr.isatty()
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)
 

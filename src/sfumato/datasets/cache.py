@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import uuid
@@ -35,7 +36,8 @@ def write(path: Path, contents: bytes) -> None:
             f"{path} cannot be written ({error.strerror or error}); name a folder that can in SFUMATO_CACHE"
         ) from error
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # gone already, or never made
+            part.unlink()
 
 
 def _platform_caches() -> Path:

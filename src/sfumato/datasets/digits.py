@@ -20,8 +20,7 @@ _SPLIT_SEED = 0
 def read(split: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     """Grey levels (examples, 8, 8) and labels of one split.
 
-    The file is in the order of its writers, so that a cut would leave some digits' hands in one part only:
-    a fixed public shuffle comes first.
+    The rows lie writer by writer; a fixed public shuffle comes first, so that both splits hold all of them.
     """
     from sklearn.datasets import load_digits
 

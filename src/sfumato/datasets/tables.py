@@ -49,7 +49,7 @@ def table_dataset(
     `missing` and `public_size` are public: say them without looking at the rows.
     """
     _require_columns(frame, [*inputs, target], name)
-    if len(set(categories)) != len(categories):
+    if len({_spelling(category) for category in categories}) != len(categories):
         raise InvalidInput(
             f"expected categories to differ from each other, got categories={list(categories)!r}"
         )
@@ -131,9 +131,18 @@ def _numbers(frame: pd.DataFrame, columns: Sequence[str], missing: float) -> Inp
 
 
 def _classes(column: pd.Series[Any], categories: Sequence[Any]) -> npt.NDArray[np.int64]:
-    """Positions in `categories`, −1 for anything else.
+    """Positions in `categories`, −1 for anything else."""
+    positions = {_spelling(category): position for position, category in enumerate(categories)}
+    return np.array([positions.get(_spelling(value), -1) for value in column], dtype=np.int64)
 
-    Compared as text, as the type a column is read as can hang on a single cell.
-    """
-    positions = {str(category): position for position, category in enumerate(categories)}
-    return np.array([positions.get(str(value), -1) for value in column], dtype=np.int64)
+
+def _spelling(value: object) -> str:
+    """One text for 1, 1.0, "1" and " 1.0": the type a column is read as can hang on one person's cell."""
+    text = str(value).strip()
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else repr(number)

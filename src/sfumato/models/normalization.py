@@ -35,6 +35,11 @@ def replace_batchnorm(model: nn.Module) -> nn.Module:
     >>> replace_batchnorm(nn.BatchNorm2d(8)).num_groups
     4
     """
+    for module in model.modules():
+        if isinstance(module, _LazyNormBase):
+            raise InvalidInput(
+                f"expected {type(module).__name__} to know its number of channels; run the model once before this"
+            )
     return _converted(copy.deepcopy(model), {})
 
 
@@ -50,10 +55,6 @@ def _converted(module: nn.Module, done: dict[nn.Module, nn.Module]) -> nn.Module
 
 
 def _from_batchnorm(old: _BatchNorm) -> nn.GroupNorm:
-    if isinstance(old, _LazyNormBase):
-        raise InvalidInput(
-            f"expected {type(old).__name__} to know its number of channels; run the model once before this"
-        )
     fewest = _FEWEST_FEATURES if isinstance(old, nn.BatchNorm1d) else _FEWEST_CHANNELS
     new = nn.GroupNorm(
         _groups(old.num_features, fewest=fewest), old.num_features, eps=old.eps, affine=old.affine
