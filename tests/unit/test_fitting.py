@@ -18,6 +18,15 @@ from sfumato.models import build
 DIGITS_FLOOR = 0.935
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Nets this small gain nothing from a second thread, and lose much where tests run side by side."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 class Fixed(nn.Module):
     """Answers with its inputs."""
 
@@ -40,8 +49,8 @@ def weights(model: nn.Module) -> torch.Tensor:
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 100])
 def test_evaluation_by_hand(batch_size):
-    # Softmax of (ln 3, 0) is (3/4, 1/4): losses ln(4/3), ln 4, ln 2, ln(4/3). Right are the first, the last, and
-    # the third, whose tie goes to class 0.
+    # Softmax of (ln 3, 0) is (3/4, 1/4): losses ln(4/3), ln 4, ln 2, ln(4/3). Right are the first, the last,
+    # and the third, whose tie goes to class 0.
     data = toy([[math.log(3), 0], [math.log(3), 0], [0, 0], [0, math.log(3)]], [0, 1, 0, 1])
     found = evaluate(Fixed(), data, batch_size=batch_size)
     assert found.accuracy == 3 / 4

@@ -38,7 +38,7 @@ def replace_batchnorm(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if isinstance(module, _LazyNormBase):
             raise InvalidInput(
-                f"expected {type(module).__name__} to know its number of channels; run the model once before this"
+                f"expected {type(module).__name__} to know its number of channels; run the model once first"
             )
     return _converted(copy.deepcopy(model), {})
 
