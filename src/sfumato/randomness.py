@@ -12,7 +12,9 @@ from __future__ import annotations
 import hashlib
 import os
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -70,6 +72,19 @@ def public_torch_generator(seed: int) -> torch.Generator:
     generator = torch.Generator()
     generator.manual_seed(_validate.integer("seed", seed))
     return generator
+
+
+@contextmanager
+def public_torch_seed(seed: int) -> Iterator[None]:
+    """Seeds torch's own generator inside the block, for modules that draw their first weights from it.
+
+    Afterwards the generator goes on where it was.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(_validate.integer("seed", seed))
+        yield
 
 
 class SecretStream:

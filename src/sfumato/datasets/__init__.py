@@ -1,1 +1,28 @@
-"""."""
+"""Data sets: found, verified by checksum, and handed over with the public facts declared about them.
+
+    data = sfumato.datasets.load("mnist", "train")
+    inputs, targets = data.tensors()
+
+Image files are looked for in $SFUMATO_DATA, then the cache ($SFUMATO_CACHE, or the platform's cache folder),
+then public sources.
+"""
+
+from sfumato.datasets.archive import Archive, ArchiveFile, LocalFile
+from sfumato.datasets.dataset import Dataset
+from sfumato.datasets.images import fetch, load, resize
+from sfumato.datasets.registry import DATASETS, DatasetSpec
+from sfumato.datasets.tables import read_table, table_dataset
+
+__all__ = [
+    "DATASETS",
+    "Archive",
+    "ArchiveFile",
+    "Dataset",
+    "DatasetSpec",
+    "LocalFile",
+    "fetch",
+    "load",
+    "read_table",
+    "resize",
+    "table_dataset",
+]

@@ -1,0 +1,48 @@
+"""Where verified files are kept, and how they get there whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import uuid
+from pathlib import Path
+
+from sfumato.errors import DataUnavailable
+
+
+def folder() -> Path:
+    """$SFUMATO_CACHE, or `sfumato` in the platform's cache folder."""
+    if chosen := os.environ.get("SFUMATO_CACHE"):
+        return Path(chosen).expanduser()
+    return _platform_caches() / "sfumato"
+
+
+def write(path: Path, contents: bytes) -> None:
+    """Puts a file in place at once: another process sees all of it or none, also after a crash.
+
+    Whoever writes last wins; as only verified contents are written, the winners are alike.
+    """
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("xb") as file:
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        raise DataUnavailable(
+            f"{path} cannot be written ({error.strerror or error}); name a folder that can in SFUMATO_CACHE"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):  # gone already, or never made
+            part.unlink()
+
+
+def _platform_caches() -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if local := os.environ.get("LOCALAPPDATA"):
+        return Path(local)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

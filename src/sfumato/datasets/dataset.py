@@ -1,0 +1,102 @@
+"""What every loader returns: inputs, targets, and the public facts declared about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato import _validate
+from sfumato.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import torch
+
+Inputs = npt.NDArray[np.float32]
+Targets = npt.NDArray[np.int64]
+Visibility = Literal["public", "private"]
+VISIBILITIES = ("public", "private")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """Inputs and targets, row by row, with what may be said about them in public.
+
+    `public_size` and `classes` are declared, never read off the rows: sampling rates, expected batches and δ
+    come from them. What is printed of a data set shows only such facts.
+
+    >>> rows = np.zeros((4, 1, 2, 2), dtype=np.float32)
+    >>> data = Dataset(inputs=rows, targets=np.arange(4), name="toy", visibility="private", public_size=5)
+    >>> data
+    Dataset(name='toy', visibility='private', unit='record', classes=None, public_size=5)
+    >>> len(data.take(3))
+    3
+    """
+
+    inputs: Inputs = field(
+        repr=False
+    )  # (examples, …), float32; images (examples, channels, height, width) in [0, 1]
+    targets: Targets = field(repr=False)  # (examples,), int64
+    name: str
+    visibility: Visibility
+    unit: str = "record"  # whose contribution is protected: one row, unless said otherwise
+    classes: int | None = None
+    public_size: int | None = None
+
+    def __post_init__(self) -> None:
+        _validate.one_of("visibility", self.visibility, VISIBILITIES)
+        _require_array("inputs", self.inputs, np.float32)
+        _require_array("targets", self.targets, np.int64)
+        if self.inputs.ndim < 1 or self.targets.shape != self.inputs.shape[:1]:
+            raise InvalidInput(
+                f"expected one target for each input, got inputs of shape {self.inputs.shape} and targets of "
+                f"shape {self.targets.shape}; targets are one whole number a row"
+            )
+        for fact in ("classes", "public_size"):
+            if (value := getattr(self, fact)) is not None:
+                _validate.integer(fact, value, least=1)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return self.inputs.shape[1:]
+
+    def take(self, count: int, *, start: int = 0) -> Dataset:
+        """The `count` rows from position `start` on, as views; `count` becomes the declared size.
+
+        Where the declared size has fewer rows the request is refused; the rows themselves are not counted.
+        """
+        end = _validate.integer("start", start) + _validate.integer("count", count, least=1)
+        if self.public_size is not None and end > self.public_size:
+            raise InvalidInput(
+                f"expected start + count <= {self.public_size}, the declared size of {self.name}, got "
+                f"start={start}, count={count}"
+            )
+        return self._rows(slice(start, end), public_size=count)
+
+    def select(self, rows: npt.NDArray[Any], *, public_size: int | None = None) -> Dataset:
+        """The given rows (positions, or a mask), copied; say the size that may be known in public, if any."""
+        return self._rows(rows, public_size=public_size)
+
+    def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets as torch tensors that share this data set's memory."""
+        import torch
+
+        return torch.from_numpy(self.inputs), torch.from_numpy(self.targets)
+
+    def _rows(self, rows: slice | npt.NDArray[Any], *, public_size: int | None) -> Dataset:
+        return replace(self, inputs=self.inputs[rows], targets=self.targets[rows], public_size=public_size)
+
+
+def _require_array(name: str, value: object, dtype: type[np.generic]) -> None:
+    if not isinstance(value, np.ndarray) or value.dtype != dtype:
+        found = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise InvalidInput(
+            f"expected {name} to be a NumPy array of {dtype.__name__}, got {found}; convert it with "
+            f"numpy.asarray({name}, dtype=numpy.{dtype.__name__})"
+        )

@@ -1,0 +1,148 @@
+"""Tables of people: CSV and Parquet files, and the numbers a model learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato import _validate
+from sfumato.datasets.dataset import Dataset, Inputs, Visibility
+from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def read_table(path: str | Path, *, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """The rows of a CSV or Parquet file; with `columns`, those columns in that order."""
+    path = Path(path).expanduser()
+    reader = _READERS[_validate.one_of("the file's ending", path.suffix.lower(), _READERS)]
+    if not path.is_file():
+        raise DataUnavailable(f"there is no file {path}; give the path of a CSV or Parquet file")
+    frame = _read(reader, path)
+    if columns is None:
+        return frame
+    _require_columns(frame, columns, str(path))
+    return frame[list(columns)]
+
+
+def table_dataset(
+    frame: pd.DataFrame,
+    *,
+    inputs: Sequence[str],
+    target: str,
+    categories: Sequence[Any],
+    public_size: int,
+    name: str = "table",
+    missing: float = 0.0,
+    visibility: Visibility = "private",
+    unit: str = "record",
+) -> Dataset:
+    """Number columns as inputs, and a column whose declared `categories` become the classes 0, 1, ….
+
+    *Guarantees*: each row is judged by itself and no row can cause an error. A cell that is not a finite
+    number becomes `missing`; a row whose target is none of the categories is left out. `categories`,
+    `missing` and `public_size` are public: say them without looking at the rows.
+    """
+    _require_columns(frame, [*inputs, target], name)
+    if len({_spelling(category) for category in categories}) != len(categories):
+        raise InvalidInput(
+            f"expected categories to differ from each other, got categories={list(categories)!r}"
+        )
+    classes = _classes(frame[target], categories)
+    known = classes >= 0
+    return Dataset(
+        inputs=_numbers(frame, inputs, _validate.real("missing", missing))[known],
+        targets=classes[known],
+        name=name,
+        visibility=visibility,
+        unit=unit,
+        classes=len(categories),
+        public_size=public_size,
+    )
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.read_csv(path)
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.read_parquet(path, engine="pyarrow")
+
+
+_READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+    ".pq": _read_parquet,
+}
+
+
+def _read(reader: Callable[[Path], pd.DataFrame], path: Path) -> pd.DataFrame:
+    try:
+        return reader(path)
+    except OSError as error:
+        # pyarrow reports damage as OSError too, without an error number
+        if error.errno is not None:
+            raise DataUnavailable(
+                f"{path} cannot be read ({error.strerror}); check its permissions"
+            ) from error
+        raise _damaged(path, error) from error
+    except ValueError as error:  # pandas and pyarrow raise kinds of ValueError for what they cannot parse
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> DataCorrupted:
+    kind = path.suffix.lstrip(".").upper()
+    reason = str(error).strip().splitlines()
+    return DataCorrupted(
+        f"{path} is not a sound {kind} file ({reason[0] if reason else type(error).__name__}); "
+        "check that it is whole and that its ending says what it is"
+    )
+
+
+def _require_columns(frame: pd.DataFrame, columns: Sequence[str], name: str) -> None:
+    absent = [column for column in columns if column not in frame.columns]
+    if absent:
+        raise InvalidInput(
+            f"expected {name} to have the columns {', '.join(map(str, absent))}, got the columns "
+            f"{', '.join(map(str, frame.columns))}; check the spelling"
+        )
+
+
+def _numbers(frame: pd.DataFrame, columns: Sequence[str], missing: float) -> Inputs:
+    import pandas as pd
+
+    numbers = np.empty((len(frame), len(columns)), dtype=np.float32)
+    for position, column in enumerate(columns):
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and then missing
+            numbers[:, position] = pd.to_numeric(frame[column], errors="coerce").to_numpy(
+                np.float64, na_value=np.nan
+            )
+    numbers[~np.isfinite(numbers)] = missing
+    return numbers
+
+
+def _classes(column: pd.Series[Any], categories: Sequence[Any]) -> npt.NDArray[np.int64]:
+    """Positions in `categories`, −1 for anything else."""
+    positions = {_spelling(category): position for position, category in enumerate(categories)}
+    return np.array([positions.get(_spelling(value), -1) for value in column], dtype=np.int64)
+
+
+def _spelling(value: object) -> str:
+    """One text for 1, 1.0, "1" and " 1.0": the type a column is read as can hang on one person's cell."""
+    text = str(value).strip()
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else repr(number)
