@@ -145,9 +145,7 @@ def _forward(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor,
     return model(inputs.to(device)), targets.to(device)
 
 
-def _shuffled(
-    dataset: Dataset, batch_size: int, generator: torch.Generator
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _shuffled(dataset: Dataset, batch_size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
     inputs, targets = dataset.tensors()
     for rows in torch.split(torch.randperm(len(dataset), generator=generator), batch_size):
         yield inputs[rows], targets[rows]

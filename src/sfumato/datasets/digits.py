@@ -11,9 +11,7 @@ from sfumato import randomness
 from sfumato.errors import DataCorrupted
 
 SIZES = {"train": 1437, "test": 360}
-_SHA256 = (
-    "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"  # images, then labels, a byte each
-)
+_SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"  # images, then labels, a byte each
 _SPLIT_SEED = 0
 
 

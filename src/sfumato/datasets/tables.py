@@ -91,9 +91,7 @@ def _read(reader: Callable[[Path], pd.DataFrame], path: Path) -> pd.DataFrame:
     except OSError as error:
         # pyarrow reports damage as OSError too, without an error number
         if error.errno is not None:
-            raise DataUnavailable(
-                f"{path} cannot be read ({error.strerror}); check its permissions"
-            ) from error
+            raise DataUnavailable(f"{path} cannot be read ({error.strerror}); check its permissions") from error
         raise _damaged(path, error) from error
     except ValueError as error:  # pandas and pyarrow raise kinds of ValueError for what they cannot parse
         raise _damaged(path, error) from error

@@ -16,9 +16,7 @@ from sfumato.errors import InvalidInput
 
 _MOST_GROUPS = 32
 _FEWEST_CHANNELS = 2  # in a group
-_FEWEST_FEATURES = (
-    16  # in a group that may have no positions; normalising one or two values leaves their signs
-)
+_FEWEST_FEATURES = 16  # in a group that may have no positions; normalising one or two values leaves their signs
 
 
 def group_norm(channels: int) -> nn.GroupNorm:

@@ -67,7 +67,9 @@ class TrainingData:
         if self._grouping is None:
             return self._with_views(Rows(*self._take(units), None), len(units))
         order, starts, counts = self._grouping
-        rows = np.concatenate([order[starts[unit] : starts[unit] + counts[unit]] for unit in units] or [order[:0]])
+        rows = np.concatenate(
+            [order[starts[unit] : starts[unit] + counts[unit]] for unit in units] or [order[:0]]
+        )
         owner = torch.from_numpy(np.repeat(np.arange(len(units)), counts[units]))
         return self._with_views(Rows(*self._take(rows), owner), len(units))
 

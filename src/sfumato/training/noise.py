@@ -53,4 +53,6 @@ class NoisySum:
         values = torch.from_numpy(self.total).to(torch.float32).mul_(mechanism.grid)
         self.total.fill(0)
         pieces = values.split([int(np.prod(shape, dtype=np.int64)) for shape in self._shapes.values()])
-        return {name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
+        return {
+            name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
+        }

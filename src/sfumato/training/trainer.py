@@ -127,9 +127,7 @@ class PrivateTrainer:
         """States what the steps so far cost and under which assumptions."""
         caveats = (*_standing_caveats(self.plan), *caveats)
         if self.ledger is not None and self.charge is not None:
-            return self.ledger.certificate(
-                self.charge, plan=self.plan.to_json(), eta=self.eta, caveats=caveats
-            )
+            return self.ledger.certificate(self.charge, plan=self.plan.to_json(), eta=self.eta, caveats=caveats)
         return Certificate.of(
             self.plan.event(self.steps_started),
             purpose=self.purpose,
@@ -209,7 +207,9 @@ class PrivateTrainer:
 
     def _check_turn(self, batch: Batch) -> None:
         if self.ledger is not None and self.peers.leads and self.reservation is None:
-            raise Refused("expected a reserved plan; take batches from trainer.batches, which reserves it first")
+            raise Refused(
+                "expected a reserved plan; take batches from trainer.batches, which reserves it first"
+            )
         if batch.step != self.steps_done or self.steps_started != self.steps_done:
             raise Refused(
                 f"expected the batch of step {self.steps_done}, got that of step {batch.step}; "
@@ -237,7 +237,9 @@ class PrivateTrainer:
         if self.plan.adaptive is None:
             return
         choice = self.plan.adaptive
-        noisy = self.peers.release_count(below / 2, Gaussian(sensitivity=0.5, sigma=choice.count_noise), self.sampler)
+        noisy = self.peers.release_count(
+            below / 2, Gaussian(sensitivity=0.5, sigma=choice.count_noise), self.sampler
+        )
         fraction = noisy / self.plan.expected_batch + 0.5
         self.clip_norm *= float(torch.exp(torch.tensor(-choice.rate * (fraction - choice.quantile))))
 
@@ -245,7 +247,9 @@ class PrivateTrainer:
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not found:
-        raise UnsupportedModel("expected a model with trainable parameters, got none; set requires_grad on some")
+        raise UnsupportedModel(
+            "expected a model with trainable parameters, got none; set requires_grad on some"
+        )
     return found
 
 
@@ -268,4 +272,3 @@ def _standing_caveats(plan: TrainingPlan) -> tuple[str, ...]:
     if plan.sampling == "shuffle":
         caveats.append("shuffled batches: priced without amplification by sampling")
     return tuple(caveats)
-
