@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from randomgen import AESCounter
 
 from sfumato import _validate
+from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +32,7 @@ Bools = npt.NDArray[np.bool_]
 
 _LANES = 4  # generators behind one stream; a fixed number, so that a seeded run repeats on any machine
 _BLOCK = 1 << 15  # draws rounded at a time: 256 KiB, inside a core's cache
+_LARGEST_SCALE = 2.0**52  # of rounded draws: beyond it doubles no longer resolve every whole number
 _LARGE = 1 << 17  # draws from which several threads pay off
 
 
@@ -76,8 +79,9 @@ class SecretStream:
     """Draws that nobody can predict or repeat.
 
     *Guarantees*: the 128-bit key and the starting counter come from `os.urandom`; a forked child is keyed
-    anew before it can draw; `spawn` gives streams with keys of their own. The normal, Laplace and uniform
-    draws are float64; the sampler behind them is taken as ideal, which certificates state.
+    anew before it can draw; `spawn` gives streams with keys of their own, and so does copying or pickling one.
+    The normal, Laplace and uniform draws are float64; the sampler behind them is taken as ideal, which
+    certificates state. The discrete draws are exact (OpenDP).
 
     `test_seed` makes the stream reproducible for tests; `private` is then False, and ledgers and certificates
     of such a run say that it is not private.
@@ -101,10 +105,18 @@ class SecretStream:
         label = f"{self._test_seed}/{self._children}".encode()
         return SecretStream(test_seed=int.from_bytes(hashlib.sha256(label).digest()[:8], "big"))
 
+    def __reduce__(self) -> tuple[Callable[[int | None], SecretStream], tuple[int | None]]:
+        # A copy that went on from the same counter would repeat the noise: what arrives is a spawned stream.
+        return _stream, (self.spawn()._test_seed,)
+
     def normal(self, size: int) -> Floats:
         return self._generator.standard_normal(size)
 
     def rounded_normal(self, scale: float, size: int) -> Integers:
+        if not 0 <= scale <= _LARGEST_SCALE:
+            raise InvalidInput(
+                f"expected scale in [0, 2**52], got scale={scale!r}; choose a coarser grid for the sums"
+            )
         draws = np.empty(size, dtype=np.int64)
         if size < _LARGE:
             _fill_rounded_normal(self._generator, scale, draws)
@@ -131,13 +143,12 @@ class SecretStream:
     def discrete_laplace(self, scale: float, size: int) -> Integers:
         if self.private:
             return _opendp_draws("laplace", scale, size)
-        heads = 1.0 - np.exp(-1.0 / scale)
-        return self._generator.geometric(heads, size) - self._generator.geometric(heads, size)
+        return _seeded_discrete_laplace(self._generator, scale, size)
 
     def discrete_gaussian(self, scale: float, size: int) -> Integers:
         if self.private:
             return _opendp_draws("gaussian", scale, size)
-        return np.rint(self._generator.normal(0.0, scale, size)).astype(np.int64)
+        return _seeded_discrete_gaussian(self._generator, scale, size)
 
     @property
     def _generator(self) -> np.random.Generator:
@@ -167,6 +178,26 @@ def _fill_rounded_normal(generator: np.random.Generator, scale: float, part: Int
         noise += 0.5
         np.floor(noise, out=noise)
         block[:] = noise
+
+
+def _stream(test_seed: int | None) -> SecretStream:
+    return SecretStream(test_seed=test_seed)
+
+
+def _seeded_discrete_laplace(generator: np.random.Generator, scale: float, size: int) -> Integers:
+    heads = -np.expm1(-1.0 / scale)
+    return generator.geometric(heads, size) - generator.geometric(heads, size)
+
+
+def _seeded_discrete_gaussian(generator: np.random.Generator, scale: float, size: int) -> Integers:
+    """Rejection from a discrete Laplace (Canonne, Kamath & Steinke 2020, algorithm 3), in doubles."""
+    width = np.floor(scale) + 1.0
+    accepted = np.empty(0, dtype=np.int64)
+    while accepted.size < size:
+        proposals = _seeded_discrete_laplace(generator, width, 2 * size)
+        chance = np.exp(-((np.abs(proposals) - scale**2 / width) ** 2) / (2.0 * scale**2))
+        accepted = np.concatenate([accepted, proposals[generator.random(2 * size) < chance]])
+    return accepted[:size]
 
 
 def _opendp_draws(name: str, scale: float, size: int) -> Integers:

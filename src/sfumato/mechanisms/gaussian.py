@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, overload
 
@@ -16,8 +16,8 @@ from sfumato.randomness import Sampler
 
 # A discrete Gaussian of s ≥ 2⁸ grid steps is a little less private than the continuous one: its δ is larger
 # by the fraction (t/s)²/12 for a privacy loss t standard deviations out, as much as if the sensitivity were
-# larger by 1/(12·s²) < 2⁻¹⁹. The sensitivity is declared larger by this much.
-_DISCRETENESS = 2.0**-19
+# larger by 1/(12·s²) < 2⁻¹⁹. It is declared larger by this factor.
+DISCRETENESS = 1.0 + 2.0**-19
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,8 @@ class Gaussian:
 
     @property
     def sensitivity_on_grid(self) -> float:
-        return l2_sensitivity_on_grid(self.sensitivity, self.grid, math.sqrt(self.dimension))
+        rounded = grids.sensitivity_on_grid(self.sensitivity, self.grid, math.sqrt(self.dimension))
+        return rounded * DISCRETENESS
 
     def event(self) -> accounting.DpEvent:
         return accounting.GaussianEvent(self.sigma / self.sensitivity_on_grid)
@@ -112,9 +113,21 @@ class DiscreteGaussian:
         _validate.integer("changed", self.changed, least=1)
         grids.check_noise("sigma", self.sigma, self.sensitivity, grid=1.0)
 
+    @classmethod
+    def calibrated(
+        cls, *, sensitivity: int, epsilon: float, delta: float, changed: int = 1
+    ) -> DiscreteGaussian:
+        """Noise that costs at most (ε, δ), and no less than 99% of it."""
+        start = cls(sensitivity=sensitivity, sigma=sensitivity, changed=changed)
+        sigma = accounting.calibrate(
+            lambda sigma: replace(start, sigma=sigma).event(),
+            accounting.Budget(epsilon=epsilon, delta=delta),
+            guess=accounting.gaussian_noise_multiplier(epsilon, delta) * sensitivity * math.sqrt(changed),
+        )
+        return replace(start, sigma=sigma)
+
     def event(self) -> accounting.DpEvent:
-        one = accounting.DiscreteGaussianEvent(self.sigma, self.sensitivity)
-        return one if self.changed == 1 else accounting.repeated(one, self.changed)
+        return accounting.repeat(accounting.DiscreteGaussianEvent(self.sigma, self.sensitivity), self.changed)
 
     @overload
     def release(self, values: int, sampler: Sampler) -> int: ...
@@ -125,8 +138,3 @@ class DiscreteGaussian:
         whole = grids.check_whole_numbers("values", values)
         noisy = whole + sampler.discrete_gaussian(self.sigma, whole.size).reshape(whole.shape)
         return int(noisy) if noisy.ndim == 0 else noisy
-
-
-def l2_sensitivity_on_grid(sensitivity: float, grid: float, spread: float) -> float:
-    """What the sensitivity becomes when neighbours are rounded and the Gaussian noise is discrete."""
-    return grids.sensitivity_on_grid(sensitivity, grid, spread) * (1.0 + _DISCRETENESS)

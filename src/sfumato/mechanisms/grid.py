@@ -21,7 +21,6 @@ from sfumato.errors import InvalidInput
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-Reals = npt.NDArray[np.float64] | npt.NDArray[np.float32]
 
 LIMIT = 2**62  # grid steps; leaves room for the noise below the 2⁶³ of an int64
 _LARGEST_EXPONENT = 120  # of a grid, either way: its values then fit a float32
@@ -163,7 +162,7 @@ def check_whole_numbers(name: str, values: npt.ArrayLike) -> Integers:
             f"expected {name} to be whole numbers below 2**62 in size, got {array.dtype} or larger ones;"
             " round and clip them to declared bounds first"
         )
-    return array.astype(np.int64)
+    return array.astype(np.int64, copy=False)
 
 
 def _check_values(values: npt.NDArray[Any], grid: float) -> None:

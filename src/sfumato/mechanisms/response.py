@@ -116,7 +116,9 @@ class TwoCoinResponse:
     def __post_init__(self) -> None:
         for name, value in (("truth", self.truth), ("yes", self.yes)):
             if not 0.0 < coin_probability(_validate.real(name, value)) < 1.0:
-                raise InvalidInput(f"expected {name} in (0, 1), got {name}={value!r}; a sure coin hides nothing")
+                raise InvalidInput(
+                    f"expected {name} in (0, 1), got {name}={value!r}; a sure coin hides nothing"
+                )
 
     @property
     def epsilon(self) -> float:
@@ -127,7 +129,7 @@ class TwoCoinResponse:
     def event(self) -> accounting.DpEvent:
         if self.yes == 0.5:
             return accounting.RandomizedResponseEvent(1.0 - coin_probability(self.truth), 2)
-        return accounting.PureEvent(self.epsilon)
+        return accounting.pure(self.epsilon)
 
     def release(self, answers: npt.NDArray[Any], sampler: Sampler) -> Bools:
         """One report for each answer; each person's answer may be released once."""

@@ -24,12 +24,12 @@ class GridGaussian:
     Released is S + ⌊σZ/grid + ½⌋ in grid steps, with Z standard normal and σ = noise_multiplier · C(1+η). As S
     is whole, this is ⌊S + σZ/grid + ½⌋: post-processing of the ideal Gaussian mechanism.
 
-    *Guarantees*: the cost of a Gaussian mechanism of `noise_multiplier`, if a neighbouring data set changes one
-    call of `grid.add_to_grid`, there by a vector of norm at most C(1 + float_error). η = float_error + grid·√d/C
-    covers this and the rounding of both sums to the grid (grid·√d ≤ 2⁻¹⁰ C). Outputs lie on one grid whatever
-    the data. The float64 normal sampler is taken as ideal. NaN and infinities are refused by `add_to_grid`,
-    other types, other sizes and sums beyond 2⁶² grid steps here, before any noise is drawn. Public: all fields.
-    Secret: the sums, the noise.
+    *Guarantees*: the cost of a Gaussian mechanism of `noise_multiplier`, if a neighbouring data set changes
+    what one call of `add_to_grid` is handed, by a vector of norm at most C(1 + float_error).
+    η = float_error + grid·√d/C covers this and the rounding of both to the grid (grid·√d ≤ 2⁻¹⁰ C). Outputs
+    lie on one grid whatever the data. The float64 normal sampler is taken as ideal. NaN and infinities are
+    refused by `add_to_grid`, other types, other sizes and sums beyond 2⁶² grid steps here, before any noise is
+    drawn. Public: all fields. Secret: the sums, the noise.
 
     Dwork & Roth 2014, appendix A; Balle & Wang 2018, theorem 8; Mironov 2012 for why on a grid.
 
@@ -90,7 +90,7 @@ class GridGaussian:
     def _check(self, sums: Integers) -> None:
         if sums.dtype != np.int64:
             raise InvalidInput(
-                f"expected sums in int64 grid steps, got sums of type {sums.dtype}; see sfumato.mechanisms.to_grid"
+                f"expected sums in int64 grid steps, got sums of type {sums.dtype}; make them with to_grid"
             )
         grids.check_dimension(sums, self.dimension)
         grids.check_whole_numbers("sums", sums)
