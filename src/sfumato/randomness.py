@@ -10,6 +10,7 @@ Whoever adds noise takes a `Sampler` as a value, so that a replay can put a reco
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import weakref
 from collections.abc import Callable
@@ -170,14 +171,33 @@ def _aes_generator(key: int, counter: int) -> np.random.Generator:
 
 
 def _fill_rounded_normal(generator: np.random.Generator, scale: float, part: Integers) -> None:
-    buffer = np.empty(min(_BLOCK, part.size))
+    """⌊scale·Z + ½⌋ into `part`, Z by pairs r·cos φ, r·sin φ of float64 (Box & Muller 1958).
+
+    Half the time of NumPy's ziggurat, whose branches do not vectorise; |Z| ends at 8.57, beyond which an ideal
+    normal goes with a chance of 1e-17. Torch has vectorised sines for float64, which NumPy lacks; a block is
+    small enough for torch to stay on the calling thread.
+    """
+    uniform, cosine = np.empty(_BLOCK), np.empty(_BLOCK // 2)
     for start in range(0, part.size, _BLOCK):
         block = part[start : start + _BLOCK]
-        noise = generator.standard_normal(out=buffer[: block.size])
-        noise *= scale
+        pairs = (block.size + 1) // 2
+        noise = generator.random(out=uniform[: 2 * pairs])
+        _box_muller(noise[:pairs], noise[pairs:], cosine[:pairs], scale)
         noise += 0.5
-        np.floor(noise, out=noise)
-        block[:] = noise
+        block[:] = np.floor(noise, out=noise)[: block.size]
+
+
+def _box_muller(first: Floats, second: Floats, scratch: Floats, scale: float) -> None:
+    """Turn two arrays of uniforms in [0, 1) into independent normals of the given scale, in place."""
+    import torch
+
+    radius, angle, cosine = map(torch.from_numpy, (first, second, scratch))
+    # 1 − u is exact and in (0, 1], so its logarithm is finite.
+    radius.neg_().add_(1.0).log_().mul_(-2.0).sqrt_().mul_(scale)
+    angle.mul_(2.0 * math.pi)
+    torch.cos(angle, out=cosine)
+    angle.sin_().mul_(radius)
+    radius.mul_(cosine)
 
 
 def _stream(test_seed: int | None) -> SecretStream:
