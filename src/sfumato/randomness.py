@@ -15,6 +15,7 @@ import os
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -225,15 +226,21 @@ def _opendp_draws(name: str, scale: float, size: int) -> Integers:
 
     One vector call: a draw costs a sixth of a call each.
     """
+    return np.array(_opendp_measurement(name, scale)([0] * size), dtype=np.int64)
+
+
+@lru_cache(maxsize=64)
+def _opendp_measurement(name: str, scale: float) -> Callable[[list[int]], list[int]]:
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
     domain = dp.vector_domain(dp.atom_domain(T="i64"))
     if name == "laplace":
-        draw = dp.m.make_laplace(domain, dp.l1_distance(T="i64"), scale)
+        make, metric = dp.m.make_laplace, dp.l1_distance(T="i64")
     else:
-        draw = dp.m.make_gaussian(domain, dp.l2_distance(T="i64"), scale)
-    return np.array(draw([0] * size), dtype=np.int64)
+        make, metric = dp.m.make_gaussian, dp.l2_distance(T="i64")
+    measurement: Callable[[list[int]], list[int]] = make(domain, metric, scale)
+    return measurement
 
 
 _live_streams: weakref.WeakSet[SecretStream] = weakref.WeakSet()

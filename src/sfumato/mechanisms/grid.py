@@ -1,7 +1,7 @@
 """Whole numbers on a power-of-two grid: the ground on which noise is added.
 
 Floating-point noise leaks its input through which doubles can come out (Mironov 2012, "On significance of
-the least significant bits for differential privacy", section 4). Here a value is first rounded to a grid
+the least significant bits for differential privacy"). Here a value is first rounded to a grid
 fixed in advance, the noise is a whole number, and their sum is exact: what comes out lies on the same grid
 whatever the data. Multiplying by a power of two is exact, so going to the grid rounds once, coming back at
 most once, and that is post-processing.

@@ -66,7 +66,7 @@ class NoisyMax:
     (OpenDP); for Gumbel the float64 uniform is taken as ideal. NaN, infinite and too many or few counts are
     refused before any noise is drawn. Public: all fields. Secret: the counts, the noise.
 
-    Dwork & Roth 2014, section 3.3, claim 3.9 and remark 3.1; McSherry & Talwar 2007 and Durfee & Rogers 2019
+    Dwork & Roth 2014, section 3.3, claim 3.9; McSherry & Talwar 2007 and Durfee & Rogers 2019
     for Gumbel; McKenna & Sheldon 2020 and Ding et al. 2021, "The permute-and-flip mechanism is identical to
     report-noisy-max with exponential noise"; Papernot et al. 2018, section 4.1, for Gaussian.
 

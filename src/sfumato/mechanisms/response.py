@@ -23,7 +23,7 @@ class KaryResponse:
     2⁻⁵³ in the sampler, is rounded up, so that the ratio never exceeds e^ε. Answers other than 0 … k−1 are
     refused before anything is drawn. Public: classes, epsilon. Secret: the answers.
 
-    Kairouz, Bonawitz & Ramage 2016, "Discrete distribution estimation under local privacy", section 3.
+    Kairouz, Bonawitz & Ramage 2016, "Discrete distribution estimation under local privacy", k-RR.
 
     >>> from sfumato.randomness import SecretStream
     >>> mechanism = KaryResponse(classes=10, epsilon=4.0)
@@ -53,7 +53,7 @@ class KaryResponse:
     def event(self) -> accounting.DpEvent:
         # There: with this chance an answer is drawn evenly from all k, the true one included.
         redrawn = self._lie_probability * self.classes / (self.classes - 1)
-        return accounting.RandomizedResponseEvent(redrawn, self.classes)
+        return accounting.RandomizedResponseEvent(min(1.0, redrawn), self.classes)
 
     def release(self, answers: npt.NDArray[Any], sampler: Sampler) -> Integers:
         """One report for each answer; each person's answer may be released once."""
