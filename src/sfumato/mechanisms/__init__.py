@@ -1,1 +1,28 @@
-"""."""
+"""Noise: each mechanism is a frozen value that knows its own event.
+
+A mechanism says what it costs (`event()`) before it touches data, and draws from the `Sampler` that it is
+handed. What it refuses, it refuses before any noise is drawn.
+"""
+
+from sfumato.mechanisms.gaussian import DiscreteGaussian, Gaussian
+from sfumato.mechanisms.grid import add_to_grid, from_grid, to_grid, vector_grid
+from sfumato.mechanisms.laplace import DiscreteLaplace, Laplace
+from sfumato.mechanisms.noisy_max import NoisyMax
+from sfumato.mechanisms.response import KaryResponse, Proportion, TwoCoinResponse
+from sfumato.mechanisms.vector import GridGaussian
+
+__all__ = [
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "Gaussian",
+    "GridGaussian",
+    "KaryResponse",
+    "Laplace",
+    "NoisyMax",
+    "Proportion",
+    "TwoCoinResponse",
+    "add_to_grid",
+    "from_grid",
+    "to_grid",
+    "vector_grid",
+]
