@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,17 @@ class Charge:
             settled=settled,
             epsilon_spent=body["epsilon_spent"],
         )
+
+
+def charges_of(entries: Iterable[Entry], *, unit: str) -> list[Charge]:
+    """The charges that entries tell of, a settlement in the place of its reservation."""
+    found: dict[int, Charge] = {}
+    for entry in entries:
+        if entry.kind in ("charge", "reserve"):
+            found[entry.sequence] = Charge.from_entry(entry, unit=unit, settled=entry.kind == "charge")
+        elif entry.settles is not None:
+            found[entry.settles] = Charge.from_entry(entry, unit=unit, settled=True)
+    return list(found.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +113,8 @@ def check_part_of(event: DpEvent, whole: DpEvent) -> None:
 
 
 def check_text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise InvalidInput(
-            f"expected {name} to be a few words, got {name}={value!r}; it is shown in statements"
+            f"expected {name} to be a few printable words, got {name}={value!r}; it is shown in statements"
         )
     return value

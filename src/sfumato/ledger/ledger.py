@@ -15,7 +15,7 @@ from sfumato.accounting import Budget, DpEvent, Relation, compose, event_to_json
 from sfumato.errors import InvalidInput, LedgerError, LedgerTampered
 from sfumato.ledger.certificate import Certificate
 from sfumato.ledger.chain import Entry, Head, linked, seal, unseal
-from sfumato.ledger.charge import Charge, Reservation, check_part_of, check_text
+from sfumato.ledger.charge import Charge, Reservation, charges_of, check_part_of, check_text
 from sfumato.ledger.conversion import counted_event
 from sfumato.ledger.replay import replay
 from sfumato.ledger.rule import Tally
@@ -180,15 +180,12 @@ class Ledger:
 
     def charges(self) -> list[Charge]:
         """Every charge with what it was settled to."""
-        found: dict[int, Charge] = {}
-        for entry in self.entries():
-            if entry.kind in ("charge", "reserve"):
-                found[entry.sequence] = Charge.from_entry(
-                    entry, unit=self.budget.unit, settled=entry.kind == "charge"
-                )
-            elif entry.settles is not None:
-                found[entry.settles] = Charge.from_entry(entry, unit=self.budget.unit, settled=True)
-        return list(found.values())
+        return charges_of(self.entries(), unit=self.budget.unit)
+
+    def snapshot(self) -> tuple[list[Charge], State, Head]:
+        """The charges, what they add up to and the head, as of one moment."""
+        entries = list(self.entries())
+        return charges_of(entries, unit=self.budget.unit), self._state(entries[-1]), entries[-1].head
 
     def export(self) -> dict[str, Any]:
         """Everything as one JSON value, with the head to check later copies against."""

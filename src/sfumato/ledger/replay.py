@@ -10,10 +10,11 @@ from sfumato.accounting import Budget, event_from_json
 from sfumato.errors import LedgerTampered
 from sfumato.ledger.chain import Entry
 from sfumato.ledger.charge import part_of
-from sfumato.ledger.rule import Account, Tally
-from sfumato.ledger.state import WHOLE, State
+from sfumato.ledger.rule import Account, Rule, Tally, exact_epsilon
+from sfumato.ledger.state import PART, WHOLE, State
 
 _SLACK = 1e-6  # relative: another version of the accountant may round otherwise
+_COARSE = 1e-3  # and discretise otherwise
 
 
 def replay(budget: Budget, entries: Iterable[Entry]) -> None:
@@ -40,6 +41,7 @@ def replay(budget: Budget, entries: Iterable[Entry]) -> None:
         if entry.kind == "reserve":
             reserved[entry.sequence] = entry.body
         _require(math.isclose(entry.body["epsilon_spent"], after.spent, rel_tol=_SLACK), entry)
+        _require(after.spent <= budget.epsilon * (1 + _SLACK), entry)
         state = after
 
 
@@ -55,19 +57,30 @@ def _check_price(state: State, entry: Entry) -> None:
 def _check_sums(state: State, after: State, entry: Entry, out: dict[str, Any], into: dict[str, Any]) -> None:
     """The accounts after are the accounts before, less what was taken back, plus the price."""
     allocation = entry.body["allocation"]
-    pairs = {WHOLE: (state.whole, after.whole), "part": (state.part(allocation), after.part(allocation))}
+    pairs = {WHOLE: (state.whole, after.whole), PART: (state.part(allocation), after.part(allocation))}
     for name, (before, now) in pairs.items():
         total = before.tally + Tally.from_json(into[name])
         if out:
             total = total - Tally.from_json(out[name])
-        _require(now.tally == total and _follows(before, now), entry)
+        _require(now.tally == total, entry)
+        _check_exact(Rule(state.budget) if name == WHOLE else state.rule(allocation), before, now, entry)
     _require(_others(state, allocation) == _others(after, allocation), entry)
 
 
-def _follows(before: Account, now: Account) -> bool:
-    return now.plans in (before.plans - 1, before.plans, before.plans + 1, 0) and (
-        now.taken >= before.taken or now.tally.empty
-    )
+def _check_exact(rule: Rule, before: Account, now: Account, entry: Entry) -> None:
+    """An exact price is that of the only plan; δ is left whole only by a plan that passed the filter."""
+    event = event_from_json(entry.body["counted"])
+    if now.exact is not None and now != before:
+        exact = exact_epsilon(event, rule.budget)
+        _require(
+            now.plans == 1 and exact is not None and math.isclose(now.exact, exact, rel_tol=_COARSE), entry
+        )
+    if entry.kind == "settle":
+        _require(now.taken == before.taken or now.tally.empty, entry)
+    elif before.plans:
+        _require(now.taken == before.taken, entry)
+    elif not rule.passes(now, slack=_SLACK):
+        _require(now.tally.empty or math.isclose(now.taken, rule.failure(event), rel_tol=_COARSE), entry)
 
 
 def _others(state: State, allocation: str | None) -> dict[str | None, Any]:

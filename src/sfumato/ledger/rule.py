@@ -138,8 +138,7 @@ class Rule:
             return Account(tally=total, plans=1, exact=exact)
         if exact is None or exact > self.limit:
             return None
-        taken = delta_of(event, self.limit, relation=self.budget.relation)
-        return Account(tally=total, plans=1, exact=exact, taken=taken)
+        return Account(tally=total, plans=1, exact=exact, taken=self.failure(event))
 
     def lower(self, account: Account, before: Tally, event: DpEvent) -> Account:
         """The account with a charge of `before` replaced by the smaller `event`."""
@@ -162,6 +161,14 @@ class Rule:
         if not account.plans:
             return self.limit
         return self._filter(account.taken).largest_pure_charge(account.tally.spending())
+
+    def failure(self, event: DpEvent) -> float:
+        """The probability δ_P(ε) at which a plan P, fixed in advance, loses more than this rule's ε."""
+        return delta_of(event, self.limit, relation=self.budget.relation)
+
+    def passes(self, account: Account, *, slack: float) -> bool:
+        """Whether the filter alone would have admitted all of it, give or take rounding."""
+        return self._filter(0.0).epsilon(account.tally.spending()) <= self.limit * (1 + slack)
 
     def _filter(self, taken: float) -> PrivacyFilter:
         return PrivacyFilter(self.budget, taken=taken, limit=self.limit)

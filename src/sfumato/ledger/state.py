@@ -10,7 +10,7 @@ from sfumato.accounting import Budget, DpEvent
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger.rule import Account, Rule, Tally
 
-WHOLE = "whole"
+WHOLE, PART = "whole", "part"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,8 @@ class State:
 
     Every charge counts against the whole budget. Once there are shares, a charge under a share's name also
     counts against that share, by the same rule with the share's ε; a charge under no name also counts against
-    what no share claims. Shares never exceed the budget together, so nobody can spend another's.
+    what no share claims. Shares never exceed the budget together, so nobody can spend another's. The guarantee
+    is the whole's: a share is a cap, and is over when the whole is.
     """
 
     budget: Budget
@@ -55,14 +56,18 @@ class State:
 
     def price(self, event: DpEvent, allocation: str | None) -> dict[str, Tally]:
         """What `event` counts for the whole and for its part."""
-        part, _ = self._part(allocation)
-        return {WHOLE: Rule(self.budget).price(event), "part": part.price(event)}
+        whole = Rule(self.budget).price(event)
+        # Without a share's own ε the part counts at the same orders.
+        part = whole if allocation is None else self._part(allocation)[0].price(event)
+        return {WHOLE: whole, PART: part}
 
     def admit(self, event: DpEvent, allocation: str | None) -> State:
         rule, account = self._part(allocation)
         whole = Rule(self.budget).admit(self.whole, event)
         if whole is None:
             raise self._exceeded(f"the budget of epsilon={self.budget.epsilon:g}", allocation)
+        if allocation is None and not self.shares:
+            return replace(self, whole=whole, rest=whole)
         part = rule.admit(account, event)
         if part is None:
             owner = f"the share of {allocation!r}" if allocation else "what no share claims"
@@ -73,7 +78,7 @@ class State:
         """With a charge that counted `before` replaced by what ran of it."""
         rule, account = self._part(allocation)
         whole = Rule(self.budget).lower(self.whole, before[WHOLE], event)
-        return self._with(whole, rule.lower(account, before["part"], event), allocation)
+        return self._with(whole, rule.lower(account, before[PART], event), allocation)
 
     def allocate(self, name: str, epsilon: float) -> State:
         if name in self.shares:
@@ -113,6 +118,9 @@ class State:
 
     def part(self, allocation: str | None) -> Account:
         return self._part(allocation)[1]
+
+    def rule(self, allocation: str | None) -> Rule:
+        return self._part(allocation)[0]
 
     def limit(self, allocation: str | None) -> float:
         return self._part(allocation)[0].limit
