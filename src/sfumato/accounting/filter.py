@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sfumato.accounting.budget import Budget
-from sfumato.accounting.events import ApproximateEvent, DpEvent, atoms, compose, pure, repeat
+from sfumato.accounting.events import ApproximateEvent, DpEvent, Relation, atoms, compose, pure, repeat
 from sfumato.accounting.pld import epsilon
 from sfumato.accounting.rdp import Divergences, rdp, to_epsilon
 from sfumato.errors import NotPrivate
@@ -41,62 +41,78 @@ class PrivacyFilter:
     of the first t charges. Per order, exp((α−1)(L_t − Σρ)) is a supermartingale, so
     E[(1 − e^{ε−L_{τ_α}})₊] ≤ δ/|Λ|. The run ends at T = max_α τ_α, which is one of the τ_α, so pointwise
     (1 − e^{ε−L_T})₊ ≤ Σ_α (1 − e^{ε−L_{τ_α}})₊, whose expectation is at most δ. Going on while any order of a
-    grid fits *without* sharing δ has no such proof and is not valid.
+    grid fits *without* sharing δ has no such proof and is not valid. The order α = ∞, at which pure ε add up,
+    needs no share: there the loss never exceeds ε (Rogers et al. 2016, Thm 3.4).
 
     Charges of which only (ε, δ') is known count as ε-DP outside an event of probability δ'; their δ' add up in
-    a share of δ set aside. With δ = 0 the ε of the charges are added.
+    a share of δ set aside. `taken` is a part of δ that is used up elsewhere, `limit` an ε other than the
+    budget's to hold the charges to (the orders are still those of the budget).
 
     >>> spent = PrivacyFilter(Budget(epsilon=1)).spending(pure(0.75))
     >>> PrivacyFilter(Budget(epsilon=1)).fits(spent + spent)
     False
     """
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, *, taken: float = 0.0, limit: float | None = None) -> None:
         self.budget = budget
+        self.limit = budget.epsilon if limit is None else limit
         self.orders = _orders(budget)
-        self._delta = budget.delta * (1 - _APPROXIMATE_SHARE) / max(1, len(self.orders))
+        free = max(0.0, budget.delta - taken)
+        self._failure = free * _APPROXIMATE_SHARE
+        self._delta = free * (1 - _APPROXIMATE_SHARE) / max(1, len(self.orders))
 
     @property
     def nothing(self) -> Spending:
-        return Spending((0.0,) * max(1, len(self.orders)), 0.0)
+        return Spending((0.0,) * (len(self.orders) + 1), 0.0)
 
     def spending(self, event: DpEvent) -> Spending:
-        """What `event` counts; an ApproximateEvent is split into its ε and its δ."""
+        """What `event` counts, the pure ε last; an ApproximateEvent is split into its ε and its δ."""
+        relation = self.budget.relation
         if not self.orders:
-            return Spending((epsilon(event, 0.0, relation=self.budget.relation),), 0.0)
-        known = [repeat(_without_failure(part), count) for part, count in atoms(event)]
+            return Spending((epsilon(event, 0.0, relation=relation),), 0.0)
+        known = compose(*(repeat(_without_failure(part), count) for part, count in atoms(event)))
         failure = math.fsum(
             count * part.delta for part, count in atoms(event) if isinstance(part, ApproximateEvent)
         )
-        divergences = rdp(compose(*known), self.orders, relation=self.budget.relation)
-        return Spending(tuple(float(value) for value in divergences), failure)
+        divergences = tuple(float(value) for value in _divergences(known, self.orders, relation))
+        return Spending((*divergences, epsilon(known, 0.0, relation=relation)), failure)
 
     def fits(self, spending: Spending) -> bool:
-        if spending.failure > self.budget.delta * _APPROXIMATE_SHARE:
+        if spending.failure > self._failure:
             return False
-        return self.epsilon(spending) <= self.budget.epsilon * (1 + 1e-12)  # sums of ε round
+        return self.epsilon(spending) <= self.limit * (1 + 1e-12)  # sums of ε round
 
     def epsilon(self, spending: Spending) -> float:
         """ε at the budget's δ of all that was charged, under this rule."""
-        if not any(spending.divergences):
-            return 0.0
-        if not self.orders:
-            return spending.divergences[0]
-        by_order = to_epsilon(np.array(self.orders), self._finite(spending), self._delta)
-        return max(0.0, float(np.min(by_order)))
+        *divergences, pure_epsilon = spending.divergences
+        if not divergences or not any(spending.divergences) or self._delta == 0:
+            return pure_epsilon
+        by_order = to_epsilon(np.array(self.orders), np.array(divergences), self._delta)
+        return max(0.0, min(float(np.min(by_order)), pure_epsilon))
 
     def largest_pure_charge(self, spending: Spending) -> float:
         """The largest ε of a pure charge that would still fit."""
         if not self.fits(spending):
             return 0.0
-        low, high = 0.0, self.budget.epsilon
-        for _ in range(50):
+        low, high = max(0.0, self.limit - spending.divergences[-1]), self.limit  # at least what adding ε allows
+
+        def accepts(value: float) -> bool:
+            return self.fits(spending + self.spending(pure(value)))
+
+        if not accepts(low + 1e-9 * high):
+            return low
+        for _ in range(40):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.fits(spending + self.spending(pure(middle))) else (low, middle)
+            low, high = (middle, high) if accepts(middle) else (low, middle)
         return low
 
-    def _finite(self, spending: Spending) -> Divergences:
-        return np.array(spending.divergences, dtype=float)
+
+def _divergences(event: DpEvent, orders: tuple[float, ...], relation: Relation) -> Divergences:
+    """Rényi divergences; infinite where none is known, which can only be too dear."""
+    try:
+        return rdp(event, orders, relation=relation)
+    except NotPrivate:
+        return np.full(len(orders), np.inf)
 
 
 def _orders(budget: Budget) -> tuple[float, ...]:

@@ -1,1 +1,19 @@
-"""."""
+"""Budgets, charges, certificates: what one data set may lose, and what it has lost.
+
+>>> import tempfile; from sfumato.accounting import pure
+>>> folder = tempfile.TemporaryDirectory()
+>>> with Ledger.open(f"{folder.name}/people.db", budget=Budget(epsilon=1)) as ledger:
+...     reservation = ledger.reserve([pure(0.25), pure(0.25)], purpose="two counts")
+...     charge = reservation.settle(pure(0.25))  # the second never started
+...     ledger.epsilon_spent
+0.25
+>>> folder.cleanup()
+"""
+
+from sfumato.accounting import Budget
+from sfumato.ledger.certificate import Certificate, Prices
+from sfumato.ledger.chain import Entry, Head
+from sfumato.ledger.charge import Charge, Reservation
+from sfumato.ledger.ledger import Ledger
+
+__all__ = ["Budget", "Certificate", "Charge", "Entry", "Head", "Ledger", "Prices", "Reservation"]

@@ -1,0 +1,113 @@
+"""Entries that cannot be changed unnoticed: each carries the SHA-256 of the one before."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sfumato.errors import InvalidInput, LedgerTampered
+
+ORIGIN = "0" * 64
+"""What the first entry names as the hash of the entry before it."""
+
+
+class Row(NamedTuple):
+    """An entry as a store keeps it."""
+
+    sequence: int
+    digest: bytes
+    text: bytes
+    settles: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """Names one entry, and by its hash all that went before: note it down, and a roll-back shows.
+
+    >>> Head(sequence=3, hash="ab" * 32).to_json()["sequence"]
+    3
+    """
+
+    sequence: int
+    hash: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"sequence": self.sequence, "hash": self.hash}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Head:
+        return cls(sequence=int(data["sequence"]), hash=str(data["hash"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of the ledger: what happened, and the hash of it all up to here."""
+
+    sequence: int
+    hash: str
+    body: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        return str(self.body["kind"])
+
+    @property
+    def head(self) -> Head:
+        return Head(sequence=self.sequence, hash=self.hash)
+
+    @property
+    def settles(self) -> int | None:
+        return self.body.get("settles")
+
+
+def canonical(data: Any) -> bytes:
+    """The one way to write a JSON value: sorted keys, no spaces, no NaN.
+
+    >>> canonical({"b": 1.0, "a": "ε"})
+    b'{"a":"\\\\u03b5","b":1.0}'
+    """
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers, which turn up in the parameters of events, as Python's."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise InvalidInput(f"expected plain JSON values in a ledger entry, got {type(value).__name__}")
+
+
+def seal(body: dict[str, Any], *, after: Head | None) -> tuple[Entry, Row]:
+    """The entry that follows `after`: SHA-256 over the canonical JSON, the earlier hash included."""
+    sequence = 0 if after is None else after.sequence + 1
+    full = {**body, "sequence": sequence, "previous": ORIGIN if after is None else after.hash}
+    text = canonical(full)
+    digest = hashlib.sha256(text).digest()
+    entry = Entry(sequence=sequence, hash=digest.hex(), body=full)
+    return entry, Row(sequence, digest, text, entry.settles)
+
+
+def unseal(row: Row) -> Entry:
+    """The entry in `row`, or LedgerTampered when any byte of it is not what was sealed."""
+    if hashlib.sha256(row.text).digest() != row.digest:
+        raise LedgerTampered(f"ledger entry {row.sequence} does not have the hash it was written with")
+    body = json.loads(row.text)
+    entry = Entry(sequence=row.sequence, hash=row.digest.hex(), body=body)
+    if body["sequence"] != row.sequence or entry.settles != row.settles:
+        raise LedgerTampered(f"ledger entry {row.sequence} was moved: it was written as {body['sequence']}")
+    return entry
+
+
+def linked(rows: Iterable[Row]) -> Iterator[Entry]:
+    """Every entry in turn, checked against its own hash and the one before."""
+    before = Head(sequence=-1, hash=ORIGIN)
+    for row in rows:
+        entry = unseal(row)
+        if entry.sequence != before.sequence + 1:
+            raise LedgerTampered(f"ledger entry {before.sequence + 1} is missing")
+        if entry.body["previous"] != before.hash:
+            raise LedgerTampered(f"ledger entry {entry.sequence} does not follow entry {before.sequence}")
+        yield entry
+        before = entry.head

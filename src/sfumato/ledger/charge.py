@@ -1,0 +1,120 @@
+"""What the ledger hands back: a charge that is final, and a reservation that may still be settled lower."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sfumato.accounting import DpEvent, Relation, event_from_json, event_to_json
+from sfumato.accounting.events import atoms
+from sfumato.errors import InvalidInput
+from sfumato.ledger.chain import Entry, Head, canonical
+
+if TYPE_CHECKING:
+    from sfumato.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """One release as the ledger has it; `head` names its entry."""
+
+    head: Head
+    time: str
+    purpose: str
+    event: DpEvent
+    counted: DpEvent  # differs from `event` if that was stated under another relation
+    relation: Relation
+    unit: str
+    allocation: str | None
+    private: bool
+    settled: bool
+    epsilon_spent: float  # of the whole ledger, with this charge
+
+    @classmethod
+    def from_entry(cls, entry: Entry, *, unit: str, settled: bool) -> Charge:
+        body = entry.body
+        return cls(
+            head=entry.head,
+            time=body["time"],
+            purpose=body["purpose"],
+            event=event_from_json(body["event"]),
+            counted=event_from_json(body["counted"]),
+            relation=Relation(body["relation"]),
+            unit=unit,
+            allocation=body["allocation"],
+            private=body["private"],
+            settled=settled,
+            epsilon_spent=body["epsilon_spent"],
+        )
+
+
+def charges_of(entries: Iterable[Entry], *, unit: str) -> list[Charge]:
+    """The charges that entries tell of, a settlement in the place of its reservation."""
+    found: dict[int, Charge] = {}
+    for entry in entries:
+        if entry.kind in ("charge", "reserve"):
+            found[entry.sequence] = Charge.from_entry(entry, unit=unit, settled=entry.kind == "charge")
+        elif entry.settles is not None:
+            found[entry.settles] = Charge.from_entry(entry, unit=unit, settled=True)
+    return list(found.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """An amount that is spent already, and may be settled lower when less ran than was reserved.
+
+    Left unsettled, as after a crash, it stays spent in full.
+    """
+
+    charge: Charge
+    _ledger: Ledger = field(repr=False, compare=False)
+
+    @property
+    def head(self) -> Head:
+        return self.charge.head
+
+    def settle(self, event: DpEvent | None = None) -> Charge:
+        """Close the reservation: with all that was reserved, or with `event`, the part of it that ran.
+
+        `event` must consist of releases of the reserved event, each no more often. Which ones ran must not
+        have been read off private data: a run that was stopped, or steps that never started, and nothing else.
+        """
+        return self._ledger._settle(self, event)
+
+
+def part_of(event: DpEvent, whole: DpEvent) -> bool:
+    """Whether `event` consists of releases of `whole`, each no more often: it then cannot cost more.
+
+    >>> from sfumato.accounting import GaussianEvent, repeat
+    >>> part_of(repeat(GaussianEvent(2.0), 3), repeat(GaussianEvent(2.0), 8))
+    True
+    >>> part_of(GaussianEvent(4.0), repeat(GaussianEvent(2.0), 8))
+    False
+    """
+    available = _releases(whole)
+    return all(count <= available[release] for release, count in _releases(event).items())
+
+
+def _releases(event: DpEvent) -> Counter[bytes]:
+    counts: Counter[bytes] = Counter()
+    for release, count in atoms(event):
+        counts[canonical(event_to_json(release))] += count
+    return counts
+
+
+def check_part_of(event: DpEvent, whole: DpEvent) -> None:
+    if not part_of(event, whole):
+        raise InvalidInput(
+            "expected event to be what ran of the reserved steps, the same steps and no more of them, "
+            f"got event={event!r}; settle() without an event keeps all that was reserved"
+        )
+
+
+def check_text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise InvalidInput(
+            f"expected {name} to be a few printable words, got {name}={value!r}; it is shown in statements"
+        )
+    return value

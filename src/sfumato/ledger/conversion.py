@@ -1,0 +1,59 @@
+"""Charges stated under another relation or unit than the budget's: converted in the open, or refused."""
+
+from __future__ import annotations
+
+import math
+
+from sfumato.accounting import ApproximateEvent, Budget, DpEvent, Relation, epsilon, pure
+from sfumato.errors import InvalidInput, RelationMismatch
+
+_SHARE = 0.01  # of the budget's δ, for one converted charge
+
+
+def counted_event(event: DpEvent, budget: Budget, *, relation: Relation | None, unit: str | None) -> DpEvent:
+    """What an event stated under `relation` for `unit` counts under the budget's."""
+    if unit is not None and unit != budget.unit:
+        raise RelationMismatch(
+            f"expected unit={budget.unit!r} as in the budget, got unit={unit!r}; "
+            "price the release for the budget's unit (accounting.for_group), or use another ledger"
+        )
+    if relation is None or Relation(relation) is budget.relation:
+        return event
+    if Relation(relation) is Relation.ADD_REMOVE and budget.relation is Relation.REPLACE_ONE:
+        return replace_one_from_add_remove(event, delta=budget.delta * _SHARE)
+    raise RelationMismatch(
+        f"expected relation={str(budget.relation)!r} as in the budget, got relation={str(relation)!r}; only "
+        "add-remove can be converted, to replace-one; price the release under the budget's relation"
+    )
+
+
+def replace_one_from_add_remove(event: DpEvent, *, delta: float) -> DpEvent:
+    """To replace a unit is to remove it and add another: (ε, δ) becomes (2ε, (1+e^ε)δ), which is ≤ `delta`.
+
+    >>> from sfumato.accounting import LaplaceEvent
+    >>> replace_one_from_add_remove(LaplaceEvent(2.0), delta=0)
+    ApproximateEvent(epsilon=1.0, delta=0.0)
+    """
+    alone = epsilon(event, 0.0)
+    if math.isfinite(alone):
+        return pure(2 * alone)
+    share = delta / 2
+    for _ in range(60):
+        if not share:
+            break
+        try:
+            cost = epsilon(event, share)
+        except InvalidInput as error:
+            raise _inconvertible() from error
+        total = math.inf if cost > 700 else (1 + math.exp(cost)) * share
+        if total <= delta:
+            return ApproximateEvent(2 * cost, total)
+        share = min(share / 2, delta / (1 + math.exp(min(cost, 700))))
+    raise _inconvertible()
+
+
+def _inconvertible() -> RelationMismatch:
+    return RelationMismatch(
+        "expected an event that can be converted from add-remove to replace-one within the budget's δ, "
+        "got one that cannot; price the release under replace-one instead"
+    )

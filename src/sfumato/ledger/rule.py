@@ -1,0 +1,190 @@
+"""What fits a budget: the exact price for a first plan, the privacy filter for everything later.
+
+*A first plan* (or a list charged at once) was chosen before any answer was seen, so its exact price holds.
+*Later charges* may have been chosen after seeing answers, so all charges from the start must pass the filter.
+
+A first plan that fits by its exact price P only may be settled lower, and whether to stop it may have been
+decided on its answers. Runs that went on to later charges and runs that did not are then told apart by an
+answer, and their failure probabilities add up: δ_P(ε) for those that stop, and the filter's for the others.
+So the filter of later charges works with what the plan left over, δ − δ_P(ε). A plan that passes the filter
+itself takes nothing: steps of a plan are charges, and a filter may be left at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sfumato.accounting import Budget, DpEvent, PrivacyFilter, Relation, event_from_json, event_to_json
+from sfumato.accounting import delta as delta_of
+from sfumato.accounting import epsilon as epsilon_of
+from sfumato.accounting.filter import Spending
+from sfumato.errors import InvalidInput, NotPrivate
+from sfumato.ledger.chain import canonical
+
+_UNIT = 2**100  # sums are kept in whole units of 2⁻¹⁰⁰, so that a charge can be taken back exactly
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Exact sums of what the filter counts, its failure probability last; infinite terms are counted apart."""
+
+    units: tuple[int, ...]
+    infinite: tuple[int, ...]
+
+    @classmethod
+    def of(cls, spending: Spending) -> Tally:
+        values = (*spending.divergences, spending.failure)
+        units = tuple(0 if math.isinf(value) else _ceiling(value) for value in values)
+        return cls(units, tuple(int(math.isinf(value)) for value in values))
+
+    def __add__(self, other: Tally) -> Tally:
+        return self._combine(other, 1)
+
+    def __sub__(self, other: Tally) -> Tally:
+        return self._combine(other, -1)
+
+    def _combine(self, other: Tally, sign: int) -> Tally:
+        return Tally(
+            tuple(a + sign * b for a, b in zip(self.units, other.units, strict=True)),
+            tuple(a + sign * b for a, b in zip(self.infinite, other.infinite, strict=True)),
+        )
+
+    def __le__(self, other: Tally) -> bool:
+        mine, theirs = (
+            zip(self.infinite, self.units, strict=True),
+            zip(other.infinite, other.units, strict=True),
+        )
+        return all(a <= b for a, b in zip(mine, theirs, strict=True))
+
+    @property
+    def empty(self) -> bool:
+        return not any(self.units) and not any(self.infinite)
+
+    def spending(self) -> Spending:
+        *divergences, failure = (
+            math.inf if infinite else units / _UNIT
+            for units, infinite in zip(self.units, self.infinite, strict=True)
+        )
+        return Spending(tuple(divergences), failure)
+
+    def to_json(self) -> dict[str, list[int]]:
+        return {"units": list(self.units), "infinite": list(self.infinite)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, list[int]]) -> Tally:
+        return cls(tuple(data["units"]), tuple(data["infinite"]))
+
+
+def _ceiling(value: float) -> int:
+    numerator, denominator = value.as_integer_ratio()
+    return -(-numerator * _UNIT // denominator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """The running state of one budget or share, kept in every entry so that a charge reads only the last."""
+
+    tally: Tally
+    plans: int = 0  # that cost something
+    exact: float | None = None  # the price of the only plan, while there is only one
+    taken: float = 0.0  # of δ, by a first plan that did not pass the filter
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.tally.to_json(), "plans": self.plans, "exact": self.exact, "taken": self.taken}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Account:
+        tally = Tally.from_json(data)
+        return cls(tally=tally, plans=data["plans"], exact=data["exact"], taken=data["taken"])
+
+
+class Rule:
+    """Decides, for one budget, what fits and what has been spent. Holds no state: accounts are values.
+
+    >>> from sfumato.accounting import pure
+    >>> rule = Rule(Budget(epsilon=1))
+    >>> account = rule.admit(rule.nothing, pure(0.25))
+    >>> rule.spent(account), rule.left(account), rule.admit(account, pure(0.8)) is None
+    (0.25, 0.75, True)
+    """
+
+    def __init__(self, budget: Budget, *, limit: float | None = None) -> None:
+        self.budget = budget
+        self.limit = budget.epsilon if limit is None else limit
+
+    @property
+    def nothing(self) -> Account:
+        return Account(tally=Tally.of(self._filter(0.0).nothing))
+
+    def price(self, event: DpEvent) -> Tally:
+        return Tally.of(self._filter(0.0).spending(event))
+
+    def admit(self, account: Account, event: DpEvent) -> Account | None:
+        """The account after `event`, or None when it does not fit."""
+        price = self.price(event)
+        total = account.tally + price
+        if price.empty:
+            return account
+        passes = self._filter(account.taken).fits(total.spending())
+        if account.plans:
+            plans = account.plans + 1
+            return Account(tally=total, plans=plans, taken=account.taken) if passes else None
+        exact = exact_epsilon(event, self.budget)
+        if passes:
+            return Account(tally=total, plans=1, exact=exact)
+        if exact is None or exact > self.limit:
+            return None
+        return Account(tally=total, plans=1, exact=exact, taken=self.failure(event))
+
+    def lower(self, account: Account, before: Tally, event: DpEvent) -> Account:
+        """The account with a charge of `before` replaced by the smaller `event`."""
+        price = self.price(event)
+        total = account.tally - before + price
+        if total.empty:
+            return self.nothing
+        plans = account.plans - int(price.empty)
+        alone = account.plans == 1 and not price.empty
+        exact = exact_epsilon(event, self.budget) if alone else None
+        return Account(tally=total, plans=plans, exact=exact, taken=account.taken)
+
+    def spent(self, account: Account) -> float:
+        """ε at the budget's δ of all that was charged, under this rule."""
+        counted = self._filter(account.taken).epsilon(account.tally.spending())
+        return counted if account.exact is None else min(account.exact, counted)
+
+    def left(self, account: Account) -> float:
+        """The largest further pure ε that would be admitted."""
+        if not account.plans:
+            return self.limit
+        return self._filter(account.taken).largest_pure_charge(account.tally.spending())
+
+    def failure(self, event: DpEvent) -> float:
+        """The probability δ_P(ε) at which a plan P, fixed in advance, loses more than this rule's ε."""
+        return delta_of(event, self.limit, relation=self.budget.relation)
+
+    def passes(self, account: Account, *, slack: float) -> bool:
+        """Whether the filter alone would have admitted all of it, give or take rounding."""
+        return self._filter(0.0).epsilon(account.tally.spending()) <= self.limit * (1 + slack)
+
+    def _filter(self, taken: float) -> PrivacyFilter:
+        return PrivacyFilter(self.budget, taken=taken, limit=self.limit)
+
+
+def exact_epsilon(event: DpEvent, budget: Budget) -> float | None:
+    """The exact ε of a plan at the budget's δ; None where it is infinite or cannot be computed."""
+    return _exact_epsilon(canonical(event_to_json(event)), budget.delta, budget.relation)
+
+
+@lru_cache(maxsize=4096)
+def _exact_epsilon(text: bytes, delta: float, relation: Relation) -> float | None:
+    event = event_from_json(json.loads(text))
+    pure = epsilon_of(event, 0.0, relation=relation)
+    try:
+        value = min(pure, epsilon_of(event, delta, relation=relation)) if delta else pure
+    except (NotPrivate, InvalidInput):
+        value = pure
+    return value if math.isfinite(value) else None

@@ -1,0 +1,153 @@
+"""All accounts of a ledger: the whole budget, the shares set aside for teams or purposes, and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sfumato.accounting import Budget, DpEvent
+from sfumato.errors import BudgetExceeded, InvalidInput
+from sfumato.ledger.rule import Account, Rule, Tally
+
+WHOLE, PART = "whole", "part"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """A part of the budget's ε that only charges under its name may use, and that they may not exceed."""
+
+    epsilon: float
+    account: Account
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What has been spent, as values: every change returns a new state, or raises and changes nothing.
+
+    Every charge counts against the whole budget. Once there are shares, a charge under a share's name also
+    counts against that share, by the same rule with the share's ε; a charge under no name also counts against
+    what no share claims. Shares never exceed the budget together, so nobody can spend another's. The guarantee
+    is the whole's: a share is a cap, and is over when the whole is.
+    """
+
+    budget: Budget
+    whole: Account
+    rest: Account
+    shares: dict[str, Share] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, budget: Budget) -> State:
+        nothing = Rule(budget).nothing
+        return cls(budget=budget, whole=nothing, rest=nothing)
+
+    @property
+    def spent(self) -> float:
+        return Rule(self.budget).spent(self.whole)
+
+    def spent_by(self, allocation: str | None) -> float:
+        rule, account = self._part(allocation)
+        return rule.spent(account)
+
+    def left(self, allocation: str | None = None) -> float:
+        """The largest pure ε that a charge under this allocation may still have."""
+        rule, account = self._part(allocation)
+        return min(Rule(self.budget).left(self.whole), rule.left(account))
+
+    def price(self, event: DpEvent, allocation: str | None) -> dict[str, Tally]:
+        """What `event` counts for the whole and for its part."""
+        whole = Rule(self.budget).price(event)
+        # Without a share's own ε the part counts at the same orders.
+        part = whole if allocation is None else self._part(allocation)[0].price(event)
+        return {WHOLE: whole, PART: part}
+
+    def admit(self, event: DpEvent, allocation: str | None) -> State:
+        rule, account = self._part(allocation)
+        whole = Rule(self.budget).admit(self.whole, event)
+        if whole is None:
+            raise self._exceeded(f"the budget of epsilon={self.budget.epsilon:g}", allocation)
+        if allocation is None and not self.shares:
+            return replace(self, whole=whole, rest=whole)
+        part = rule.admit(account, event)
+        if part is None:
+            owner = f"the share of {allocation!r}" if allocation else "what no share claims"
+            raise self._exceeded(f"{owner}, epsilon={rule.limit:g}", allocation)
+        return self._with(whole, part, allocation)
+
+    def lower(self, before: dict[str, Tally], event: DpEvent, allocation: str | None) -> State:
+        """With a charge that counted `before` replaced by what ran of it."""
+        rule, account = self._part(allocation)
+        whole = Rule(self.budget).lower(self.whole, before[WHOLE], event)
+        return self._with(whole, rule.lower(account, before[PART], event), allocation)
+
+    def allocate(self, name: str, epsilon: float) -> State:
+        if name in self.shares:
+            raise InvalidInput(f"expected a name that has no share yet, got allocation={name!r}")
+        free = self._unclaimed - Rule(self.budget).spent(self.rest)
+        if epsilon > free * (1 + 1e-12):
+            raise InvalidInput(
+                f"expected epsilon <= {free:g}, which is neither spent nor claimed by another share, "
+                f"got epsilon={epsilon:g} for allocation={name!r}"
+            )
+        share = Share(epsilon=epsilon, account=self._share_rule(epsilon).nothing)
+        return replace(self, shares={**self.shares, name: share})
+
+    def to_json(self) -> dict[str, Any]:
+        shares = {
+            name: {"epsilon": share.epsilon, "account": share.account.to_json()}
+            for name, share in self.shares.items()
+        }
+        return {"whole": self.whole.to_json(), "rest": self.rest.to_json(), "shares": shares}
+
+    @classmethod
+    def from_json(cls, budget: Budget, data: dict[str, Any]) -> State:
+        shares = {
+            name: Share(epsilon=share["epsilon"], account=Account.from_json(share["account"]))
+            for name, share in data["shares"].items()
+        }
+        whole, rest = Account.from_json(data["whole"]), Account.from_json(data["rest"])
+        return cls(budget=budget, whole=whole, rest=rest, shares=shares)
+
+    def parts(self) -> Iterator[str | None]:
+        yield None
+        yield from self.shares
+
+    @property
+    def _unclaimed(self) -> float:
+        return max(0.0, self.budget.epsilon - sum(share.epsilon for share in self.shares.values()))
+
+    def part(self, allocation: str | None) -> Account:
+        return self._part(allocation)[1]
+
+    def rule(self, allocation: str | None) -> Rule:
+        return self._part(allocation)[0]
+
+    def limit(self, allocation: str | None) -> float:
+        return self._part(allocation)[0].limit
+
+    def _part(self, allocation: str | None) -> tuple[Rule, Account]:
+        if allocation is None:
+            return Rule(self.budget, limit=self._unclaimed), self.rest
+        if allocation not in self.shares:
+            known = ", ".join(map(repr, self.shares)) or "none"
+            raise InvalidInput(f"expected allocation to be one of: {known}; got allocation={allocation!r}")
+        share = self.shares[allocation]
+        return self._share_rule(share.epsilon), share.account
+
+    def _share_rule(self, epsilon: float) -> Rule:
+        return Rule(replace(self.budget, epsilon=epsilon))
+
+    def _with(self, whole: Account, part: Account, allocation: str | None) -> State:
+        if allocation is None:
+            return replace(self, whole=whole, rest=part)
+        share = replace(self.shares[allocation], account=part)
+        return replace(self, whole=whole, shares={**self.shares, allocation: share})
+
+    def _exceeded(self, what: str, allocation: str | None) -> BudgetExceeded:
+        spent, left = self.spent, self.left(allocation)
+        return BudgetExceeded(
+            f"expected a charge that fits {what} at delta={self.budget.delta:g}, got one that does not; "
+            f"epsilon_spent={spent:.6g}, epsilon_left={left:.6g}; add noise, or ask for fewer releases",
+            epsilon_spent=spent,
+            epsilon_left=left,
+        )

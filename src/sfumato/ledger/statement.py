@@ -1,0 +1,148 @@
+"""A ledger as a person reads it: what, when, ε each, spent, left, and a bar."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sfumato.accounting import compose, event_to_json
+from sfumato.accounting.events import atoms
+from sfumato.ledger.chain import canonical
+from sfumato.ledger.charge import Charge
+from sfumato.ledger.ledger import Ledger
+from sfumato.ledger.rule import exact_epsilon
+from sfumato.ledger.state import State
+
+FIXED = "if all charges had been fixed in advance"
+_KINDS = 200  # of releases, beyond which composing them exactly takes too long for a statement
+
+
+def as_json(ledger: Ledger) -> dict[str, Any]:
+    """The statement as one JSON object."""
+    charges, state, head = ledger.snapshot()
+    return {
+        "ledger": ledger.name,
+        "epsilon": ledger.budget.epsilon,
+        "delta": ledger.budget.delta,
+        "unit": ledger.budget.unit,
+        "relation": str(ledger.budget.relation),
+        "epsilon_spent": state.spent,
+        "epsilon_left": state.left(),
+        "epsilon_if_fixed_in_advance": epsilon_if_fixed(ledger, charges),
+        "private": all(charge.private for charge in charges),
+        "allocations": {name: _share(state, name) for name in state.shares},
+        "charges": [_line(ledger, charge) for charge in charges],
+        "head": head.to_json(),
+    }
+
+
+def render(ledger: Ledger, *, last: int = 40) -> RenderableType:
+    """A table of the newest charges, the shares, the sums and a bar, for a rich console."""
+    charges, state, _ = ledger.snapshot()
+    parts: list[RenderableType] = [_charges_table(ledger, charges, last)]
+    if state.shares:
+        parts.append(_shares_table(state))
+    parts += [_bar(ledger, state), *_notes(ledger, state, charges)]
+    return Group(*parts)
+
+
+def epsilon_if_fixed(ledger: Ledger, charges: list[Charge]) -> float | None:
+    """The exact ε of all charges together, had none been chosen after seeing answers of another."""
+    plan = compose(*(charge.counted for charge in charges))
+    kinds = {canonical(event_to_json(release)) for release, _ in atoms(plan)}
+    return exact_epsilon(plan, ledger.budget) if len(kinds) <= _KINDS else None
+
+
+def _line(ledger: Ledger, charge: Charge) -> dict[str, Any]:
+    return {
+        "entry": charge.head.sequence,
+        "time": charge.time,
+        "purpose": charge.purpose,
+        "allocation": charge.allocation,
+        "epsilon": exact_epsilon(charge.counted, ledger.budget),
+        "status": _status(charge),
+        "private": charge.private,
+        "relation": str(charge.relation),
+        "event": event_to_json(charge.event),
+    }
+
+
+def _status(charge: Charge) -> str:
+    return "settled" if charge.settled else "reserved"
+
+
+def _share(state: State, name: str) -> dict[str, float]:
+    spent = state.spent_by(name)
+    return {"epsilon": state.limit(name), "epsilon_spent": spent, "epsilon_left": state.left(name)}
+
+
+def _charges_table(ledger: Ledger, charges: list[Charge], last: int) -> Table:
+    budget = ledger.budget
+    title = f"Privacy ledger: ε = {budget.epsilon:g}, δ = {budget.delta:g} per {budget.unit}, {budget.relation}"
+    table = Table(title=Text(title), title_justify="left", caption_justify="left")
+    for heading in ("#", "when (UTC)", "what", "for"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("ε", justify="right", no_wrap=True)
+    for charge in charges[-last:] if last else []:
+        table.add_row(*_cells(ledger, charge))
+    if len(charges) > last:
+        table.caption = f"{len(charges) - last} earlier charges are not shown"
+    return table
+
+
+def _cells(ledger: Ledger, charge: Charge) -> list[RenderableType]:
+    cost = exact_epsilon(charge.counted, ledger.budget)
+    what = Text(charge.purpose)
+    if not charge.settled:
+        what.append("  reserved", style="yellow")
+    if not charge.private:
+        what.append("  not private (seeded)", style="bold red")
+    when = charge.time[:16].replace("T", " ")
+    return [str(charge.head.sequence), when, what, Text(charge.allocation or ""), _figure(cost)]
+
+
+def _shares_table(state: State) -> Table:
+    table = Table("share of", "ε", "spent", "left", title="Shares", title_justify="left")
+    for name in state.shares:
+        share = _share(state, name)
+        table.add_row(
+            Text(name), *(_figure(share[key]) for key in ("epsilon", "epsilon_spent", "epsilon_left"))
+        )
+    rest = (state.limit(None), state.spent_by(None), state.left())
+    table.add_row("(unclaimed)", *map(_figure, rest))
+    return table
+
+
+def _bar(ledger: Ledger, state: State) -> Table:
+    grid = Table.grid(padding=(0, 1))
+    spent = state.spent
+    bar = ProgressBar(total=ledger.budget.epsilon, completed=min(spent, ledger.budget.epsilon), width=40)
+    grid.add_row(bar, f"{spent / ledger.budget.epsilon:.0%} spent")
+    return grid
+
+
+def _notes(ledger: Ledger, state: State, charges: list[Charge]) -> list[Text]:
+    lines = [
+        Text(f"spent {_figure(state.spent)} of {ledger.budget.epsilon:g}, left {_figure(state.left())}", "bold")
+    ]
+    fixed = epsilon_if_fixed(ledger, charges)
+    if fixed is not None and charges:
+        lines.append(Text(f"{_figure(fixed)} {FIXED}"))
+    if any(not charge.private for charge in charges):
+        lines.append(Text("NOT PRIVATE: a charge was made with seeded noise", "bold red"))
+    return lines
+
+
+def _figure(value: float | None) -> str:
+    """
+    >>> _figure(0.16004), _figure(0.00001234), _figure(None)
+    ('0.1600', '1.23e-05', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:.4f}" if value >= 1e-3 or value == 0 else f"{value:.2e}"

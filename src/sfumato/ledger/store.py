@@ -1,0 +1,53 @@
+"""Where entries are kept: what every store can do, and which store a place names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from sfumato.ledger.chain import Row
+
+
+class Store(Protocol):
+    """Rows that are only ever appended, by one writer at a time, durably.
+
+    A store that was opened in a process and is used in a forked child connects anew there.
+    """
+
+    place: str
+
+    def prepare(self) -> None:
+        """Make the tables if they are not there."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Alone among all processes: rows read inside stay the latest, rows appended are durable at the end."""
+
+    def last(self) -> Row | None:
+        """The newest row; None where there is no ledger."""
+
+    def row(self, sequence: int) -> Row | None: ...
+
+    def settlement(self, sequence: int) -> Row | None:
+        """The row that settles the row `sequence`."""
+
+    def rows(self) -> Iterator[Row]:
+        """All rows in order, as of one moment."""
+
+    def append(self, row: Row) -> None:
+        """Add one row; only inside a transaction."""
+
+    def close(self) -> None: ...
+
+
+def store_at(place: str | os.PathLike[str]) -> Store:
+    """SQLite for a path; PostgreSQL for postgresql://…"""
+    text = os.fspath(place)
+    if text.startswith(("postgresql://", "postgres://")):
+        from sfumato.ledger.store_postgres import PostgresStore
+
+        return PostgresStore(text)
+    from sfumato.ledger.store_sqlite import SqliteStore
+
+    return SqliteStore(text)
