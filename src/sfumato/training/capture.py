@@ -1,0 +1,248 @@
+"""The only hooks: what went into each layer, and where the gradient of what came out will be found.
+
+Hooks live inside one context manager. They are put before the user's own, see each module's plain output,
+and are gone afterwards, whatever happened. Nothing is written on the user's modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.utils import _pytree as pytree
+
+from sfumato.errors import InvalidInput, UnsupportedModel
+from sfumato.training.rules import Rule, rule_for
+from sfumato.training.rules.fallback import expand
+from sfumato.training.rules.terms import Contribution, Rows
+
+LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One call of a module that has a rule."""
+
+    prefix: str
+    module: nn.Module
+    rule: Rule
+    inputs: Tensor
+    version: int  # of the input: an in-place change afterwards would falsify the rule
+    source: Node | None  # where the input came from
+    edge: GradientEdge  # where the output's gradient arrives
+
+    @property
+    def targets(self) -> list[GradientEdge]:
+        return [self.edge]
+
+    def contributions(self, gradients: Sequence[Tensor | None], rows: int) -> Mapping[str, Contribution]:
+        (gradient,) = gradients
+        if gradient is None:  # the output does not reach the loss
+            return {}
+        for tensor in (self.inputs, gradient):
+            if tensor.dim() == 0 or tensor.shape[0] % rows or tensor.shape[0] == 0:
+                raise _no_rows(self.prefix, tensor, rows)
+        if self.inputs._version != self.version:
+            raise UnsupportedModel(
+                f"expected the input of layer {self.prefix!r} to stay as it was, but it was changed in place "
+                "afterwards; use the out-of-place operation"
+            )
+        found = self.rule(self.module, self.inputs.detach(), gradient)
+        return {self.prefix + name: found[name] for name in _trainable(self.module)}
+
+
+@dataclass(frozen=True)
+class ExpandedCall:
+    """One call of a module without a rule, made with row-wise parameters."""
+
+    prefix: str
+    leaves: Mapping[str, Tensor | tuple[Tensor, ...]]
+
+    @property
+    def targets(self) -> list[Tensor]:
+        return [t for leaf in self.leaves.values() for t in (leaf if isinstance(leaf, tuple) else (leaf,))]
+
+    def contributions(self, gradients: Sequence[Tensor | None], rows: int) -> Mapping[str, Contribution]:
+        remaining, found = list(gradients), {}
+        for name, leaf in self.leaves.items():
+            count = len(leaf) if isinstance(leaf, tuple) else 1
+            mine, remaining = remaining[:count], remaining[count:]
+            if any(gradient is not None for gradient in mine):
+                found[self.prefix + name] = Rows(_stacked(leaf, mine))
+        for contribution in found.values():
+            if contribution.gradients.shape[0] % rows:
+                raise _no_rows(self.prefix, contribution.gradients, rows)
+        return found
+
+
+Call: TypeAlias = LayerCall | ExpandedCall
+
+
+@dataclass
+class Tape:
+    """What one forward pass left behind."""
+
+    calls: list[Call] = field(default_factory=list)
+    expanding: bool = False  # inside a fallback's own call of its module
+
+    def escaped(self, losses: Tensor, parameters: Mapping[int, str]) -> set[str]:
+        """Names of the parameters that reach the loss past every captured call.
+
+        Walks the autograd graph from the loss, not entering captured layers but going on from their
+        inputs: whatever parameter is met on the way was used where no rule sees it.
+        """
+        layers = [call for call in self.calls if isinstance(call, LayerCall)]
+        seen: set[Node] = {call.edge.node for call in layers}
+        ways = [losses.grad_fn, *(call.source for call in layers)]
+        found: set[str] = set()
+        while ways:
+            node = ways.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            variable = getattr(node, "variable", None)
+            if variable is not None and id(variable) in parameters:
+                found.add(parameters[id(variable)])
+            ways.extend(following for following, _ in node.next_functions)
+        return found
+
+
+@contextmanager
+def capture(model: nn.Module) -> Iterator[Tape]:
+    """Records every call of a module that owns trainable parameters."""
+    tape, handles = Tape(), []
+    try:
+        for prefix, module, rule in owners(model):
+            hook = _watch(tape, prefix, rule) if rule else _replace(tape, prefix)
+            handles.append(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
+        yield tape
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward and one backward pass to the layers' outputs."""
+
+    losses: Tensor
+    calls: Sequence[Call]
+    gradients: Sequence[Sequence[Tensor | None]]
+
+
+def run(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any) -> Pass:
+    """Forward, then back to the outputs of the layers only: no parameter gradient is computed."""
+    names = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    with torch.enable_grad(), capture(model) as tape:
+        losses = loss_fn(call_model(model, inputs), targets)
+    rows = count_rows(inputs)
+    if not isinstance(losses, Tensor) or losses.shape != (rows,):
+        raise InvalidInput(
+            f"expected loss_fn to return one loss for each of the {rows} rows, got "
+            f"{tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__}; use reduction='none'"
+        )
+    escaped = tape.escaped(losses, names)
+    if escaped:
+        raise UnsupportedModel(
+            f"expected every trainable parameter to be used by its own module, but {', '.join(sorted(escaped))} "
+            "is used elsewhere; call the module that owns it, or freeze it with requires_grad_(False)"
+        )
+    return Pass(losses.detach(), tape.calls, _backward(losses, tape.calls))
+
+
+def _backward(losses: Tensor, calls: Sequence[Call]) -> list[Sequence[Tensor | None]]:
+    targets = [target for call in calls for target in call.targets]
+    if not targets or not losses.requires_grad:
+        return [[None] * len(call.targets) for call in calls]
+    found = iter(torch.autograd.grad(losses.sum(), targets, allow_unused=True))
+    return [[next(found) for _ in call.targets] for call in calls]
+
+
+def call_model(model: nn.Module, inputs: Any) -> Any:
+    """model(x), model(*tuple) or model(**dict)."""
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+
+
+def count_rows(inputs: Any) -> int:
+    tensors = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
+    if not tensors or any(tensor.dim() == 0 or len(tensor) != len(tensors[0]) for tensor in tensors):
+        raise InvalidInput(
+            f"expected inputs to be tensors with the same number of rows, got shapes "
+            f"{[tuple(tensor.shape) for tensor in tensors]}"
+        )
+    return len(tensors[0])
+
+
+def owners(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module, Rule | None]]:
+    """The modules that answer for all trainable parameters, with their rules.
+
+    A module without a rule that owns a parameter itself answers for its whole subtree, by the fallback.
+    """
+    seen: set[nn.Module] = set()
+    stack = [(prefix, model)]
+    while stack:
+        prefix, module = stack.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
+            yield prefix, module, rule_for(module)
+        else:
+            stack.extend((f"{prefix}{name}.", child) for name, child in reversed(list(module.named_children())))
+
+
+def _watch(tape: Tape, prefix: str, rule: Rule) -> Any:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor | None:
+        if not output.requires_grad or tape.expanding:
+            return None
+        inputs = args[0] if args else kwargs["input"]
+        if output._is_view():
+            # An in-place operation on a view would bypass this edge; this tensor is a view to nobody.
+            output = torch.ops.aten._unsafe_view(output, output.shape)
+        edge = get_gradient_edge(output)
+        tape.calls.append(LayerCall(prefix, module, rule, inputs, inputs._version, inputs.grad_fn, edge))
+        return output
+
+    return hook
+
+
+def _replace(tape: Tape, prefix: str) -> Any:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        if tape.expanding or not torch.is_grad_enabled():
+            return None
+        tape.expanding = True
+        try:
+            expanded = expand(module, args, kwargs, output)
+        finally:
+            tape.expanding = False
+        tape.calls.append(ExpandedCall(prefix, expanded.leaves))
+        return expanded.output
+
+    return hook
+
+
+def _trainable(module: nn.Module) -> list[str]:
+    return [name for name, parameter in module.named_parameters(recurse=False) if parameter.requires_grad]
+
+
+def _stacked(leaf: Tensor | tuple[Tensor, ...], gradients: Sequence[Tensor | None]) -> Tensor:
+    if isinstance(leaf, Tensor):
+        assert gradients[0] is not None
+        return gradients[0]
+    pairs = zip(leaf, gradients, strict=True)
+    return torch.stack([torch.zeros_like(t) if g is None else g for t, g in pairs])
+
+
+def _no_rows(prefix: str, tensor: Tensor, rows: int) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"expected layer {prefix.rstrip('.')!r} to keep the {rows} rows in its first dimension, got shape "
+        f"{tuple(tensor.shape)}; keep rows first (batch_first=True), and expand what rows share: "
+        "positions.expand(len(inputs), -1)"
+    )

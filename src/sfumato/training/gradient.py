@@ -1,0 +1,288 @@
+"""The sum of clipped per-example gradients, at the price of ordinary training.
+
+One forward pass, one backward pass to the layers' outputs, and for each layer a rule: norms first, then the
+sum weighted by the clipping coefficients. See `rules.terms` for the two ways of having a norm, and
+*Clipping and float32* in `clip_chunk` for what is guaranteed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from sfumato import _validate
+from sfumato.errors import InvalidInput, UnsupportedModel
+from sfumato.training import probe
+from sfumato.training.capture import LossFunction, Pass, count_rows, run
+from sfumato.training.clipping import Clipping, Flat
+from sfumato.training.probe import Survey
+from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, term
+
+_CHUNK_BYTES = 48 << 20  # what a chunk may hold: it should stay in the cache
+_DIRECT_BYTES = 64 << 20  # gradients formed at a time for units that need them
+
+
+@dataclass(frozen=True)
+class ChunkResult:
+    """What one chunk adds.
+
+    `norms` are upper bounds, one for each unit (ordered by unit index) and clipping layer; `finite` is False
+    for units whose gradient had NaN or Inf: they contribute exactly zero. `rounding` is η: one unit changes
+    `sums` by at most sensitivity · (1 + η). `norms`, `finite` and `losses` are private.
+    """
+
+    sums: dict[str, Tensor]
+    norms: Tensor  # (units, layers)
+    coefficients: Tensor  # (units, layers)
+    finite: Tensor  # (units,)
+    losses: Tensor  # (rows,)
+    rounding: float
+
+
+def clipped_gradient_sum(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    inputs: Any,
+    targets: Any,
+    clip_norm: float | Clipping,
+    *,
+    units: Tensor | None = None,
+    chunk: int | None = None,
+) -> dict[str, Tensor]:
+    """Σ over units of clip(Σ over the unit's rows of ∇loss), for every trainable parameter by name.
+
+    `loss_fn(outputs, targets)` returns one loss for each row. `units[n]` is the index of the person behind
+    row n (each row its own by default). `clip_norm` is C, ∞ for plain sums, or a value of
+    `training.clipping`; `chunk` the number of rows worked on at a time, chosen by memory and cache otherwise.
+
+    *Guarantees*: every unit adds at most its clipping bound in norm; NaN and Inf add zero; the model, its
+    `.grad`s, hooks and buffers are as before, whatever happens.
+
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> rows = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
+    >>> sums = clipped_gradient_sum(model, lambda out, _: out[:, 0], rows, torch.zeros(2), 1.0)
+    >>> [round(value, 4) for value in sums["weight"][0].tolist()]
+    [0.9, 1.2]
+    """
+    clipping = clip_norm if isinstance(clip_norm, Clipping) else Flat(norm=clip_norm)
+    totals = _zeros(model)
+    rows = count_rows(inputs)
+    if rows == 0:
+        return totals
+    if chunk is None:
+        chunk = chunk_rows(probe.survey(model, loss_fn, inputs, targets))
+    for part in _slices(rows, units, _validate.integer("chunk", chunk, least=1)):
+        part_units = None if units is None else units[part]
+        result = clip_chunk(model, loss_fn, _take(inputs, part), _take(targets, part), clipping, units=part_units)
+        for name, value in result.sums.items():
+            totals[name] += value
+    return totals
+
+
+def clip_chunk(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    inputs: Any,
+    targets: Any,
+    clipping: Clipping,
+    *,
+    units: Tensor | None = None,
+) -> ChunkResult:
+    """One physical chunk: clipped sums, norms, coefficients, and a bound η of the rounding error.
+
+    *Clipping and float32.* The coefficient of a unit uses an upper bound of its norm, rounding included: a
+    Gram norm gets the slack κu·S², S = Σₚ ‖aₚ‖‖gₚ‖; where that slack is not small (the output gradients
+    cancel, or squares overflow) the gradient itself is formed and its norm taken in float64. What remains is
+    the rounding of the sum over the chunk, bounded by η (see `rounding_bound`), so that adding or removing
+    one unit moves the computed sums by at most sensitivity · (1 + η).
+    """
+    rows = count_rows(inputs)
+    if rows == 0:
+        layers = len(clipping.layers(list(_zeros(model))))
+        none = torch.zeros(0, layers)
+        return ChunkResult(_zeros(model), none, none, torch.zeros(0, dtype=torch.bool), torch.zeros(0), 0.0)
+    known = probe.survey(model, loss_fn, inputs, targets)
+    if known.channels_last and known.convolution_weights < _elements(inputs):
+        inputs = probe.channels_last(inputs)
+    if units is None:
+        return _clip_rows(model, loss_fn, inputs, targets, clipping, rows)
+    return _clip_units(model, loss_fn, inputs, targets, clipping, units)
+
+
+def chunk_rows(known: Survey) -> int:
+    """Rows of a chunk: what stays in the cache, but enough to pay for walking over all parameters."""
+    budget = max(_CHUNK_BYTES, 16 * known.parameters) // 4
+    return min(4096, max(32, budget // known.floats_per_row // 32 * 32))
+
+
+def rounding_bound(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, *, units: int) -> float:
+    """η for chunks of `units` units with rows shaped like the given ones, before any data are seen.
+
+    The computed sum of a chunk differs from the exact sum of its clipped gradients by at most
+    units · e · C, where e = depth · u for sums of formed gradients, and depth · u · √(share/κu) for Gram
+    products, whose S is at most √(share/κu) norms. Two neighbouring chunks differ by the unit and by both
+    errors: η = 2 · units · e. A unit of k rows counts as one row with k times the positions.
+    """
+    rows = probe.random_rows(inputs, units), probe.random_rows(targets, units)
+    return clip_chunk(model, loss_fn, *rows, Flat(norm=1.0)).rounding
+
+
+def _clip_units(
+    model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, clipping: Clipping, units: Tensor
+) -> ChunkResult:
+    """Units with equally many rows go together, so that a unit's rows are just more positions."""
+    rows = count_rows(inputs)
+    if units.shape != (rows,) or units.is_floating_point():
+        raise InvalidInput(f"expected units to hold one whole number for each of the {rows} rows, got {units!r}")
+    _, owner, counts = torch.unique(units, return_inverse=True, return_counts=True)
+    order = torch.argsort(owner, stable=True)
+    results, members = [], []
+    for count in counts.unique().tolist():
+        chosen = order[(counts == count)[owner[order]]]
+        part = _take(inputs, chosen), _take(targets, chosen)
+        members.append((counts == count).nonzero().flatten())
+        results.append((chosen, _clip_rows(model, loss_fn, *part, clipping, len(members[-1]))))
+    return _joined(results, torch.cat(members))
+
+
+def _joined(results: Sequence[tuple[Tensor, ChunkResult]], members: Tensor) -> ChunkResult:
+    parts = [result for _, result in results]
+    back = torch.argsort(members)
+    sums = {name: torch.stack([part.sums[name] for part in parts]).sum(0) for name in parts[0].sums}
+    units = len(members)
+    return ChunkResult(
+        sums=sums,
+        norms=torch.cat([part.norms for part in parts])[back],
+        coefficients=torch.cat([part.coefficients for part in parts])[back],
+        finite=torch.cat([part.finite for part in parts])[back],
+        losses=torch.cat([part.losses for part in parts])[torch.argsort(torch.cat([rows for rows, _ in results]))],
+        rounding=sum(part.rounding for part in parts) + 2 * units * len(parts) * 2.0**-24,
+    )
+
+
+def _clip_rows(
+    model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, clipping: Clipping, units: int
+) -> ChunkResult:
+    """Rows ordered by unit, equally many for each."""
+    sums = _zeros(model)
+    passed = run(model, loss_fn, inputs, targets)
+    terms = _terms(model, passed, units)
+    layers = clipping.layers(list(sums))
+    squares, doubtful = _squared_norms(terms, layers, clipping.floors(len(layers)), passed.losses, units)
+    norms = squares.sqrt()
+    finite = norms.isfinite().all(1)
+    coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
+    weights = {name: coefficients[:, layer] for layer, names in enumerate(layers) for name in names}
+    ordinary = finite & ~doubtful
+    if not bool(ordinary.all()):
+        direct = (doubtful & finite).nonzero().flatten()
+        sums.update(_direct_sums(terms, weights, direct))
+        terms = {name: part.without(~ordinary) for name, part in terms.items()}
+    for name, part in terms.items():
+        sums[name] = part.weighted_sum(weights[name]) + (sums[name] if bool(doubtful.any()) else 0.0)
+    return ChunkResult(sums, norms, coefficients, finite, passed.losses, _rounding(terms, units))
+
+
+def _terms(model: nn.Module, passed: Pass, units: int) -> dict[str, Term]:
+    """One term for each parameter that was used, all its uses together, under its first name."""
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = {name: first[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
+    rows = len(passed.losses)
+    uses: dict[str, list[Contribution]] = {}
+    for call, gradients in zip(passed.calls, passed.gradients, strict=True):
+        for name, contribution in call.contributions(gradients, rows).items():
+            uses.setdefault(names[name], []).append(contribution)
+    return {name: term(contributions, units) for name, contributions in uses.items()}
+
+
+def _squared_norms(
+    terms: Mapping[str, Term], layers: Sequence[Sequence[str]], floors: Sequence[float], losses: Tensor, units: int
+) -> tuple[Tensor, Tensor]:
+    """Upper bounds (units, layers), and which units need their gradient formed."""
+    squares, slacks = losses.new_zeros(units, len(layers)), losses.new_zeros(units, len(layers))
+    for layer, names in enumerate(layers):
+        for name in names:
+            if name in terms:
+                square, slack = terms[name].squared_norms()
+                squares[:, layer] += square
+                slacks[:, layer] += slack
+    floor = squares.new_tensor(floors).square()
+    sure = (slacks <= SLACK_SHARE * torch.maximum(squares, floor)) & squares.isfinite()
+    doubtful = ~sure.all(1)
+    for some in _portions(terms, doubtful.nonzero().flatten()):
+        squares[some] = _exact_squares(terms, layers, some).to(squares)
+    return squares, doubtful
+
+
+def _exact_squares(terms: Mapping[str, Term], layers: Sequence[Sequence[str]], some: Tensor) -> Tensor:
+    """Squared norms of formed gradients, in float64, where no float32 square overflows."""
+    gradients = {name: part.gradient(some).flatten(1).double() for name, part in terms.items()}
+    zero = torch.zeros(len(some), dtype=torch.float64)
+    columns = [
+        sum((gradients[name].square().sum(1) for name in names if name in gradients), zero) for names in layers
+    ]
+    return torch.stack(columns, dim=1) * (1 + 2.0**-20)
+
+
+def _direct_sums(terms: Mapping[str, Term], weights: Mapping[str, Tensor], units: Tensor) -> dict[str, Tensor]:
+    """Weighted sums over few units whose gradients are formed, in float64."""
+    sums: dict[str, Tensor] = {}
+    for some in _portions(terms, units):
+        for name, part in terms.items():
+            gradient = part.gradient(some)
+            added = weights[name][some].double() @ gradient.flatten(1).double()
+            sums[name] = sums.get(name, 0.0) + added.view(gradient.shape[1:])
+    return {name: value.to(weights[name].dtype) for name, value in sums.items()}
+
+
+def _portions(terms: Mapping[str, Term], units: Tensor) -> Iterator[Tensor]:
+    if not len(units):
+        return iter(())
+    size = sum(part.gradient(units[:1]).numel() for part in terms.values())
+    return iter(units.split(max(1, _DIRECT_BYTES // (4 * max(1, size)))))
+
+
+def _rounding(terms: Mapping[str, Term], units: int) -> float:
+    """η, see `rounding_bound`; the factor covers second-order terms."""
+    bounds = [part.rounding() for part in terms.values()]
+    if not bounds:
+        return 0.0
+    error = max(bound.formed for bound in bounds) + max(bound.product for bound in bounds)
+    return 1.02 * (max(bound.norm for bound in bounds) + 2 * units * error)
+
+
+def _zeros(model: nn.Module) -> dict[str, Tensor]:
+    """Zeros for every trainable parameter, which must be float32 or float64."""
+    trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name, parameter in trainable.items():
+        if parameter.dtype not in (torch.float32, torch.float64):
+            raise UnsupportedModel(
+                f"expected float32 parameters, got {name} of {parameter.dtype}; norms need more digits: model.float()"
+            )
+    return {name: torch.zeros_like(parameter, requires_grad=False) for name, parameter in trainable.items()}
+
+
+def _slices(rows: int, units: Tensor | None, chunk: int) -> list[Any]:
+    """Parts of at most `chunk` rows (a unit's rows stay together), about equally large."""
+    if units is None:
+        bounds = torch.linspace(0, rows, math.ceil(rows / chunk) + 1).round().long().tolist()
+        return [slice(start, end) for start, end in zip(bounds, bounds[1:], strict=False)]
+    _, owner, counts = torch.unique(units, return_inverse=True, return_counts=True)
+    by_count = torch.argsort(counts, stable=True)
+    place = torch.empty_like(by_count)
+    place[by_count] = (counts[by_count].cumsum(0) - 1) // chunk
+    return [(place[owner] == part).nonzero().flatten() for part in place.unique().tolist()]
+
+
+def _take(data: Any, part: Any) -> Any:
+    return pytree.tree_map(lambda leaf: leaf[part] if isinstance(leaf, Tensor) and leaf.dim() else leaf, data)
+
+
+def _elements(inputs: Any) -> int:
+    return sum(leaf.numel() for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor))

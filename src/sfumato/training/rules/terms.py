@@ -1,0 +1,318 @@
+"""What the examples of a chunk add to one parameter, in the form that is cheapest to clip.
+
+Rules hand over a `Contribution` with one entry for each row: `Factors` (the gradient is Σₚ gₚ aₚᵀ), `Rows`
+(the gradient itself) or `Lookups` (gradients of looked-up table rows). `term` merges the rows of each
+privacy unit and decides how the norm will be had:
+
+- `Gram`: ‖Σₚ gₚ aₚᵀ‖² = Σₚ_q (aₚ·a_q)(gₚ·g_q), for large layers with few positions;
+- `Materialised`: the gradient of every unit, for small layers with many positions;
+- `Sparse`: the touched rows of a table.
+
+A term gives each unit's squared norm with a bound of its rounding error (the slack), the sum weighted by the
+coefficients, and bounds of what rounding does to both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Shape: TypeAlias = tuple[int, ...]
+
+# Reading and writing an element of a materialised gradient costs about as much as this many
+# multiply-adds of the small matrix products of a Gram norm (measured on AVX-512 cores).
+_ELEMENT_COST = 12
+# Where rounding may move a squared Gram norm by more than this share of it, the gradient itself decides.
+SLACK_SHARE = 2.0**-8
+# Squares below this are counted as this: float32 loses them to underflow.
+_TINY = 2.0**-100
+_ROWS_PER_SUM = 32  # units summed in one go; sums of such sums keep rounding errors short
+_DEPTH_PER_PRODUCT = 256  # (unit, position) pairs summed in one matrix product
+
+
+@dataclass(frozen=True)
+class Fold:
+    """How matrices (groups, outputs, inputs) become a parameter of this shape.
+
+    `kernel` is the extent of the kernel that met data, with channels last; taps outside `offset` +
+    `kernel` only ever saw padding, and their gradient is zero.
+    """
+
+    shape: Shape
+    kernel: Shape = ()
+    offset: Shape = ()
+
+    def __call__(self, matrices: Tensor) -> Tensor:
+        """(…, groups, outputs, inputs) → (…, *shape)."""
+        lead = matrices.shape[:-3]
+        if not self.kernel:
+            return matrices.reshape(*lead, *self.shape)
+        channels = self.shape[1]
+        taps = matrices.reshape(*lead, self.shape[0], *self.kernel, channels).movedim(-1, len(lead) + 1)
+        if self.kernel == self.shape[2:]:
+            return taps
+        whole = matrices.new_zeros(*lead, *self.shape)
+        inside = tuple(slice(o, o + k) for o, k in zip(self.offset, self.kernel, strict=True))
+        whole[(..., *inside)] = taps
+        return whole
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Gradient of row n: Σₚ gₚ aₚᵀ for each group."""
+
+    inputs: Tensor  # (rows, groups, positions, inputs)
+    gradients: Tensor  # (rows, groups, positions, outputs)
+    fold: Fold
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Gradient of row n, as it is."""
+
+    gradients: Tensor  # (rows, *shape)
+
+
+@dataclass(frozen=True)
+class Lookups:
+    """Gradient of row n: gradients[n, p] added to table row indices[n, p]."""
+
+    indices: Tensor  # (rows, positions)
+    gradients: Tensor  # (rows, positions, width)
+    entries: int
+
+
+Contribution: TypeAlias = Factors | Rows | Lookups
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Relative error bounds of a term's float32 arithmetic.
+
+    `norm`: of the norms; `formed`: of a sum, in multiples of Σ cᵢ‖gᵢ‖; `product`: of a Gram term's sum, in the
+    same multiples, where S is as large as the slack lets it be.
+    """
+
+    norm: float
+    formed: float
+    product: float = 0.0
+
+
+@dataclass(frozen=True)
+class Materialised:
+    """The gradient of every unit."""
+
+    gradients: Tensor  # (units, …)
+    fold: Callable[[Tensor], Tensor] | None = None
+
+    def squared_norms(self) -> tuple[Tensor, Tensor]:
+        norms = self.gradients.unsqueeze(-1)
+        while norms.dim() > 1:  # one dimension at a time: sums stay short
+            norms = torch.linalg.vector_norm(norms, dim=-1)
+        return norms.square(), torch.zeros_like(norms)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        total = _sum_rows(weights, self.gradients.unsqueeze(1).flatten(1)).view(self.gradients.shape[1:])
+        return total if self.fold is None else self.fold(total)
+
+    def gradient(self, units: Tensor) -> Tensor:
+        gradients = self.gradients[units]
+        return gradients if self.fold is None else self.fold(gradients)
+
+    def without(self, units: Tensor) -> Materialised:
+        return replace(self, gradients=_zeroed(self.gradients, units))
+
+    def rounding(self) -> Rounding:
+        units, *shape = self.gradients.shape
+        depth = min(units, _ROWS_PER_SUM) + math.ceil(units / _ROWS_PER_SUM) + 2
+        unit = _unit(self.gradients)
+        return Rounding(norm=(sum(shape) + 4) * unit / 2, formed=depth * unit)
+
+
+@dataclass(frozen=True)
+class Gram:
+    """Σₚ gₚ aₚᵀ for every unit, never formed: norms by Gram matrices, the sum by one matrix product."""
+
+    inputs: Tensor  # (units, groups, positions, inputs)
+    gradients: Tensor  # (units, groups, positions, outputs)
+    fold: Fold
+
+    def squared_norms(self) -> tuple[Tensor, Tensor]:
+        """Gram norm² and its slack κu·S², S = Σₚ ‖aₚ‖‖gₚ‖, which bounds every rounding error above."""
+        if self.inputs.shape[2] == 1:
+            squares = _squares(self.inputs) * _squares(self.gradients)  # (units, groups, 1)
+            norms, spread = squares.sum((1, 2)), squares.sum((1, 2))
+        else:
+            left = self.inputs @ self.inputs.transpose(2, 3)  # (units, groups, positions, positions)
+            right = self.gradients @ self.gradients.transpose(2, 3)
+            norms = (left * right).sum(3).sum((1, 2)).clamp_min(0.0)
+            spread = (_lengths(left, self.inputs) * _lengths(right, self.gradients)).sum(2).square().sum(1)
+        return norms, self._slack() * spread
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        units, groups, positions, _ = self.inputs.shape
+        per_product = max(1, _DEPTH_PER_PRODUCT // positions)
+        scaled = self.gradients * weights[:, None, None, None]
+        parts = zip(scaled.split(per_product), self.inputs.split(per_product), strict=True)
+        return self.fold(_total([_product(gradients, inputs) for gradients, inputs in parts]))
+
+    def gradient(self, units: Tensor) -> Tensor:
+        return self.fold(self.gradients[units].transpose(2, 3) @ self.inputs[units])
+
+    def without(self, units: Tensor) -> Gram:
+        return replace(self, inputs=_zeroed(self.inputs, units), gradients=_zeroed(self.gradients, units))
+
+    def rounding(self) -> Rounding:
+        units, _, positions, _ = self.inputs.shape
+        per_product = max(1, _DEPTH_PER_PRODUCT // positions)
+        depth = min(units, per_product) * positions + math.ceil(units / per_product) + 2
+        error = depth * _unit(self.inputs)
+        # Units whose slack exceeds the share are summed directly, so S ≤ norm · √(share / κu).
+        if positions == 1:
+            return Rounding(norm=self._slack() / 2, formed=error)
+        return Rounding(norm=SLACK_SHARE / 2, formed=0.0, product=error * math.sqrt(SLACK_SHARE / self._slack()))
+
+    def _slack(self) -> float:
+        """κu: the depth of the sums behind an entry of the Gram product."""
+        _, groups, positions, inputs = self.inputs.shape
+        return (inputs + self.gradients.shape[3] + 2 * positions + groups + 8) * _unit(self.inputs)
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """The table rows that each unit touched, gradients of equal rows already added."""
+
+    unit: Tensor  # (touched,)
+    index: Tensor  # (touched,)
+    values: Tensor  # (touched, width)
+    units: int
+    entries: int
+
+    def squared_norms(self) -> tuple[Tensor, Tensor]:
+        squares = torch.linalg.vector_norm(self.values, dim=1).square()
+        norms = squares.new_zeros(self.units).index_add_(0, self.unit, squares)
+        return norms, torch.zeros_like(norms)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        table = self.values.new_zeros(self.entries, self.values.shape[1])
+        return table.index_add_(0, self.index, self.values * weights[self.unit, None])
+
+    def gradient(self, units: Tensor) -> Tensor:
+        place = self.unit.new_full((self.units,), -1)
+        place[units] = torch.arange(len(units), device=units.device)
+        table = self.values.new_zeros(len(units), self.entries, self.values.shape[1])
+        chosen = place[self.unit] >= 0
+        table[place[self.unit[chosen]], self.index[chosen]] = self.values[chosen]
+        return table
+
+    def without(self, units: Tensor) -> Sparse:
+        return replace(self, values=_zeroed(self.values, units[self.unit]))
+
+    def rounding(self) -> Rounding:
+        touched, width = self.values.shape
+        unit = _unit(self.values)
+        return Rounding(norm=(width + touched + 4) * unit / 2, formed=(self.units + 2) * unit)
+
+
+Term: TypeAlias = Materialised | Gram | Sparse
+
+
+def term(contributions: Sequence[Contribution], units: int) -> Term:
+    """One parameter's uses in a chunk, rows of a unit merged, in the cheapest form.
+
+    Rows are ordered by unit and every unit has equally many; a parameter used several times (a module
+    called twice, tied weights) has the gradients of all uses added before any norm is taken.
+    """
+    merged = [_merge(contribution, units) for contribution in contributions]
+    first = merged[0]
+    if isinstance(first, Factors):
+        alike = [other for other in merged if isinstance(other, Factors) and other.fold == first.fold]
+        if len(alike) == len(merged):
+            return _factored(alike)
+    if len(merged) == 1:
+        return _sparse(first, units) if isinstance(first, Lookups) else Materialised(first.gradients)
+    everyone = torch.arange(units, device=first.gradients.device)
+    parts = [term([part], units).gradient(everyone) for part in merged]
+    return Materialised(torch.stack(parts).sum(0))
+
+
+def _merge(contribution: Contribution, units: int) -> Contribution:
+    """The rows of each unit become further positions of that unit (or are added)."""
+    gradients = contribution.gradients
+    if gradients.shape[0] == units:
+        return contribution
+    if isinstance(contribution, Rows):
+        return Rows(gradients.unflatten(0, (units, -1)).sum(1))
+    if isinstance(contribution, Lookups):
+        indices = contribution.indices.reshape(units, -1)
+        return replace(contribution, indices=indices, gradients=gradients.reshape(units, indices.shape[1], -1))
+    return replace(contribution, inputs=_as_positions(contribution.inputs, units),
+                   gradients=_as_positions(gradients, units))  # fmt: skip
+
+
+def _as_positions(factor: Tensor, units: int) -> Tensor:
+    """(units · k, groups, positions, width) → (units, groups, k · positions, width)."""
+    return factor.unflatten(0, (units, -1)).transpose(1, 2).flatten(2, 3)
+
+
+def _factored(uses: Sequence[Factors]) -> Materialised | Gram:
+    fold = uses[0].fold
+    inputs = _joined([use.inputs for use in uses])
+    gradients = _joined([use.gradients for use in uses])
+    positions, width, height = inputs.shape[2], inputs.shape[3], gradients.shape[3]
+    if positions > 1 and width * height * _ELEMENT_COST < positions**2 * (width + height):
+        return Materialised(gradients.transpose(2, 3) @ inputs, fold)
+    return Gram(inputs, gradients, fold)
+
+
+def _sparse(lookups: Lookups, units: int) -> Sparse:
+    positions, width = lookups.gradients.shape[1:]
+    owner = torch.arange(units, device=lookups.indices.device).repeat_interleave(positions)
+    keys = owner * lookups.entries + lookups.indices.reshape(-1)
+    touched, slot = torch.unique(keys, return_inverse=True)
+    values = lookups.gradients.new_zeros(len(touched), width)
+    values.index_add_(0, slot, lookups.gradients.reshape(-1, width))
+    unit = touched.div(max(lookups.entries, 1), rounding_mode="floor")
+    return Sparse(unit, touched - unit * lookups.entries, values, units, lookups.entries)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=2)
+
+
+def _unit(like: Tensor) -> float:
+    """The unit roundoff u of the tensor's type."""
+    return torch.finfo(like.dtype).eps / 2
+
+
+def _zeroed(values: Tensor, rows: Tensor) -> Tensor:
+    return values.masked_fill(rows.view(-1, *[1] * (values.dim() - 1)), 0.0)
+
+
+def _squares(factor: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(factor, dim=3).square() + factor.shape[3] * _TINY
+
+
+def _lengths(gram: Tensor, factor: Tensor) -> Tensor:
+    return (gram.diagonal(dim1=2, dim2=3) + factor.shape[3] * _TINY).sqrt()
+
+
+def _sum_rows(weights: Tensor, rows: Tensor) -> Tensor:
+    parts = zip(weights.split(_ROWS_PER_SUM), rows.split(_ROWS_PER_SUM), strict=True)
+    return _total([w @ r for w, r in parts])
+
+
+def _total(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
+
+
+def _product(gradients: Tensor, inputs: Tensor) -> Tensor:
+    """Σ over units and positions of g aᵀ: (groups, outputs, inputs)."""
+    if inputs.shape[1] == 1:
+        return (gradients.flatten(0, 2).t() @ inputs.flatten(0, 2)).unsqueeze(0)
+    return gradients.transpose(0, 1).flatten(1, 2).transpose(1, 2) @ inputs.transpose(0, 1).flatten(1, 2)
