@@ -83,6 +83,11 @@ class GridGaussian:
         noisy += sums
         return noisy
 
+    def add_noise_in_place(self, sums: Integers, sampler: Sampler) -> None:
+        """sums += noise, in grid steps."""
+        self._check(sums)
+        sums += sampler.rounded_normal(self.sigma / self.grid, self.dimension).reshape(sums.shape)
+
     def release(self, sums: Integers, sampler: Sampler) -> npt.NDArray[np.float32]:
         """The sums with noise, as float32: each a grid step times a whole number, rounded to 24 bits."""
         return _to_float32(self.add_noise(sums, sampler), self.grid)
