@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from sfumato import _validate
 from sfumato.accounting.events import DpEvent, Relation
-from sfumato.accounting.pld import delta, epsilon
+from sfumato.accounting.pld import deltas, epsilon
 
 
 def attacker_true_positive_rate(
@@ -24,18 +22,18 @@ def attacker_true_positive_rate(
     0.0272
     """
     alpha = _validate.probability("false_positive_rate", false_positive_rate)
-    best = 1.0
     reach = min(epsilon(event, 1e-9, relation=relation), 50.0)
-    for level in np.linspace(0, reach, 65):
-        failure = delta(event, float(level), relation=relation)
-        best = min(best, math.exp(level) * alpha + failure, 1 - math.exp(-level) * (1 - failure - alpha))
-    return max(alpha, best)
+    if reach == 0:
+        return alpha
+    levels = np.linspace(0, reach, 129)
+    failures = deltas(event, levels.tolist(), relation=relation)
+    bounds = [np.exp(levels) * alpha + failures, 1 - np.exp(-levels) * (1 - failures - alpha), [1.0]]
+    return max(alpha, float(np.min(np.concatenate(bounds))))
 
 
-def in_words(event: DpEvent, *, relation: Relation = Relation.ADD_REMOVE) -> str:
-    """One sentence for a reader who is no expert."""
-    rate = attacker_true_positive_rate(event, relation=relation)
+def in_words(true_positive_rate: float) -> str:
+    """The attacker's rate at 1% false positives, in one sentence for a reader who is no expert."""
     return (
         "An attacker who knows everything but whether one person took part, and who accuses 1 in 100 of those "
-        f"who did not, finds at most {rate:.1%} of those who did (1.0% would be pure guessing)."
+        f"who did not, finds at most {true_positive_rate:.1%} of those who did (1.0% would be pure guessing)."
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache, reduce, singledispatch
 
 import numpy as np
+import numpy.typing as npt
 from dp_accounting import gaussian_mechanism
 from dp_accounting.pld import privacy_loss_distribution as distributions
 from dp_accounting.pld.common import DifferentialPrivacyParameters
@@ -31,6 +33,7 @@ from sfumato.accounting.events import (
 from sfumato.accounting.rdp import rdp_epsilon
 from sfumato.errors import InvalidInput, NotPrivate
 
+Floats = npt.NDArray[np.float64]
 LossDistribution = distributions.PrivacyLossDistribution
 
 SMALLEST_DELTA = 1e-10
@@ -89,8 +92,14 @@ def delta(event: DpEvent, epsilon: float, *, relation: Relation = Relation.ADD_R
         return float(np.exp(gaussian_mechanism._get_log_delta(gaussian, epsilon)))
     if math.fsum(count * pure_epsilon(part, relation) for part, count in parts.items()) <= epsilon:
         return 0.0
-    losses = _distribution(parts, relation, _interval(parts, epsilon))
-    return min(1.0, float(losses.get_delta_for_epsilon(epsilon)) + _LOST_MASS)
+    return float(deltas(event, [epsilon], relation=relation)[0])
+
+
+def deltas(event: DpEvent, epsilons: Sequence[float], *, relation: Relation = Relation.ADD_REMOVE) -> Floats:
+    """δ at each of several ε, from one loss distribution."""
+    parts = merged(event)
+    losses = _distribution(parts, relation, _interval(parts, max(epsilons)))
+    return np.minimum(1.0, np.asarray(losses.get_delta_for_epsilon(list(epsilons))) + _LOST_MASS)
 
 
 def _as_one_gaussian(parts: dict[DpEvent, int]) -> float | None:

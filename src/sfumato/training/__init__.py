@@ -1,6 +1,16 @@
-"""DP-SGD for any PyTorch module."""
+"""DP-SGD for any PyTorch module.
 
+plan = TrainingPlan.calibrated(epsilon=1, delta=1e-5, public_size=60000, expected_batch=600, epochs=10)
+trainer = PrivateTrainer(model, optimizer, plan, ledger=ledger)
+for batch in trainer.batches(dataset):
+    trainer.step(batch, loss_fn)
+"""
+
+from sfumato.training.checkpoint import resume, save_checkpoint
+from sfumato.training.classifier import PrivateClassifier
 from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
+from sfumato.training.distributed import Peers
+from sfumato.training.estimate import Estimate, estimate
 from sfumato.training.gradient import (
     ChunkResult,
     chunk_rows,
@@ -8,18 +18,35 @@ from sfumato.training.gradient import (
     clipped_gradient_sum,
     rounding_bound,
 )
+from sfumato.training.plan import AdaptiveClipping, TrainingPlan
 from sfumato.training.probe import Survey, survey
+from sfumato.training.run import EpochReport, Optimization, TrainingResult, cross_entropy, train
+from sfumato.training.trainer import PrivateTrainer
 
 __all__ = [
+    "AdaptiveClipping",
     "Automatic",
     "ChunkResult",
     "Clipping",
+    "EpochReport",
+    "Estimate",
     "Flat",
+    "Optimization",
+    "Peers",
     "PerLayer",
+    "PrivateClassifier",
+    "PrivateTrainer",
     "Survey",
+    "TrainingPlan",
+    "TrainingResult",
     "chunk_rows",
     "clip_chunk",
     "clipped_gradient_sum",
+    "cross_entropy",
+    "estimate",
+    "resume",
     "rounding_bound",
+    "save_checkpoint",
     "survey",
+    "train",
 ]

@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 from sfumato.errors import InvalidInput
 from sfumato.training.sampling import Indices, Sample
 
-
 LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
 Views: TypeAlias = Callable[[Any], Any]
 

@@ -79,7 +79,9 @@ def clipped_gradient_sum(
         chunk = chunk_rows(probe.survey(model, loss_fn, inputs, targets))
     for part in _slices(rows, units, _validate.integer("chunk", chunk, least=1)):
         part_units = None if units is None else units[part]
-        result = clip_chunk(model, loss_fn, _take(inputs, part), _take(targets, part), clipping, units=part_units)
+        result = clip_chunk(
+            model, loss_fn, _take(inputs, part), _take(targets, part), clipping, units=part_units
+        )
         for name, value in result.sums.items():
             totals[name] += value
     return totals
@@ -139,7 +141,9 @@ def _clip_units(
     """Units with equally many rows go together, so that a unit's rows are just more positions."""
     rows = count_rows(inputs)
     if units.shape != (rows,) or units.is_floating_point():
-        raise InvalidInput(f"expected units to hold one whole number for each of the {rows} rows, got {units!r}")
+        raise InvalidInput(
+            f"expected units to hold one whole number for each of the {rows} rows, got {units!r}"
+        )
     _, owner, counts = torch.unique(units, return_inverse=True, return_counts=True)
     order = torch.argsort(owner, stable=True)
     results, members = [], []
@@ -161,7 +165,9 @@ def _joined(results: Sequence[tuple[Tensor, ChunkResult]], members: Tensor) -> C
         norms=torch.cat([part.norms for part in parts])[back],
         coefficients=torch.cat([part.coefficients for part in parts])[back],
         finite=torch.cat([part.finite for part in parts])[back],
-        losses=torch.cat([part.losses for part in parts])[torch.argsort(torch.cat([rows for rows, _ in results]))],
+        losses=torch.cat([part.losses for part in parts])[
+            torch.argsort(torch.cat([rows for rows, _ in results]))
+        ],
         rounding=sum(part.rounding for part in parts) + 2 * units * len(parts) * 2.0**-24,
     )
 
@@ -202,7 +208,11 @@ def _terms(model: nn.Module, passed: Pass, units: int) -> dict[str, Term]:
 
 
 def _squared_norms(
-    terms: Mapping[str, Term], layers: Sequence[Sequence[str]], floors: Sequence[float], losses: Tensor, units: int
+    terms: Mapping[str, Term],
+    layers: Sequence[Sequence[str]],
+    floors: Sequence[float],
+    losses: Tensor,
+    units: int,
 ) -> tuple[Tensor, Tensor]:
     """Upper bounds (units, layers), and which units need their gradient formed."""
     squares, slacks = losses.new_zeros(units, len(layers)), losses.new_zeros(units, len(layers))

@@ -64,6 +64,7 @@ class PrivateTrainer:
         self.eta: float | None = None
         self.reservation: Reservation | None = None
         self.charge: Charge | None = None
+        self.seeded_before = False  # whether steps before a resume had noise from a seeded stream
         self._sum = NoisySum(self.parameters)
         self._float_error = 0.0
         self._largest_chunk = 0
@@ -118,6 +119,11 @@ class PrivateTrainer:
             self.reservation = None
         return self.charge
 
+    @property
+    def private(self) -> bool:
+        """Whether nobody could predict the noise of any step."""
+        return self.sampler.private and not self.seeded_before
+
     # What it cost
 
     def epsilon(self, delta: float) -> float:
@@ -135,7 +141,7 @@ class PrivateTrainer:
             delta=delta,
             unit=self.plan.unit,
             relation=self.plan.relation,
-            private=self.sampler.private,
+            private=self.private,
             plan=self.plan.to_json(),
             eta=self.eta,
             caveats=("not charged to a ledger", *caveats),
@@ -172,7 +178,7 @@ class PrivateTrainer:
                 purpose=self.purpose,
                 relation=self.plan.relation,
                 unit=self.plan.unit,
-                private=self.sampler.private,
+                private=self.private,
             )
 
     def _draw(self, source: TrainingData) -> Iterator[Batch]:

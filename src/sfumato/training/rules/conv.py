@@ -97,4 +97,6 @@ def _patches(padded: Tensor, axes: list[_Axis], groups: int) -> Tensor:
             1,
         ),
     )
-    return windows.reshape(rows, groups, math.prod(a.outputs for a in axes), math.prod(a.taps for a in axes) * channels)
+    return windows.reshape(
+        rows, groups, math.prod(a.outputs for a in axes), math.prod(a.taps for a in axes) * channels
+    )

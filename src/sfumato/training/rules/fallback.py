@@ -61,7 +61,9 @@ class _Call:
         axes = _input_axes(module, args, kwargs)
         places = [i for i, value in enumerate(values) if isinstance(value, Tensor)]
         tensors, axes = tuple(values[i] for i in places), [axes[i] for i in places]
-        rows = next((t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None and t.dim() > a), None)
+        rows = next(
+            (t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None and t.dim() > a), None
+        )
         if rows is None or (isinstance(module, nn.RNNBase) and tensors[0].dim() != 3):
             raise UnsupportedModel(f"expected {_name(module)} to be called with batches of rows, got neither")
 

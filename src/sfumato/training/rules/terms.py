@@ -175,7 +175,9 @@ class Gram:
         # Units whose slack exceeds the share are summed directly, so S ≤ norm · √(share / κu).
         if positions == 1:
             return Rounding(norm=self._slack() / 2, formed=error)
-        return Rounding(norm=SLACK_SHARE / 2, formed=0.0, product=error * math.sqrt(SLACK_SHARE / self._slack()))
+        return Rounding(
+            norm=SLACK_SHARE / 2, formed=0.0, product=error * math.sqrt(SLACK_SHARE / self._slack())
+        )
 
     def _slack(self) -> float:
         """κu: the depth of the sums behind an entry of the Gram product."""

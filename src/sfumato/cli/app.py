@@ -1,0 +1,46 @@
+"""All commands under one name, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from sfumato.cli import calculators, data, ledger, train, verify
+from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
+
+app = typer.Typer(
+    name="sfumato",
+    help="Publish what is useful about private data under one privacy budget.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (train, calculators, ledger, verify, data):
+    module.register(app)
+
+DONE, FAILED, WRONG_USAGE, REFUSED = 0, 1, 2, 3
+
+
+def main() -> None:
+    """Run the command; an expected error is one sentence on standard error and an exit code."""
+    try:
+        app()
+    except BudgetExceeded as error:
+        _stop(str(error), REFUSED)
+    except InvalidInput as error:
+        _stop(str(error), WRONG_USAGE)
+    except SfumatoError as error:
+        _stop(str(error), FAILED)
+    except KeyboardInterrupt:
+        _stop("interrupted; what was reserved stays charged, and the same command goes on from there", FAILED)
+    except BrokenPipeError:
+        sys.exit(DONE)
+    except OSError as error:
+        _stop(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), FAILED)
+
+
+def _stop(sentence: str, code: int) -> None:
+    print(f"sfumato: {sentence}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,123 @@
+"""`sfumato epsilon` and `sfumato sigma`: what noise costs, and how much noise a budget asks for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sfumato.cli import show
+
+NoiseMultiplier = Annotated[float, typer.Option(help="Noise / sensitivity.")]
+Delta = Annotated[float, typer.Option(help="A small probability, well below 1 / number of people.")]
+SampleRate = Annotated[float, typer.Option(help="Chance of each person to be in a step: batch / people.")]
+Steps = Annotated[int, typer.Option(help="How often noise is added.")]
+Group = Annotated[int, typer.Option(help="Also the ε of this many people together.")]
+RelationName = Annotated[str, typer.Option(help="add-remove, replace-one or zero-out.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(epsilon)
+    app.command()(sigma)
+
+
+def epsilon(
+    noise_multiplier: NoiseMultiplier,
+    delta: Delta,
+    sample_rate: SampleRate = 1.0,
+    steps: Steps = 1,
+    group: Group = 2,
+    relation: RelationName = "add-remove",
+    json: show.Json = False,
+) -> None:
+    """The ε of Gaussian noise, sampled and repeated.
+
+    Example: sfumato epsilon --noise-multiplier 1.1 --sample-rate 0.0042667 --steps 14062 --delta 1e-5
+    """
+    from sfumato import _validate, accounting
+
+    kind = accounting.Relation(_validate.one_of("relation", relation, [str(r) for r in accounting.Relation]))
+    noise = accounting.GaussianEvent(_validate.non_negative("noise_multiplier", noise_multiplier))
+    plan = accounting.repeat(accounting.poisson_sampled(sample_rate, noise), steps)
+    rate = accounting.attacker_true_positive_rate(plan, relation=kind)
+    together = _group_epsilon(plan, group, delta, kind)
+    answer = {
+        "pld": accounting.epsilon(plan, delta, relation=kind),
+        "rdp": accounting.rdp_epsilon(plan, delta, relation=kind),
+        "delta": delta,
+        "relation": str(kind),
+        "group_size": group,
+        "group": together,
+        "attacker_true_positive_rate": rate,
+    }
+    if json:
+        show.emit_json(answer)
+        return
+    show.facts(
+        [
+            ("ε, exact (PLD)", f"{answer['pld']:.4f}"),
+            ("ε, Rényi bound (RDP)", f"{answer['rdp']:.4f}"),
+            ("at δ", f"{delta:g}, neighbours by {kind}"),
+            (f"ε for {group} people together", _number(together)),
+        ]
+    )
+    show.console.print(accounting.in_words(rate))
+
+
+def sigma(
+    epsilon: Annotated[float, typer.Option(help="The ε that may be spent.")],
+    delta: Delta,
+    sample_rate: SampleRate = 1.0,
+    steps: Steps = 1,
+    relation: RelationName = "add-remove",
+    json: show.Json = False,
+) -> None:
+    """The least noise multiplier that fits (ε, δ).
+
+    Example: sfumato sigma --epsilon 1 --delta 1e-5 --sample-rate 0.01 --steps 1000
+    """
+    from sfumato import _validate, accounting
+
+    kind = accounting.Relation(_validate.one_of("relation", relation, [str(r) for r in accounting.Relation]))
+    budget = accounting.Budget(epsilon=epsilon, delta=delta, relation=kind)
+
+    def plan(noise: float) -> accounting.DpEvent:
+        return accounting.repeat(
+            accounting.poisson_sampled(sample_rate, accounting.GaussianEvent(noise)), steps
+        )
+
+    if sample_rate == 1 and steps == 1:
+        noise = accounting.gaussian_noise_multiplier(epsilon, delta)
+    else:
+        noise = accounting.calibrate(plan, budget)
+    answer = {
+        "noise_multiplier": noise,
+        "pld": accounting.epsilon(plan(noise), delta, relation=kind),
+        "rdp": accounting.rdp_epsilon(plan(noise), delta, relation=kind),
+    }
+    if json:
+        show.emit_json(answer)
+        return
+    show.facts(
+        [
+            ("noise multiplier", f"{noise:.6f}"),
+            ("ε, exact (PLD)", f"{answer['pld']:.4f}"),
+            ("ε, Rényi bound (RDP)", f"{answer['rdp']:.4f}"),
+        ]
+    )
+    rate = accounting.attacker_true_positive_rate(plan(noise), relation=kind)
+    show.console.print(accounting.in_words(rate))
+
+
+def _group_epsilon(plan: object, size: int, delta: float, relation: object) -> float | None:
+    from sfumato import accounting
+    from sfumato.errors import NotPrivate
+
+    try:
+        return accounting.epsilon(accounting.for_group(plan, size), delta, relation=relation)  # type: ignore[arg-type]
+    except NotPrivate:
+        return None
+
+
+def _number(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.4f}"

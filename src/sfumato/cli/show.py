@@ -1,0 +1,59 @@
+"""How results reach the reader: a table on a terminal, or one JSON object."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+console = Console()
+errors = Console(stderr=True)
+
+
+def emit_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on standard output; an infinite ε is the string "inf"."""
+    print(json.dumps(_plain(value), ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "inf" if value > 0 else str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def facts(rows: Sequence[tuple[str, str]], *, title: str | None = None) -> None:
+    """Names and values in two columns."""
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column()
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table)
+
+
+def progress() -> Progress:
+    """A bar with the time left, on standard error, only where that is a terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=errors,
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )

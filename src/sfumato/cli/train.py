@@ -1,0 +1,178 @@
+"""`sfumato train`: a model under a budget."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sfumato.cli import show
+
+if TYPE_CHECKING:
+    from sfumato.datasets import Dataset
+    from sfumato.training import TrainingPlan
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(train)
+
+
+def train(
+    data: Annotated[str, typer.Option(help="mnist, fashion-mnist or digits.")],
+    model: Annotated[str, typer.Option(help="cnn, tanh-cnn, resnet18 or mlp.")] = "cnn",
+    epsilon: Annotated[float | None, typer.Option(help="The ε that may be spent.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Train without privacy.")] = False,
+    delta: Annotated[float, typer.Option(help="A small probability, well below 1 / number of people.")] = 1e-5,
+    epochs: Annotated[float, typer.Option(help="Expected passes over the data.")] = 10,
+    batch: Annotated[int, typer.Option(help="Expected batch (private), or batch size (plain).")] = 1024,
+    learning_rate: Annotated[float | None, typer.Option(help="Default: 0.5 private, 0.05 plain.")] = None,
+    clip_norm: Annotated[float, typer.Option(help="Bound of one person's gradient.")] = 1.0,
+    train_size: Annotated[int | None, typer.Option(help="Use the first rows only.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the first weights, which are public; the noise has none.")] = 0,
+    ledger: Annotated[str | None, typer.Option(help="The data set's ledger, charged before training.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; an interrupted run goes on from it.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Price, time and memory; nothing is spent.")
+    ] = False,
+    json: show.Json = False,
+) -> None:
+    """Train a model with differential privacy, or without.
+
+    Example: sfumato train --data mnist --model cnn --epsilon 1 --delta 1e-5 --epochs 10 --out out/cnn
+    """
+    from sfumato import datasets, models
+    from sfumato.errors import InvalidInput
+
+    if plain == (epsilon is not None):
+        raise InvalidInput("expected either --epsilon E or --plain; say how much privacy may be spent")
+    side = 28 if data == "digits" and model != "mlp" else None
+    rows = datasets.load(data, "train", side=side)
+    test = datasets.load(data, "test", side=side)
+    if train_size is not None:
+        rows = rows.take(train_size)
+    network = models.build(
+        model, classes=rows.classes or 2, in_channels=rows.shape[0], side=rows.shape[-1], seed=seed
+    )
+    if plain:
+        answer = _plain(
+            network, rows, test, epochs, min(batch, 64) if batch == 1024 else batch, learning_rate, seed
+        )
+    else:
+        assert epsilon is not None
+        plan = _plan(rows, epsilon, delta, epochs, batch, clip_norm)
+        if dry_run:
+            answer = _dry_run(network, rows, plan, delta)
+        else:
+            answer = _private(network, rows, test, plan, delta, learning_rate or 0.5, ledger, out)
+    if json:
+        show.emit_json(answer)
+    else:
+        show.facts([(name.replace("_", " "), _text(value)) for name, value in answer.items()])
+
+
+def _plan(
+    rows: Dataset, epsilon: float, delta: float, epochs: float, batch: int, clip_norm: float
+) -> TrainingPlan:
+    from sfumato.training import TrainingPlan
+
+    size = rows.public_size or len(rows)
+    return TrainingPlan.calibrated(
+        epsilon=epsilon,
+        delta=delta,
+        public_size=size,
+        expected_batch=min(batch, size),
+        epochs=epochs,
+        clip_norm=clip_norm,
+        unit=rows.unit,
+    )
+
+
+def _plain(
+    network: Any, rows: Dataset, test: Dataset, epochs: float, batch: int, rate: float | None, seed: int
+) -> dict[str, Any]:
+    from sfumato.fitting import FitConfig, fit
+
+    started = time.perf_counter()
+    config = FitConfig(epochs=round(epochs), batch_size=batch, learning_rate=rate or 0.05, seed=seed)
+    history = fit(network, rows, config, evaluate_on=test)
+    last = history[-1].evaluation if history else None
+    return {
+        "test_accuracy": None if last is None else last.accuracy,
+        "test_loss": None if last is None else last.loss,
+        "epsilon": float("inf"),
+        "delta": 0.0,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _private(
+    network: Any,
+    rows: Dataset,
+    test: Dataset,
+    plan: TrainingPlan,
+    delta: float,
+    rate: float,
+    place: str | None,
+    out: Path | None,
+) -> dict[str, Any]:
+    from sfumato.ledger import Ledger
+    from sfumato.training import EpochReport, Optimization, PrivateTrainer, train
+
+    book = None if place is None else Ledger.open(place)
+    with show.progress() as bar:
+        task = bar.add_task("training", total=plan.steps, note="")
+
+        def after_epoch(report: EpochReport) -> None:
+            note = f"ε {report.epsilon:.3f}"
+            if report.test_accuracy is not None:
+                note += f"  test {report.test_accuracy:.2%}"
+            bar.update(task, note=note)
+
+        def after_step(trainer: PrivateTrainer) -> None:
+            bar.update(task, completed=trainer.steps_done)
+
+        result = train(
+            network,
+            rows,
+            plan,
+            delta=delta,
+            optimization=Optimization(learning_rate=rate),
+            test=test,
+            ledger=book,
+            out=out,
+            on_step=after_step,
+            on_epoch=after_epoch,
+        )
+    last = result.history[-1]
+    return {
+        "test_accuracy": last.test_accuracy,
+        "test_loss": last.test_loss,
+        "epsilon": result.epsilon,
+        "delta": delta,
+        "noise_multiplier": plan.noise_multiplier,
+        "steps": plan.steps,
+        "seconds": result.seconds,
+        **({} if out is None else {"out": str(out)}),
+        **({} if book is None else {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}),
+    }
+
+
+def _dry_run(network: Any, rows: Dataset, plan: TrainingPlan, delta: float) -> dict[str, Any]:
+    from sfumato.training import estimate
+
+    guess = estimate(network, plan, rows.shape, classes=rows.classes or 2)
+    return {
+        "epsilon": plan.epsilon(delta),
+        "delta": delta,
+        "noise_multiplier": plan.noise_multiplier,
+        "sample_rate": plan.sample_rate,
+        "steps": plan.steps,
+        "seconds_expected": guess.seconds,
+        "memory_expected_mb": guess.megabytes,
+    }
+
+
+def _text(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,133 @@
+"""A private classifier in scikit-learn's manner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets, unique_labels
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
+
+from sfumato import randomness
+from sfumato.errors import InvalidInput
+from sfumato.ledger import Ledger
+from sfumato.randomness import SecretStream
+from sfumato.training.run import Optimization, TrainingResult, train
+
+READ_FROM_DATA = "not private: read from data: "
+
+
+class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Fits a small network, or `module`, with DP-SGD at (epsilon, delta).
+
+    Declare what is public: `classes`, `public_size` and `bounds` (lowest and highest value of a feature, which
+    are scaled to ±1). What is not declared is read off the data, for convenience: `private_` is then False, and
+    the certificate says what was read. `random_state` seeds the first weights and, for tests, the noise, and
+    then the fit is not private either.
+
+    >>> X = np.array([[0.0], [1.0]] * 500); y = np.array([0, 1] * 500)
+    >>> model = PrivateClassifier(epsilon=3, classes=(0, 1), public_size=1000, bounds=(0, 1)).fit(X, y)
+    >>> model.private_, model.epsilon_ <= 3
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        *,
+        delta: float = 1e-5,
+        module: nn.Module | None = None,
+        hidden: int = 64,
+        classes: Any = None,
+        public_size: int | None = None,
+        bounds: tuple[float, float] | None = None,
+        epochs: float = 20,
+        learning_rate: float = 0.5,
+        clip_norm: float = 1.0,
+        ledger: Ledger | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.module = module
+        self.hidden = hidden
+        self.classes = classes
+        self.public_size = public_size
+        self.bounds = bounds
+        self.epochs = epochs
+        self.learning_rate = learning_rate
+        self.clip_norm = clip_norm
+        self.ledger = ledger
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> PrivateClassifier:
+        X, y = validate_data(self, X, y, dtype=np.float32)
+        check_classification_targets(y)
+        caveats = self._read_what_is_not_declared(X, y)
+        seed = 0 if self.random_state is None else self.random_state
+        self.module_ = self.module if self.module is not None else self._network(X.shape[1], seed)
+        targets = np.searchsorted(self.classes_, y)
+        if not np.array_equal(self.classes_[np.minimum(targets, len(self.classes_) - 1)], y):
+            raise InvalidInput("expected labels among the declared classes, got others; declare all of them")
+        self.result_: TrainingResult = train(
+            self.module_,
+            (self._scaled(X), torch.from_numpy(targets)),
+            epsilon=self.epsilon,
+            delta=self.delta,
+            public_size=self.public_size_,
+            epochs=self.epochs,
+            expected_batch=min(1024, max(1, self.public_size_ // 8)),
+            clip_norm=self.clip_norm,
+            optimization=Optimization(learning_rate=self.learning_rate),
+            ledger=self.ledger,
+            caveats=tuple(caveats),
+            sampler=None if self.random_state is None else SecretStream(test_seed=seed),
+        )
+        self.epsilon_ = self.result_.epsilon
+        self.private_ = not caveats and self.random_state is None
+        return self
+
+    def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
+        scores = self._outputs(X)
+        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float32]:
+        return torch.softmax(torch.from_numpy(self._outputs(X)), dim=1).numpy()
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        scores = self._outputs(X)
+        return self.classes_[scores.argmax(axis=1)]
+
+    def _outputs(self, X: Any) -> npt.NDArray[np.float32]:
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float32, reset=False)
+        self.module_.eval()
+        with torch.inference_mode():
+            return self.module_(self._scaled(X)).numpy()
+
+    def _read_what_is_not_declared(self, X: npt.NDArray[Any], y: npt.NDArray[Any]) -> list[str]:
+        """Fill in the public facts; what had to be read off the data makes the fit not private."""
+        read = [name for name in ("classes", "public_size", "bounds") if getattr(self, name) is None]
+        self.classes_ = unique_labels(y) if self.classes is None else np.unique(np.asarray(self.classes))
+        self.public_size_ = len(X) if self.public_size is None else self.public_size
+        self.bounds_ = (float(X.min()), float(X.max())) if self.bounds is None else self.bounds
+        if len(self.classes_) < 2:
+            raise InvalidInput(
+                f"expected at least two classes, got {len(self.classes_)} class; declare classes=(…)"
+            )
+        return [READ_FROM_DATA + ", ".join(read)] if read else []
+
+    def _scaled(self, X: npt.NDArray[Any]) -> torch.Tensor:
+        low, high = self.bounds_
+        middle, half = (low + high) / 2, max((high - low) / 2, 1e-12)
+        return torch.from_numpy(np.clip((X - middle) / half, -1, 1).astype(np.float32))
+
+    def _network(self, features: int, seed: int) -> nn.Module:
+        with randomness.public_torch_seed(seed):
+            return nn.Sequential(
+                nn.Linear(features, self.hidden), nn.Tanh(), nn.Linear(self.hidden, len(self.classes_))
+            )

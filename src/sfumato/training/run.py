@@ -1,0 +1,279 @@
+"""Private training in one call: plan, charge, train, evaluate in public, leave a run folder."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sfumato import _validate
+from sfumato.datasets import Dataset
+from sfumato.errors import InvalidInput
+from sfumato.fitting import evaluate
+from sfumato.ledger import Certificate, Ledger
+from sfumato.randomness import Sampler
+from sfumato.run_folder import RunFolder, write_whole
+from sfumato.training.batches import LossFunction, Views
+from sfumato.training.checkpoint import resume, save_checkpoint
+from sfumato.training.plan import TrainingPlan
+from sfumato.training.trainer import PrivateTrainer
+
+OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+RATE_SCHEDULES: Mapping[str, Callable[[float], float]] = {
+    "constant": lambda share: 1.0,
+    "linear": lambda share: 1.0 - share,
+    "cosine": lambda share: 0.5 * (1 + math.cos(math.pi * share)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimization:
+    """How the noisy gradient moves the weights: post-processing, so none of it is priced."""
+
+    optimizer: str = "sgd"
+    learning_rate: float = 0.5
+    momentum: float = 0.9  # of sgd only
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    warmup_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        _validate.one_of("optimizer", self.optimizer, OPTIMIZERS)
+        _validate.one_of("schedule", self.schedule, RATE_SCHEDULES)
+        _validate.positive("learning_rate", self.learning_rate)
+        _validate.non_negative("momentum", self.momentum)
+        _validate.non_negative("weight_decay", self.weight_decay)
+        _validate.non_negative("warmup_share", self.warmup_share)
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        more = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
+        make = OPTIMIZERS[self.optimizer]
+        return make(trainable, lr=self.learning_rate, weight_decay=self.weight_decay, **more)
+
+    def rate_at(self, share: float) -> float:
+        """The learning rate after `share` of the steps."""
+        warm = min(1.0, share / self.warmup_share) if self.warmup_share else 1.0
+        return self.learning_rate * warm * RATE_SCHEDULES[self.schedule](share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochReport:
+    """What may be said after an epoch, whose checkpoint is durable: nothing in it comes from private rows."""
+
+    epoch: int
+    step: int
+    epsilon: float
+    test_accuracy: float | None
+    test_loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """A released model and what it cost."""
+
+    model: nn.Module
+    plan: TrainingPlan
+    epsilon: float
+    delta: float
+    history: tuple[EpochReport, ...]
+    certificate: Certificate
+    seconds: float
+
+    @property
+    def test_accuracy(self) -> float | None:
+        return self.history[-1].test_accuracy if self.history else None
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def train(
+    model: nn.Module,
+    data: Any,
+    plan: TrainingPlan | None = None,
+    *,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    public_size: int | None = None,
+    epochs: float = 10,
+    expected_batch: float = 1024,
+    clip_norm: float = 1.0,
+    optimization: Optimization | None = None,
+    loss_fn: LossFunction = cross_entropy,
+    units: npt.ArrayLike | None = None,
+    views: Views | None = None,
+    test: Dataset | None = None,
+    ledger: Ledger | None = None,
+    out: str | os.PathLike[str] | None = None,
+    caveats: tuple[str, ...] = (),
+    purpose: str = "private training",
+    sampler: Sampler | None = None,
+    on_step: Callable[[PrivateTrainer], None] | None = None,
+    on_epoch: Callable[[EpochReport], None] | None = None,
+) -> TrainingResult:
+    """Train a model privately: under a given plan, or under one calibrated to (epsilon, delta).
+
+    `data` is a Dataset or (inputs, targets). `public_size`, the number of units that may be known in public, is
+    declared by a Dataset or must be given. `test` must be public data; most have none, and get no accuracy.
+    `out` names a run folder, from which an interrupted run is resumed.
+    """
+    plan = plan or _calibrated(data, epsilon, delta, public_size, epochs, expected_batch, clip_norm)
+    optimization = optimization or Optimization()
+    if test is not None and test.visibility != "public":
+        raise InvalidInput("expected test to be public data; accuracy on private rows is a release of its own")
+    folder = None if out is None else RunFolder.make(out)
+    started = time.perf_counter()
+    trainer = PrivateTrainer(
+        model, optimization.build(model), plan, ledger=ledger, purpose=purpose, sampler=sampler
+    )
+    history = _take_up(trainer, folder)
+    for report in _epochs(
+        trainer, data, optimization, loss_fn, units, views, test, delta, folder, history, on_step
+    ):
+        history.append(report)
+        if on_epoch is not None:
+            on_epoch(report)
+    trainer.finish()
+    _put_average_in_place(trainer)
+    result = TrainingResult(
+        model=model,
+        plan=plan,
+        epsilon=trainer.epsilon(delta),
+        delta=delta,
+        history=tuple(history),
+        certificate=trainer.certificate(delta=delta, caveats=caveats),
+        seconds=time.perf_counter() - started,
+    )
+    if folder is not None:
+        write_run(folder, result, trainer)
+    return result
+
+
+def write_run(folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer) -> None:
+    """The run folder: what was paid for or computed on public data under release, the rest under private."""
+    state = {name: value.detach().clone().contiguous() for name, value in result.model.state_dict().items()}
+    write_whole(folder.release / "model.safetensors", save(state))
+    folder.write_json("plan.json", result.plan.to_json())
+    folder.write_json("certificate.json", result.certificate.to_json())
+    folder.write_lines("history.jsonl", [asdict(report) for report in result.history])
+    folder.write_json(
+        "result.json",
+        {
+            "algorithm": "training",
+            "epsilon": result.epsilon,
+            "delta": result.delta,
+            "test_accuracy": result.test_accuracy,
+            "test_loss": result.history[-1].test_loss if result.history else None,
+        },
+    )
+    folder.write_json("timings.json", {"seconds": result.seconds}, private=True)
+    folder.write_lines("steps.jsonl", [asdict(step) for step in trainer.private_log.steps], private=True)
+    (folder.private / "checkpoint.safetensors").unlink(missing_ok=True)
+
+
+def _calibrated(
+    data: Any,
+    epsilon: float | None,
+    delta: float,
+    public_size: int | None,
+    epochs: float,
+    expected_batch: float,
+    clip_norm: float,
+) -> TrainingPlan:
+    if epsilon is None:
+        raise InvalidInput("expected a plan or epsilon=..., got neither; say how much privacy may be spent")
+    size = public_size if public_size is not None else getattr(data, "public_size", None)
+    if size is None:
+        raise InvalidInput(
+            "expected public_size=..., got none; declare how many people the data has, as far as that may be known"
+        )
+    return TrainingPlan.calibrated(
+        epsilon=epsilon,
+        delta=delta,
+        public_size=size,
+        expected_batch=min(expected_batch, size),
+        epochs=epochs,
+        clip_norm=clip_norm,
+        unit=getattr(data, "unit", "record"),
+    )
+
+
+def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochReport]:
+    """Go on from the folder's checkpoint, if it has one of this plan."""
+    checkpoint = None if folder is None else folder.private / "checkpoint.safetensors"
+    if folder is None or checkpoint is None or not checkpoint.exists():
+        return []
+    resume(trainer, checkpoint)
+    return read_history(folder)[: math.ceil(trainer.steps_done / trainer.plan.steps_an_epoch)]
+
+
+def read_history(folder: RunFolder) -> list[EpochReport]:
+    import json
+
+    path = folder.release / "history.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [EpochReport(**json.loads(line)) for line in lines]
+
+
+def _epochs(
+    trainer: PrivateTrainer,
+    data: Any,
+    optimization: Optimization,
+    loss_fn: LossFunction,
+    units: npt.ArrayLike | None,
+    views: Views | None,
+    test: Dataset | None,
+    delta: float,
+    folder: RunFolder | None,
+    history: list[EpochReport],
+    on_step: Callable[[PrivateTrainer], None] | None,
+) -> Iterator[EpochReport]:
+    """Take the steps; after each epoch make them durable, and only then look at the public test data."""
+    plan = trainer.plan
+    trainer.model.train()
+    for batch in trainer.batches(data, units=units, views=views):
+        for group in trainer.optimizer.param_groups:
+            group["lr"] = optimization.rate_at(batch.step / plan.steps)
+        trainer.step(batch, loss_fn)
+        if on_step is not None:
+            on_step(trainer)
+        if trainer.steps_done % plan.steps_an_epoch == 0 or trainer.steps_done == plan.steps:
+            if folder is not None:
+                save_checkpoint(trainer, folder.private / "checkpoint.safetensors")
+            report = _report(trainer, test, delta)
+            if folder is not None:
+                folder.write_lines("history.jsonl", [asdict(line) for line in [*history, report]])
+            yield report
+
+
+def _report(trainer: PrivateTrainer, test: Dataset | None, delta: float) -> EpochReport:
+    with trainer.averaged() as model:
+        measured = None if test is None else evaluate(model, test)
+    return EpochReport(
+        epoch=math.ceil(trainer.steps_done / trainer.plan.steps_an_epoch),
+        step=trainer.steps_done,
+        epsilon=trainer.epsilon(delta),
+        test_accuracy=None if measured is None else measured.accuracy,
+        test_loss=None if measured is None else measured.loss,
+    )
+
+
+def _put_average_in_place(trainer: PrivateTrainer) -> None:
+    with torch.no_grad():
+        for name, value in trainer.average.values.items():
+            trainer.parameters[name].copy_(value)
