@@ -28,6 +28,7 @@ from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
     import torch
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -133,12 +134,11 @@ class SecretStream:
             raise InvalidInput(
                 f"expected scale in [0, 2**52], got scale={scale!r}; choose a coarser grid for the sums"
             )
-        draws = np.empty(size, dtype=np.int64)
         if size < _LARGE:
-            _fill_rounded_normal(self._generator, scale, draws)
-            return draws
-        # NumPy lets go of the interpreter while it draws, so the lanes fill their parts side by side.
-        with ThreadPoolExecutor(min(_LANES, os.cpu_count() or 1)) as threads:
+            return np.floor(self._generator.normal(0.5, scale, size)).astype(np.int64)
+        draws = np.empty(size, dtype=np.int64)
+        # NumPy and torch let go of the interpreter while they work: the lanes fill their parts side by side.
+        with ThreadPoolExecutor(min(_LANES, os.cpu_count() or 1), initializer=_keep_torch_on_thread) as threads:
             parts = np.array_split(draws, _LANES)
             list(threads.map(_fill_rounded_normal, self._lanes, [scale] * _LANES, parts))
         return draws
@@ -185,12 +185,26 @@ def _aes_generator(key: int, counter: int) -> np.random.Generator:
     return np.random.Generator(AESCounter(key=key, counter=counter))
 
 
+def _keep_torch_on_thread() -> None:
+    """Let torch use no more threads from this one: a lane has one, and OpenMP's do not survive a fork."""
+    import torch
+
+    torch.get_num_threads()  # torch sets the number for a new thread when first asked
+    _openmp().limit(limits=1)
+
+
+@lru_cache(maxsize=1)
+def _openmp() -> ThreadpoolController:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="openmp")
+
+
 def _fill_rounded_normal(generator: np.random.Generator, scale: float, part: Integers) -> None:
     """⌊scale·Z + ½⌋ into `part`, Z by pairs r·cos φ, r·sin φ of float64 (Box & Muller 1958).
 
     Half the time of NumPy's ziggurat, whose branches do not vectorise; |Z| ends at 8.57, beyond which an ideal
-    normal goes with a chance of 1e-17. Torch has vectorised sines for float64, which NumPy lacks; a block is
-    small enough for torch to stay on the calling thread.
+    normal goes with a chance of 1e-17. Torch has vectorised sines for float64, which NumPy lacks.
     """
     uniform, cosine = np.empty(_BLOCK), np.empty(_BLOCK // 2)
     for start in range(0, part.size, _BLOCK):

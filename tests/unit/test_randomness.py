@@ -12,11 +12,14 @@ import multiprocessing
 import operator
 import os
 import pickle
+import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -32,6 +35,7 @@ def in_fork(work: Callable[[], NDArray[np.generic]]) -> bytes:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.alarm(60)  # a child that hangs answers nothing
         try:
             os.write(writer, work().tobytes())
         finally:
@@ -64,6 +68,7 @@ def test_forked_processes_share_no_draws(seed: int | None) -> None:
 
 
 def test_every_lane_is_keyed_anew_in_a_fork() -> None:
+    torch.ones(1 << 20).sin()  # the parent's OpenMP threads run, and would be missed in the child
     stream = SecretStream()
     size = randomness._LARGE
     child = np.frombuffer(in_fork(lambda: stream.rounded_normal(2.0**40, size)[::2000].copy()), dtype=np.int64)
@@ -291,6 +296,14 @@ def test_rounded_normal_moments_and_pairs() -> None:
         assert abs(np.sum(draws[lag:] * draws[:-lag])) < bound
     # 25 of these draws are expected beyond 4, so that none is has a chance of e^−25; Box & Muller ends at 8.57.
     assert 4 < np.abs(draws).max() < 8.6
+
+
+def test_drawing_leaves_the_threads_of_torch_alone() -> None:
+    before = torch.get_num_threads()
+    SecretStream().rounded_normal(1.0, randomness._LARGE)
+    assert torch.get_num_threads() == before
+    with ThreadPoolExecutor(1, initializer=randomness._keep_torch_on_thread) as threads:
+        assert threads.submit(torch.get_num_threads).result() == 1
 
 
 def test_rounded_normal_limits() -> None:

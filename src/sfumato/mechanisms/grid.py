@@ -177,7 +177,9 @@ def _check_values(values: npt.NDArray[Any], grid: float) -> None:
 
 def _within(values: npt.NDArray[Any], limit: float) -> bool:
     # Written so that NaN, which compares as false with everything, is outside.
-    return values.size == 0 or bool(-limit < values.min() and values.max() < limit)
+    flat = values.reshape(-1)
+    blocks = (flat[start : start + _BLOCK] for start in range(0, flat.size, _BLOCK))
+    return all(bool(-limit < block.min() and block.max() < limit) for block in blocks)
 
 
 def _round_half_up(values: npt.NDArray[Any], grid: float, buffer: Floats) -> Integers:

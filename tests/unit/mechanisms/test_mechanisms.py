@@ -95,6 +95,25 @@ def test_the_grid_gaussian_keeps_shape_and_leaves_the_sums_alone() -> None:
     assert sums.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+@pytest.mark.parametrize("dimension", [1, 1000, (1 << 20) + 5])
+def test_the_grid_gaussian_noises_every_sum(dimension: int) -> None:
+    mechanism = GridGaussian(clip_norm=1.0, dimension=dimension, noise_multiplier=2.0)
+    sums = np.arange(dimension)
+    released = mechanism.release(sums, SecretStream(test_seed=1))
+    mechanism.add_noise_in_place(sums, SecretStream(test_seed=1))
+    np.testing.assert_array_equal(released, sums.astype(np.float32) * np.float32(mechanism.grid))
+    # σ is over 4,000 grid steps: a draw rounds to zero once in 10,000, and 10 in a row do once in 1e40.
+    unchanged = sums == np.arange(dimension)
+    assert not any(block.all() for block in np.array_split(unchanged, -(-dimension // 10)) if block.size == 10)
+
+
+def test_sums_that_are_not_contiguous_are_refused() -> None:
+    mechanism = GridGaussian(clip_norm=1.0, dimension=2, noise_multiplier=1.0)
+    for use in (mechanism.release, mechanism.add_noise_in_place):
+        with pytest.raises(InvalidInput, match="contiguous"):
+            use(np.arange(4)[::2], SecretStream())
+
+
 def test_two_fair_coins_cost_ln_3() -> None:
     assert TwoCoinResponse().epsilon == pytest.approx(math.log(3), rel=1e-15)
     assert pure_epsilon(TwoCoinResponse()) == pytest.approx(math.log(3), rel=1e-12)
