@@ -119,7 +119,9 @@ def _interval(parts: dict[DpEvent, int], epsilon: float) -> float:
     """
     releases = sum(count for part, count in parts.items() if not isinstance(part, GaussianEvent)) or 1
     ideal = math.sqrt(2e-5 * epsilon / releases) if 0 < epsilon < math.inf else 1e-4
-    ideal = min(1e-3, max(2e-5, ideal))
+    # A mixture's loss has no closed inverse and takes long on a fine grid; coarser only errs upward.
+    finest = 5e-4 if any(isinstance(part, MixtureOfGaussiansEvent) for part in parts) else 2e-5
+    ideal = min(1e-3, max(finest, ideal))
     power = 10.0 ** math.floor(math.log10(ideal))
     return power * max(step for step in (1, 2, 5) if step * power <= ideal * (1 + 1e-9))
 
