@@ -13,7 +13,7 @@ from sfumato.accounting import pure
 from sfumato.errors import BudgetExceeded
 from sfumato.ledger import Budget, Ledger
 
-PATIENCE = 100  # seconds; a deadlock breaks the barrier
+PATIENCE = 60  # seconds; a deadlock breaks the barrier
 FORK = multiprocessing.get_context("fork")
 
 
@@ -29,12 +29,17 @@ def spend_until_refused(place: str) -> int:
 
 
 def race(places: list[str], start: Barrier, finish: Barrier, accepted: Any) -> None:
-    for number, place in enumerate(places):
-        start.wait(PATIENCE)
-        count = spend_until_refused(place)
-        with accepted.get_lock():
-            accepted[number] += count
-        finish.wait(PATIENCE)
+    try:
+        for number, place in enumerate(places):
+            start.wait(PATIENCE)
+            count = spend_until_refused(place)
+            with accepted.get_lock():
+                accepted[number] += count
+            finish.wait(PATIENCE)
+    except BaseException:
+        start.abort()  # so that nobody waits for this process
+        finish.abort()
+        raise
 
 
 def run_races(places: list[str], processes: int) -> list[int]:
