@@ -50,6 +50,7 @@ class PostgresStore:
         self._key = int.from_bytes(
             hashlib.sha256(b"sfumato " + self._ledger.encode()).digest()[:8], signed=True
         )
+        self._made = False
         self._process = -1
         self._inherited: list[Any] = []
         self._connection: psycopg.Connection[Any] | None = None
@@ -59,7 +60,8 @@ class PostgresStore:
         with self.transaction():
             # One lock for all ledgers: the table is shared, and two makers of it would collide.
             self._execute("SELECT pg_advisory_xact_lock(0)")
-            self._execute(_SCHEMA)
+            if not self._has_table():
+                self._execute(_SCHEMA)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -71,10 +73,7 @@ class PostgresStore:
             yield
 
     def last(self) -> Row | None:
-        # Asked first, as a failed statement would end an enclosing transaction.
-        with _explained(self.place):
-            table = self._execute("SELECT to_regclass('sfumato_ledger')").fetchone()
-        if table is None or table[0] is None:
+        if not self._has_table():
             return None
         return self._one(_SELECT + "ORDER BY sequence DESC LIMIT 1", self._ledger)
 
@@ -97,6 +96,14 @@ class PostgresStore:
         if self._connection is not None and self._process == os.getpid():
             self._connection.close()
         self._connection = None
+
+    def _has_table(self) -> bool:
+        """Asked beforehand, as a failed statement would end an enclosing transaction."""
+        if not self._made:
+            with _explained(self.place):
+                found = self._execute("SELECT to_regclass('sfumato_ledger')").fetchone()
+            self._made = found is not None and found[0] is not None
+        return self._made
 
     def _one(self, query: str, *values: Any) -> Row | None:
         with _explained(self.place):

@@ -45,7 +45,7 @@ class SqliteStore:
     def prepare(self) -> None:
         with _explained(self.place):
             connection = self._connect(create=True)
-            _use_wal(connection)
+            _patiently(connection, "PRAGMA journal_mode = WAL")
         with self.transaction():
             for statement in _statements(_SCHEMA):
                 connection.execute(statement)
@@ -56,7 +56,7 @@ class SqliteStore:
             connection = self._connect()
         with self._lock:
             with _explained(self.place):
-                connection.execute("BEGIN IMMEDIATE")
+                _patiently(connection, "BEGIN IMMEDIATE")
             try:
                 yield
                 with _explained(self.place):
@@ -118,17 +118,29 @@ class SqliteStore:
         return connection
 
 
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch to WAL; the switch does not wait for other openers by itself."""
+def _patiently(connection: sqlite3.Connection, statement: str) -> None:
+    """Execute as soon as other processes let us.
+
+    SQLite's own waiting backs off to a tenth of a second, which starves some of many writers, and does not
+    cover the switch to WAL.
+    """
     deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        while not _executed(connection, statement, give_up=time.monotonic() > deadline):
+            time.sleep(0.003)
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
+
+
+def _executed(connection: sqlite3.Connection, statement: str, *, give_up: bool) -> bool:
+    try:
+        connection.execute(statement)
+        return True
+    except sqlite3.OperationalError as error:
+        if give_up or "locked" not in str(error):
+            raise
+        return False
 
 
 def _statements(script: str) -> Iterator[str]:
