@@ -8,6 +8,7 @@ sum weighted by the clipping coefficients. See `rules.terms` for the two ways of
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from sfumato.training.capture import LossFunction, Pass, count_rows, run
 from sfumato.training.clipping import Clipping, Flat
 from sfumato.training.probe import Survey
 from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, term
+from sfumato.training.rules.workspace import Workspace
 
 _CHUNK_BYTES = 48 << 20  # what a chunk may hold: it should stay in the cache
 _DIRECT_BYTES = 64 << 20  # gradients formed at a time for units that need them
@@ -71,17 +73,16 @@ def clipped_gradient_sum(
     [0.9, 1.2]
     """
     clipping = clip_norm if isinstance(clip_norm, Clipping) else Flat(norm=clip_norm)
-    totals = _zeros(model)
     rows = count_rows(inputs)
     if rows == 0:
-        return totals
+        return _zeros(model)
     if chunk is None:
         chunk = chunk_rows(probe.survey(model, loss_fn, inputs, targets))
+    totals: dict[str, Tensor] = {}
     for part in _slices(rows, units, _validate.integer("chunk", chunk, least=1)):
         part_units = None if units is None else units[part]
         result = clip_chunk(model, loss_fn, _take(inputs, part), _take(targets, part), clipping, units=part_units)
-        for name, value in result.sums.items():
-            totals[name] += value
+        _accumulate(totals, result.sums)
     return totals
 
 
@@ -104,15 +105,18 @@ def clip_chunk(
     """
     rows = count_rows(inputs)
     if rows == 0:
-        layers = len(clipping.layers(list(_zeros(model))))
-        none = torch.zeros(0, layers)
+        none = torch.zeros(0, len(clipping.layers(_trainable(model))))
         return ChunkResult(_zeros(model), none, none, torch.zeros(0, dtype=torch.bool), torch.zeros(0), 0.0)
     known = probe.survey(model, loss_fn, inputs, targets)
     if known.channels_last and known.convolution_weights < _elements(inputs):
         inputs = probe.channels_last(inputs)
-    if units is None:
-        return _clip_rows(model, loss_fn, inputs, targets, clipping, rows)
-    return _clip_units(model, loss_fn, inputs, targets, clipping, units)
+    with _workspaces.setdefault(model, Workspace()).lend():
+        if units is None:
+            return _clip_rows(model, loss_fn, inputs, targets, clipping, rows)
+        return _clip_units(model, loss_fn, inputs, targets, clipping, units)
+
+
+_workspaces: weakref.WeakKeyDictionary[nn.Module, Workspace] = weakref.WeakKeyDictionary()
 
 
 def chunk_rows(known: Survey) -> int:
@@ -170,23 +174,29 @@ def _clip_rows(
     model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, clipping: Clipping, units: int
 ) -> ChunkResult:
     """Rows ordered by unit, equally many for each."""
-    sums = _zeros(model)
     passed = run(model, loss_fn, inputs, targets)
     terms = _terms(model, passed, units)
-    layers = clipping.layers(list(sums))
+    layers = clipping.layers(_trainable(model))
     squares, doubtful = _squared_norms(terms, layers, clipping.floors(len(layers)), passed.losses, units)
     norms = squares.sqrt()
     finite = norms.isfinite().all(1)
     coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
     weights = {name: coefficients[:, layer] for layer, names in enumerate(layers) for name in names}
-    ordinary = finite & ~doubtful
-    if not bool(ordinary.all()):
-        direct = (doubtful & finite).nonzero().flatten()
-        sums.update(_direct_sums(terms, weights, direct))
-        terms = {name: part.without(~ordinary) for name, part in terms.items()}
-    for name, part in terms.items():
-        sums[name] = part.weighted_sum(weights[name]) + (sums[name] if bool(doubtful.any()) else 0.0)
+    sums = _weighted_sums(terms, weights, finite, doubtful)
+    sums = {name: sums[name] if name in sums else _zero(model, name) for name in weights}
     return ChunkResult(sums, norms, coefficients, finite, passed.losses, _rounding(terms, units))
+
+
+def _weighted_sums(
+    terms: Mapping[str, Term], weights: Mapping[str, Tensor], finite: Tensor, doubtful: Tensor
+) -> dict[str, Tensor]:
+    """Σ cᵢgᵢ; units that are not finite take no part, doubtful ones do with their formed gradients."""
+    special = doubtful | ~finite
+    if not bool(special.any()):
+        return {name: part.weighted_sum(weights[name]) for name, part in terms.items()}
+    sums = {name: part.without(special).weighted_sum(weights[name]) for name, part in terms.items()}
+    _accumulate(sums, _direct_sums(terms, weights, (doubtful & finite).nonzero().flatten()))
+    return sums
 
 
 def _terms(model: nn.Module, passed: Pass, units: int) -> dict[str, Term]:
@@ -257,15 +267,28 @@ def _rounding(terms: Mapping[str, Term], units: int) -> float:
     return 1.02 * (max(bound.norm for bound in bounds) + 2 * units * error)
 
 
-def _zeros(model: nn.Module) -> dict[str, Tensor]:
-    """Zeros for every trainable parameter, which must be float32 or float64."""
+def _trainable(model: nn.Module) -> list[str]:
+    """Names of the trainable parameters, which must be float32 or float64."""
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     for name, parameter in trainable.items():
         if parameter.dtype not in (torch.float32, torch.float64):
             raise UnsupportedModel(
                 f"expected float32 parameters, got {name} of {parameter.dtype}; norms need more digits: model.float()"
             )
-    return {name: torch.zeros_like(parameter, requires_grad=False) for name, parameter in trainable.items()}
+    return list(trainable)
+
+
+def _zeros(model: nn.Module) -> dict[str, Tensor]:
+    return {name: _zero(model, name) for name in _trainable(model)}
+
+
+def _zero(model: nn.Module, name: str) -> Tensor:
+    return torch.zeros_like(model.get_parameter(name), requires_grad=False)
+
+
+def _accumulate(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
+    for name, value in more.items():
+        totals[name] = totals[name].add_(value) if name in totals else value
 
 
 def _slices(rows: int, units: Tensor | None, chunk: int) -> list[Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sfumato.training.rules import workspace
 from sfumato.training.rules.registry import register
 from sfumato.training.rules.terms import Contribution, Factors, Fold, Rows
 
@@ -97,4 +98,8 @@ def _patches(padded: Tensor, axes: list[_Axis], groups: int) -> Tensor:
             1,
         ),
     )
-    return windows.reshape(rows, groups, math.prod(a.outputs for a in axes), math.prod(a.taps for a in axes) * channels)
+    shape = (rows, groups, math.prod(a.outputs for a in axes), math.prod(a.taps for a in axes) * channels)
+    if all(a.taps == a.stride == 1 for a in axes) and groups == 1:
+        return windows.view(shape)
+    copy = workspace.empty(windows.shape, padded)
+    return copy.copy_(windows).view(shape)

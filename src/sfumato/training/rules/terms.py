@@ -22,6 +22,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from sfumato.training.rules import workspace
+
 Shape: TypeAlias = tuple[int, ...]
 
 # Reading and writing an element of a materialised gradient costs about as much as this many
@@ -32,7 +34,7 @@ SLACK_SHARE = 2.0**-8
 # Squares below this are counted as this: float32 loses them to underflow.
 _TINY = 2.0**-100
 _ROWS_PER_SUM = 32  # units summed in one go; sums of such sums keep rounding errors short
-_DEPTH_PER_PRODUCT = 256  # (unit, position) pairs summed in one matrix product
+_DEPTH_PER_PRODUCT = 128  # (unit, position) pairs summed in one matrix product
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Materialised:
     fold: Callable[[Tensor], Tensor] | None = None
 
     def squared_norms(self) -> tuple[Tensor, Tensor]:
-        norms = self.gradients.unsqueeze(-1)
+        norms = self.gradients if self.gradients.dim() > 1 else self.gradients.abs()
         while norms.dim() > 1:  # one dimension at a time: sums stay short
             norms = torch.linalg.vector_norm(norms, dim=-1)
         return norms.square(), torch.zeros_like(norms)
@@ -266,8 +268,17 @@ def _factored(uses: Sequence[Factors]) -> Materialised | Gram:
     gradients = _joined([use.gradients for use in uses])
     positions, width, height = inputs.shape[2], inputs.shape[3], gradients.shape[3]
     if positions > 1 and width * height * _ELEMENT_COST < positions**2 * (width + height):
-        return Materialised(gradients.transpose(2, 3) @ inputs, fold)
+        return Materialised(_formed(inputs, gradients), fold)
     return Gram(inputs, gradients, fold)
+
+
+def _formed(inputs: Tensor, gradients: Tensor) -> Tensor:
+    """Σₚ gₚ aₚᵀ: (units, groups, outputs, inputs)."""
+    units, groups, _, width = inputs.shape
+    height = gradients.shape[3]
+    out = workspace.empty((units * groups, height, width), inputs)
+    torch.bmm(gradients.flatten(0, 1).transpose(1, 2), inputs.flatten(0, 1), out=out)
+    return out.view(units, groups, height, width)
 
 
 def _sparse(lookups: Lookups, units: int) -> Sparse:
@@ -308,7 +319,10 @@ def _sum_rows(weights: Tensor, rows: Tensor) -> Tensor:
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
+    total = parts[0]
+    for part in parts[1:]:
+        total += part  # not inside the products: sums of sums keep rounding errors short
+    return total
 
 
 def _product(gradients: Tensor, inputs: Tensor) -> Tensor:
