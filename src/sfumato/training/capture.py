@@ -195,11 +195,15 @@ def owners(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module,
         if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
             yield prefix, module, rule_for(module)
         else:
-            stack.extend((f"{prefix}{name}.", child) for name, child in reversed(list(module.named_children())))
+            stack.extend(
+                (f"{prefix}{name}.", child) for name, child in reversed(list(module.named_children()))
+            )
 
 
 def _watch(tape: Tape, prefix: str, rule: Rule) -> Any:
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor | None:
+    def hook(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
+    ) -> Tensor | None:
         if not output.requires_grad or tape.expanding:
             return None
         inputs = args[0] if args else kwargs["input"]

@@ -130,7 +130,9 @@ class Automatic:
 
     def __post_init__(self) -> None:
         if not math.isfinite(_clip_norm(self.norm)):
-            raise InvalidInput(f"expected norm to be finite, got norm={self.norm!r}; use Flat to leave gradients")
+            raise InvalidInput(
+                f"expected norm to be finite, got norm={self.norm!r}; use Flat to leave gradients"
+            )
         _validate.positive("gamma", self.gamma, remedy="gamma keeps small gradients from being blown up")
 
     @property

@@ -81,7 +81,9 @@ def clipped_gradient_sum(
     totals: dict[str, Tensor] = {}
     for part in _slices(rows, units, _validate.integer("chunk", chunk, least=1)):
         part_units = None if units is None else units[part]
-        result = clip_chunk(model, loss_fn, _take(inputs, part), _take(targets, part), clipping, units=part_units)
+        result = clip_chunk(
+            model, loss_fn, _take(inputs, part), _take(targets, part), clipping, units=part_units
+        )
         _accumulate(totals, result.sums)
     return totals
 
@@ -110,10 +112,9 @@ def clip_chunk(
     known = probe.survey(model, loss_fn, inputs, targets)
     if known.channels_last and known.convolution_weights < _elements(inputs):
         inputs = probe.channels_last(inputs)
-    with _workspaces.setdefault(model, Workspace()).lend():
-        if units is None:
-            return _clip_rows(model, loss_fn, inputs, targets, clipping, rows)
-        return _clip_units(model, loss_fn, inputs, targets, clipping, units)
+    if units is None:
+        return _clip_rows(model, loss_fn, inputs, targets, clipping, rows)
+    return _clip_units(model, loss_fn, inputs, targets, clipping, units)
 
 
 _workspaces: weakref.WeakKeyDictionary[nn.Module, Workspace] = weakref.WeakKeyDictionary()
@@ -125,7 +126,9 @@ def chunk_rows(known: Survey) -> int:
     return min(4096, max(32, budget // known.floats_per_row // 32 * 32))
 
 
-def rounding_bound(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, *, units: int) -> float:
+def rounding_bound(
+    model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, *, units: int
+) -> float:
     """η for chunks of `units` units with rows shaped like the given ones, before any data are seen.
 
     The computed sum of a chunk differs from the exact sum of its clipped gradients by at most
@@ -143,7 +146,9 @@ def _clip_units(
     """Units with equally many rows go together, so that a unit's rows are just more positions."""
     rows = count_rows(inputs)
     if units.shape != (rows,) or units.is_floating_point():
-        raise InvalidInput(f"expected units to hold one whole number for each of the {rows} rows, got {units!r}")
+        raise InvalidInput(
+            f"expected units to hold one whole number for each of the {rows} rows, got {units!r}"
+        )
     _, owner, counts = torch.unique(units, return_inverse=True, return_counts=True)
     order = torch.argsort(owner, stable=True)
     results, members = [], []
@@ -165,7 +170,9 @@ def _joined(results: Sequence[tuple[Tensor, ChunkResult]], members: Tensor) -> C
         norms=torch.cat([part.norms for part in parts])[back],
         coefficients=torch.cat([part.coefficients for part in parts])[back],
         finite=torch.cat([part.finite for part in parts])[back],
-        losses=torch.cat([part.losses for part in parts])[torch.argsort(torch.cat([rows for rows, _ in results]))],
+        losses=torch.cat([part.losses for part in parts])[
+            torch.argsort(torch.cat([rows for rows, _ in results]))
+        ],
         rounding=sum(part.rounding for part in parts) + 2 * units * len(parts) * 2.0**-24,
     )
 
@@ -175,14 +182,15 @@ def _clip_rows(
 ) -> ChunkResult:
     """Rows ordered by unit, equally many for each."""
     passed = run(model, loss_fn, inputs, targets)
-    terms = _terms(model, passed, units)
     layers = clipping.layers(_trainable(model))
-    squares, doubtful = _squared_norms(terms, layers, clipping.floors(len(layers)), passed.losses, units)
-    norms = squares.sqrt()
-    finite = norms.isfinite().all(1)
-    coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
-    weights = {name: coefficients[:, layer] for layer, names in enumerate(layers) for name in names}
-    sums = _weighted_sums(terms, weights, finite, doubtful)
+    with _workspaces.setdefault(model, Workspace()).lend():
+        terms = _terms(model, passed, units)
+        squares, doubtful = _squared_norms(terms, layers, clipping.floors(len(layers)), passed.losses, units)
+        norms = squares.sqrt()
+        finite = norms.isfinite().all(1)
+        coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
+        weights = {name: coefficients[:, layer] for layer, names in enumerate(layers) for name in names}
+        sums = _weighted_sums(terms, weights, finite, doubtful)
     sums = {name: sums[name] if name in sums else _zero(model, name) for name in weights}
     return ChunkResult(sums, norms, coefficients, finite, passed.losses, _rounding(terms, units))
 
@@ -212,7 +220,11 @@ def _terms(model: nn.Module, passed: Pass, units: int) -> dict[str, Term]:
 
 
 def _squared_norms(
-    terms: Mapping[str, Term], layers: Sequence[Sequence[str]], floors: Sequence[float], losses: Tensor, units: int
+    terms: Mapping[str, Term],
+    layers: Sequence[Sequence[str]],
+    floors: Sequence[float],
+    losses: Tensor,
+    units: int,
 ) -> tuple[Tensor, Tensor]:
     """Upper bounds (units, layers), and which units need their gradient formed."""
     squares, slacks = losses.new_zeros(units, len(layers)), losses.new_zeros(units, len(layers))
@@ -235,12 +247,15 @@ def _exact_squares(terms: Mapping[str, Term], layers: Sequence[Sequence[str]], s
     gradients = {name: part.gradient(some).flatten(1).double() for name, part in terms.items()}
     zero = torch.zeros(len(some), dtype=torch.float64)
     columns = [
-        sum((gradients[name].square().sum(1) for name in names if name in gradients), zero) for names in layers
+        sum((gradients[name].square().sum(1) for name in names if name in gradients), zero)
+        for names in layers
     ]
     return torch.stack(columns, dim=1) * (1 + 2.0**-20)
 
 
-def _direct_sums(terms: Mapping[str, Term], weights: Mapping[str, Tensor], units: Tensor) -> dict[str, Tensor]:
+def _direct_sums(
+    terms: Mapping[str, Term], weights: Mapping[str, Tensor], units: Tensor
+) -> dict[str, Tensor]:
     """Weighted sums over few units whose gradients are formed, in float64."""
     sums: dict[str, Tensor] = {}
     for some in _portions(terms, units):

@@ -128,7 +128,9 @@ def _compare(base: Pass, other: Pass, row: int) -> None:
     """Row `row` was changed: no other row may notice, in any layer."""
     _same_elsewhere(base.losses, other.losses, row, "the loss")
     if len(base.calls) != len(other.calls):
-        raise UnsupportedModel("expected the same layers to be called whatever the rows, but the calls differ")
+        raise UnsupportedModel(
+            "expected the same layers to be called whatever the rows, but the calls differ"
+        )
     for call, before, after in zip(base.calls, base.gradients, other.gradients, strict=True):
         pairs = [(b, a) for b, a in zip(before, after, strict=True) if b is not None and a is not None]
         if isinstance(call, LayerCall):

@@ -61,7 +61,9 @@ class _Call:
         axes = _input_axes(module, args, kwargs)
         places = [i for i, value in enumerate(values) if isinstance(value, Tensor)]
         tensors, axes = tuple(values[i] for i in places), [axes[i] for i in places]
-        rows = next((t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None and t.dim() > a), None)
+        rows = next(
+            (t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None and t.dim() > a), None
+        )
         if rows is None or (isinstance(module, nn.RNNBase) and tensors[0].dim() != 3):
             raise UnsupportedModel(f"expected {_name(module)} to be called with batches of rows, got neither")
 
@@ -112,7 +114,9 @@ def _input_axes(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         names = _flat((_ATTENTION_ARGUMENTS[: len(args)], {name: name for name in kwargs}))
         return [_attention_axis(module, name, leaf) for name, leaf in zip(names, leaves, strict=True)]
     rows = next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), None)
-    return [0 if isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == rows else None for leaf in leaves]
+    return [
+        0 if isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == rows else None for leaf in leaves
+    ]
 
 
 _ATTENTION_ARGUMENTS = tuple(inspect.signature(nn.MultiheadAttention.forward).parameters)[1:]

@@ -41,7 +41,9 @@ def _per_channel(normalised: Tensor, gradient: Tensor) -> dict[str, Contribution
     }
 
 
-def _per_element(normalised: Tensor, gradient: Tensor, module: nn.LayerNorm | nn.RMSNorm) -> dict[str, Contribution]:
+def _per_element(
+    normalised: Tensor, gradient: Tensor, module: nn.LayerNorm | nn.RMSNorm
+) -> dict[str, Contribution]:
     """∂γ and ∂β summed over positions: (rows, …, *shape) → (rows, *shape)."""
     rows, shape = gradient.shape[0], tuple(module.normalized_shape)
     positions = (rows, gradient.numel() // max(1, rows * math.prod(shape)), *shape)

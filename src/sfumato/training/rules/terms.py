@@ -177,7 +177,9 @@ class Gram:
         # Units whose slack exceeds the share are summed directly, so S ≤ norm · √(share / κu).
         if positions == 1:
             return Rounding(norm=self._slack() / 2, formed=error)
-        return Rounding(norm=SLACK_SHARE / 2, formed=0.0, product=error * math.sqrt(SLACK_SHARE / self._slack()))
+        return Rounding(
+            norm=SLACK_SHARE / 2, formed=0.0, product=error * math.sqrt(SLACK_SHARE / self._slack())
+        )
 
     def _slack(self) -> float:
         """κu: the depth of the sums behind an entry of the Gram product."""
@@ -252,7 +254,9 @@ def _merge(contribution: Contribution, units: int) -> Contribution:
         return Rows(gradients.unflatten(0, (units, -1)).sum(1))
     if isinstance(contribution, Lookups):
         indices = contribution.indices.reshape(units, -1)
-        return replace(contribution, indices=indices, gradients=gradients.reshape(units, indices.shape[1], -1))
+        return replace(
+            contribution, indices=indices, gradients=gradients.reshape(units, indices.shape[1], -1)
+        )
     return replace(contribution, inputs=_as_positions(contribution.inputs, units),
                    gradients=_as_positions(gradients, units))  # fmt: skip
 
