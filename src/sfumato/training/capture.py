@@ -142,21 +142,22 @@ def run(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any) -> P
         losses = loss_fn(call_model(model, inputs), targets)
     rows = count_rows(inputs)
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
+        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise InvalidInput(
-            f"expected loss_fn to return one loss for each of the {rows} rows, got "
-            f"{tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__}; use reduction='none'"
+            f"expected loss_fn to return one loss for each of the {rows} rows, got {got}; use reduction='none'"
         )
     escaped = tape.escaped(losses, names)
     if escaped:
         raise UnsupportedModel(
-            f"expected every trainable parameter to be used by its own module, but {', '.join(sorted(escaped))} "
-            "is used elsewhere; call the module that owns it, or freeze it with requires_grad_(False)"
+            "expected every trainable parameter to be used by its own module only, but "
+            f"{', '.join(sorted(escaped))} is used elsewhere; call the module that owns it, or freeze it with "
+            "requires_grad_(False)"
         )
     return Pass(losses.detach(), tape.calls, _backward(losses, tape.calls))
 
 
 def _backward(losses: Tensor, calls: Sequence[Call]) -> list[Sequence[Tensor | None]]:
-    targets = [target for call in calls for target in call.targets]
+    targets: Any = [target for call in calls for target in call.targets]
     if not targets or not losses.requires_grad:
         return [[None] * len(call.targets) for call in calls]
     found = iter(torch.autograd.grad(losses.sum(), targets, allow_unused=True))
@@ -195,15 +196,11 @@ def owners(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module,
         if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
             yield prefix, module, rule_for(module)
         else:
-            stack.extend(
-                (f"{prefix}{name}.", child) for name, child in reversed(list(module.named_children()))
-            )
+            stack.extend((f"{prefix}{name}.", child) for name, child in reversed(list(module.named_children())))
 
 
 def _watch(tape: Tape, prefix: str, rule: Rule) -> Any:
-    def hook(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor
-    ) -> Tensor | None:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor | None:
         if not output.requires_grad or tape.expanding:
             return None
         inputs = args[0] if args else kwargs["input"]

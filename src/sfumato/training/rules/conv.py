@@ -45,7 +45,7 @@ class _Axis:
 def _axis(module: nn.Conv2d, inputs: Tensor, gradient: Tensor, dim: int) -> _Axis:
     size, outputs = inputs.shape[dim + 2], gradient.shape[dim + 2]
     kernel, stride, dilation = module.kernel_size[dim], module.stride[dim], module.dilation[dim]
-    left, right = _padding(module, dim)
+    left, _ = _padding(module, dim)
     first, last = 0, kernel - 1
     if module.padding_mode == "zeros":  # taps that only ever see zeros have no gradient
         met = [t for t in range(kernel) if _meets_data(t * dilation - left, stride, outputs, size)]

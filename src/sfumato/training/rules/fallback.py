@@ -71,7 +71,7 @@ class _Call:
             filled = list(values)
             for place, tensor in zip(places, new, strict=True):
                 filled[place] = tensor
-            return pytree.tree_unflatten(filled, tree)  # type: ignore[no-any-return]
+            return pytree.tree_unflatten(filled, tree)
 
         return cls(module, tensors, tuple(axes), rows, rebuild)
 
@@ -114,9 +114,7 @@ def _input_axes(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         names = _flat((_ATTENTION_ARGUMENTS[: len(args)], {name: name for name in kwargs}))
         return [_attention_axis(module, name, leaf) for name, leaf in zip(names, leaves, strict=True)]
     rows = next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), None)
-    return [
-        0 if isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == rows else None for leaf in leaves
-    ]
+    return [0 if isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == rows else None for leaf in leaves]
 
 
 _ATTENTION_ARGUMENTS = tuple(inspect.signature(nn.MultiheadAttention.forward).parameters)[1:]
@@ -145,8 +143,8 @@ def _output_axes(module: nn.Module, outputs: Sequence[Any], rows: int) -> Axes:
     for output in outputs:
         if isinstance(output, Tensor) and (output.dim() == 0 or output.shape[0] != rows):
             raise UnsupportedModel(
-                f"expected every output of {_name(module)} to have the rows first, got shape {tuple(output.shape)} "
-                f"for {rows} rows"
+                f"expected every output of {_name(module)} to have the {rows} rows first, got shape "
+                f"{tuple(output.shape)}"
             )
     return (0,) * len(outputs)
 
