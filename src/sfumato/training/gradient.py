@@ -175,7 +175,7 @@ def _clip_units(
     owner, counts = _tally(units)
     order = torch.argsort(owner, stable=True)
     results, members = [], []
-    for count in counts.unique().tolist():
+    for count in sorted(set(counts.tolist())):
         chosen = order[(counts == count)[owner[order]]]
         part = _take(inputs, chosen), _take(targets, chosen)
         members.append((counts == count).nonzero().flatten())
@@ -327,12 +327,12 @@ def _slices(rows: int, units: Tensor | None, chunk: int) -> list[Any]:
     by_count = torch.argsort(counts, stable=True)
     place = torch.empty_like(by_count)
     place[by_count] = (counts[by_count].cumsum(0) - 1) // chunk
-    return [(place[owner] == part).nonzero().flatten() for part in place.unique().tolist()]
+    return [(place[owner] == part).nonzero().flatten() for part in sorted(set(place.tolist()))]
 
 
 def _tally(units: Tensor) -> tuple[Tensor, Tensor]:
     """Each row's unit, numbered from 0, and each unit's number of rows."""
-    numbered: Any = torch.unique(units, return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
+    numbered: Any = torch.unique(units, return_inverse=True, return_counts=True)
     return numbered[1], numbered[2]
 
 
