@@ -83,6 +83,15 @@ class Reservation:
         """
         return self._ledger._settle(self, event)
 
+    def mark(self, steps: int) -> None:
+        """Note that the first `steps` steps have left a durable output; costs nothing."""
+        self._ledger._mark(self, steps)
+
+    @property
+    def marked(self) -> int:
+        """How many steps are known to have left a durable output."""
+        return self._ledger._marked(self)
+
 
 def part_of(event: DpEvent, whole: DpEvent) -> bool:
     """Whether `event` consists of releases of `whole`, each no more often: it then cannot cost more.

@@ -304,6 +304,21 @@ class Ledger:
             }
             return Charge.from_entry(self._append(body, state, last), unit=self.budget.unit, settled=True)
 
+    def _mark(self, reservation: Reservation, steps: int) -> None:
+        body = {
+            "kind": "mark",
+            "marks": reservation.head.sequence,
+            "steps": _validate.integer("steps", steps),
+        }
+        with self._store.transaction():
+            last = self._last()
+            self._append(body, self._state(last), last)
+
+    def _marked(self, reservation: Reservation) -> int:
+        marks = (entry.body for entry in self.entries() if entry.kind == "mark")
+        own = (body["steps"] for body in marks if body["marks"] == reservation.head.sequence)
+        return max(own, default=0)
+
     def _append(self, body: Mapping[str, Any], state: State, last: Entry) -> Entry:
         stamp = {"time": _now(), "epsilon_spent": state.spent, "state": state.to_json()}
         entry, row = seal({**body, **stamp}, after=last.head)

@@ -36,8 +36,8 @@ def replay(budget: Budget, entries: Iterable[Entry]) -> None:
             _check_sums(state, after, entry, held["price"] if held else {}, entry.body["price"])
         elif entry.kind == "allocate":
             _require(after == state.allocate(entry.body["allocation"], entry.body["epsilon"]), entry)
-        else:
-            _require(entry.sequence == 0 and after == state, entry)
+        else:  # the first entry, or a mark
+            _require(after == state and (entry.kind == "mark" or entry.sequence == 0), entry)
         if entry.kind == "reserve":
             reserved[entry.sequence] = entry.body
         _require(math.isclose(entry.body["epsilon_spent"], after.spent, rel_tol=_SLACK), entry)

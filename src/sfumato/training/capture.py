@@ -142,21 +142,22 @@ def run(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any) -> P
         losses = loss_fn(call_model(model, inputs), targets)
     rows = count_rows(inputs)
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
+        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise InvalidInput(
-            f"expected loss_fn to return one loss for each of the {rows} rows, got "
-            f"{tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__}; use reduction='none'"
+            f"expected loss_fn to return one loss for each of the {rows} rows, got {got}; use reduction='none'"
         )
     escaped = tape.escaped(losses, names)
     if escaped:
         raise UnsupportedModel(
-            f"expected every trainable parameter to be used by its own module, but {', '.join(sorted(escaped))} "
-            "is used elsewhere; call the module that owns it, or freeze it with requires_grad_(False)"
+            "expected every trainable parameter to be used by its own module only, but "
+            f"{', '.join(sorted(escaped))} is used elsewhere; call the module that owns it, or freeze it with "
+            "requires_grad_(False)"
         )
     return Pass(losses.detach(), tape.calls, _backward(losses, tape.calls))
 
 
 def _backward(losses: Tensor, calls: Sequence[Call]) -> list[Sequence[Tensor | None]]:
-    targets = [target for call in calls for target in call.targets]
+    targets: Any = [target for call in calls for target in call.targets]
     if not targets or not losses.requires_grad:
         return [[None] * len(call.targets) for call in calls]
     found = iter(torch.autograd.grad(losses.sum(), targets, allow_unused=True))

@@ -8,7 +8,8 @@ sum weighted by the clipping coefficients. See `rules.terms` for the two ways of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,9 @@ from sfumato.training import probe
 from sfumato.training.capture import LossFunction, Pass, count_rows, run
 from sfumato.training.clipping import Clipping, Flat
 from sfumato.training.probe import Survey
+from sfumato.training.rules.rounding import chunk_errors, rounding
 from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, term
+from sfumato.training.rules.workspace import Workspace
 
 _CHUNK_BYTES = 48 << 20  # what a chunk may hold: it should stay in the cache
 _DIRECT_BYTES = 64 << 20  # gradients formed at a time for units that need them
@@ -42,7 +45,12 @@ class ChunkResult:
     coefficients: Tensor  # (units, layers)
     finite: Tensor  # (units,)
     losses: Tensor  # (rows,)
-    rounding: float
+    norm_error: float
+    sum_error: float
+
+    @property
+    def rounding(self) -> float:
+        return self.norm_error + self.sum_error
 
 
 def clipped_gradient_sum(
@@ -71,19 +79,18 @@ def clipped_gradient_sum(
     [0.9, 1.2]
     """
     clipping = clip_norm if isinstance(clip_norm, Clipping) else Flat(norm=clip_norm)
-    totals = _zeros(model)
     rows = count_rows(inputs)
     if rows == 0:
-        return totals
+        return _zeros(model)
     if chunk is None:
         chunk = chunk_rows(probe.survey(model, loss_fn, inputs, targets))
+    totals: dict[str, Tensor] = {}
     for part in _slices(rows, units, _validate.integer("chunk", chunk, least=1)):
         part_units = None if units is None else units[part]
         result = clip_chunk(
             model, loss_fn, _take(inputs, part), _take(targets, part), clipping, units=part_units
         )
-        for name, value in result.sums.items():
-            totals[name] += value
+        _accumulate(totals, result.sums)
     return totals
 
 
@@ -106,9 +113,10 @@ def clip_chunk(
     """
     rows = count_rows(inputs)
     if rows == 0:
-        layers = len(clipping.layers(list(_zeros(model))))
-        none = torch.zeros(0, layers)
-        return ChunkResult(_zeros(model), none, none, torch.zeros(0, dtype=torch.bool), torch.zeros(0), 0.0)
+        none = torch.zeros(0, len(clipping.layers(_trainable(model))))
+        return ChunkResult(
+            _zeros(model), none, none, torch.zeros(0, dtype=torch.bool), torch.zeros(0), 0.0, 0.0
+        )
     known = probe.survey(model, loss_fn, inputs, targets)
     if known.channels_last and known.convolution_weights < _elements(inputs):
         inputs = probe.channels_last(inputs)
@@ -117,22 +125,42 @@ def clip_chunk(
     return _clip_units(model, loss_fn, inputs, targets, clipping, units)
 
 
+_workspaces: weakref.WeakKeyDictionary[nn.Module, Workspace] = weakref.WeakKeyDictionary()
+
+
 def chunk_rows(known: Survey) -> int:
     """Rows of a chunk: what stays in the cache, but enough to pay for walking over all parameters."""
     budget = max(_CHUNK_BYTES, 16 * known.parameters) // 4
     return min(4096, max(32, budget // known.floats_per_row // 32 * 32))
 
 
-def rounding_bound(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, *, units: int) -> float:
-    """η for chunks of `units` units with rows shaped like the given ones, before any data are seen.
+def rounding_bound(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    inputs: Any,
+    targets: Any,
+    *,
+    units: int,
+    rows_per_unit: int = 1,
+) -> float:
+    """η for chunks of up to `units` units with up to `rows_per_unit` rows shaped like the given ones.
 
-    The computed sum of a chunk differs from the exact sum of its clipped gradients by at most
-    units · e · C, where e = depth · u for sums of formed gradients, and depth · u · √(share/κu) for Gram
-    products, whose S is at most √(share/κu) norms. Two neighbouring chunks differ by the unit and by both
-    errors: η = 2 · units · e. A unit of k rows counts as one row with k times the positions.
+    Depends on shapes alone: the model sees random public rows. A unit's clipped gradient exceeds its bound by
+    at most the error of its norm; the computed sum of a chunk differs from the exact one by at most
+    units · e · C, with e from `rules.rounding`. Two neighbouring chunks differ by the unit and by both
+    errors: η = norm error + 2 · units · e.
     """
-    rows = probe.random_rows(inputs, units), probe.random_rows(targets, units)
-    return clip_chunk(model, loss_fn, *rows, Flat(norm=1.0)).rounding
+    probe.survey(model, loss_fn, inputs, targets)
+    rows = 2
+    data = probe.random_rows(inputs, rows), probe.random_rows(targets, rows)
+    uses = _uses(model, run(model, loss_fn, *data)).values()
+    parts = [rounding(use, rows, units=units, rows_per_unit=rows_per_unit) for use in uses]
+    return sum(chunk_errors(parts, units)) + _strata_error(units, rows_per_unit)
+
+
+def _strata_error(units: int, strata: int) -> float:
+    """Of adding the sums of units with one row, two rows, …"""
+    return 0.0 if strata == 1 else 2 * units * strata * 2.0**-24
 
 
 def _clip_units(
@@ -144,10 +172,10 @@ def _clip_units(
         raise InvalidInput(
             f"expected units to hold one whole number for each of the {rows} rows, got {units!r}"
         )
-    _, owner, counts = torch.unique(units, return_inverse=True, return_counts=True)
+    owner, counts = _tally(units)
     order = torch.argsort(owner, stable=True)
     results, members = [], []
-    for count in counts.unique().tolist():
+    for count in sorted(set(counts.tolist())):
         chosen = order[(counts == count)[owner[order]]]
         part = _take(inputs, chosen), _take(targets, chosen)
         members.append((counts == count).nonzero().flatten())
@@ -156,19 +184,17 @@ def _clip_units(
 
 
 def _joined(results: Sequence[tuple[Tensor, ChunkResult]], members: Tensor) -> ChunkResult:
-    parts = [result for _, result in results]
+    rows, parts = [chosen for chosen, _ in results], [result for _, result in results]
     back = torch.argsort(members)
     sums = {name: torch.stack([part.sums[name] for part in parts]).sum(0) for name in parts[0].sums}
-    units = len(members)
     return ChunkResult(
         sums=sums,
         norms=torch.cat([part.norms for part in parts])[back],
         coefficients=torch.cat([part.coefficients for part in parts])[back],
         finite=torch.cat([part.finite for part in parts])[back],
-        losses=torch.cat([part.losses for part in parts])[
-            torch.argsort(torch.cat([rows for rows, _ in results]))
-        ],
-        rounding=sum(part.rounding for part in parts) + 2 * units * len(parts) * 2.0**-24,
+        losses=torch.cat([part.losses for part in parts])[torch.argsort(torch.cat(rows))],
+        norm_error=max(part.norm_error for part in parts),
+        sum_error=sum(part.sum_error for part in parts) + _strata_error(len(members), len(parts)),
     )
 
 
@@ -176,27 +202,37 @@ def _clip_rows(
     model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, clipping: Clipping, units: int
 ) -> ChunkResult:
     """Rows ordered by unit, equally many for each."""
-    sums = _zeros(model)
     passed = run(model, loss_fn, inputs, targets)
-    terms = _terms(model, passed, units)
-    layers = clipping.layers(list(sums))
-    squares, doubtful = _squared_norms(terms, layers, clipping.floors(len(layers)), passed.losses, units)
-    norms = squares.sqrt()
-    finite = norms.isfinite().all(1)
-    coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
-    weights = {name: coefficients[:, layer] for layer, names in enumerate(layers) for name in names}
-    ordinary = finite & ~doubtful
-    if not bool(ordinary.all()):
-        direct = (doubtful & finite).nonzero().flatten()
-        sums.update(_direct_sums(terms, weights, direct))
-        terms = {name: part.without(~ordinary) for name, part in terms.items()}
-    for name, part in terms.items():
-        sums[name] = part.weighted_sum(weights[name]) + (sums[name] if bool(doubtful.any()) else 0.0)
-    return ChunkResult(sums, norms, coefficients, finite, passed.losses, _rounding(terms, units))
+    layers = clipping.layers(_trainable(model))
+    with _workspaces.setdefault(model, Workspace()).lend():
+        uses = _uses(model, passed)
+        terms = {name: term(contributions, units) for name, contributions in uses.items()}
+        squares, doubtful = _squared_norms(terms, layers, clipping.floors(len(layers)), units)
+        norms = squares.sqrt()
+        finite = norms.isfinite().all(1)
+        coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
+        weights = {name: coefficients[:, layer] for layer, names in enumerate(layers) for name in names}
+        sums = _weighted_sums(terms, weights, finite, doubtful)
+    rows = len(passed.losses)
+    parts = [rounding(use, rows, units=units, rows_per_unit=rows // units) for use in uses.values()]
+    sums = {name: sums[name] if name in sums else _zero(model, name) for name in weights}
+    return ChunkResult(sums, norms, coefficients, finite, passed.losses, *chunk_errors(parts, units))
 
 
-def _terms(model: nn.Module, passed: Pass, units: int) -> dict[str, Term]:
-    """One term for each parameter that was used, all its uses together, under its first name."""
+def _weighted_sums(
+    terms: Mapping[str, Term], weights: Mapping[str, Tensor], finite: Tensor, doubtful: Tensor
+) -> dict[str, Tensor]:
+    """Σ cᵢgᵢ; units that are not finite take no part, doubtful ones do with their formed gradients."""
+    special = doubtful | ~finite
+    if not bool(special.any()):
+        return {name: part.weighted_sum(weights[name]) for name, part in terms.items()}
+    sums = {name: part.without(special).weighted_sum(weights[name]) for name, part in terms.items()}
+    _accumulate(sums, _direct_sums(terms, weights, doubtful & finite))
+    return sums
+
+
+def _uses(model: nn.Module, passed: Pass) -> dict[str, list[Contribution]]:
+    """What the rows add to each parameter that was used, under its first name, for all its uses."""
     first = {id(parameter): name for name, parameter in model.named_parameters()}
     names = {name: first[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
     rows = len(passed.losses)
@@ -204,28 +240,25 @@ def _terms(model: nn.Module, passed: Pass, units: int) -> dict[str, Term]:
     for call, gradients in zip(passed.calls, passed.gradients, strict=True):
         for name, contribution in call.contributions(gradients, rows).items():
             uses.setdefault(names[name], []).append(contribution)
-    return {name: term(contributions, units) for name, contributions in uses.items()}
+    return uses
 
 
 def _squared_norms(
-    terms: Mapping[str, Term],
-    layers: Sequence[Sequence[str]],
-    floors: Sequence[float],
-    losses: Tensor,
-    units: int,
+    terms: Mapping[str, Term], layers: Sequence[Sequence[str]], floors: Sequence[float], units: int
 ) -> tuple[Tensor, Tensor]:
-    """Upper bounds (units, layers), and which units need their gradient formed."""
-    squares, slacks = losses.new_zeros(units, len(layers)), losses.new_zeros(units, len(layers))
-    for layer, names in enumerate(layers):
-        for name in names:
-            if name in terms:
-                square, slack = terms[name].squared_norms()
-                squares[:, layer] += square
-                slacks[:, layer] += slack
+    """Squared norms (units, layers), and which units needed their gradient formed."""
+    pairs = {name: part.squared_norms() for name, part in terms.items()}
+    like = next(iter(pairs.values()))[0] if pairs else torch.zeros(units)
+    squares, slacks = (
+        torch.stack(
+            [sum((pairs[n][i] for n in names if n in pairs), torch.zeros_like(like)) for names in layers], 1
+        )
+        for i in range(2)
+    )
     floor = squares.new_tensor(floors).square()
     sure = (slacks <= SLACK_SHARE * torch.maximum(squares, floor)) & squares.isfinite()
     doubtful = ~sure.all(1)
-    for some in _portions(terms, doubtful.nonzero().flatten()):
+    for some in _portions(terms, doubtful):
         squares[some] = _exact_squares(terms, layers, some).to(squares)
     return squares, doubtful
 
@@ -251,43 +284,56 @@ def _direct_sums(terms: Mapping[str, Term], weights: Mapping[str, Tensor], units
     return {name: value.to(weights[name].dtype) for name, value in sums.items()}
 
 
-def _portions(terms: Mapping[str, Term], units: Tensor) -> Iterator[Tensor]:
+def _portions(terms: Mapping[str, Term], chosen: Tensor) -> Sequence[Tensor]:
+    """Indices of the chosen units, in portions whose gradients fit into memory together."""
+    units = chosen.nonzero().flatten()
     if not len(units):
-        return iter(())
+        return ()
     size = sum(part.gradient(units[:1]).numel() for part in terms.values())
-    return iter(units.split(max(1, _DIRECT_BYTES // (4 * max(1, size)))))
+    return torch.split(units, max(1, _DIRECT_BYTES // (4 * size)))
 
 
-def _rounding(terms: Mapping[str, Term], units: int) -> float:
-    """η, see `rounding_bound`; the factor covers second-order terms."""
-    bounds = [part.rounding() for part in terms.values()]
-    if not bounds:
-        return 0.0
-    error = max(bound.formed for bound in bounds) + max(bound.product for bound in bounds)
-    return 1.02 * (max(bound.norm for bound in bounds) + 2 * units * error)
-
-
-def _zeros(model: nn.Module) -> dict[str, Tensor]:
-    """Zeros for every trainable parameter, which must be float32 or float64."""
+def _trainable(model: nn.Module) -> list[str]:
+    """Names of the trainable parameters, which must be float32 or float64."""
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     for name, parameter in trainable.items():
         if parameter.dtype not in (torch.float32, torch.float64):
             raise UnsupportedModel(
-                f"expected float32 parameters, got {name} of {parameter.dtype}; norms need more digits: model.float()"
+                f"expected float32 parameters, got {name} of {parameter.dtype}; norms need more digits: "
+                "call model.float()"
             )
-    return {name: torch.zeros_like(parameter, requires_grad=False) for name, parameter in trainable.items()}
+    return list(trainable)
+
+
+def _zeros(model: nn.Module) -> dict[str, Tensor]:
+    return {name: _zero(model, name) for name in _trainable(model)}
+
+
+def _zero(model: nn.Module, name: str) -> Tensor:
+    return torch.zeros_like(model.get_parameter(name), requires_grad=False)
+
+
+def _accumulate(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
+    for name, value in more.items():
+        totals[name] = totals[name].add_(value) if name in totals else value
 
 
 def _slices(rows: int, units: Tensor | None, chunk: int) -> list[Any]:
     """Parts of at most `chunk` rows (a unit's rows stay together), about equally large."""
     if units is None:
-        bounds = torch.linspace(0, rows, math.ceil(rows / chunk) + 1).round().long().tolist()
-        return [slice(start, end) for start, end in zip(bounds, bounds[1:], strict=False)]
-    _, owner, counts = torch.unique(units, return_inverse=True, return_counts=True)
+        parts = math.ceil(rows / chunk)
+        return [slice(rows * part // parts, rows * (part + 1) // parts) for part in range(parts)]
+    owner, counts = _tally(units)
     by_count = torch.argsort(counts, stable=True)
     place = torch.empty_like(by_count)
     place[by_count] = (counts[by_count].cumsum(0) - 1) // chunk
-    return [(place[owner] == part).nonzero().flatten() for part in place.unique().tolist()]
+    return [(place[owner] == part).nonzero().flatten() for part in sorted(set(place.tolist()))]
+
+
+def _tally(units: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's unit, numbered from 0, and each unit's number of rows."""
+    numbered: Any = torch.unique(units, return_inverse=True, return_counts=True)
+    return numbered[1], numbered[2]
 
 
 def _take(data: Any, part: Any) -> Any:

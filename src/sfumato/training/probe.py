@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import public_torch_generator
-from sfumato.training.capture import LayerCall, LossFunction, Pass, owners, run
+from sfumato.training.capture import LayerCall, LossFunction, Pass, run
 
 _ROWS = 3
 _TOLERANCE = 1e-6  # relative to the largest value: rounding, far below any real mixing
@@ -72,8 +72,8 @@ def refuse_batch_statistics(model: nn.Module) -> None:
         frozen = not module.training and not any(p.requires_grad for p in module.parameters(recurse=False))
         if isinstance(module, _BatchNorm) and not (frozen and module.track_running_stats):
             raise UnsupportedModel(
-                f"expected no batch statistics, got {type(module).__name__} at {name!r}, which mixes examples; "
-                "replace it: sfumato.models.replace_batchnorm(model) puts GroupNorm in its place"
+                f"expected no batch statistics, got {type(module).__name__} at {name!r}, which mixes "
+                "examples; sfumato.models.replace_batchnorm(model) puts GroupNorm in its place"
             )
         if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
             raise UnsupportedModel(
@@ -101,7 +101,7 @@ def _look(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any) ->
             changed = _with_row(rows, row, _random_rows(inputs, _ROWS, generator))
             _compare(base, _attempt(model, loss_fn, changed, labels, rewind), row)
         suits = _runs_channels_last(model, loss_fn, rows, labels, base, rewind)
-    weights = [m.weight.numel() for _, m, rule in owners(model) if rule and hasattr(m, "kernel_size")]
+    weights = [m.weight.numel() for m in model.modules() if isinstance(m, nn.Conv2d)]
     return Survey(
         channels_last=suits,
         floats_per_row=_floats_per_row(base),
@@ -120,7 +120,7 @@ def _attempt(
         raise
     except Exception as error:
         raise UnsupportedModel(
-            f"expected the model and loss_fn to run on {_ROWS} random rows, got {type(error).__name__}: {error}"
+            f"expected model and loss_fn to run on {_ROWS} random rows, got {type(error).__name__}: {error}"
         ) from error
 
 
@@ -139,17 +139,17 @@ def _compare(base: Pass, other: Pass, row: int) -> None:
 def _same_elsewhere(before: Tensor, after: Tensor, row: int, where: str) -> None:
     if before.shape != after.shape or before.dim() == 0 or before.shape[0] % _ROWS:
         raise UnsupportedModel(
-            f"expected {where} to keep rows in its first dimension, got shape {tuple(before.shape)} for {_ROWS} "
-            "rows; keep rows first (batch_first=True), and expand what rows share: "
+            f"expected {where} to keep rows in its first dimension, got shape {tuple(before.shape)} for "
+            f"{_ROWS} rows; keep rows first (batch_first=True), and expand what rows share: "
             "positions.expand(len(inputs), -1)"
         )
     others = [other for other in range(_ROWS) if other != row]
-    b, a = (t.detach().unflatten(0, (_ROWS, -1))[others] for t in (before, after))
+    b, a = (t.detach().reshape(_ROWS, -1)[others] for t in (before, after))
     scale = float(torch.nan_to_num(b).abs().amax()) if b.numel() else 0.0
     if not torch.allclose(b, a, rtol=0.0, atol=_TOLERANCE * scale, equal_nan=True):
         raise UnsupportedModel(
-            f"expected rows to be independent, but changing row {row} changed {where} of other rows; remove what "
-            "mixes examples (batch statistics, sorting, a first dimension that is not the rows)"
+            f"expected rows to be independent, but changing row {row} changed {where} of other rows; remove "
+            "what mixes examples (batch statistics, sorting, a first dimension that is not the rows)"
         )
 
 
@@ -216,8 +216,8 @@ def _buffers_kept(model: nn.Module) -> Iterator[None]:
         written = [n for n, b in model.named_buffers() if n not in before or not torch.equal(b, before[n])]
         if written:
             raise UnsupportedModel(
-                f"expected the forward pass to write no buffer, but it wrote {', '.join(written)}; what it keeps "
-                "of the examples is not private: remove it, or switch the module to eval()"
+                f"expected the forward pass to write no buffer, but it wrote {', '.join(written)}; what it "
+                "keeps of the examples is not private: remove it, or switch the module to eval()"
             )
     finally:
         with torch.no_grad():

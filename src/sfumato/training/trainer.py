@@ -16,14 +16,13 @@ from sfumato.ledger import Certificate, Charge, Ledger, Reservation
 from sfumato.mechanisms import Gaussian, GridGaussian
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.training.averaging import WeightAverage
-from sfumato.training.batches import Batch, LossFunction, Rows, TrainingData, Views
-from sfumato.training.clipping import Flat
+from sfumato.training.batches import Batch, LossFunction, TrainingData, Views
 from sfumato.training.distributed import ALONE, Peers
-from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk
+from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk, rounding_bound
 from sfumato.training.noise import NoisySum
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
-from sfumato.training.probe import random_rows, survey
+from sfumato.training.probe import survey
 from sfumato.training.sampling import poisson_sample, shuffled_samples
 
 
@@ -165,7 +164,14 @@ class PrivateTrainer:
         self._chunks = max(1, round(batch * rows_a_unit / rows))
         # Ten standard deviations above what is expected; a larger chunk means a wrong declaration.
         self._largest_chunk = int(batch / self._chunks + 10 * (batch / self._chunks) ** 0.5 + 16)
-        self._float_error = _largest_rounding(self.model, loss_fn, example, self._largest_chunk, rows_a_unit)
+        self._float_error = rounding_bound(
+            self.model,
+            loss_fn,
+            example.inputs,
+            example.targets,
+            units=self._largest_chunk,
+            rows_per_unit=rows_a_unit,
+        )
         self.eta = self._mechanism().eta
 
     def _reserve(self) -> None:
@@ -242,15 +248,6 @@ class PrivateTrainer:
         )
         fraction = noisy / self.plan.expected_batch + 0.5
         self.clip_norm *= float(torch.exp(torch.tensor(-choice.rate * (fraction - choice.quantile))))
-
-
-def _largest_rounding(model: nn.Module, loss_fn: LossFunction, like: Rows, units: int, rows: int) -> float:
-    """η of the largest chunk there may be, found on public random rows: it depends on shapes alone."""
-    inputs, targets = (random_rows(column, units * rows) for column in (like.inputs, like.targets))
-    owner = torch.arange(units).repeat_interleave(rows) if rows > 1 else None
-    whole = clip_chunk(model, loss_fn, inputs, targets, Flat(norm=1.0), units=owner).rounding
-    # Units with fewer rows are summed apart, in at most `rows` groups whose sums are added in float32.
-    return whole + (2 * units * rows * 2.0**-24 if rows > 1 else 0.0)
 
 
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:

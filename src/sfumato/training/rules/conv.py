@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sfumato.training.rules import workspace
 from sfumato.training.rules.registry import register
 from sfumato.training.rules.terms import Contribution, Factors, Fold, Rows
 
@@ -44,7 +45,7 @@ class _Axis:
 def _axis(module: nn.Conv2d, inputs: Tensor, gradient: Tensor, dim: int) -> _Axis:
     size, outputs = inputs.shape[dim + 2], gradient.shape[dim + 2]
     kernel, stride, dilation = module.kernel_size[dim], module.stride[dim], module.dilation[dim]
-    left, right = _padding(module, dim)
+    left, _ = _padding(module, dim)
     first, last = 0, kernel - 1
     if module.padding_mode == "zeros":  # taps that only ever see zeros have no gradient
         met = [t for t in range(kernel) if _meets_data(t * dilation - left, stride, outputs, size)]
@@ -97,6 +98,8 @@ def _patches(padded: Tensor, axes: list[_Axis], groups: int) -> Tensor:
             1,
         ),
     )
-    return windows.reshape(
-        rows, groups, math.prod(a.outputs for a in axes), math.prod(a.taps for a in axes) * channels
-    )
+    shape = (rows, groups, math.prod(a.outputs for a in axes), math.prod(a.taps for a in axes) * channels)
+    if all(a.taps == a.stride == 1 for a in axes) and groups == 1:
+        return windows.view(shape)
+    copy = workspace.empty(windows.shape, padded)
+    return copy.copy_(windows).view(shape)

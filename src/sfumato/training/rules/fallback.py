@@ -71,7 +71,7 @@ class _Call:
             filled = list(values)
             for place, tensor in zip(places, new, strict=True):
                 filled[place] = tensor
-            return pytree.tree_unflatten(filled, tree)  # type: ignore[no-any-return]
+            return pytree.tree_unflatten(filled, tree)
 
         return cls(module, tensors, tuple(axes), rows, rebuild)
 
@@ -143,8 +143,8 @@ def _output_axes(module: nn.Module, outputs: Sequence[Any], rows: int) -> Axes:
     for output in outputs:
         if isinstance(output, Tensor) and (output.dim() == 0 or output.shape[0] != rows):
             raise UnsupportedModel(
-                f"expected every output of {_name(module)} to have the rows first, got shape {tuple(output.shape)} "
-                f"for {rows} rows"
+                f"expected every output of {_name(module)} to have the {rows} rows first, got shape "
+                f"{tuple(output.shape)}"
             )
     return (0,) * len(outputs)
 

@@ -14,13 +14,14 @@ coefficients, and bounds of what rounding does to both.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
+
+from sfumato.training.rules import workspace
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -31,8 +32,8 @@ _ELEMENT_COST = 12
 SLACK_SHARE = 2.0**-8
 # Squares below this are counted as this: float32 loses them to underflow.
 _TINY = 2.0**-100
-_ROWS_PER_SUM = 32  # units summed in one go; sums of such sums keep rounding errors short
-_DEPTH_PER_PRODUCT = 256  # (unit, position) pairs summed in one matrix product
+UNITS_PER_SUM = 32  # units summed in one go; sums of such sums keep rounding errors short
+PAIRS_PER_PRODUCT = 128  # (unit, position) pairs summed in one matrix product
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,10 @@ class Fold:
         if self.kernel == self.shape[2:]:
             return taps
         whole = matrices.new_zeros(*lead, *self.shape)
-        inside = tuple(slice(o, o + k) for o, k in zip(self.offset, self.kernel, strict=True))
-        whole[(..., *inside)] = taps
+        inside = whole
+        for dim, (offset, taps_met) in enumerate(zip(self.offset, self.kernel, strict=True), len(lead) + 2):
+            inside = inside.narrow(dim, offset, taps_met)
+        inside.copy_(taps)
         return whole
 
 
@@ -91,19 +94,6 @@ Contribution: TypeAlias = Factors | Rows | Lookups
 
 
 @dataclass(frozen=True)
-class Rounding:
-    """Relative error bounds of a term's float32 arithmetic.
-
-    `norm`: of the norms; `formed`: of a sum, in multiples of Σ cᵢ‖gᵢ‖; `product`: of a Gram term's sum, in the
-    same multiples, where S is as large as the slack lets it be.
-    """
-
-    norm: float
-    formed: float
-    product: float = 0.0
-
-
-@dataclass(frozen=True)
 class Materialised:
     """The gradient of every unit."""
 
@@ -111,7 +101,7 @@ class Materialised:
     fold: Callable[[Tensor], Tensor] | None = None
 
     def squared_norms(self) -> tuple[Tensor, Tensor]:
-        norms = self.gradients.unsqueeze(-1)
+        norms = self.gradients if self.gradients.dim() > 1 else self.gradients.abs()
         while norms.dim() > 1:  # one dimension at a time: sums stay short
             norms = torch.linalg.vector_norm(norms, dim=-1)
         return norms.square(), torch.zeros_like(norms)
@@ -126,12 +116,6 @@ class Materialised:
 
     def without(self, units: Tensor) -> Materialised:
         return replace(self, gradients=_zeroed(self.gradients, units))
-
-    def rounding(self) -> Rounding:
-        units, *shape = self.gradients.shape
-        depth = min(units, _ROWS_PER_SUM) + math.ceil(units / _ROWS_PER_SUM) + 2
-        unit = _unit(self.gradients)
-        return Rounding(norm=(sum(shape) + 4) * unit / 2, formed=depth * unit)
 
 
 @dataclass(frozen=True)
@@ -152,13 +136,14 @@ class Gram:
             right = self.gradients @ self.gradients.transpose(2, 3)
             norms = (left * right).sum(3).sum((1, 2)).clamp_min(0.0)
             spread = (_lengths(left, self.inputs) * _lengths(right, self.gradients)).sum(2).square().sum(1)
-        return norms, self._slack() * spread
+        _, groups, positions, width = self.inputs.shape
+        slack = slack_factor(groups, positions, width, self.gradients.shape[3], _unit(norms))
+        return norms, slack * spread
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        units, groups, positions, _ = self.inputs.shape
-        per_product = max(1, _DEPTH_PER_PRODUCT // positions)
+        per_product = max(1, PAIRS_PER_PRODUCT // self.inputs.shape[2])
         scaled = self.gradients * weights[:, None, None, None]
-        parts = zip(scaled.split(per_product), self.inputs.split(per_product), strict=True)
+        parts = zip(torch.split(scaled, per_product), torch.split(self.inputs, per_product), strict=True)
         return self.fold(_total([_product(gradients, inputs) for gradients, inputs in parts]))
 
     def gradient(self, units: Tensor) -> Tensor:
@@ -166,23 +151,6 @@ class Gram:
 
     def without(self, units: Tensor) -> Gram:
         return replace(self, inputs=_zeroed(self.inputs, units), gradients=_zeroed(self.gradients, units))
-
-    def rounding(self) -> Rounding:
-        units, _, positions, _ = self.inputs.shape
-        per_product = max(1, _DEPTH_PER_PRODUCT // positions)
-        depth = min(units, per_product) * positions + math.ceil(units / per_product) + 2
-        error = depth * _unit(self.inputs)
-        # Units whose slack exceeds the share are summed directly, so S ≤ norm · √(share / κu).
-        if positions == 1:
-            return Rounding(norm=self._slack() / 2, formed=error)
-        return Rounding(
-            norm=SLACK_SHARE / 2, formed=0.0, product=error * math.sqrt(SLACK_SHARE / self._slack())
-        )
-
-    def _slack(self) -> float:
-        """κu: the depth of the sums behind an entry of the Gram product."""
-        _, groups, positions, inputs = self.inputs.shape
-        return (inputs + self.gradients.shape[3] + 2 * positions + groups + 8) * _unit(self.inputs)
 
 
 @dataclass(frozen=True)
@@ -215,11 +183,6 @@ class Sparse:
     def without(self, units: Tensor) -> Sparse:
         return replace(self, values=_zeroed(self.values, units[self.unit]))
 
-    def rounding(self) -> Rounding:
-        touched, width = self.values.shape
-        unit = _unit(self.values)
-        return Rounding(norm=(width + touched + 4) * unit / 2, formed=(self.units + 2) * unit)
-
 
 Term: TypeAlias = Materialised | Gram | Sparse
 
@@ -249,27 +212,45 @@ def _merge(contribution: Contribution, units: int) -> Contribution:
     if gradients.shape[0] == units:
         return contribution
     if isinstance(contribution, Rows):
-        return Rows(gradients.unflatten(0, (units, -1)).sum(1))
+        return Rows(gradients.reshape(units, -1, *gradients.shape[1:]).sum(1))
     if isinstance(contribution, Lookups):
         indices = contribution.indices.reshape(units, -1)
         return replace(contribution, indices=indices, gradients=gradients.reshape(units, indices.shape[1], -1))
-    return replace(contribution, inputs=_as_positions(contribution.inputs, units),
-                   gradients=_as_positions(gradients, units))  # fmt: skip
+    inputs = _as_positions(contribution.inputs, units)
+    return replace(contribution, inputs=inputs, gradients=_as_positions(gradients, units))
 
 
 def _as_positions(factor: Tensor, units: int) -> Tensor:
     """(units · k, groups, positions, width) → (units, groups, k · positions, width)."""
-    return factor.unflatten(0, (units, -1)).transpose(1, 2).flatten(2, 3)
+    return factor.reshape(units, -1, *factor.shape[1:]).transpose(1, 2).flatten(2, 3)
 
 
 def _factored(uses: Sequence[Factors]) -> Materialised | Gram:
     fold = uses[0].fold
     inputs = _joined([use.inputs for use in uses])
     gradients = _joined([use.gradients for use in uses])
-    positions, width, height = inputs.shape[2], inputs.shape[3], gradients.shape[3]
-    if positions > 1 and width * height * _ELEMENT_COST < positions**2 * (width + height):
-        return Materialised(gradients.transpose(2, 3) @ inputs, fold)
-    return Gram(inputs, gradients, fold)
+    if prefers_gram(inputs.shape[2], inputs.shape[3], gradients.shape[3]):
+        return Gram(inputs, gradients, fold)
+    return Materialised(_formed(inputs, gradients), fold)
+
+
+def prefers_gram(positions: int, width: int, height: int) -> bool:
+    """Whether two Gram matrices are cheaper than writing and twice reading the gradient."""
+    return positions == 1 or positions**2 * (width + height) <= _ELEMENT_COST * width * height
+
+
+def slack_factor(groups: int, positions: int, width: int, height: int, unit: float) -> float:
+    """κu: the number of roundings behind a Gram norm, times the unit roundoff."""
+    return (width + height + 2 * positions + groups + 8) * unit
+
+
+def _formed(inputs: Tensor, gradients: Tensor) -> Tensor:
+    """Σₚ gₚ aₚᵀ: (units, groups, outputs, inputs)."""
+    units, groups, _, width = inputs.shape
+    height = gradients.shape[3]
+    out = workspace.empty((units * groups, height, width), inputs)
+    torch.bmm(gradients.flatten(0, 1).transpose(1, 2), inputs.flatten(0, 1), out=out)
+    return out.view(units, groups, height, width)
 
 
 def _sparse(lookups: Lookups, units: int) -> Sparse:
@@ -305,12 +286,15 @@ def _lengths(gram: Tensor, factor: Tensor) -> Tensor:
 
 
 def _sum_rows(weights: Tensor, rows: Tensor) -> Tensor:
-    parts = zip(weights.split(_ROWS_PER_SUM), rows.split(_ROWS_PER_SUM), strict=True)
+    parts = zip(torch.split(weights, UNITS_PER_SUM), torch.split(rows, UNITS_PER_SUM), strict=True)
     return _total([w @ r for w, r in parts])
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.stack(list(parts)).sum(0)
+    total = parts[0]
+    for part in parts[1:]:
+        total += part  # not inside the products: sums of sums keep rounding errors short
+    return total
 
 
 def _product(gradients: Tensor, inputs: Tensor) -> Tensor:

@@ -1,0 +1,95 @@
+"""What float32 does to norms and sums, from shapes alone.
+
+Every bound grows with the number of units and of rows a unit has, so that a bound for the declared maximum
+holds for every chunk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import torch
+
+from sfumato.training.rules.terms import (
+    PAIRS_PER_PRODUCT,
+    SLACK_SHARE,
+    UNITS_PER_SUM,
+    Contribution,
+    Factors,
+    Lookups,
+    prefers_gram,
+    slack_factor,
+)
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Relative error bounds of one parameter's term.
+
+    `norm` is the error of a norm. The error of a weighted sum Σ cᵢgᵢ is at most `formed` + `product` times
+    Σ cᵢ‖gᵢ‖: `formed` for sums of formed gradients, `product` for Gram terms, where S = Σₚ ‖aₚ‖‖gₚ‖ may
+    exceed the norm by √(share/κu) before the gradient is formed instead.
+    """
+
+    norm: float
+    formed: float
+    product: float = 0.0
+
+
+def rounding(contributions: Sequence[Contribution], rows: int, *, units: int, rows_per_unit: int) -> Rounding:
+    """The bounds of `term(contributions, …)` for up to `units` units of up to `rows_per_unit` rows."""
+    first = contributions[0]
+    factors = [c for c in contributions if isinstance(c, Factors) and isinstance(first, Factors)]
+    if len(factors) == len(contributions) and all(c.fold == factors[0].fold for c in factors):
+        return _of_factors(factors, rows, units, rows_per_unit)
+    parts = [_of(contribution, rows, units, rows_per_unit) for contribution in contributions]
+    return Rounding(*(max(values) for values in zip(*map(astuple, parts), strict=True)))
+
+
+def chunk_errors(parts: Sequence[Rounding], units: int) -> tuple[float, float]:
+    """Error of the norms, and of the difference between the sums of two neighbouring chunks."""
+    if not parts:
+        return 0.0, 0.0
+    error = max(part.formed for part in parts) + max(part.product for part in parts)
+    return 1.02 * max(part.norm for part in parts), 1.02 * 2 * units * error  # 1.02: second-order terms
+
+
+def _of(contribution: Contribution, rows: int, units: int, rows_per_unit: int) -> Rounding:
+    if isinstance(contribution, Factors):
+        return _of_factors([contribution], rows, units, rows_per_unit)
+    unit = torch.finfo(contribution.gradients.dtype).eps / 2
+    if isinstance(contribution, Lookups):
+        lookups = contribution.indices.numel() // rows * rows_per_unit
+        width = contribution.gradients.shape[-1]
+        return Rounding(norm=(width + lookups + 4) * unit / 2, formed=(units + 2) * unit)
+    shape = contribution.gradients.shape[1:]
+    return Rounding(norm=(sum(shape) + 4) * unit / 2, formed=_formed_depth(units) * unit)
+
+
+def _of_factors(uses: Sequence[Factors], rows: int, units: int, rows_per_unit: int) -> Rounding:
+    _, groups, _, width = uses[0].inputs.shape
+    height, unit = uses[0].gradients.shape[3], torch.finfo(uses[0].gradients.dtype).eps / 2
+    positions = sum(use.inputs.shape[2] * use.inputs.shape[0] // rows for use in uses)  # of one row
+    choices = [k * positions for k in range(1, rows_per_unit + 1)]
+    gram = [p for p in choices if prefers_gram(p, width, height)]
+    slack = slack_factor(groups, 1, width, height, unit)
+    norm, formed, product = (groups + width + height + 8) * unit / 2, _formed_depth(units) * unit, 0.0
+    if 1 in gram:
+        norm, formed = max(norm, slack / 2), max(formed, _product_depth(units, 1) * unit)
+    if max(gram, default=1) > 1:
+        norm = SLACK_SHARE / 2
+        product = _product_depth(units, max(gram)) * unit * math.sqrt(SLACK_SHARE / slack)
+    return Rounding(norm, formed, product)
+
+
+def _formed_depth(units: int) -> int:
+    """Roundings behind an element of a sum of formed gradients."""
+    return min(units, UNITS_PER_SUM) + math.ceil(units / UNITS_PER_SUM) + 2
+
+
+def _product_depth(units: int, positions: int) -> int:
+    """Roundings behind an element of a Gram term's sum."""
+    products = math.ceil(units / max(1, PAIRS_PER_PRODUCT // positions))
+    return min(units * positions, max(PAIRS_PER_PRODUCT, positions)) + products + 2
