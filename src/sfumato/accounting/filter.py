@@ -118,14 +118,16 @@ def _divergences(event: DpEvent, orders: tuple[float, ...], relation: Relation) 
 def _orders(budget: Budget) -> tuple[float, ...]:
     """Orders around the one that suits Gaussian spending of the whole budget; none for δ = 0.
 
-    With ρ = cα the conversion ε ≈ cα + ln(1/δ)/(α−1) is least near α − 1 = 2·ln(1/δ)/ε.
+    With ρ = cα the conversion ε ≈ cα + ln(1/δ)/(α−1) is least near α − 1 = 2·ln(1/δ)/ε. Whole orders are used
+    where that makes little difference: the sampled Gaussian has a closed form there, and only a series between.
     """
     if budget.delta == 0:
         return ()
     if budget.epsilon <= 0:
         raise NotPrivate(f"no filter for epsilon={budget.epsilon}")
     best = 2 * math.log(1 / budget.delta) / budget.epsilon
-    return tuple(1 + best * factor for factor in (0.5, 1.0, 2.0))
+    ideal = (1 + best * factor for factor in (0.5, 1.0, 2.0))
+    return tuple(sorted({float(round(order)) if order >= 2.5 else order for order in ideal}))
 
 
 def _without_failure(event: DpEvent) -> DpEvent:

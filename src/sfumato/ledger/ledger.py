@@ -293,7 +293,7 @@ class Ledger:
             held = {name: Tally.from_json(tally) for name, tally in reserved["price"].items()}
             if not all(prices[name] <= held[name] for name in held):
                 counted, prices = charge.counted, held  # a conversion may round up; never above the reserved
-            state = before if prices == held else before.lower(held, counted, charge.allocation)
+            state = before if counted == charge.counted else before.lower(held, counted, charge.allocation)
             body = {
                 **{key: reserved[key] for key in ("purpose", "allocation", "private", "relation")},
                 "kind": "settle",

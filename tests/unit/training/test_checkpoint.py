@@ -1,0 +1,161 @@
+import io
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sfumato.accounting import Budget
+from sfumato.errors import DataCorrupted, LedgerError, Refused
+from sfumato.ledger import Ledger
+from sfumato.training import PrivateTrainer, TrainingPlan, resume, save_checkpoint, train
+
+PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=6, noise_multiplier=1.0, average_decay=0.5)
+
+
+def loss_fn(outputs, targets):
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def rows():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(20, 5, generator=generator), torch.randint(0, 3, (20,), generator=generator)
+
+
+def make_trainer(ledger=None, plan=PLAN):
+    model = nn.Linear(5, 3)
+    return PrivateTrainer(model, torch.optim.Adam(model.parameters(), lr=0.1), plan, ledger=ledger)
+
+
+def take(trainer, steps):
+    for batch in trainer.batches(rows()):
+        trainer.step(batch, loss_fn)
+        if trainer.steps_done == steps:
+            break
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with Ledger.open(tmp_path / "ledger.db", budget=Budget(epsilon=50, delta=1e-5)) as opened:
+        yield opened
+
+
+def test_a_run_goes_on_where_it_was(tmp_path, ledger):
+    first = make_trainer(ledger)
+    take(first, 3)
+    save_checkpoint(first, tmp_path / "c.safetensors")
+    second = make_trainer(ledger)
+    resume(second, tmp_path / "c.safetensors")
+    assert second.steps_done == 3
+    assert second.clip_norm == first.clip_norm
+    for ours, theirs in zip(second.model.parameters(), first.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    moments = [state["exp_avg"] for state in second.optimizer.state.values()]
+    assert all(
+        torch.equal(ours, theirs["exp_avg"])
+        for ours, theirs in zip(moments, first.optimizer.state.values(), strict=True)
+    )
+    assert torch.equal(second.average.values["weight"], first.average.values["weight"])
+    take(second, 6)
+    second.finish()
+    assert ledger.epsilon_spent == pytest.approx(PLAN.epsilon(1e-5))  # charged once
+    ledger.verify()
+
+
+def test_resumed_noise_is_new(tmp_path):
+    """Two resumes from one file share no noise: their weights part at once."""
+    first = make_trainer()
+    take(first, 3)
+    save_checkpoint(first, tmp_path / "c.safetensors")
+    ends = []
+    for _ in range(2):
+        again = make_trainer()
+        resume(again, tmp_path / "c.safetensors")
+        take(again, 4)
+        ends.append(again.model.weight.detach().clone())
+    assert not torch.equal(*ends)
+
+
+def test_an_older_copy_is_refused(tmp_path, ledger):
+    trainer = make_trainer(ledger)
+    take(trainer, 2)
+    save_checkpoint(trainer, tmp_path / "old.safetensors")
+    batches = trainer.batches(rows())
+    trainer.step(next(batches), loss_fn)
+    save_checkpoint(trainer, tmp_path / "new.safetensors")
+    with pytest.raises(Refused, match="release them twice"):
+        resume(make_trainer(ledger), tmp_path / "old.safetensors")
+    resume(make_trainer(ledger), tmp_path / "new.safetensors")
+
+
+def test_a_settled_run_is_not_taken_up_again(tmp_path, ledger):
+    trainer = make_trainer(ledger)
+    take(trainer, 3)
+    save_checkpoint(trainer, tmp_path / "c.safetensors")
+    trainer.finish()
+    with pytest.raises(LedgerError, match="settled"):
+        resume(make_trainer(ledger), tmp_path / "c.safetensors")
+
+
+def test_another_plan_is_refused(tmp_path):
+    trainer = make_trainer()
+    take(trainer, 1)
+    save_checkpoint(trainer, tmp_path / "c.safetensors")
+    with pytest.raises(Refused, match="plan"):
+        resume(make_trainer(plan=replace(PLAN, noise_multiplier=0.5)), tmp_path / "c.safetensors")
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "exploded"), "w"))
+
+    path = tmp_path / "c.safetensors"
+    for content in (pickle.dumps(Bomb()), _torch_saved(Bomb()), b"", b"\x00" * 64):
+        path.write_bytes(content)
+        with pytest.raises(DataCorrupted):
+            resume(make_trainer(), path)
+    assert not (tmp_path / "exploded").exists()
+
+
+def _torch_saved(value):
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def test_a_failed_write_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    trainer = make_trainer()
+    take(trainer, 1)
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(trainer, path)
+    whole = path.read_bytes()
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        save_checkpoint(trainer, path)
+    assert path.read_bytes() == whole
+    assert [entry.name for entry in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+def test_an_interrupted_run_folder_is_taken_up(tmp_path, ledger):
+    """Stopped in the middle, called again: the steps go on, the ledger holds one charge, the folder is whole."""
+    plan = replace(PLAN, sample_rate=0.5, steps=6)  # two steps an epoch
+
+    def stop_after(epoch):
+        def on_epoch(report):
+            if report.epoch == epoch:
+                raise KeyboardInterrupt
+
+        return on_epoch
+
+    with pytest.raises(KeyboardInterrupt):
+        train(nn.Linear(5, 3), rows(), plan, ledger=ledger, out=tmp_path / "run", on_epoch=stop_after(2))
+    result = train(nn.Linear(5, 3), rows(), plan, ledger=ledger, out=tmp_path / "run")
+    assert [report.epoch for report in result.history] == [1, 2, 3]
+    assert len(ledger.charges()) == 1
+    assert ledger.epsilon_spent == pytest.approx(plan.epsilon(1e-5))
+    released = {path.name for path in (tmp_path / "run" / "release").iterdir()}
+    assert released >= {"plan.json", "result.json", "history.jsonl", "model.safetensors", "certificate.json"}
+    assert not (tmp_path / "run" / "private" / "checkpoint.safetensors").exists()
