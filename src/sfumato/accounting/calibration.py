@@ -12,6 +12,7 @@ from sfumato import _validate
 from sfumato.accounting.budget import Budget
 from sfumato.accounting.events import DpEvent
 from sfumato.accounting.pld import epsilon
+from sfumato.accounting.rdp import rdp_epsilon
 from sfumato.errors import NotPrivate
 
 TIGHTNESS = 1e-3
@@ -31,18 +32,27 @@ def calibrate(make_event: Callable[[float], DpEvent], budget: Budget, *, guess: 
     """
 
     def cost(value: float) -> float:
-        return epsilon(make_event(value), budget.delta, relation=budget.relation)
+        return epsilon(make_event(value), budget.delta, relation=budget.relation, precision=TIGHTNESS)
 
-    inside, outside = _bracket(cost, budget.epsilon, _validate.positive("guess", guess))
-    return _narrow(cost, budget.epsilon, inside, outside)
+    def bound(value: float) -> float:
+        return rdp_epsilon(make_event(value), budget.delta, relation=budget.relation)
+
+    guess = _validate.positive("guess", guess)
+    rough = bound if budget.delta and math.isfinite(bound(guess)) else cost
+    grows_dearer = rough(guess) < rough(2 * guess)
+    start, factor = guess, 2.0
+    if rough is bound:
+        # The Rényi bound is cheap and lies a little outside: exact prices are asked for near-by only.
+        near = _bracket(bound, budget.epsilon, guess, 1 / 2.0 if grows_dearer else 2.0)
+        start, factor = _narrow(bound, budget.epsilon, *near, tightness=0.05), 1.15
+    inside, outside = _bracket(cost, budget.epsilon, start, 1 / factor if grows_dearer else factor)
+    return _narrow(cost, budget.epsilon, inside, outside, tightness=TIGHTNESS)
 
 
-def _bracket(cost: Callable[[float], float], limit: float, guess: float) -> tuple[float, float]:
-    """Two values, the first within the limit and the second beyond it."""
-    grows_dearer = cost(guess) < cost(2 * guess)
-    step = 0.5 if grows_dearer else 2.0
-    value, fits = guess, cost(guess) <= limit
-    for _ in range(60):
+def _bracket(cost: Callable[[float], float], limit: float, start: float, step: float) -> tuple[float, float]:
+    """Two values, the first within the limit and the second beyond it; a `step` times larger one is cheaper."""
+    value, fits = start, cost(start) <= limit
+    for _ in range(400):
         following = value / step if fits else value * step
         if (cost(following) <= limit) != fits:
             return (value, following) if fits else (following, value)
@@ -50,16 +60,18 @@ def _bracket(cost: Callable[[float], float], limit: float, guess: float) -> tupl
     raise NotPrivate(f"no value gives ε = {limit:g}; the release cannot be calibrated to this budget")
 
 
-def _narrow(cost: Callable[[float], float], limit: float, inside: float, outside: float) -> float:
+def _narrow(
+    cost: Callable[[float], float], limit: float, inside: float, outside: float, *, tightness: float
+) -> float:
     """Regula falsi on log ε against log value (nearly straight), with halving when it stalls."""
     low, high = cost(inside), cost(outside)
     for turn in range(60):
-        if limit * (1 - TIGHTNESS) <= low <= limit:
+        if limit * (1 - tightness) <= low <= limit:
             return inside
         middle = math.sqrt(inside * outside)
         if turn % 3 != 2 and low > 0 and math.isfinite(high):
             # Aim a little inside the limit, so that the point found is one that may be returned.
-            share = math.log(limit * (1 - TIGHTNESS / 2) / low) / math.log(high / low)
+            share = math.log(limit * (1 - tightness / 2) / low) / math.log(high / low)
             middle = inside * (outside / inside) ** min(0.99, max(0.01, share))
         value = cost(middle)
         if value <= limit:

@@ -44,11 +44,14 @@ _LOST_MASS = (
 )
 
 
-def epsilon(event: DpEvent, delta: float, *, relation: Relation = Relation.ADD_REMOVE) -> float:
+def epsilon(
+    event: DpEvent, delta: float, *, relation: Relation = Relation.ADD_REMOVE, precision: float = 1e-5
+) -> float:
     """The smallest ε at which `event`, fixed in advance, is (ε, δ)-DP; never too small.
 
     A sequence of Gaussians is priced in closed form (Balle & Wang 2018); everything else by PLD, for which
-    δ must be at least 1e-10, or 0 for what is purely ε-DP.
+    δ must be at least 1e-10, or 0 for what is purely ε-DP. `precision` is about how much, relatively, the
+    numerical composition may err upward.
 
     >>> round(epsilon(GaussianEvent(noise_multiplier=1.0), 1e-5), 4)
     4.3772
@@ -70,7 +73,7 @@ def epsilon(event: DpEvent, delta: float, *, relation: Relation = Relation.ADD_R
             f"expected delta >= {SMALLEST_DELTA} or delta = 0, got delta={delta}; "
             "numerical composition cannot be trusted below that"
         )
-    interval = _interval(parts, rdp_epsilon(event, delta, relation=relation))
+    interval = _interval(parts, rdp_epsilon(event, delta, relation=relation), precision)
     composed = _distribution(parts, relation, interval).get_epsilon_for_delta(delta - _LOST_MASS)
     return min(added_up, float(composed))
 
@@ -98,7 +101,7 @@ def delta(event: DpEvent, epsilon: float, *, relation: Relation = Relation.ADD_R
 def deltas(event: DpEvent, epsilons: Sequence[float], *, relation: Relation = Relation.ADD_REMOVE) -> Floats:
     """δ at each of several ε, from one loss distribution."""
     parts = merged(event)
-    losses = _distribution(parts, relation, _interval(parts, max(epsilons)))
+    losses = _distribution(parts, relation, _interval(parts, max(epsilons), 1e-4))
     return np.minimum(1.0, np.asarray(losses.get_delta_for_epsilon(list(epsilons))) + _LOST_MASS)
 
 
@@ -112,13 +115,13 @@ def _as_one_gaussian(parts: dict[DpEvent, int]) -> float | None:
     return precision**-0.5
 
 
-def _interval(parts: dict[DpEvent, int], epsilon: float) -> float:
-    """How finely losses are told apart: the error of ε grows as releases × interval², and is kept near 1e-5·ε.
+def _interval(parts: dict[DpEvent, int], epsilon: float, precision: float) -> float:
+    """How finely losses are told apart: the error of ε grows as releases × interval².
 
     Rounded down to 1, 2 or 5 times a power of ten, so that near-by questions share their distributions.
     """
     releases = sum(count for part, count in parts.items() if not isinstance(part, GaussianEvent)) or 1
-    ideal = math.sqrt(2e-5 * epsilon / releases) if 0 < epsilon < math.inf else 1e-4
+    ideal = math.sqrt(2 * precision * epsilon / releases) if 0 < epsilon < math.inf else 1e-4
     # A mixture's loss has no closed inverse and takes long on a fine grid; coarser only errs upward.
     finest = 5e-4 if any(isinstance(part, MixtureOfGaussiansEvent) for part in parts) else 2e-5
     ideal = min(1e-3, max(finest, ideal))
