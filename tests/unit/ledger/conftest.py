@@ -61,7 +61,12 @@ def _serve(programs: Path, folder: Path, account: str | None) -> Iterator[str]:
         [programs / "initdb", "-D", data, "-A", "trust", "-U", "sfumato", "--no-sync"],
         check=True, capture_output=True, cwd=folder, **rights,
     )  # fmt: skip
-    options = [f"port={port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", "log_min_messages=fatal"]
+    options = [
+        f"port={port}",
+        "listen_addresses=127.0.0.1",
+        "unix_socket_directories=",
+        "log_min_messages=fatal",
+    ]
     switches = [part for option in options for part in ("-c", option)]
     server = subprocess.Popen(
         [programs / "postgres", "-D", data, *switches],
@@ -100,11 +105,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def tamper(place: str) -> Tamper:
-    """Runs SQL on the rows of `place` behind the ledger's back; {table} is their table, {mine} the condition that picks this ledger."""
+    """Runs SQL behind the ledger's back; {table} stands for its table, {mine} for the condition on its rows."""
 
     def on_sqlite(sql: str) -> None:
         with sqlite3.connect(place) as connection:
-            connection.executescript("DROP TRIGGER IF EXISTS entries_stay; DROP TRIGGER IF EXISTS entries_remain")
+            connection.executescript(
+                "DROP TRIGGER IF EXISTS entries_stay; DROP TRIGGER IF EXISTS entries_remain"
+            )
             connection.execute(sql.replace("{table}", "entries").replace("{mine}", "1 = 1"))
         connection.close()
 

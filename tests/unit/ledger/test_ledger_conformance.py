@@ -146,7 +146,11 @@ def test_what_is_reserved_is_spent_until_settled_lower(place: str) -> None:
 def test_a_settlement_is_once_and_never_above_the_reserved(place: str) -> None:
     ledger = Ledger.open(place, budget=APPROXIMATE)
     reservation = ledger.reserve(repeat(GaussianEvent(20.0), 5), purpose="five steps")
-    for dearer in (repeat(GaussianEvent(20.0), 6), GaussianEvent(30.0), compose(GaussianEvent(20.0), pure(0.1))):
+    for dearer in (
+        repeat(GaussianEvent(20.0), 6),
+        GaussianEvent(30.0),
+        compose(GaussianEvent(20.0), pure(0.1)),
+    ):
         with pytest.raises(InvalidInput, match="the same steps"):
             reservation.settle(dearer)
     reservation.settle()
@@ -308,7 +312,9 @@ def test_missing_and_moved_entries_are_found(place: str, tamper: Callable[[str],
         Ledger.open(place).verify()
 
 
-def test_a_cut_off_tail_shows_against_head_and_certificate_only(place: str, tamper: Callable[[str], None]) -> None:
+def test_a_cut_off_tail_shows_against_head_and_certificate_only(
+    place: str, tamper: Callable[[str], None]
+) -> None:
     ledger = Ledger.open(place, budget=PURE)
     ledger.charge(pure(0.1), purpose="a")
     old = ledger.head
