@@ -32,7 +32,7 @@ APPROXIMATE = Budget(epsilon=3, delta=1e-5)
 
 @lru_cache
 def calibrated(make_event: Callable) -> float:
-    return calibrate(make_event, APPROXIMATE, guess=2.0)
+    return calibrate(make_event, APPROXIMATE, guess=6.0)
 
 
 def test_pure_charges_add_up_and_the_last_that_does_not_fit_writes_nothing(place: str) -> None:
@@ -74,7 +74,7 @@ def test_create_refuses_what_is_there_and_open_what_is_not(place: str) -> None:
     "make_event",
     [
         GaussianEvent,
-        lambda sigma: repeat(poisson_sampled(0.2, GaussianEvent(sigma)), 30),
+        lambda sigma: repeat(poisson_sampled(0.8, GaussianEvent(sigma)), 20),
         lambda scale: repeat(LaplaceEvent(scale), 30),
     ],
     ids=["gaussian", "sampled", "laplace"],
