@@ -103,7 +103,15 @@ class Ledger:
         `relation` and `unit` say under which the event is priced, where that is not the budget's: add-remove is
         converted to replace-one, anything else refused. `private=False` marks a run whose noise was seeded.
         """
-        entry = self._spend("charge", event, purpose, allocation, relation, unit, private)
+        entry = self._spend(
+            "charge",
+            event,
+            purpose=purpose,
+            allocation=allocation,
+            relation=relation,
+            unit=unit,
+            private=private,
+        )
         return Charge.from_entry(entry, unit=self.budget.unit, settled=True)
 
     def reserve(
@@ -117,7 +125,15 @@ class Ledger:
         private: bool = True,
     ) -> Reservation:
         """Like `charge`, but what provably did not run can be given back by `settle`."""
-        entry = self._spend("reserve", event, purpose, allocation, relation, unit, private)
+        entry = self._spend(
+            "reserve",
+            event,
+            purpose=purpose,
+            allocation=allocation,
+            relation=relation,
+            unit=unit,
+            private=private,
+        )
         charge = Charge.from_entry(entry, unit=self.budget.unit, settled=False)
         return Reservation(charge=charge, _ledger=self)
 
@@ -202,7 +218,12 @@ class Ledger:
         entries = list(self.entries())
         if not entries:
             raise LedgerTampered(f"the ledger {self.place} has lost its entries")
-        replay(self.budget, entries)
+        try:
+            replay(self.budget, entries)
+        except (KeyError, TypeError, ValueError) as error:
+            raise LedgerTampered(
+                f"the ledger {self.place} holds an entry that makes no sense: {error}"
+            ) from error
         self._check_newest(certificate, head)
         return entries[-1].head
 
@@ -249,6 +270,7 @@ class Ledger:
         self,
         kind: str,
         event: DpEvent | Sequence[DpEvent],
+        *,
         purpose: str,
         allocation: str | None,
         relation: Relation | None,

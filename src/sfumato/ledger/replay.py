@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from sfumato.accounting import Budget, event_from_json
 from sfumato.errors import LedgerTampered
-from sfumato.ledger.chain import Entry
+from sfumato.ledger.chain import Entry, canonical
 from sfumato.ledger.charge import part_of
 from sfumato.ledger.rule import Account, Rule, Tally, exact_epsilon
 from sfumato.ledger.state import PART, WHOLE, State
@@ -40,18 +43,29 @@ def replay(budget: Budget, entries: Iterable[Entry]) -> None:
             _require(after == state and (entry.kind == "mark" or entry.sequence == 0), entry)
         if entry.kind == "reserve":
             reserved[entry.sequence] = entry.body
-        _require(math.isclose(entry.body["epsilon_spent"], after.spent, rel_tol=_SLACK), entry)
-        _require(after.spent <= budget.epsilon * (1 + _SLACK), entry)
+        spent = after.spent
+        _require(math.isclose(entry.body["epsilon_spent"], spent, rel_tol=_SLACK), entry)
+        _require(spent <= budget.epsilon * (1 + _SLACK), entry)
         state = after
 
 
 def _check_price(state: State, entry: Entry) -> None:
     """Recomputed from the events, never trusted."""
-    expected = state.price(event_from_json(entry.body["counted"]), entry.body["allocation"])
-    for name, tally in expected.items():
+    allocation = entry.body["allocation"]
+    limit = state.limit(allocation) if allocation else None
+    counted = canonical(entry.body["counted"])
+    for name, tally in (
+        (WHOLE, _price(counted, state.budget)),
+        (PART, _price(counted, state.budget if limit is None else replace(state.budget, epsilon=limit))),
+    ):
         stated = Tally.from_json(entry.body["price"][name])
         high = all(one >= other * (1 - _SLACK) for one, other in zip(stated.units, tally.units, strict=True))
         _require(high and stated.infinite == tally.infinite, entry)
+
+
+@lru_cache(maxsize=65536)
+def _price(counted: bytes, budget: Budget) -> Tally:
+    return Rule(budget).price(event_from_json(json.loads(counted)))
 
 
 def _check_sums(state: State, after: State, entry: Entry, out: dict[str, Any], into: dict[str, Any]) -> None:

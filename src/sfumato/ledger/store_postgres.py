@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -51,6 +52,7 @@ class PostgresStore:
             hashlib.sha256(b"sfumato " + self._ledger.encode()).digest()[:8], signed=True
         )
         self._made = False
+        self._inside = False
         self._process = -1
         self._inherited: list[Any] = []
         self._connection: psycopg.Connection[Any] | None = None
@@ -70,7 +72,11 @@ class PostgresStore:
         with self._lock, _explained(self.place), connection.transaction():
             self._execute("SET LOCAL synchronous_commit = on")
             self._execute("SELECT pg_advisory_xact_lock(%s)", self._key)
-            yield
+            self._inside = True
+            try:
+                yield
+            finally:
+                self._inside = False
 
     def last(self) -> Row | None:
         if not self._has_table():
@@ -117,17 +123,15 @@ class PostgresStore:
 
     def _connect(self) -> psycopg.Connection[Any]:
         if self._connection is not None and self._process == os.getpid():
-            return self._connection
-        if self._connection is not None:
+            # A lost connection is made anew, but not within a transaction, whose lock went with it.
+            if self._inside or not self._connection.closed:
+                return self._connection
+        elif self._connection is not None:
             # Forked: closing the parent's connection here would end its session on the server.
             self._inherited.append(self._connection)
             self._lock = threading.RLock()
-        try:
-            import psycopg
-        except ImportError as error:
-            raise MissingExtra(package="psycopg", extra="postgres") from error
         options = f"-c lock_timeout={PATIENCE}s -c default_transaction_isolation=read\\ committed"
-        self._connection = psycopg.connect(self._url, autocommit=True, options=options)
+        self._connection = _driver().connect(self._url, autocommit=True, options=options)
         self._process = os.getpid()
         return self._connection
 
@@ -151,11 +155,18 @@ def _without_password(url: str) -> str:
     return urlunsplit(parts._replace(netloc=credentials.partition(":")[0] + at + host, query=""))
 
 
+def _driver() -> ModuleType:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise MissingExtra(package="psycopg", extra="postgres") from error
+    return psycopg
+
+
 @contextmanager
 def _explained(place: str) -> Iterator[None]:
     """The server's errors as ours, with the remedy."""
-    import psycopg
-
+    psycopg = _driver()
     try:
         yield
     except psycopg.errors.LockNotAvailable as error:

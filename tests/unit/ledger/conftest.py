@@ -61,7 +61,12 @@ def _serve(programs: Path, folder: Path, account: str | None) -> Iterator[str]:
         [programs / "initdb", "-D", data, "-A", "trust", "-U", "sfumato", "--no-sync"],
         check=True, capture_output=True, cwd=folder, **rights,
     )  # fmt: skip
-    options = [f"port={port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", "log_min_messages=fatal"]
+    options = [
+        f"port={port}",
+        "listen_addresses=127.0.0.1",
+        "unix_socket_directories=",
+        "log_min_messages=fatal",
+    ]
     switches = [part for option in options for part in ("-c", option)]
     server = subprocess.Popen(
         [programs / "postgres", "-D", data, *switches],
@@ -72,7 +77,7 @@ def _serve(programs: Path, folder: Path, account: str | None) -> Iterator[str]:
         _await(url)
         yield url
     finally:
-        server.send_signal(signal.SIGINT)  # "fast" shutdown: does not wait for clients
+        server.send_signal(signal.SIGQUIT)  # at once: the folder goes as well
         server.wait(timeout=30)
 
 
@@ -90,6 +95,17 @@ def _await(url: str) -> None:
             time.sleep(0.05)
 
 
+@pytest.fixture
+def memory_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: a killed process, unlike a power cut, loses nothing it wrote."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory, prefix="sfumato-ledger-") as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where a ledger may be made."""
@@ -100,11 +116,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def tamper(place: str) -> Tamper:
-    """Runs SQL on the rows of `place` behind the ledger's back; {table} is their table, {mine} the condition that picks this ledger."""
+    """Runs SQL behind the ledger's back; {table} stands for its table, {mine} for the condition on its rows."""
 
     def on_sqlite(sql: str) -> None:
         with sqlite3.connect(place) as connection:
-            connection.executescript("DROP TRIGGER IF EXISTS entries_stay; DROP TRIGGER IF EXISTS entries_remain")
+            connection.executescript(
+                "DROP TRIGGER IF EXISTS entries_stay; DROP TRIGGER IF EXISTS entries_remain"
+            )
             connection.execute(sql.replace("{table}", "entries").replace("{mine}", "1 = 1"))
         connection.close()
 

@@ -32,7 +32,7 @@ APPROXIMATE = Budget(epsilon=3, delta=1e-5)
 
 @lru_cache
 def calibrated(make_event: Callable) -> float:
-    return calibrate(make_event, APPROXIMATE, guess=2.0)
+    return calibrate(make_event, APPROXIMATE, guess=6.0)
 
 
 def test_pure_charges_add_up_and_the_last_that_does_not_fit_writes_nothing(place: str) -> None:
@@ -74,7 +74,7 @@ def test_create_refuses_what_is_there_and_open_what_is_not(place: str) -> None:
     "make_event",
     [
         GaussianEvent,
-        lambda sigma: repeat(poisson_sampled(0.2, GaussianEvent(sigma)), 30),
+        lambda sigma: repeat(poisson_sampled(0.8, GaussianEvent(sigma)), 20),
         lambda scale: repeat(LaplaceEvent(scale), 30),
     ],
     ids=["gaussian", "sampled", "laplace"],
@@ -146,7 +146,11 @@ def test_what_is_reserved_is_spent_until_settled_lower(place: str) -> None:
 def test_a_settlement_is_once_and_never_above_the_reserved(place: str) -> None:
     ledger = Ledger.open(place, budget=APPROXIMATE)
     reservation = ledger.reserve(repeat(GaussianEvent(20.0), 5), purpose="five steps")
-    for dearer in (repeat(GaussianEvent(20.0), 6), GaussianEvent(30.0), compose(GaussianEvent(20.0), pure(0.1))):
+    for dearer in (
+        repeat(GaussianEvent(20.0), 6),
+        GaussianEvent(30.0),
+        compose(GaussianEvent(20.0), pure(0.1)),
+    ):
         with pytest.raises(InvalidInput, match="the same steps"):
             reservation.settle(dearer)
     reservation.settle()
@@ -308,7 +312,9 @@ def test_missing_and_moved_entries_are_found(place: str, tamper: Callable[[str],
         Ledger.open(place).verify()
 
 
-def test_a_cut_off_tail_shows_against_head_and_certificate_only(place: str, tamper: Callable[[str], None]) -> None:
+def test_a_cut_off_tail_shows_against_head_and_certificate_only(
+    place: str, tamper: Callable[[str], None]
+) -> None:
     ledger = Ledger.open(place, budget=PURE)
     ledger.charge(pure(0.1), purpose="a")
     old = ledger.head

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sfumato.accounting import pure
+from sfumato.errors import LedgerError, LedgerTampered
+from sfumato.ledger import Budget, Ledger
+from sfumato.ledger.chain import ORIGIN, Row, linked, seal, unseal
+
+TENTH = int(0.1 * 2**100)  # ε = 0.1 in the ledger's units
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    ledger = Ledger.open(tmp_path / "ledger.db", budget=Budget(epsilon=1))
+    reservation = ledger.reserve([pure(0.1), pure(0.1)], purpose="two")
+    ledger.charge(pure(0.1), purpose="one")
+    reservation.settle(pure(0.1))
+    return ledger
+
+
+def test_each_hash_covers_the_entry_and_the_hash_before(ledger: Ledger) -> None:
+    before = ORIGIN
+    for entry in ledger.export()["entries"]:
+        stated = entry.pop("hash")
+        assert entry["previous"] == before
+        text = json.dumps(entry, sort_keys=True, separators=(",", ":")).encode()
+        assert hashlib.sha256(text).hexdigest() == stated
+        before = stated
+
+
+def test_a_flipped_bit_at_any_byte_of_any_entry_is_found(ledger: Ledger) -> None:
+    for row in list(ledger._store.rows()):
+        for field in ("text", "digest"):
+            data = getattr(row, field)
+            for position in range(len(data)):
+                changed = bytearray(data)
+                changed[position] ^= 1 << (position % 8)
+                with pytest.raises(LedgerTampered):
+                    unseal(row._replace(**{field: bytes(changed)}))
+
+
+def test_a_flipped_bit_in_the_file_is_found_or_changes_nothing(ledger: Ledger, tmp_path: Path) -> None:
+    """Every fifth byte of the file in turn; some bytes of a page hold nothing."""
+    ledger._store._connect().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    expected, head = ledger.export(), ledger.head
+    whole = (tmp_path / "ledger.db").read_bytes()
+    text = ledger._store.row(2).text
+    inside = range(whole.index(text), whole.index(text) + len(text))
+    found = 0
+    for position in sorted({*range(0, len(whole), 101), *inside[::5]}):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << (position % 8)
+        copy = tmp_path / "damaged.db"
+        copy.write_bytes(damaged)
+        found += damage_shows(copy, expected, head)
+        assert position not in inside or damage_shows(copy, expected, head)
+        for leftover in tmp_path.glob("damaged.db*"):
+            leftover.unlink()
+    assert found >= len(inside[::5])
+
+
+def damage_shows(path: Path, expected: dict, head: object) -> bool:
+    try:
+        with Ledger.open(path) as copy:
+            copy.verify(head=head)
+            assert copy.export() == expected
+    except LedgerError:
+        return True
+    return False
+
+
+def test_a_rewritten_chain_with_cheaper_prices_is_found(ledger: Ledger) -> None:
+    """Whoever can write the file can also hash: but the prices must follow from the events."""
+    rows, last = [], None
+    for entry in ledger.entries():
+        body = json.loads(json.dumps(entry.body).replace(str(TENTH), str(TENTH // 2)))
+        sealed, row = seal({k: v for k, v in body.items() if k not in ("sequence", "previous")}, after=last)
+        rows.append(row)
+        last = sealed.head
+    assert len(list(linked(rows))) == 4  # as a chain it is sound
+    ledger._store.rows = lambda: iter(rows)
+    with pytest.raises(LedgerTampered, match="does not follow"):
+        ledger.verify()
+
+
+def test_a_lowered_sum_is_found(ledger: Ledger) -> None:
+    rows = list(ledger._store.rows())
+    body = json.loads(rows[-1].text)
+    body["state"]["whole"]["units"][0] //= 2
+    _, rows[-1] = seal(
+        {k: v for k, v in body.items() if k not in ("sequence", "previous")}, after=unseal(rows[-2]).head
+    )
+    ledger._store.rows = lambda: iter(rows)
+    with pytest.raises(LedgerTampered, match="entry 3"):
+        ledger.verify()
+
+
+def test_an_entry_that_makes_no_sense_is_found(ledger: Ledger) -> None:
+    rows = list(ledger._store.rows())
+    _, row = seal({"kind": "charge", "state": json.loads(rows[-1].text)["state"]}, after=ledger.head)
+    ledger._store.rows = lambda: iter([*rows, row])
+    with pytest.raises(LedgerTampered, match="makes no sense"):
+        ledger.verify()
+
+
+def test_a_copy_put_back_is_refused_with_the_newest_certificate(ledger: Ledger, tmp_path: Path) -> None:
+    ledger._store._connect().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(tmp_path / "ledger.db", tmp_path / "backup.db")
+    certificate = ledger.certificate(ledger.charge(pure(0.3), purpose="after the backup"))
+    Ledger.open(tmp_path / "ledger.db", certificate=certificate)
+    with pytest.raises(LedgerTampered, match="older copy"):
+        Ledger.open(tmp_path / "backup.db", certificate=certificate)
+
+
+def test_a_gap_and_a_stranger_are_found(ledger: Ledger) -> None:
+    rows = list(ledger._store.rows())
+    with pytest.raises(LedgerTampered, match="entry 1 is missing"):
+        list(linked([rows[0], rows[2]]))
+    stranger = seal({"kind": "charge"}, after=unseal(rows[1]).head)[1]
+    wrong = seal({"kind": "charge"}, after=None)[1]
+    assert isinstance(stranger, Row)
+    with pytest.raises(LedgerTampered, match="entry 1"):
+        list(linked([wrong, rows[1]]))
+
+
+def test_what_is_no_ledger_is_said_to_be_none(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a data base " * 100)
+    with pytest.raises(LedgerTampered, match="not a ledger"):
+        Ledger.open(path)
+    with pytest.raises(LedgerTampered, match="not a ledger"):
+        Ledger.open(path, budget=Budget(epsilon=1))
+    empty = tmp_path / "made-and-died.db"
+    empty.touch()
+    with pytest.raises(LedgerError, match="no ledger at"):
+        Ledger.open(empty)
+    assert Ledger.open(empty, budget=Budget(epsilon=1)).epsilon_spent == 0
+    with pytest.raises(LedgerError, match="cannot be used"):
+        Ledger.open(tmp_path / "no" / "such" / "folder.db", budget=Budget(epsilon=1))

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sfumato.accounting import GaussianEvent, pure, repeat
+from sfumato.ledger import Budget, Ledger
+from sfumato.ledger.statement import as_json, render
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    ledger = Ledger.open(tmp_path / "ledger.db", budget=Budget(epsilon=2, delta=1e-5, unit="person"))
+    ledger.charge(pure(0.25), purpose="mean [age]")
+    return ledger
+
+
+def shown(ledger: Ledger, **options: int) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    console.print(render(ledger, **options))
+    return console.file.getvalue()
+
+
+def test_what_when_each_spent_left_and_a_bar(ledger: Ledger) -> None:
+    ledger.charge(pure(0.25), purpose="mean income")
+    text = shown(ledger)
+    for part in ("mean [age]", "mean income", "0.25", "20", "25% spent", "spent 0.5000 of 2, left 1.5000", "━"):
+        assert part in text
+    assert "if all charges had been fixed in advance" in text
+    assert "per person" in text
+
+
+def test_reserved_and_seeded_charges_stand_out(ledger: Ledger) -> None:
+    ledger.reserve(pure(0.1), purpose="training")
+    assert "reserved" in shown(ledger)
+    assert "NOT PRIVATE" not in shown(ledger)
+    ledger.charge(pure(0.1), purpose="test run", private=False)
+    assert "NOT PRIVATE" in shown(ledger)
+
+
+def test_only_the_newest_are_shown(ledger: Ledger) -> None:
+    for number in range(5):
+        ledger.charge(pure(0.01), purpose=f"query {number}")
+    text = shown(ledger, last=2)
+    assert "query 4" in text
+    assert "query 2" not in text
+    assert "4 earlier charges are not shown" in text
+
+
+def test_shares_are_shown(ledger: Ledger) -> None:
+    ledger.allocate("research", 0.5)
+    assert "research" in shown(ledger)
+    assert as_json(ledger)["allocations"]["research"] == {
+        "epsilon": 0.5, "epsilon_spent": 0.0, "epsilon_left": 0.5,
+    }  # fmt: skip
+
+
+def test_json_has_the_names_that_others_rely_on(ledger: Ledger) -> None:
+    ledger.reserve(repeat(GaussianEvent(20.0), 4), purpose="training").settle(GaussianEvent(20.0))
+    data = json.loads(json.dumps(as_json(ledger), allow_nan=False))
+    assert data["epsilon_spent"] == pytest.approx(ledger.epsilon_spent)
+    assert data["epsilon_left"] == pytest.approx(ledger.epsilon_left)
+    assert [charge["purpose"] for charge in data["charges"]] == ["mean [age]", "training"]
+    assert data["charges"][0]["epsilon"] == pytest.approx(0.25, abs=1e-4)
+    assert data["epsilon_if_fixed_in_advance"] < data["epsilon_spent"]
+    assert data["head"] == ledger.head.to_json()
+
+
+def test_an_empty_ledger_has_a_statement_too(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "empty.db", budget=Budget(epsilon=1))
+    assert "0% spent" in shown(ledger)
+    assert as_json(ledger)["charges"] == []
