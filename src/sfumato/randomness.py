@@ -138,9 +138,8 @@ class SecretStream:
             return np.floor(self._generator.normal(0.5, scale, size)).astype(np.int64)
         draws = np.empty(size, dtype=np.int64)
         # NumPy and torch let go of the interpreter while they work: the lanes fill their parts side by side.
-        with ThreadPoolExecutor(min(_LANES, os.cpu_count() or 1), initializer=_keep_torch_on_thread) as threads:
-            parts = np.array_split(draws, _LANES)
-            list(threads.map(_fill_rounded_normal, self._lanes, [scale] * _LANES, parts))
+        parts = np.array_split(draws, _LANES)
+        list(_threads().map(_fill_rounded_normal, self._lanes, [scale] * _LANES, parts))
         return draws
 
     def uniform(self, size: int) -> Floats:
@@ -183,6 +182,12 @@ class SecretStream:
 
 def _aes_generator(key: int, counter: int) -> np.random.Generator:
     return np.random.Generator(AESCounter(key=key, counter=counter))
+
+
+@lru_cache(maxsize=1)
+def _threads() -> ThreadPoolExecutor:
+    """The threads that large draws are made on; a forked child makes its own."""
+    return ThreadPoolExecutor(min(_LANES, os.cpu_count() or 1), "noise", initializer=_keep_torch_on_thread)
 
 
 def _keep_torch_on_thread() -> None:
@@ -275,6 +280,7 @@ _live_streams: weakref.WeakSet[SecretStream] = weakref.WeakSet()
 
 
 def _rekey_after_fork() -> None:
+    _threads.cache_clear()  # threads do not survive a fork
     # A seeded stream is keyed anew as well: parent and child drawing the same noise is never wanted.
     for stream in list(_live_streams):
         stream._test_seed = None if stream.private else int.from_bytes(os.urandom(8), "big")

@@ -79,7 +79,7 @@ def add_to_grid(sums: Integers, values: npt.NDArray[Any], grid: float) -> None:
     An int64 that overflows wraps around, which is post-processing too: it spoils the answer, not its privacy.
     """
     check_grid(grid)
-    _check_values(values, grid)
+    check_values(values, grid)
     if sums.shape != values.shape or sums.dtype != np.int64 or not sums.flags.c_contiguous:
         raise InvalidInput(
             f"expected sums to be a contiguous int64 array of shape {values.shape},"
@@ -165,12 +165,13 @@ def check_whole_numbers(name: str, values: npt.ArrayLike) -> Integers:
     return array.astype(np.int64, copy=False)
 
 
-def _check_values(values: npt.NDArray[Any], grid: float) -> None:
+def check_values(values: npt.NDArray[Any], grid: float, *, steps: int = LIMIT) -> None:
+    """Refuse what is not finite or lies beyond so many grid steps; the message shows no value."""
     if values.dtype.kind not in "fiu":
         raise InvalidInput(f"expected values to be real numbers, got values of type {values.dtype}")
-    if not _within(values, LIMIT * grid):
+    if not _within(values, steps * grid):
         raise InvalidInput(
-            f"expected values to be finite and below {LIMIT * grid:g} in size, got some that are not;"
+            f"expected values to be finite and below {steps * grid:g} in size, got some that are not;"
             " clip them to declared bounds first"
         )
 

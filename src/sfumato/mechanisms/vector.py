@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sfumato import _validate, accounting
-from sfumato.errors import InvalidInput
+from sfumato.errors import InvalidInput, Refused
 from sfumato.mechanisms import grid as grids
 from sfumato.mechanisms.grid import Integers
 from sfumato.randomness import Sampler
 
-_BLOCK = 1 << 20  # values at a time: enough to occupy the threads of a stream, few enough for the cache
+_BLOCK = 1 << 19  # values at a time: enough to occupy the threads of a stream, few enough for the cache
+_EXACT = 2**52  # grid steps that a double holds exactly, with room for the noise
+_CERTAIN = 8  # draws that cannot all be zero: each is with a chance below 4e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,37 +79,49 @@ class GridGaussian:
     def event(self) -> accounting.DpEvent:
         return accounting.GaussianEvent(self.noise_multiplier)
 
-    def release(self, sums: Integers, sampler: Sampler) -> npt.NDArray[np.float32]:
-        """The sums with noise, as float32: each a grid step times a whole number, rounded to 24 bits."""
+    def release(
+        self, sums: Integers | npt.NDArray[np.float32], sampler: Sampler, *, divisor: float = 1.0
+    ) -> npt.NDArray[np.float32]:
+        """The sums with noise, over `divisor`, as float32: post-processing of whole numbers of grid steps.
+
+        Sums in int64 are in grid steps. Sums in float32 are in the units of C: they are rounded to the grid
+        here, and are overwritten by what is released.
+        """
         self._check(sums)
-        released = np.empty(sums.shape, dtype=np.float32)
+        in_steps = sums.dtype == np.int64
+        released = np.empty(sums.shape, dtype=np.float32) if in_steps else sums
         flat_sums, flat_released = sums.reshape(-1), released.reshape(-1)
-        for part in self._blocks():
-            values, noisy = flat_released[part], self._noise(part, sampler)
-            noisy += flat_sums[part]
-            values[:] = noisy
-            values *= np.float32(self.grid)  # exact, a power of two
-        return released
+        steps = np.empty(min(_BLOCK, self.dimension))  # whole numbers below 2⁵³, which doubles hold exactly
+        for start in range(0, self.dimension, _BLOCK):
+            values, whole = flat_sums[start : start + _BLOCK], steps[: self.dimension - start]
+            np.multiply(values, 1.0 if in_steps else 1.0 / self.grid, out=whole, dtype=np.float64)
+            np.rint(whole, out=whole)
+            whole += self._noise(whole.size, sampler)
+            np.multiply(
+                whole, self.grid / divisor, out=flat_released[start : start + _BLOCK], casting="same_kind"
+            )
+        return released  # type: ignore[return-value]
 
     def add_noise_in_place(self, sums: Integers, sampler: Sampler) -> None:
         """sums += noise, in grid steps."""
         self._check(sums)
-        flat_sums = sums.reshape(-1)
-        for part in self._blocks():
-            flat_sums[part] += self._noise(part, sampler)
+        flat = sums.reshape(-1)
+        for start in range(0, flat.size, _BLOCK):
+            block = flat[start : start + _BLOCK]
+            block += self._noise(block.size, sampler)
 
-    def _blocks(self) -> Iterator[slice]:
-        starts = range(0, self.dimension, _BLOCK)
-        return (slice(start, min(start + _BLOCK, self.dimension)) for start in starts)
+    def _noise(self, size: int, sampler: Sampler) -> Integers:
+        noise = sampler.rounded_normal(self.sigma / self.grid, size)
+        if size >= _CERTAIN and not noise[:_CERTAIN].any():
+            # σ is a thousand grid steps and more: so many draws that all round to zero are no draws at all.
+            raise Refused("the sampler drew no noise; nothing was released, and the step did not happen")
+        return noise
 
-    def _noise(self, part: slice, sampler: Sampler) -> Integers:
-        return sampler.rounded_normal(self.sigma / self.grid, part.stop - part.start)
-
-    def _check(self, sums: Integers) -> None:
-        if sums.dtype != np.int64 or not sums.flags.c_contiguous:
+    def _check(self, sums: npt.NDArray[Any]) -> None:
+        if sums.dtype not in (np.int64, np.float32) or not sums.flags.c_contiguous:
             raise InvalidInput(
-                f"expected sums in contiguous int64 grid steps, got sums of type {sums.dtype};"
+                f"expected contiguous sums in int64 grid steps or in float32, got sums of type {sums.dtype};"
                 " make them with to_grid"
             )
         grids.check_dimension(sums, self.dimension)
-        grids.check_whole_numbers("sums", sums)
+        grids.check_values(sums, 1.0 if sums.dtype == np.int64 else self.grid, steps=_EXACT)

@@ -42,12 +42,16 @@ class Peers:
     def leads(self) -> bool:
         return self.rank == 0
 
-    def release(self, total: NoisySum, mechanism: GridGaussian, sampler: Sampler) -> dict[str, Tensor]:
-        """The noised sum over all ranks, the same on each; without noise it never leaves a rank's memory alone."""
+    def release(
+        self, sums: NoisySum, mechanism: GridGaussian, sampler: Sampler, *, divisor: float
+    ) -> dict[str, Tensor]:
+        """The noised sum over all ranks, the same on each; rank 0 adds its noise before anything is sent."""
+        if self.count == 1:
+            return sums.release(mechanism, sampler, divisor=divisor)
         if self.leads:
-            total.add_noise(mechanism, sampler)
-        self._add_up(torch.from_numpy(total.total))
-        return total.take(mechanism)
+            sums.add_noise(mechanism, sampler)
+        self._add_up(torch.from_numpy(sums.total(mechanism)))
+        return sums.take(mechanism, divisor=divisor)
 
     def release_count(self, count: float, mechanism: Gaussian, sampler: Sampler) -> float:
         """A noisy count over all ranks."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sfumato.errors import Refused
 from sfumato.mechanisms import GridGaussian
 from sfumato.mechanisms.grid import add_to_grid
 from sfumato.randomness import Sampler
@@ -17,42 +17,68 @@ from sfumato.randomness import Sampler
 class NoisySum:
     """Adds up chunk sums on the mechanism's grid, exactly, and releases the total with its noise.
 
-    *Guarantees*: whole-number addition has no order, so one unit changes only what its own chunk added; `release`
-    draws noise for every coordinate or raises, and empties the sum, so that nothing is read twice.
+    *Guarantees*: whole-number addition has no order, so one unit changes only what its own chunk added;
+    `release` draws noise for every coordinate or raises, and empties the sum, so that nothing is read twice.
+
+    The first chunk waits as it is: where it stays the only one it is rounded, noised and scaled block by block
+    in the cache, and the int64 total, eight bytes a parameter, is never touched.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-        sizes = [parameter.numel() for parameter in parameters.values()]
-        self.total = np.zeros(sum(sizes), dtype=np.int64)
-        parts = np.split(self.total, np.cumsum(sizes)[:-1]) if sizes else []
-        self._parts = dict(zip(self._shapes, parts, strict=True))  # views into the total
-
-    @property
-    def dimension(self) -> int:
-        return int(self.total.size)
+        self._sizes = [parameter.numel() for parameter in parameters.values()]
+        self.dimension = sum(self._sizes)
+        self._flat = torch.empty(self.dimension)  # what was released last; fresh pages cost as much as the copy
+        self._waiting: Mapping[str, Tensor] | None = None
+        self._total: npt.NDArray[np.int64] | None = None
 
     def add(self, sums: Mapping[str, Tensor], mechanism: GridGaussian) -> None:
-        for name, part in self._parts.items():
-            add_to_grid(part, sums[name].detach().contiguous().view(-1).numpy(), mechanism.grid)
+        if self._waiting is None and self._total is None:
+            self._waiting = sums
+            return
+        total = self.total(mechanism)
+        for name, part in self._split(total).items():
+            add_to_grid(part, _values(sums[name]), mechanism.grid)
 
-    def release(self, mechanism: GridGaussian, sampler: Sampler) -> dict[str, Tensor]:
-        """The noised sums as float32, by parameter; the sum starts again from zero."""
-        self.add_noise(mechanism, sampler)
-        return self.take(mechanism)
+    def total(self, mechanism: GridGaussian) -> npt.NDArray[np.int64]:
+        """All that was added, in whole grid steps."""
+        if self._total is None:
+            self._total = np.zeros(self.dimension, dtype=np.int64)
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            for name, part in self._split(self._total).items():
+                add_to_grid(part, _values(waiting[name]), mechanism.grid)
+        return self._total
+
+    def release(self, mechanism: GridGaussian, sampler: Sampler, *, divisor: float) -> dict[str, Tensor]:
+        """The noised sums over `divisor`, by parameter, until the next release; the sum starts from zero."""
+        if self._waiting is None:
+            return self._shaped(mechanism.release(self._emptied(mechanism), sampler, divisor=divisor))
+        waiting, self._waiting = self._waiting, None
+        parts = [waiting[name].detach().reshape(-1).to(torch.float32) for name in self._shapes]
+        torch.cat(parts, out=self._flat)
+        return self._shaped(mechanism.release(self._flat.numpy(), sampler, divisor=divisor))
 
     def add_noise(self, mechanism: GridGaussian, sampler: Sampler) -> None:
-        before = self.total[:64].copy()
-        mechanism.add_noise_in_place(self.total, sampler)
-        if np.array_equal(before, self.total[:64]):
-            # σ is at least a thousand grid steps: 64 draws that all round to zero are no draws at all.
-            raise Refused("the sampler drew no noise; nothing was released, and the step did not happen")
+        mechanism.add_noise_in_place(self.total(mechanism), sampler)
 
-    def take(self, mechanism: GridGaussian) -> dict[str, Tensor]:
-        """What the total has become, as float32; the sum starts again from zero."""
-        values = torch.from_numpy(self.total).to(torch.float32).mul_(mechanism.grid)
-        self.total.fill(0)
-        pieces = values.split([int(np.prod(shape, dtype=np.int64)) for shape in self._shapes.values()])
-        return {
-            name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
-        }
+    def take(self, mechanism: GridGaussian, *, divisor: float) -> dict[str, Tensor]:
+        """What the total has become, noise of whoever added it included; the sum starts again from zero."""
+        total = torch.from_numpy(self._emptied(mechanism))
+        return self._shaped(total.to(torch.float32).mul_(mechanism.grid / divisor).numpy())
+
+    def _emptied(self, mechanism: GridGaussian) -> npt.NDArray[np.int64]:
+        total, self._total = self.total(mechanism), None
+        return total
+
+    def _split(self, flat: npt.NDArray[np.generic]) -> dict[str, npt.NDArray[np.generic]]:
+        parts = np.split(flat, np.cumsum(self._sizes)[:-1])
+        return dict(zip(self._shapes, parts, strict=True))  # views
+
+    def _shaped(self, released: npt.NDArray[np.float32]) -> dict[str, Tensor]:
+        parts = self._split(released).items()
+        return {name: torch.from_numpy(part).view(self._shapes[name]) for name, part in parts}
+
+
+def _values(sums: Tensor) -> npt.NDArray[np.float32]:
+    return sums.detach().contiguous().view(-1).to(torch.float32).numpy()

@@ -103,7 +103,9 @@ class PrivateTrainer:
             self._sum.add(result.sums, mechanism)
             below += int((result.norms <= self.clip_norm).all(1).sum()) * 2 - len(result.norms)
             self.private_log.add(result)
-        gradients = self.peers.release(self._sum, mechanism, self.sampler)
+        gradients = self.peers.release(
+            self._sum, mechanism, self.sampler, divisor=self.plan.expected_batch
+        )
         self._move(gradients)
         self._adapt(below)
         self.average.update()
@@ -232,7 +234,7 @@ class PrivateTrainer:
     def _move(self, gradients: dict[str, Tensor]) -> None:
         versions = [parameter._version for parameter in self.parameters.values()]
         for name, parameter in self.parameters.items():
-            parameter.grad = (gradients[name] / self.plan.expected_batch).to(parameter.dtype)
+            parameter.grad = gradients[name].to(parameter.dtype)
         self.optimizer.step()
         for (name, parameter), version in zip(self.parameters.items(), versions, strict=True):
             if parameter._version == version:
