@@ -220,7 +220,14 @@ def test_views_of_a_row_are_averaged_before_clipping():
 
 def test_adaptive_clipping_follows_the_norms():
     """Everyone's gradient is far above the bound, so it grows; the count is drawn with noise."""
-    plan = replace(PLAN, sample_rate=1.0, expected_batch=20, steps=30, clip_norm=1e-3, adaptive=AdaptiveClipping(count_noise=0.5))
+    plan = replace(
+        PLAN,
+        sample_rate=1.0,
+        expected_batch=20,
+        steps=30,
+        clip_norm=1e-3,
+        adaptive=AdaptiveClipping(count_noise=0.5),
+    )
     trainer = run(make_trainer(plan, learning_rate=1e-6), rows())
     # exp(0.2 · 0.5) a step while all are clipped: 20-fold after 30 steps, less the noise of the count
     assert 5e-3 < trainer.clip_norm < 8e-2

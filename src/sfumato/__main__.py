@@ -1,0 +1,3 @@
+from sfumato.cli import main
+
+main()

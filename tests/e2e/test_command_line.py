@@ -1,0 +1,160 @@
+"""The commands other tools rely on: their names, their JSON, their exit codes, their one-sentence errors."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def test_epsilon(sfumato_json):
+    answer = sfumato_json(
+        "epsilon", "--noise-multiplier", 1.1, "--sample-rate", 0.0042667, "--steps", 14062, "--delta", 1e-5
+    )
+    assert answer["pld"] == pytest.approx(2.3817, abs=2e-4)
+    assert answer["rdp"] == pytest.approx(2.5966, abs=1e-3)
+    assert 0.01 < answer["attacker_true_positive_rate"] < 0.05
+    assert answer["group"] > answer["pld"]
+
+
+def test_sigma(sfumato_json):
+    assert sfumato_json("sigma", "--epsilon", 1, "--delta", 1e-5)["noise_multiplier"] == pytest.approx(
+        3.730632, abs=1e-6
+    )
+    found = sfumato_json("sigma", "--epsilon", 1, "--delta", 1e-5, "--sample-rate", 0.01, "--steps", 100)
+    assert 0.99 <= found["pld"] <= 1
+
+
+def test_the_calculators_speak_plainly(sfumato):
+    code, out, _ = sfumato("epsilon", "--noise-multiplier", 2, "--delta", 1e-5)
+    assert code == 0
+    assert "pure guessing" in out
+
+
+def test_ledger_from_creation_to_verification(sfumato, sfumato_json, tmp_path):
+    place = tmp_path / "people.db"
+    sfumato_json("ledger", "create", place, "--epsilon", 3, "--delta", 1e-5)
+    shown = sfumato_json("ledger", "show", place)
+    assert shown["epsilon_spent"] == 0
+    assert shown["epsilon_left"] == pytest.approx(3)
+    assert shown["charges"] == []
+    assert sfumato_json("ledger", "verify", place)["valid"]
+    code, out, _ = sfumato("ledger", "export", place)
+    assert code == 0
+    assert json.loads(out)["budget"]["epsilon"] == 3
+    assert sfumato("ledger", "create", place, "--epsilon", 3)[0] == 1  # there is one already
+    assert sfumato("ledger", "show", place)[0] == 0
+
+
+def test_training_is_charged_certified_and_refused_when_the_budget_is_spent(sfumato, sfumato_json, tmp_path):
+    ledger, out = tmp_path / "digits.db", tmp_path / "run"
+    sfumato_json("ledger", "create", ledger, "--epsilon", 1, "--delta", 1e-5)
+    command = ("train", "--data", "digits", "--model", "mlp", "--epochs", 2, "--batch", 128, "--ledger", ledger)
+    answer = sfumato_json(*command, "--epsilon", 0.9, "--out", out)
+    assert {"test_accuracy", "epsilon", "delta", "seconds"} <= set(answer)
+    assert 0.85 <= answer["epsilon"] <= 0.9
+    assert sfumato_json("ledger", "show", ledger)["epsilon_spent"] == pytest.approx(answer["epsilon"])
+    certificate = out / "release" / "certificate.json"
+    assert sfumato_json("verify", certificate)["pld"] == pytest.approx(answer["epsilon"])
+    assert sfumato_json("ledger", "verify", ledger, "--certificate", certificate)["valid"]
+
+    code, printed, error = sfumato(*command, "--epsilon", 0.9)
+    assert code == 3
+    assert printed == ""
+    assert "epsilon_left" in error
+
+
+def test_a_forged_certificate_is_found_out(sfumato, sfumato_json, tmp_path):
+    out = tmp_path / "run"
+    sfumato_json("train", "--data", "digits", "--model", "mlp", "--epochs", 1, "--epsilon", 5, "--out", out)
+    path = out / "release" / "certificate.json"
+    stated = json.loads(path.read_text())
+    stated["epsilon"]["pld"] = 0.1
+    path.write_text(json.dumps(stated))
+    code, _, error = sfumato("verify", path)
+    assert code == 1
+    assert "do not rely on it" in error
+
+
+def test_plain_training_and_a_dry_run(sfumato_json):
+    plain = sfumato_json("train", "--data", "digits", "--model", "mlp", "--plain", "--epochs", 2)
+    assert plain["epsilon"] == "inf"
+    dry = sfumato_json(
+        "train", "--data", "digits", "--model", "mlp", "--epsilon", 1, "--epochs", 2, "--dry-run"
+    )
+    assert dry["epsilon"] <= 1
+    assert dry["seconds_expected"] > 0
+    assert dry["memory_expected_mb"] > 0
+
+
+def test_data(sfumato_json):
+    assert sfumato_json("data", "digits")["classes"] == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("epsilon", "--noise-multiplier", -1, "--delta", 1e-5), "noise_multiplier >= 0"),
+        (("epsilon", "--noise-multiplier", 1, "--delta", 2), "delta in [0, 1)"),
+        (("epsilon", "--noise-multiplier", 1, "--delta", 1e-5, "--sample-rate", 2), "sample_rate in (0, 1]"),
+        (("sigma", "--epsilon", 0, "--delta", 1e-5), "epsilon > 0"),
+        (("train", "--data", "mnst", "--epsilon", 1), "mnist"),
+        (("train", "--data", "digits"), "--epsilon E or --plain"),
+        (("train", "--data", "digits", "--epsilon", 1, "--plain"), "--epsilon E or --plain"),
+        (("train", "--data", "digits", "--epsilon", "abc"), "abc"),
+        (("train", "--data", "digits", "--model", "vgg", "--epsilon", 1), "tanh-cnn"),
+        (("nonsense",), "nonsense"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_exit_code_2(sfumato, words, expected):
+    code, out, error = sfumato(*words)
+    assert code == 2
+    assert expected in " ".join(error.split())
+    assert "Traceback" not in out + error
+
+
+@pytest.mark.parametrize(
+    "words", [("ledger", "show", "/nowhere/none.db"), ("verify", "/nowhere/certificate.json")]
+)
+def test_what_is_not_there_is_named(sfumato, words):
+    code, _, error = sfumato(*words)
+    assert code in (1, 2)
+    assert "/nowhere" in error
+    assert error.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_spent(sfumato, sfumato_json, tmp_path):
+    ledger = tmp_path / "l.db"
+    sfumato_json("ledger", "create", ledger, "--epsilon", 3, "--delta", 1e-5)
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    words = ("train", "--data", "digits", "--model", "mlp", "--epsilon", 1, "--ledger", ledger)
+    code, _, error = sfumato(*words, "--out", blocked / "run")
+    assert code == 2
+    assert "choose another --out" in error
+    assert sfumato_json("ledger", "show", ledger)["epsilon_spent"] == 0
+
+
+def test_every_command_has_help_with_an_example(sfumato):
+    import typer
+
+    from sfumato.cli.app import app
+
+    def commands(group, path=()):
+        for name, command in typer.main.get_command(group).commands.items():
+            if hasattr(command, "commands"):
+                yield from ((*path, name, inner) for inner in command.commands)
+            else:
+                yield (*path, name)
+
+    for words in commands(app):
+        code, out, _ = sfumato(*words, "--help")
+        assert code == 0
+        assert "Example: sfumato" in " ".join(out.split()), words
+
+
+def test_the_installed_command_starts():
+    done = subprocess.run(
+        [sys.executable, "-m", "sfumato", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "privacy budget" in done.stdout
