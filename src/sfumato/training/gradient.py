@@ -80,6 +80,7 @@ def clipped_gradient_sum(
     """
     clipping = clip_norm if isinstance(clip_norm, Clipping) else Flat(norm=clip_norm)
     rows = count_rows(inputs)
+    _check_units(units, rows)
     if rows == 0:
         return _zeros(model)
     if chunk is None:
@@ -112,6 +113,7 @@ def clip_chunk(
     one unit moves the computed sums by at most sensitivity · (1 + η).
     """
     rows = count_rows(inputs)
+    _check_units(units, rows)
     if rows == 0:
         none = torch.zeros(0, len(clipping.layers(_trainable(model))))
         return ChunkResult(
@@ -328,6 +330,11 @@ def _slices(rows: int, units: Tensor | None, chunk: int) -> list[Any]:
     place = torch.empty_like(by_count)
     place[by_count] = (counts[by_count].cumsum(0) - 1) // chunk
     return [(place[owner] == part).nonzero().flatten() for part in sorted(set(place.tolist()))]
+
+
+def _check_units(units: Tensor | None, rows: int) -> None:
+    if units is not None and (units.shape != (rows,) or units.is_floating_point()):
+        raise InvalidInput(f"expected units to hold a whole number for each of the {rows} rows, got {units!r}")
 
 
 def _tally(units: Tensor) -> tuple[Tensor, Tensor]:

@@ -241,9 +241,7 @@ def test_unused_parameters_get_zeros():
             self.unused(inputs)
             return self.used(inputs)
 
-    sums = clipped_gradient_sum(
-        Half(), cross_entropy, torch.randn(3, 4), torch.zeros(3, dtype=torch.long), 1.0
-    )
+    sums = clipped_gradient_sum(Half(), cross_entropy, torch.randn(3, 4), torch.zeros(3, dtype=torch.long), 1.0)
     assert not sums["unused.weight"].any()
     assert sums["used.weight"].any()
 
@@ -293,9 +291,7 @@ def test_automatic(clipped_by_loop, distance):
     ours = clipped_gradient_sum(model, cross_entropy, inputs, targets, Automatic(norm=0.7, gamma=0.01))
     oracle = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in model.named_parameters()}
     for row in range(5):
-        one = clipped_by_loop(
-            model, cross_entropy, inputs[row : row + 1], targets[row : row + 1], float("inf")
-        )
+        one = clipped_by_loop(model, cross_entropy, inputs[row : row + 1], targets[row : row + 1], float("inf"))
         norm = torch.stack([value.norm() for value in one.values()]).norm()
         for name in oracle:
             oracle[name] += 0.7 / (norm + 0.01) * one[name]
