@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from sfumato import _validate
-from sfumato.errors import InvalidInput, UnsupportedModel
+from sfumato.errors import InvalidInput
 from sfumato.training import probe
 from sfumato.training.capture import LossFunction, Pass, count_rows, run
 from sfumato.training.clipping import Clipping, Flat
@@ -27,7 +27,7 @@ from sfumato.training.rules.rounding import chunk_errors, rounding
 from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, term
 from sfumato.training.rules.workspace import Workspace
 
-_CHUNK_BYTES = 48 << 20  # what a chunk may hold: it should stay in the cache
+_CHUNK_BYTES = 72 << 20  # what a chunk may hold: it should stay in the cache
 _DIRECT_BYTES = 64 << 20  # gradients formed at a time for units that need them
 
 
@@ -155,7 +155,7 @@ def rounding_bound(
     probe.survey(model, loss_fn, inputs, targets)
     rows = 2
     data = probe.random_rows(inputs, rows), probe.random_rows(targets, rows)
-    uses = _uses(model, run(model, loss_fn, *data)).values()
+    uses = _uses(run(model, loss_fn, *data)).values()
     parts = [rounding(use, rows, units=units, rows_per_unit=rows_per_unit) for use in uses]
     return sum(chunk_errors(parts, units)) + _strata_error(units, rows_per_unit)
 
@@ -205,9 +205,9 @@ def _clip_rows(
 ) -> ChunkResult:
     """Rows ordered by unit, equally many for each."""
     passed = run(model, loss_fn, inputs, targets)
-    layers = clipping.layers(_trainable(model))
+    layers = clipping.layers(list(passed.names.values()))
     with _workspaces.setdefault(model, Workspace()).lend():
-        uses = _uses(model, passed)
+        uses = _uses(passed)
         terms = {name: term(contributions, units) for name, contributions in uses.items()}
         squares, doubtful = _squared_norms(terms, layers, clipping.floors(len(layers)), units)
         norms = squares.sqrt()
@@ -233,15 +233,13 @@ def _weighted_sums(
     return sums
 
 
-def _uses(model: nn.Module, passed: Pass) -> dict[str, list[Contribution]]:
-    """What the rows add to each parameter that was used, under its first name, for all its uses."""
-    first = {id(parameter): name for name, parameter in model.named_parameters()}
-    names = {name: first[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
+def _uses(passed: Pass) -> dict[str, list[Contribution]]:
+    """What the rows add to each parameter that was used, for all its uses."""
     rows = len(passed.losses)
     uses: dict[str, list[Contribution]] = {}
     for call, gradients in zip(passed.calls, passed.gradients, strict=True):
-        for name, contribution in call.contributions(gradients, rows).items():
-            uses.setdefault(names[name], []).append(contribution)
+        for parameter, contribution in call.contributions(gradients, rows).items():
+            uses.setdefault(passed.names[parameter], []).append(contribution)
     return uses
 
 
@@ -296,15 +294,7 @@ def _portions(terms: Mapping[str, Term], chosen: Tensor) -> Sequence[Tensor]:
 
 
 def _trainable(model: nn.Module) -> list[str]:
-    """Names of the trainable parameters, which must be float32 or float64."""
-    trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    for name, parameter in trainable.items():
-        if parameter.dtype not in (torch.float32, torch.float64):
-            raise UnsupportedModel(
-                f"expected float32 parameters, got {name} of {parameter.dtype}; norms need more digits: "
-                "call model.float()"
-            )
-    return list(trainable)
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
 def _zeros(model: nn.Module) -> dict[str, Tensor]:
