@@ -40,7 +40,8 @@ class LayerCall:
     def targets(self) -> list[GradientEdge]:
         return [self.edge]
 
-    def contributions(self, gradients: Sequence[Tensor | None], rows: int) -> Mapping[str, Contribution]:
+    def contributions(self, gradients: Sequence[Tensor | None], rows: int) -> Mapping[int, Contribution]:
+        """What each row adds to the parameters, by their identity: tied ones have several names."""
         (gradient,) = gradients
         if gradient is None:  # the output does not reach the loss
             return {}
@@ -53,7 +54,8 @@ class LayerCall:
                 "afterwards; use the out-of-place operation"
             )
         found = self.rule(self.module, self.inputs.detach(), gradient)
-        return {self.prefix + name: found[name] for name in _trainable(self.module)}
+        own = self.module.named_parameters(recurse=False)
+        return {id(parameter): found[name] for name, parameter in own if parameter.requires_grad}
 
 
 @dataclass(frozen=True)
@@ -61,19 +63,20 @@ class ExpandedCall:
     """One call of a module without a rule, made with row-wise parameters."""
 
     prefix: str
+    module: nn.Module
     leaves: Mapping[str, Tensor | tuple[Tensor, ...]]
 
     @property
     def targets(self) -> list[Tensor]:
         return [t for leaf in self.leaves.values() for t in (leaf if isinstance(leaf, tuple) else (leaf,))]
 
-    def contributions(self, gradients: Sequence[Tensor | None], rows: int) -> Mapping[str, Contribution]:
+    def contributions(self, gradients: Sequence[Tensor | None], rows: int) -> Mapping[int, Contribution]:
         remaining, found = list(gradients), {}
         for name, leaf in self.leaves.items():
             count = len(leaf) if isinstance(leaf, tuple) else 1
             mine, remaining = remaining[:count], remaining[count:]
             if any(gradient is not None for gradient in mine):
-                found[self.prefix + name] = Rows(_stacked(leaf, mine))
+                found[id(self.module.get_parameter(name))] = Rows(_stacked(leaf, mine))
         for contribution in found.values():
             if contribution.gradients.shape[0] % rows:
                 raise _no_rows(self.prefix, contribution.gradients, rows)
@@ -130,6 +133,7 @@ def capture(model: nn.Module) -> Iterator[Tape]:
 class Pass:
     """One forward and one backward pass to the layers' outputs."""
 
+    names: Mapping[int, str]  # of the trainable parameters, by identity
     losses: Tensor
     calls: Sequence[Call]
     gradients: Sequence[Sequence[Tensor | None]]
@@ -153,7 +157,7 @@ def run(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any) -> P
             f"{', '.join(sorted(escaped))} is used elsewhere; call the module that owns it, or freeze it with "
             "requires_grad_(False)"
         )
-    return Pass(losses.detach(), tape.calls, _backward(losses, tape.calls))
+    return Pass(names, losses.detach(), tape.calls, _backward(losses, tape.calls))
 
 
 def _backward(losses: Tensor, calls: Sequence[Call]) -> list[Sequence[Tensor | None]]:
@@ -223,14 +227,10 @@ def _replace(tape: Tape, prefix: str) -> Any:
             expanded = expand(module, args, kwargs, output)
         finally:
             tape.expanding = False
-        tape.calls.append(ExpandedCall(prefix, expanded.leaves))
+        tape.calls.append(ExpandedCall(prefix, module, expanded.leaves))
         return expanded.output
 
     return hook
-
-
-def _trainable(module: nn.Module) -> list[str]:
-    return [name for name, parameter in module.named_parameters(recurse=False) if parameter.requires_grad]
 
 
 def _stacked(leaf: Tensor | tuple[Tensor, ...], gradients: Sequence[Tensor | None]) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from sfumato import _validate
-from sfumato.errors import InvalidInput, UnsupportedModel
+from sfumato.errors import InvalidInput
 from sfumato.training import probe
 from sfumato.training.capture import LossFunction, Pass, count_rows, run
 from sfumato.training.clipping import Clipping, Flat
@@ -27,7 +27,7 @@ from sfumato.training.rules.rounding import chunk_errors, rounding
 from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, term
 from sfumato.training.rules.workspace import Workspace
 
-_CHUNK_BYTES = 48 << 20  # what a chunk may hold: it should stay in the cache
+_CHUNK_BYTES = 72 << 20  # what a chunk may hold: it should stay in the cache
 _DIRECT_BYTES = 64 << 20  # gradients formed at a time for units that need them
 
 
@@ -80,6 +80,7 @@ def clipped_gradient_sum(
     """
     clipping = clip_norm if isinstance(clip_norm, Clipping) else Flat(norm=clip_norm)
     rows = count_rows(inputs)
+    _check_units(units, rows)
     if rows == 0:
         return _zeros(model)
     if chunk is None:
@@ -112,6 +113,7 @@ def clip_chunk(
     one unit moves the computed sums by at most sensitivity · (1 + η).
     """
     rows = count_rows(inputs)
+    _check_units(units, rows)
     if rows == 0:
         none = torch.zeros(0, len(clipping.layers(_trainable(model))))
         return ChunkResult(
@@ -153,7 +155,7 @@ def rounding_bound(
     probe.survey(model, loss_fn, inputs, targets)
     rows = 2
     data = probe.random_rows(inputs, rows), probe.random_rows(targets, rows)
-    uses = _uses(model, run(model, loss_fn, *data)).values()
+    uses = _uses(run(model, loss_fn, *data)).values()
     parts = [rounding(use, rows, units=units, rows_per_unit=rows_per_unit) for use in uses]
     return sum(chunk_errors(parts, units)) + _strata_error(units, rows_per_unit)
 
@@ -203,9 +205,9 @@ def _clip_rows(
 ) -> ChunkResult:
     """Rows ordered by unit, equally many for each."""
     passed = run(model, loss_fn, inputs, targets)
-    layers = clipping.layers(_trainable(model))
+    layers = clipping.layers(list(passed.names.values()))
     with _workspaces.setdefault(model, Workspace()).lend():
-        uses = _uses(model, passed)
+        uses = _uses(passed)
         terms = {name: term(contributions, units) for name, contributions in uses.items()}
         squares, doubtful = _squared_norms(terms, layers, clipping.floors(len(layers)), units)
         norms = squares.sqrt()
@@ -231,15 +233,13 @@ def _weighted_sums(
     return sums
 
 
-def _uses(model: nn.Module, passed: Pass) -> dict[str, list[Contribution]]:
-    """What the rows add to each parameter that was used, under its first name, for all its uses."""
-    first = {id(parameter): name for name, parameter in model.named_parameters()}
-    names = {name: first[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
+def _uses(passed: Pass) -> dict[str, list[Contribution]]:
+    """What the rows add to each parameter that was used, for all its uses."""
     rows = len(passed.losses)
     uses: dict[str, list[Contribution]] = {}
     for call, gradients in zip(passed.calls, passed.gradients, strict=True):
-        for name, contribution in call.contributions(gradients, rows).items():
-            uses.setdefault(names[name], []).append(contribution)
+        for parameter, contribution in call.contributions(gradients, rows).items():
+            uses.setdefault(passed.names[parameter], []).append(contribution)
     return uses
 
 
@@ -294,15 +294,7 @@ def _portions(terms: Mapping[str, Term], chosen: Tensor) -> Sequence[Tensor]:
 
 
 def _trainable(model: nn.Module) -> list[str]:
-    """Names of the trainable parameters, which must be float32 or float64."""
-    trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    for name, parameter in trainable.items():
-        if parameter.dtype not in (torch.float32, torch.float64):
-            raise UnsupportedModel(
-                f"expected float32 parameters, got {name} of {parameter.dtype}; norms need more digits: "
-                "call model.float()"
-            )
-    return list(trainable)
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
 def _zeros(model: nn.Module) -> dict[str, Tensor]:
@@ -328,6 +320,11 @@ def _slices(rows: int, units: Tensor | None, chunk: int) -> list[Any]:
     place = torch.empty_like(by_count)
     place[by_count] = (counts[by_count].cumsum(0) - 1) // chunk
     return [(place[owner] == part).nonzero().flatten() for part in sorted(set(place.tolist()))]
+
+
+def _check_units(units: Tensor | None, rows: int) -> None:
+    if units is not None and (units.shape != (rows,) or units.is_floating_point()):
+        raise InvalidInput(f"expected units to hold a whole number for each of the {rows} rows, got {units!r}")
 
 
 def _tally(units: Tensor) -> tuple[Tensor, Tensor]:

@@ -45,7 +45,8 @@ def survey(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any) -
     key = _signature(model, inputs, targets)
     known = _surveyed.setdefault(model, {})
     if key not in known:
-        refuse_batch_statistics(model)
+        _refuse_half_precision(model)
+        _refuse_batch_statistics(model)
         known[key] = _look(model, loss_fn, inputs, targets)
     return known[key]
 
@@ -67,7 +68,16 @@ def channels_last(inputs: Any) -> Any:
     return pytree.tree_map(lay_out, inputs)
 
 
-def refuse_batch_statistics(model: nn.Module) -> None:
+def _refuse_half_precision(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.float64):
+            raise UnsupportedModel(
+                f"expected float32 parameters, got {name} of {parameter.dtype}; norms need more digits: "
+                "call model.float()"
+            )
+
+
+def _refuse_batch_statistics(model: nn.Module) -> None:
     for name, module in model.named_modules():
         frozen = not module.training and not any(p.requires_grad for p in module.parameters(recurse=False))
         if isinstance(module, _BatchNorm) and not (frozen and module.track_running_stats):
@@ -230,5 +240,5 @@ def _signature(model: nn.Module, *data: Any) -> Any:
     leaves = [leaf for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
     shapes = tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves)
     parts = tuple((type(module), module.training) for module in model.modules())
-    trained = tuple(parameter.requires_grad for parameter in model.parameters())
+    trained = tuple((parameter.requires_grad, parameter.dtype) for parameter in model.parameters())
     return shapes, parts, trained

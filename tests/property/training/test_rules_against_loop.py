@@ -13,7 +13,7 @@ from sfumato.training.rules import covered_types
 
 sizes = st.integers(1, 4)
 slow_is_fine = settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 
 

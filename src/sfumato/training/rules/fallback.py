@@ -10,6 +10,7 @@ a loop over rows elsewhere (GRU).
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +91,9 @@ def _by_vmap(call: _Call, values: dict[str, Tensor], original: Any, out_axes: Ax
 
     axes = [axis for value, axis in zip(_flat(original), out_axes, strict=True) if isinstance(value, Tensor)]
     mapped = vmap(one, in_dims=(0, call.axes), out_dims=tuple(a or 0 for a in axes), randomness="different")
-    return Expanded(_like(original, mapped(copies, call.tensors)), copies)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")  # slow here is still correct
+        return Expanded(_like(original, mapped(copies, call.tensors)), copies)
 
 
 def _by_loop(call: _Call, values: dict[str, Tensor], original: Any, out_axes: Axes) -> Expanded:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import torch
 
@@ -45,7 +45,11 @@ def rounding(contributions: Sequence[Contribution], rows: int, *, units: int, ro
     if len(factors) == len(contributions) and all(c.fold == factors[0].fold for c in factors):
         return _of_factors(factors, rows, units, rows_per_unit)
     parts = [_of(contribution, rows, units, rows_per_unit) for contribution in contributions]
-    return Rounding(*(max(values) for values in zip(*map(astuple, parts), strict=True)))
+    return Rounding(
+        norm=max(part.norm for part in parts),
+        formed=max(part.formed for part in parts),
+        product=max(part.product for part in parts),
+    )
 
 
 def chunk_errors(parts: Sequence[Rounding], units: int) -> tuple[float, float]:

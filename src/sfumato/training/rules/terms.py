@@ -33,7 +33,7 @@ SLACK_SHARE = 2.0**-8
 # Squares below this are counted as this: float32 loses them to underflow.
 _TINY = 2.0**-100
 UNITS_PER_SUM = 32  # units summed in one go; sums of such sums keep rounding errors short
-PAIRS_PER_PRODUCT = 128  # (unit, position) pairs summed in one matrix product
+PAIRS_PER_PRODUCT = 64  # (unit, position) pairs summed in one matrix product
 
 
 @dataclass(frozen=True)
@@ -286,8 +286,15 @@ def _lengths(gram: Tensor, factor: Tensor) -> Tensor:
 
 
 def _sum_rows(weights: Tensor, rows: Tensor) -> Tensor:
-    parts = zip(torch.split(weights, UNITS_PER_SUM), torch.split(rows, UNITS_PER_SUM), strict=True)
-    return _total([w @ r for w, r in parts])
+    """Σ of weighted rows, UNITS_PER_SUM at a time."""
+    whole = len(rows) // UNITS_PER_SUM * UNITS_PER_SUM
+    total = weights[whole:] @ rows[whole:]
+    if whole:
+        blocks = weights[:whole].view(-1, 1, UNITS_PER_SUM) @ rows[:whole].view(
+            -1, UNITS_PER_SUM, rows.shape[1]
+        )
+        total += blocks.sum(0)[0]
+    return total
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:

@@ -1,0 +1,212 @@
+"""Models for which per-example clipping means nothing are refused, before they see private data."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sfumato.errors import InvalidInput, UnsupportedModel
+from sfumato.models import CNN, resnet18
+from sfumato.training import chunk_rows, clipped_gradient_sum, survey
+
+cross_entropy = partial(F.cross_entropy, reduction="none")
+
+
+class Plain(nn.Module):
+    """Two linear layers; what stands between them is the test's."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.first, self.second, self.between = nn.Linear(4, 4), nn.Linear(4, 3), between
+
+    def forward(self, inputs):
+        return self.second(self.between(self.first(inputs)))
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, inputs):
+        self.seen += 1
+        return inputs
+
+
+class Borrowing(nn.Module):
+    """Uses a layer's weight without calling the layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        return F.linear(inputs, self.layer.weight)
+
+
+class HalfBorrowing(Borrowing):
+    def forward(self, inputs):
+        return self.layer(inputs) + F.linear(inputs, self.layer.weight)
+
+
+class RowsSecond(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        return self.layer(inputs.transpose(0, 1)).mean(0)
+
+
+class SharedPositions(nn.Module):
+    def __init__(self, length):
+        super().__init__()
+        self.positions, self.layer = nn.Embedding(length, 4), nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        return self.layer(inputs + self.positions(torch.arange(inputs.shape[1]))).mean(1)
+
+
+class ChangesItsInput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        inputs = inputs.clone()
+        outputs = self.layer(inputs)
+        inputs.zero_()
+        return outputs
+
+
+def refuse(model, inputs, match):
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with pytest.raises(UnsupportedModel, match=match):
+        clipped_gradient_sum(model, cross_entropy, inputs, torch.zeros(len(inputs), dtype=torch.long), 1.0)
+    assert all(torch.equal(before[name], buffer) for name, buffer in model.named_buffers())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+vectors = torch.randn(6, 4)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(4), nn.SyncBatchNorm(4)])
+def test_batch_norm_with_the_remedy(norm):
+    refuse(Plain(norm), vectors, "replace_batchnorm")
+
+
+def test_batch_norm_inside_a_resnet():
+    refuse(resnet18(norm="batch"), torch.randn(2, 1, 28, 28), "replace_batchnorm")
+
+
+def test_frozen_batch_norm_in_eval_mode_mixes_nothing():
+    model = Plain(nn.BatchNorm1d(4).requires_grad_(False).eval())
+    model.between.running_mean += 1
+    sums = clipped_gradient_sum(model, cross_entropy, vectors, torch.zeros(6, dtype=torch.long), 1.0)
+    assert sums["first.weight"].any()
+
+
+def test_instance_norm_with_running_statistics():
+    model = nn.Sequential(nn.Conv1d(2, 3, 2), nn.InstanceNorm1d(3, track_running_stats=True), nn.Flatten())
+    refuse(model, torch.randn(6, 2, 3), "track_running_stats")
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda hidden: hidden - hidden.mean(0),
+        lambda hidden: hidden / hidden.abs().amax(),
+        lambda hidden: hidden.sort(0).values,
+        lambda hidden: hidden + 1e-3 * hidden.roll(1, 0),
+        lambda hidden: hidden * torch.softmax(hidden, 0),
+    ],
+)
+def test_whatever_mixes_examples(between):
+    refuse(Plain(between), vectors, "rows to be independent")
+
+
+def test_a_loss_that_mixes_examples():
+    def ranked(outputs, targets):
+        return cross_entropy(outputs - outputs.mean(0), targets)
+
+    with pytest.raises(UnsupportedModel, match="rows to be independent"):
+        clipped_gradient_sum(nn.Linear(4, 3), ranked, vectors, torch.zeros(6, dtype=torch.long), 1.0)
+
+
+def test_written_buffers():
+    refuse(Plain(Counter()), vectors, "write no buffer, but it wrote between.seen")
+
+
+@pytest.mark.parametrize("family", [Borrowing, HalfBorrowing])
+def test_a_parameter_used_past_its_layer(family):
+    refuse(family(), vectors, "layer.weight is used elsewhere")
+
+
+def test_rows_in_the_second_dimension():
+    for length in (2, 3, 6):
+        refuse(RowsSecond(), torch.randn(6, length, 4), "rows")
+
+
+@pytest.mark.parametrize("length", [2, 3, 6])
+def test_positions_without_rows(length):
+    refuse(SharedPositions(length), torch.randn(6, length, 4), "rows")
+
+
+def test_an_input_changed_in_place():
+    refuse(ChangesItsInput(), vectors, "changed in place")
+
+
+@pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])
+def test_embeddings_that_depend_on_the_batch(options):
+    model = nn.Sequential(nn.Embedding(5, 3, **options), nn.Flatten())
+    refuse(model, torch.zeros(6, 1, dtype=torch.long), "plain Embedding")
+
+
+def test_half_precision():
+    refuse(nn.Linear(4, 3).bfloat16(), vectors.bfloat16(), "float32 parameters")
+
+
+def test_dropout_is_allowed():
+    model = Plain(nn.Dropout(0.5)).train()
+    state = torch.get_rng_state()
+    survey(model, cross_entropy, vectors, torch.zeros(6, dtype=torch.long))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, lambda outputs, targets: outputs, lambda o, t: 0.0])
+def test_losses_that_are_not_one_a_row(loss):
+    with pytest.raises(InvalidInput, match="one loss for each of the"):
+        clipped_gradient_sum(nn.Linear(4, 3), loss, vectors, torch.zeros(6, dtype=torch.long), 1.0)
+
+
+def test_a_model_that_needs_the_contiguous_layout_gets_it(clipped_by_loop, distance):
+    class Viewing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.output = nn.Conv2d(1, 4, 3), nn.Linear(4 * 36, 3)
+
+        def forward(self, images):
+            return self.output(self.conv(images).view(len(images), -1))
+
+    model, images, targets = Viewing(), torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 0])
+    assert not survey(model, cross_entropy, images, targets).channels_last
+    ours = clipped_gradient_sum(model, cross_entropy, images, targets, 0.1)
+    assert distance(ours, clipped_by_loop(model, cross_entropy, images, targets, 0.1)) <= 1e-5
+
+
+def test_chunks_of_the_usual_nets():
+    label, image = torch.zeros(1, dtype=torch.long), torch.zeros(1, 1, 28, 28)
+    assert 128 <= chunk_rows(survey(CNN(), cross_entropy, image, label)) <= 512
+    assert 32 <= chunk_rows(survey(resnet18(), cross_entropy, image, label)) <= 256
+
+
+def test_units_must_fit():
+    for units in (torch.zeros(5, dtype=torch.long), torch.zeros(6)):
+        with pytest.raises(InvalidInput, match="units"):
+            clipped_gradient_sum(
+                nn.Linear(4, 3), cross_entropy, vectors, torch.zeros(6, dtype=torch.long), 1.0, units=units
+            )
