@@ -35,7 +35,8 @@ class RunFolder:
                 pass
         except OSError as error:
             raise InvalidInput(
-                f"expected a folder that can be written at {folder.path}, got {error.strerror}; choose another --out"
+                f"expected a folder that can be written at {folder.path}, got {error.strerror}; "
+                "choose another --out"
             ) from error
         return folder
 

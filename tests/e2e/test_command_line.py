@@ -101,7 +101,7 @@ def test_data(sfumato_json):
         (("train", "--data", "mnst", "--epsilon", 1), "mnist"),
         (("train", "--data", "digits"), "--epsilon E or --plain"),
         (("train", "--data", "digits", "--epsilon", 1, "--plain"), "--epsilon E or --plain"),
-        (("train", "--data", "digits", "--epsilon", "abc"), "abc"),
+        (("train", "--data", "digits", "--epsilon", "abc"), "--epsilon"),
         (("train", "--data", "digits", "--model", "vgg", "--epsilon", 1), "tanh-cnn"),
         (("nonsense",), "nonsense"),
     ],

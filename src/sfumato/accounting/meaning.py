@@ -27,8 +27,9 @@ def attacker_true_positive_rate(
         return alpha
     levels = np.linspace(0, reach, 129)
     failures = deltas(event, levels.tolist(), relation=relation)
-    bounds = [np.exp(levels) * alpha + failures, 1 - np.exp(-levels) * (1 - failures - alpha), [1.0]]
-    return max(alpha, float(np.min(np.concatenate(bounds))))
+    one_way = np.exp(levels) * alpha + failures
+    other_way = 1 - np.exp(-levels) * (1 - failures - alpha)
+    return max(alpha, min(1.0, float(one_way.min()), float(other_way.min())))
 
 
 def in_words(true_positive_rate: float) -> str:

@@ -55,7 +55,7 @@ class TrainingData:
         self._inputs, self._targets, self._items, self.rows = _columns(data)
         if units is not None and rows_per_unit is None:
             raise InvalidInput(
-                "expected plan.rows_per_unit with units=...; declare how many rows of one unit may count at most"
+                "expected plan.rows_per_unit with units=...; declare how many rows of one unit may count"
             )
         self._grouping, self.units = _grouping(units, self.rows, rows_per_unit or 1)
         self._views = views

@@ -80,8 +80,8 @@ def _take_up_reservation(trainer: PrivateTrainer, record: Mapping[str, Any], pat
     reservation = trainer.ledger.reservation(Head.from_json(record["reservation"]))
     if reservation.marked > record["step"]:
         raise Refused(
-            f"expected the newest checkpoint, of step {reservation.marked}, got one of step {record['step']}; the "
-            "steps between were released already, and taking them again would release them twice"
+            f"expected the newest checkpoint, of step {reservation.marked}, got one of step {record['step']}; "
+            "the steps between were released already, and taking them again would release them twice"
         )
     trainer.reservation = reservation
 

@@ -21,7 +21,7 @@ from sfumato.training.run import Optimization, TrainingResult, train
 READ_FROM_DATA = "not private: read from data: "
 
 
-class PrivateClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class PrivateClassifier(ClassifierMixin, BaseEstimator):
     """Fits a small network, or `module`, with DP-SGD at (epsilon, delta).
 
     Declare what is public: `classes`, `public_size` and `bounds` (lowest and highest value of a feature, which

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,8 +56,8 @@ class NoisySum:
         if self._waiting is None:
             return self._shaped(mechanism.release(self._emptied(mechanism), sampler, divisor=divisor))
         waiting, self._waiting = self._waiting, None
-        parts = [waiting[name].detach().reshape(-1).to(torch.float32) for name in self._shapes]
-        torch.cat(parts, out=self._flat)
+        for name, part in self._shaped(self._flat.numpy()).items():
+            part.copy_(waiting[name].detach())
         return self._shaped(mechanism.release(self._flat.numpy(), sampler, divisor=divisor))
 
     def add_noise(self, mechanism: GridGaussian, sampler: Sampler) -> None:
@@ -71,7 +72,7 @@ class NoisySum:
         total, self._total = self.total(mechanism), None
         return total
 
-    def _split(self, flat: npt.NDArray[np.generic]) -> dict[str, npt.NDArray[np.generic]]:
+    def _split(self, flat: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
         parts = np.split(flat, np.cumsum(self._sizes)[:-1])
         return dict(zip(self._shapes, parts, strict=True))  # views
 

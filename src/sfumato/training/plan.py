@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from sfumato.errors import InvalidInput
 from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
 
 SAMPLING = ("poisson", "shuffle")
-CLIPPING = ("flat", "per-layer", "automatic")
+CLIPPING: Mapping[str, Callable[..., Clipping]] = {"flat": Flat, "per-layer": PerLayer, "automatic": Automatic}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,9 @@ class TrainingPlan:
         `public_size` is the *declared* number of units, from which the rate follows; say how long to train in
         `steps` or in `epochs`. Further fields of the plan may be given by name.
 
-        >>> plan = TrainingPlan.calibrated(epsilon=1, delta=1e-5, public_size=60000, expected_batch=600, epochs=5)
+        >>> plan = TrainingPlan.calibrated(
+        ...     epsilon=1, delta=1e-5, public_size=60000, expected_batch=600, epochs=5
+        ... )
         >>> plan.steps, 0.99 <= plan.epsilon(1e-5) <= 1
         (500, True)
         """
@@ -160,11 +162,7 @@ class TrainingPlan:
 
     def clipping_at(self, norm: float) -> Clipping:
         """The clipping rule at a clipping norm (the plan's own, unless it adapts)."""
-        return {
-            "flat": Flat(norm=norm),
-            "per-layer": PerLayer(norm=norm),
-            "automatic": Automatic(norm=norm),
-        }[self.clipping]
+        return CLIPPING[self.clipping](norm=norm)
 
     @property
     def steps_an_epoch(self) -> int:

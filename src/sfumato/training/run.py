@@ -200,7 +200,7 @@ def _calibrated(
     size = public_size if public_size is not None else getattr(data, "public_size", None)
     if size is None:
         raise InvalidInput(
-            "expected public_size=..., got none; declare how many people the data has, as far as that may be known"
+            "expected public_size=..., got none; declare how many people the data has, as far as may be known"
         )
     return TrainingPlan.calibrated(
         epsilon=epsilon,

@@ -76,9 +76,9 @@ class PrivateTrainer:
     ) -> Iterator[Batch]:
         """The batches of all steps that are left, each to be handed to `step`.
 
-        `data`: (inputs, targets), anything with `.inputs` and `.targets`, or a map-style data set. `units` names
-        each row's person. `views(inputs)` returns K random views of each row, (rows, K, …), whose gradients are
-        averaged before clipping. The whole plan is reserved in the ledger before the first batch is drawn.
+        `data`: (inputs, targets), anything with `.inputs` and `.targets`, or a map-style data set. `units`
+        names each row's person. `views(inputs)` returns K random views of each row, (rows, K, …), whose gradients
+        are averaged before clipping. The whole plan is reserved in the ledger before the first batch is drawn.
         """
         source = TrainingData(data, units=units, rows_per_unit=self.plan.rows_per_unit, views=views)
         self._reserve()
@@ -103,9 +103,7 @@ class PrivateTrainer:
             self._sum.add(result.sums, mechanism)
             below += int((result.norms <= self.clip_norm).all(1).sum()) * 2 - len(result.norms)
             self.private_log.add(result)
-        gradients = self.peers.release(
-            self._sum, mechanism, self.sampler, divisor=self.plan.expected_batch
-        )
+        gradients = self.peers.release(self._sum, mechanism, self.sampler, divisor=self.plan.expected_batch)
         self._move(gradients)
         self._adapt(below)
         self.average.update()
@@ -227,7 +225,7 @@ class PrivateTrainer:
     def _check_rounding(self, result: ChunkResult) -> None:
         if len(result.norms) > self._largest_chunk or result.rounding > self._float_error * (1 + 1e-9):
             raise Refused(
-                f"expected at most {self._largest_chunk} units in a chunk; the data has many more units than the "
+                f"expected at most {self._largest_chunk} units in a chunk; the data has many more than the "
                 "plan's expected_batch / sample_rate declares: declare the size it may have"
             )
 

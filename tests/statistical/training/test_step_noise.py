@@ -26,7 +26,9 @@ def noise_of_steps(plan=PLAN, sampler=None):
     tables = []
     for batch in trainer.batches((torch.zeros(0, WIDTH), torch.zeros(0))):
         trainer.step(batch, lambda outputs, targets: outputs.sum(1))
-        tables.append({name: p.grad.flatten().double() * plan.expected_batch for name, p in trainer.parameters.items()})
+        tables.append(
+            {name: p.grad.flatten().double() * plan.expected_batch for name, p in trainer.parameters.items()}
+        )
     return trainer, tables
 
 

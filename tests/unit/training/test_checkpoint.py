@@ -140,7 +140,7 @@ def test_a_failed_write_leaves_the_last_checkpoint(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_run_folder_is_taken_up(tmp_path, ledger):
-    """Stopped in the middle, called again: the steps go on, the ledger holds one charge, the folder is whole."""
+    """Stopped in the middle, called again: the steps go on, the ledger holds one charge."""
     plan = replace(PLAN, sample_rate=0.5, steps=6)  # two steps an epoch
 
     def stop_after(epoch):

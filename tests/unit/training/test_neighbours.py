@@ -1,6 +1,6 @@
 """Replay: the same run on neighbouring data sets with frozen randomness.
 
-All that is public must be equal, and what the mechanism is handed may differ by the declared sensitivity at most.
+All that is public must be equal, and what the mechanism is handed may differ by the declared sensitivity.
 """
 
 import numpy as np

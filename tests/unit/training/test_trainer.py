@@ -141,7 +141,7 @@ def test_an_optimizer_that_does_not_move_stops_the_run():
 
 def test_an_optimizer_that_lacks_a_parameter_is_refused():
     model = small_model()
-    with pytest.raises(InvalidInput, match="2.weight"):
+    with pytest.raises(InvalidInput, match=r"2\.weight"):
         PrivateTrainer(model, torch.optim.SGD(model[0].parameters(), lr=0.1), PLAN)
 
 
