@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import resource
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -24,9 +25,6 @@ class Estimate:
 
 def estimate(model: nn.Module, plan: TrainingPlan, shape: tuple[int, ...], *, classes: int) -> Estimate:
     """Two steps on random rows of the given shape, on a copy of the model; the second is timed."""
-    import copy
-    from dataclasses import replace
-
     generator = randomness.public_torch_generator(0)
     rows = int(plan.expected_batch)
     inputs = torch.rand((rows, *shape), generator=generator)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ from sfumato.training.checkpoint import resume, save_checkpoint
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.trainer import PrivateTrainer
 
+CHECKPOINT = "checkpoint.safetensors"
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
@@ -142,12 +144,16 @@ def train(
         model, optimization.build(model), plan, ledger=ledger, purpose=purpose, sampler=sampler
     )
     history = _take_up(trainer, folder)
-    for report in _epochs(
-        trainer, data, optimization, loss_fn, units, views, test, delta, folder, history, on_step
-    ):
-        history.append(report)
-        if on_epoch is not None:
-            on_epoch(report)
+    model.train()
+    for batch in trainer.batches(data, units=units, views=views):
+        _set_rate(trainer, optimization)
+        trainer.step(batch, loss_fn)
+        if on_step is not None:
+            on_step(trainer)
+        if trainer.steps_done % plan.steps_an_epoch == 0 or trainer.steps_done == plan.steps:
+            history.append(_end_epoch(trainer, test, delta, folder, history))
+            if on_epoch is not None:
+                on_epoch(history[-1])
     trainer.finish()
     _put_average_in_place(trainer)
     result = TrainingResult(
@@ -183,7 +189,7 @@ def write_run(folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer
     )
     folder.write_json("timings.json", {"seconds": result.seconds}, private=True)
     folder.write_lines("steps.jsonl", [asdict(step) for step in trainer.private_log.steps], private=True)
-    (folder.private / "checkpoint.safetensors").unlink(missing_ok=True)
+    (folder.private / CHECKPOINT).unlink(missing_ok=True)
 
 
 def _calibrated(
@@ -215,7 +221,7 @@ def _calibrated(
 
 def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochReport]:
     """Go on from the folder's checkpoint, if it has one of this plan."""
-    checkpoint = None if folder is None else folder.private / "checkpoint.safetensors"
+    checkpoint = None if folder is None else folder.private / CHECKPOINT
     if folder is None or checkpoint is None or not checkpoint.exists():
         return []
     resume(trainer, checkpoint)
@@ -223,42 +229,30 @@ def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochRep
 
 
 def read_history(folder: RunFolder) -> list[EpochReport]:
-    import json
-
     path = folder.release / "history.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [EpochReport(**json.loads(line)) for line in lines]
 
 
-def _epochs(
+def _set_rate(trainer: PrivateTrainer, optimization: Optimization) -> None:
+    for group in trainer.optimizer.param_groups:
+        group["lr"] = optimization.rate_at(trainer.steps_done / trainer.plan.steps)
+
+
+def _end_epoch(
     trainer: PrivateTrainer,
-    data: Any,
-    optimization: Optimization,
-    loss_fn: LossFunction,
-    units: npt.ArrayLike | None,
-    views: Views | None,
     test: Dataset | None,
     delta: float,
     folder: RunFolder | None,
-    history: list[EpochReport],
-    on_step: Callable[[PrivateTrainer], None] | None,
-) -> Iterator[EpochReport]:
-    """Take the steps; after each epoch make them durable, and only then look at the public test data."""
-    plan = trainer.plan
-    trainer.model.train()
-    for batch in trainer.batches(data, units=units, views=views):
-        for group in trainer.optimizer.param_groups:
-            group["lr"] = optimization.rate_at(batch.step / plan.steps)
-        trainer.step(batch, loss_fn)
-        if on_step is not None:
-            on_step(trainer)
-        if trainer.steps_done % plan.steps_an_epoch == 0 or trainer.steps_done == plan.steps:
-            if folder is not None:
-                save_checkpoint(trainer, folder.private / "checkpoint.safetensors")
-            report = _report(trainer, test, delta)
-            if folder is not None:
-                folder.write_lines("history.jsonl", [asdict(line) for line in [*history, report]])
-            yield report
+    history: Sequence[EpochReport],
+) -> EpochReport:
+    """Make the steps durable, and only then look at the public test data."""
+    if folder is not None:
+        save_checkpoint(trainer, folder.private / CHECKPOINT)
+    report = _report(trainer, test, delta)
+    if folder is not None:
+        folder.write_lines("history.jsonl", [asdict(line) for line in (*history, report)])
+    return report
 
 
 def _report(trainer: PrivateTrainer, test: Dataset | None, delta: float) -> EpochReport:
