@@ -77,8 +77,9 @@ class PrivateTrainer:
         """The batches of all steps that are left, each to be handed to `step`.
 
         `data`: (inputs, targets), anything with `.inputs` and `.targets`, or a map-style data set. `units`
-        names each row's person. `views(inputs)` returns K random views of each row, (rows, K, …), whose gradients
-        are averaged before clipping. The whole plan is reserved in the ledger before the first batch is drawn.
+        names each row's person. `views(inputs)` returns K random views of each row, (rows, K, …), whose
+        gradients are averaged before clipping. The whole plan is reserved in the ledger before a batch is
+        drawn.
         """
         source = TrainingData(data, units=units, rows_per_unit=self.plan.rows_per_unit, views=views)
         self._reserve()
