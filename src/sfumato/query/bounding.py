@@ -1,0 +1,239 @@
+"""The engine's part: filter, bound what each unit contributes, sum in whole numbers. Noise is added elsewhere.
+
+What comes out are exact sums of which one unit moves a known, public amount. With rows = m (in all groups
+together) and groups = k:
+
+1. rows are filtered, and their values clipped and put in fixed point;
+2. each unit's rows are added up for each group (never row by row: no window over rows);
+3. where a unit is in several groups, these are put in an order of its own, by a salted hash; it counts in the
+   first k, and until its m rows are used up;
+4. a unit with more rows than count is scaled down to as many rows of its mean (a sum on its own is clipped);
+5. units are added up for each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ibis
+
+from sfumato.query.compilation import (
+    Value,
+    cell_value,
+    clip,
+    condition,
+    key_value,
+    quantised,
+    whole_quotient,
+)
+from sfumato.query.plan import Cells, ClippedSum, Measure, Moments, Query
+from sfumato.query.policy import Key, Policy
+
+UNIT = "unit"
+ROWS, UNITS, CELL = "rows", "units", "cell"
+
+
+@ibis.udf.scalar.builtin(name="md5")
+def _md5(text: str) -> str:  # type: ignore[empty-body]  # every engine has its own
+    ...
+
+
+def sums(
+    table: Value,
+    query: Query,
+    measures: Sequence[Measure],
+    policy: Policy,
+    *,
+    keys: Sequence[Sequence[Key]] | None,
+    salt: str,
+) -> Value:
+    """One row for each group: its bounded rows and units, and the columns of each measure (never of Cells)."""
+    linear = [measure for measure in measures if not isinstance(measure, Cells)]
+    names = key_names(query)
+    rows = _filtered(table, query, linear, policy)
+    if policy.unit.column is None:
+        totals = _totals(rows, linear)
+        found = rows.group_by(names).agg(**totals) if names else rows.agg(**totals)
+        found = found.mutate(**{UNITS: found[ROWS]})
+        return _in_categories(found, names, keys)  # after adding up: on every row it would cost as much as the sums
+    rows = _in_categories(rows, names, keys)
+    units = rows.group_by([UNIT, *names]).agg(**_totals(rows, linear))
+    return _add_units(_bounded_units(units, names, policy, salt), names, linear)
+
+
+def cell_counts(
+    table: Value,
+    query: Query,
+    cells: Cells,
+    policy: Policy,
+    *,
+    keys: Sequence[Sequence[Key]] | None,
+    salt: str,
+) -> Value:
+    """One row for each group and cell: how many bounded rows have their value there."""
+    rows = _declared(table, query, policy).mutate(**{CELL: cell_value(cells, table, policy)})
+    names = [*key_names(query), CELL]
+    rows = _in_categories(rows.filter(rows[CELL].notnull()), names[:-1], keys)
+    if policy.unit.column is None:
+        return rows.group_by(names).agg(**{ROWS: rows.count()})
+    units = rows.group_by([UNIT, *names]).agg(**{ROWS: rows.count()})
+    kept = _within_rows(units, names, policy.unit.rows, groups=None, salt=salt)
+    return kept.group_by(names).agg(**{ROWS: kept["kept"].sum()})
+
+
+def key_names(query: Query) -> list[str]:
+    return [f"key{i}" for i in range(len(query.keys))]
+
+
+def _declared(table: Value, query: Query, policy: Policy) -> Value:
+    """The rows that count, with the keys beside them; rows without unit or key belong nowhere."""
+    keys = {name: key_value(key, table, policy) for name, key in zip(key_names(query), query.keys, strict=True)}
+    rows = table.mutate(**keys)
+    wanted = [] if query.where is None else [condition(query.where, rows, policy)]
+    wanted += [rows[name].notnull() for name in keys]
+    if policy.unit.column is not None:
+        wanted.append(rows[UNIT].notnull())
+    return rows.filter(*wanted) if wanted else rows
+
+
+def _filtered(table: Value, query: Query, linear: Sequence[Measure], policy: Policy) -> Value:
+    """The rows that count, with each measure's value in fixed point as column x0, x1, …"""
+    rows = _declared(table, query, policy)
+    values = {
+        f"x{i}": _row_value(measure, rows, policy)
+        for i, measure in enumerate(linear)
+        if isinstance(measure, ClippedSum) or (isinstance(measure, Moments) and measure.of is not None)
+    }
+    kept = [*key_names(query), *([UNIT] if policy.unit.column is not None else [])]
+    if not kept and not values:
+        return rows
+    return rows.select(*kept, **values) if values else rows
+
+
+def _row_value(measure: Moments | ClippedSum, rows: Value, policy: Policy) -> Value:
+    if isinstance(measure, Moments) and measure.degree == 0:
+        return rows[measure.of.name].notnull().ifelse(1, ibis.null("int64"))  # type: ignore[union-attr]
+    assert measure.of is not None
+    value = quantised(measure.of, measure.fixed, rows, policy)
+    if isinstance(measure, Moments):
+        return value - ibis.literal(measure.fixed.first, "int64")
+    return value
+
+
+def _totals(rows: Value, linear: Sequence[Measure]) -> dict[str, Value]:
+    found = {ROWS: rows.count()}
+    for position, measure in enumerate(linear):
+        found |= _row_totals(position, measure, rows)
+    return found
+
+
+def _row_totals(position: int, measure: Measure, rows: Value) -> dict[str, Value]:
+    """The sums over rows that a measure is made of, by name."""
+    if not _has_values(measure):
+        return {}
+    value = rows[f"x{position}"]
+    if isinstance(measure, ClippedSum):
+        return {f"s{position}": _sum(value)}
+    assert isinstance(measure, Moments)
+    found = {f"n{position}": value.count()}
+    if measure.degree == 1:
+        found[f"s{position}"] = _sum(value)
+    if measure.degree == 2:
+        span = ibis.literal(measure.span, "int64")
+        found[f"h{position}"] = _sum(_square_over(value, measure.span))
+        found[f"l{position}"] = _sum(_square_over(span - value, measure.span))
+    return found
+
+
+def _square_over(value: Value, span: int) -> Value:
+    """⌊v²/R⌋ through doubles: v² < 2⁵³ is exact, and the quotient is rounded alike on every engine."""
+    double = value.cast("float64")
+    return (double * double / ibis.literal(span, "int64").cast("float64")).floor().cast("int64")
+
+
+def _sum(value: Value) -> Value:
+    return value.sum().coalesce(0).cast("int64")
+
+
+def _has_values(measure: Measure) -> bool:
+    return isinstance(measure, ClippedSum) or (isinstance(measure, Moments) and measure.of is not None)
+
+
+def _in_categories(rows: Value, names: Sequence[str], keys: Sequence[Sequence[Key]] | None) -> Value:
+    if keys is None:
+        return rows
+    for name, values in zip(names, keys, strict=True):
+        if rows[name].type().is_boolean():
+            wanted = [rows[name] if value else ~rows[name] for value in values]
+            rows = rows.filter(wanted[0] if len(wanted) == 1 else rows[name].notnull())
+        else:
+            rows = rows.filter(rows[name].isin(list(values)))
+    return rows
+
+
+def _bounded_units(units: Value, names: Sequence[str], policy: Policy, salt: str) -> Value:
+    """Each unit's totals in each group, with `kept`: as how many rows they count."""
+    if not names:
+        most = ibis.literal(policy.unit.rows, "int64")
+        return units.mutate(kept=(units[ROWS] > most).ifelse(most, units[ROWS]))
+    return _within_rows(units, names, policy.unit.rows, groups=policy.unit.groups, salt=salt)
+
+
+def _within_rows(units: Value, names: Sequence[str], most: int, *, groups: int | None, salt: str) -> Value:
+    """Fill up each unit's `most` rows group by group, in the order of a salted hash."""
+    label = ibis.literal(salt)
+    for name in (UNIT, *names):
+        label = label + ibis.literal("|") + units[name].cast("string")
+    units = units.mutate(turn=_md5(label))
+    order = ibis.window(group_by=UNIT, order_by="turn")
+    so_far = ibis.cumulative_window(group_by=UNIT, order_by="turn")
+    units = units.mutate(before=units[ROWS].sum().over(so_far) - units[ROWS], place=ibis.row_number().over(order))
+    room = ibis.literal(most, "int64") - units["before"]
+    kept = clip(room, ibis.literal(0, "int64"), units[ROWS])
+    units = units.mutate(kept=kept.cast("int64"))
+    counted = units["kept"] > 0
+    return units.filter(counted if groups is None else counted & (units["place"] < groups))
+
+
+def _add_units(units: Value, names: Sequence[str], linear: Sequence[Measure]) -> Value:
+    scaled = units.mutate(
+        **{name: value for i, measure in enumerate(linear) for name, value in _scaled(i, measure, units).items()}
+    )
+    totals = {ROWS: _sum(scaled["kept"]), UNITS: scaled.count()}
+    for i, measure in enumerate(linear):
+        totals |= {name: _sum(scaled[name]) for name in _scaled(i, measure, units)}
+    return scaled.group_by(list(names)).agg(**totals) if names else scaled.agg(**totals)
+
+
+def _scaled(position: int, measure: Measure, units: Value) -> dict[str, Value]:
+    """A unit's totals as if it had `kept` rows: scaled for moments, clipped for sums."""
+    if not _has_values(measure):
+        return {}
+    kept, rows = units["kept"], units[ROWS]
+    if isinstance(measure, ClippedSum):
+        low, high = min(measure.fixed.first, 0), max(measure.fixed.last, 0)
+        return {f"s{position}": clip(units[f"s{position}"], kept * _whole(low), kept * _whole(high))}
+    assert isinstance(measure, Moments)
+    count = units[f"n{position}"]
+    kept_count = (kept == rows).ifelse(count, whole_quotient(count * kept, rows))
+    found = {f"n{position}": kept_count}
+    for name in [name for name in _total_names(position, measure) if name[0] != "n"]:
+        found[name] = _share(units[name], count, kept_count)
+    return found
+
+
+def _share(total: Value, count: Value, kept: Value) -> Value:
+    """⌊total · kept / count⌋ without overflow: the quotient and the remainder are scaled apart."""
+    divisor = (count > 0).ifelse(count, _whole(1))
+    scaled = whole_quotient(total, divisor) * kept + whole_quotient((total % divisor) * kept, divisor)
+    return (kept == count).ifelse(total, scaled)
+
+
+def _total_names(position: int, measure: Moments) -> list[str]:
+    letters = {0: "n", 1: "ns", 2: "nhl"}[measure.degree]
+    return [f"{letter}{position}" for letter in letters]
+
+
+def _whole(value: int) -> Any:
+    return ibis.literal(value, "int64")
