@@ -34,9 +34,10 @@ UNIT = "unit"
 ROWS, UNITS, CELL = "rows", "units", "cell"
 
 
-@ibis.udf.scalar.builtin(name="md5")
-def _md5(text: str) -> str:  # type: ignore[empty-body]  # every engine has its own
-    ...
+@ibis.udf.scalar.builtin(name="md5")  # type: ignore[untyped-decorator]
+def _md5(text: str) -> str:
+    """Every engine has its own."""
+    raise AssertionError
 
 
 def sums(
@@ -56,7 +57,9 @@ def sums(
         totals = _totals(rows, linear)
         found = rows.group_by(names).agg(**totals) if names else rows.agg(**totals)
         found = found.mutate(**{UNITS: found[ROWS]})
-        return _in_categories(found, names, keys)  # after adding up: on every row it would cost as much as the sums
+        return _in_categories(
+            found, names, keys
+        )  # after adding up: on every row it would cost as much as the sums
     rows = _in_categories(rows, names, keys)
     units = rows.group_by([UNIT, *names]).agg(**_totals(rows, linear))
     return _add_units(_bounded_units(units, names, policy, salt), names, linear)
@@ -188,7 +191,9 @@ def _within_rows(units: Value, names: Sequence[str], most: int, *, groups: int |
     units = units.mutate(turn=_md5(label))
     order = ibis.window(group_by=UNIT, order_by="turn")
     so_far = ibis.cumulative_window(group_by=UNIT, order_by="turn")
-    units = units.mutate(before=units[ROWS].sum().over(so_far) - units[ROWS], place=ibis.row_number().over(order))
+    units = units.mutate(
+        before=units[ROWS].sum().over(so_far) - units[ROWS], place=ibis.row_number().over(order)
+    )
     room = ibis.literal(most, "int64") - units["before"]
     kept = clip(room, ibis.literal(0, "int64"), units[ROWS])
     units = units.mutate(kept=kept.cast("int64"))
@@ -198,7 +203,11 @@ def _within_rows(units: Value, names: Sequence[str], most: int, *, groups: int |
 
 def _add_units(units: Value, names: Sequence[str], linear: Sequence[Measure]) -> Value:
     scaled = units.mutate(
-        **{name: value for i, measure in enumerate(linear) for name, value in _scaled(i, measure, units).items()}
+        **{
+            name: value
+            for i, measure in enumerate(linear)
+            for name, value in _scaled(i, measure, units).items()
+        }
     )
     totals = {ROWS: _sum(scaled["kept"]), UNITS: scaled.count()}
     for i, measure in enumerate(linear):

@@ -1,8 +1,8 @@
 """Expressions → Ibis, with the same meaning on every engine.
 
 Traps that this file is there for: LEAST and GREATEST skip NULLs, so that clipping with them would turn a NULL
-into a bound; Ibis divides whole numbers through doubles; constants written as decimals are not always the double
-that was meant. Columns come in as int64, float64 without NaN, string, boolean or date.
+into a bound; Ibis divides whole numbers through doubles; constants written as decimals are not always the
+double that was meant. Columns come in as int64, float64 without NaN, string, boolean or date.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from sfumato.query.policy import Policy
 Value = Any  # an Ibis value expression; Ibis has no types that a checker could follow
 _OPERATORS = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
-    "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le,
+    ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 
 
@@ -70,7 +71,9 @@ def quantised(expression: NumberExpression, fixed: Fixed, table: Value, policy: 
 def clipped_number(expression: NumberExpression, table: Value, policy: Policy) -> Value:
     """The expression over clipped columns, itself clipped to its public bounds."""
     lower, upper = interval(expression, policy)
-    value = table[expression.name] if isinstance(expression, ColumnValue) else _computed(expression, table, policy)
+    value = (
+        table[expression.name] if isinstance(expression, ColumnValue) else _computed(expression, table, policy)
+    )
     if value.type().is_integer():
         return clip(value, ibis.literal(int(lower), "int64"), ibis.literal(int(upper), "int64"))
     return clip(value, double(lower), double(upper))

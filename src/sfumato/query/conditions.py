@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sqlglot import exp
+from sqlglot.expressions import Expr
 
 from sfumato.query.expressions import (
     Arithmetic,
@@ -30,13 +31,20 @@ from sfumato.query.names import Names
 from sfumato.query.policy import Column, Key
 from sfumato.query.refusal import QueryRefused
 
-_ARITHMETIC = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/"}
-_COMPARISONS = {exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
+_ARITHMETIC: dict[type[Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/"}
+_COMPARISONS: dict[type[Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
-def translate_number(node: exp.Expression, names: Names) -> NumberExpression:
+def translate_number(node: Expr, names: Names) -> NumberExpression:
     """A number on every row: columns, constants, +, -, *, / by a constant, CASE."""
     node = node.unnest()
     if isinstance(node, exp.Column):
@@ -50,25 +58,27 @@ def translate_number(node: exp.Expression, names: Names) -> NumberExpression:
     if isinstance(node, exp.Case):
         return _choice(node, names)
     raise QueryRefused(
-        f"{node.sql(dialect='duckdb')} is not answered: numbers are columns, constants, +, -, *, / by a constant "
-        "and CASE, which cannot fail on any row",
+        f"{node.sql(dialect='duckdb')} is not answered: numbers are columns, constants, +, -, *, / by a "
+        "constant and CASE, which cannot fail on any row",
         nearest=names.example_count(),
     )
 
 
-def _number_column(node: exp.Expression, names: Names) -> ColumnValue:
+def _number_column(node: Expr, names: Names) -> ColumnValue:
     column = names.column(node)
     if not column.numeric:
-        raise QueryRefused(f"column {column.name} is {column.type}, not a number", nearest=names.example_for(column.name))
+        raise QueryRefused(
+            f"column {column.name} is {column.type}, not a number", nearest=names.example_for(column.name)
+        )
     return ColumnValue(column.name)
 
 
-def _negative(node: exp.Expression, names: Names) -> NumberExpression:
+def _negative(node: Expr, names: Names) -> NumberExpression:
     inside = translate_number(node.this, names)
     return Number(-inside.value) if isinstance(inside, Number) else Arithmetic("-", Number(0.0), inside)
 
 
-def _arithmetic(node: exp.Expression, names: Names) -> NumberExpression:
+def _arithmetic(node: Expr, names: Names) -> NumberExpression:
     left, right = translate_number(node.this, names), translate_number(node.expression, names)
     operator = _ARITHMETIC[type(node)]
     if operator == "/" and not (isinstance(right, Number) and right.value != 0):
@@ -84,12 +94,14 @@ def _choice(node: exp.Case, names: Names) -> NumberExpression:
         raise QueryRefused("CASE is answered in the form CASE WHEN condition THEN number ELSE number END")
     found = translate_number(otherwise, names)
     for branch in reversed(node.args["ifs"]):
-        found = Choice(translate_condition(branch.this, names), translate_number(branch.args["true"], names), found)
+        found = Choice(
+            translate_condition(branch.this, names), translate_number(branch.args["true"], names), found
+        )
         interval(found, names.policy)
     return found
 
 
-def translate_condition(node: exp.Expression, names: Names) -> Condition:
+def translate_condition(node: Expr, names: Names) -> Condition:
     """A condition that is true, false or NULL on every row, and never an error."""
     node = node.unnest()
     if isinstance(node, exp.And | exp.Or):
@@ -103,13 +115,13 @@ def translate_condition(node: exp.Expression, names: Names) -> Condition:
     if translate is not None:
         return translate(node, names)
     raise QueryRefused(
-        f"the condition {node.sql(dialect='duckdb')} is not answered; there are comparisons, BETWEEN, IN, IS NULL, "
-        "LIKE, AND, OR and NOT",
+        f"the condition {node.sql(dialect='duckdb')} is not answered; there are comparisons, BETWEEN, IN, IS "
+        "NULL, LIKE, AND, OR and NOT",
         nearest=names.example_count(),
     )
 
 
-def _comparison(operator: str, left: exp.Expression, right: exp.Expression, names: Names) -> Condition:
+def _comparison(operator: str, left: Expr, right: Expr, names: Names) -> Condition:
     left, right = left.unnest(), right.unnest()
     if not isinstance(left, exp.Column) and isinstance(right, exp.Column):
         left, right, operator = right, left, _MIRRORED[operator]
@@ -122,16 +134,16 @@ def _comparison(operator: str, left: exp.Expression, right: exp.Expression, name
     return Comparison(operator, translate_number(left, names), translate_number(right, names))
 
 
-def _equality(operator: str, column: Column, value: exp.Expression) -> Condition:
+def _equality(operator: str, column: Column, value: Expr) -> Condition:
     if operator not in ("=", "<>"):
         raise QueryRefused(
-            f"column {column.name} is {column.type}, which engines order differently; compare it with =, <> or IN"
+            f"column {column.name} is {column.type}, which engines sort differently; compare it with =, <>, IN"
         )
     found = OneOf(column.name, (_constant(column, value),))
     return found if operator == "=" else Negated(found)
 
 
-def _constant(column: Column, node: exp.Expression) -> Key | float:
+def _constant(column: Column, node: Expr) -> Key | float:
     node = node.unnest()
     if column.type == "text" and isinstance(node, exp.Literal) and node.is_string:
         return _plain_text(node.name)
@@ -156,11 +168,13 @@ def _finite(node: exp.Literal) -> float:
 
 def _plain_text(text: str) -> str:
     if "\\" in text or "\x00" in text:
-        raise QueryRefused("texts with a backslash or a null character mean different things to different engines")
+        raise QueryRefused(
+            "texts with a backslash or a null character mean different things to different engines"
+        )
     return text
 
 
-def _day(node: exp.Expression) -> str:
+def _day(node: Expr) -> str:
     inside = node.this if isinstance(node, exp.Cast) and node.to.is_type("date") else node
     try:
         if isinstance(inside, exp.Literal) and inside.is_string and _DAY.fullmatch(inside.name):
@@ -170,12 +184,12 @@ def _day(node: exp.Expression) -> str:
     raise QueryRefused("a date column is compared with a day such as '2024-01-31'")
 
 
-def _between(node: exp.Expression, names: Names) -> Condition:
+def _between(node: Expr, names: Names) -> Condition:
     low = _comparison(">=", node.this, node.args["low"], names)
     return Both(low, _comparison("<=", node.this, node.args["high"], names))
 
 
-def _membership(node: exp.Expression, names: Names) -> Condition:
+def _membership(node: Expr, names: Names) -> Condition:
     column = names.column(node.this)
     if node.args.get("query") or node.args.get("unnest") or node.args.get("field") or not node.expressions:
         raise QueryRefused("IN takes a list of constants; sub-queries are not answered")
@@ -184,17 +198,19 @@ def _membership(node: exp.Expression, names: Names) -> Condition:
     return OneOf(column.name, tuple(_constant(column, item) for item in node.expressions))
 
 
-def _is(node: exp.Expression, names: Names) -> Condition:
+def _is(node: Expr, names: Names) -> Condition:
     column = names.column(node.this)
     if isinstance(node.expression, exp.Null):
         return Missing(column.name)
     if isinstance(node.expression, exp.Boolean) and column.type == "boolean":
         same = OneOf(column.name, (bool(node.expression.this),))
         return Both(Negated(Missing(column.name)), same)
-    raise QueryRefused(f"IS takes NULL, or TRUE and FALSE for a boolean column, got {node.sql(dialect='duckdb')}")
+    raise QueryRefused(
+        f"IS takes NULL, or TRUE and FALSE for a boolean column, got {node.sql(dialect='duckdb')}"
+    )
 
 
-def _like(node: exp.Expression, names: Names) -> Condition:
+def _like(node: Expr, names: Names) -> Condition:
     column = names.column(node.this)
     pattern = node.expression
     if column.type != "text" or not isinstance(pattern, exp.Literal) or not pattern.is_string:
@@ -210,14 +226,14 @@ def _like(node: exp.Expression, names: Names) -> Condition:
     return OneOf(column.name, (core,)) if place == "is" else TextMatch(column.name, place, core)
 
 
-def _flag(node: exp.Expression, names: Names) -> Condition:
+def _flag(node: Expr, names: Names) -> Condition:
     column = names.column(node)
     if column.type != "boolean":
         raise QueryRefused(f"column {column.name} is {column.type}; a condition compares it with something")
     return OneOf(column.name, (True,))
 
 
-_OTHER_CONDITIONS: dict[type[exp.Expression], Callable[[Any, Names], Condition]] = {
+_OTHER_CONDITIONS: dict[type[Expr], Callable[[Any, Names], Condition]] = {
     exp.Between: _between,
     exp.In: _membership,
     exp.Is: _is,

@@ -1,8 +1,8 @@
 """Where the table lives: DuckDB in process, PostgreSQL, or Spark; all through Ibis.
 
-An engine hands over the declared columns in five types only (int64, float64 without NaN, string, boolean, date),
-whatever the file or the database holds. Text becomes a number by a pattern first and then a cast that cannot
-fail, so that one odd row never stops a query. Types are never guessed from the rows.
+An engine hands over the declared columns in five types only (int64, float64 without NaN, string, boolean,
+date), whatever the file or the database holds. Text becomes a number by a pattern first and then a cast that
+cannot fail, so that one odd row never stops a query. Types are never guessed from the rows.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Engine:
         except Exception as error:
             _private_log.error("the engine failed", exc_info=error)
         raise DataError(
-            f"the {self.name} engine could not run the query; its message may quote private rows and goes to the "
-            "log 'sfumato.private.query' only"
+            f"the {self.name} engine could not run the query; its message may quote private rows and goes to "
+            "the log 'sfumato.private.query' only"
         )
 
     def _read(self, column: Column, available: Mapping[str, str]) -> Value:
@@ -79,8 +79,8 @@ class Engine:
 def _text_as(engine: Engine, value: Value, pattern: str, kind: str) -> Value:
     if engine.name == "postgres":
         raise InvalidInput(
-            f"expected column {value.get_name()} to be stored as {kind}, got text; PostgreSQL cannot convert text "
-            "without stopping at odd rows: make a view that converts it"
+            f"expected column {value.get_name()} to be stored as {kind}, got text; PostgreSQL cannot convert "
+            "text without stopping at odd rows: make a view that converts it"
         )
     return value.re_search(pattern).ifelse(value, ibis.null("string")).try_cast(kind)
 
@@ -159,7 +159,9 @@ def engine_for(policy: Policy) -> str:
     return "postgres" if policy.source.startswith(("postgres://", "postgresql://")) else "duckdb"
 
 
-def open_engine(policy: Policy, *, name: str | None = None, data: Any = None, master: str = "local[*]") -> Engine:
+def open_engine(
+    policy: Policy, *, name: str | None = None, data: Any = None, master: str = "local[*]"
+) -> Engine:
     """The policy's table on an engine; `data` is a DataFrame or Arrow table to ask instead of the source."""
     name = _validate.one_of("engine", name or engine_for(policy), ENGINES)
     if name == "postgres":
@@ -247,5 +249,3 @@ def _csv_header(path: Path, delimiter: str) -> list[str]:
     if not header or len(set(header)) < len(header):
         raise InvalidInput(f"expected {path.name} to begin with a line of different column names, got {header}")
     return header
-
-

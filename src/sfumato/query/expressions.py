@@ -148,8 +148,8 @@ def _(expression: ColumnValue, policy: Policy) -> Interval:
         raise QueryRefused(f"column {column.name} is {column.type}, not a number", nearest=_count_of(policy))
     if column.bounds is None:
         raise QueryRefused(
-            f"column {column.name} has no public bounds, without which one person could move the answer at will; "
-            f"the holder can add lower and upper to columns.{column.name}",
+            f"column {column.name} has no public bounds, without which one person could move the answer at "
+            f"will; the holder can add lower and upper to columns.{column.name}",
             nearest=_count_of(policy),
         )
     return column.bounds

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sqlglot import exp
+from sqlglot.expressions import Expr
 
 from sfumato.query.expressions import ColumnValue
 from sfumato.query.plan import GroupKey
@@ -21,10 +22,12 @@ class Names:
     policy: Policy
     table: str
 
-    def column(self, node: exp.Expression) -> Column:
+    def column(self, node: Expr) -> Column:
         """The declared column that a node names."""
         if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star):
-            raise QueryRefused(f"expected a column, got {node.sql(dialect='duckdb')}", nearest=self.example_count())
+            raise QueryRefused(
+                f"expected a column, got {node.sql(dialect='duckdb')}", nearest=self.example_count()
+            )
         qualifiers = {node.table.lower(), self.table.lower()} - {""}
         if node.args.get("db") or len(qualifiers) > 1:
             raise QueryRefused(f"{node.sql(dialect='duckdb')} is not in the table {self.policy.table}")
@@ -36,20 +39,20 @@ class Names:
         column = self.policy.column(node.name)
         if column is None:
             raise QueryRefused(
-                f"there is no column {node.name} in the policy, which declares {', '.join(self.policy.columns)}",
+                f"there is no column {node.name} in the policy, which has {', '.join(self.policy.columns)}",
                 nearest=self.example_count(),
             )
         return column
 
-    def is_unit(self, node: exp.Expression) -> bool:
+    def is_unit(self, node: Expr) -> bool:
         unit = self.policy.unit.column
         return unit is not None and isinstance(node, exp.Column) and node.name.lower() == unit.lower()
 
-    def countable(self, node: exp.Expression) -> ColumnValue:
+    def countable(self, node: Expr) -> ColumnValue:
         """COUNT(x) counts where x is not NULL, whatever x's type."""
         return ColumnValue(self.column(node).name)
 
-    def key(self, node: exp.Expression, *, grouped: bool = True) -> GroupKey:
+    def key(self, node: Expr, *, grouped: bool = True) -> GroupKey:
         """A column to group by; numbers with bounds but no categories go into bins instead."""
         column = self.column(node)
         if grouped and column.type == "real":
@@ -60,7 +63,7 @@ class Names:
             )
         return GroupKey(column.name)
 
-    def binned(self, node: exp.Expression, bins: exp.Expression) -> GroupKey:
+    def binned(self, node: Expr, bins: Expr) -> GroupKey:
         column = self.column(node)
         if not column.numeric or column.bounds is None:
             raise QueryRefused(

@@ -38,8 +38,8 @@ class Aggregate:
         _validate.one_of("function", self.function, FUNCTIONS)
         if not 0 < _validate.real("level", self.level) < 1:
             raise QueryRefused(
-                f"a quantile's level lies between 0 and 1, got {self.level:g}; the least and the largest value are "
-                "single people's",
+                f"a quantile's level lies between 0 and 1, got {self.level:g}; the least and the largest "
+                "value are single people's",
                 nearest="QUANTILE(column, 0.01) or QUANTILE(column, 0.99)",
             )
 
@@ -189,7 +189,7 @@ def _with_rows(found: list[Measure]) -> list[Measure]:
 
 
 def fixed_point(of: NumberExpression, policy: Policy, *, degree: int, about_zero: bool = False) -> Fixed:
-    """The finest power-of-two grid (1 for whole numbers) on which squares stay exact and sums do not overflow."""
+    """The finest power-of-two grid (1 for whole numbers) on which squares are exact and no sum overflows."""
     if degree == 0:
         return Fixed(0, 1, 1)
     lower, upper = interval(of, policy)

@@ -91,11 +91,14 @@ class Unit:
         _validate.integer("unit.rows", self.rows, least=1)
         _validate.integer("unit.groups", self.groups, least=1)
         if self.rows > _MOST_ROWS:
-            raise InvalidInput(f"expected unit.rows <= {_MOST_ROWS}, got unit.rows={self.rows}; noise grows with it")
+            raise InvalidInput(
+                f"expected unit.rows <= {_MOST_ROWS}, got unit.rows={self.rows}; noise grows with it"
+            )
         if self.column is None and (self.rows, self.groups) != (1, 1):
             raise InvalidInput(
-                f"expected unit.rows=1 and unit.groups=1 where every row is one person, got unit.rows={self.rows} "
-                f"and unit.groups={self.groups}; name the column that tells people apart as unit.column"
+                f"expected unit.rows=1 and unit.groups=1 where every row is one person, got "
+                f"unit.rows={self.rows} and unit.groups={self.groups}; "
+                "name the column that tells people apart as unit.column"
             )
 
     @property
@@ -120,13 +123,15 @@ class Policy:
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
         if not self.columns:
-            raise InvalidInput("expected at least one column in the policy, got none; add [columns.NAME] sections")
+            raise InvalidInput(
+                "expected at least one column in the policy, got none; add [columns.NAME] sections"
+            )
         if self.public_size is not None:
             _validate.integer("table.public_size", self.public_size, least=1)
         if self.unit.column is not None and self.unit.column in self.columns:
             raise InvalidInput(
-                f"expected unit.column={self.unit.column!r} not to be among the columns; what tells people apart "
-                "is neither filtered nor averaged, so drop its [columns] section"
+                f"expected unit.column={self.unit.column!r} not to be among the columns; what tells people "
+                "apart is neither filtered nor averaged, so drop its [columns] section"
             )
 
     def column(self, name: str) -> Column | None:
@@ -195,15 +200,21 @@ def _check_bounds(where: str, kind: str, lower: float, upper: float) -> None:
     if not lower < upper:
         raise InvalidInput(f"expected {where}.lower < {where}.upper, got {lower} and {upper}")
     if max(abs(lower), abs(upper)) > _LARGEST_BOUND or upper - lower < 2.0**-52:
-        raise InvalidInput(f"expected the bounds of {where} within ±2**52 and not closer than 2**-52; rescale them")
+        raise InvalidInput(
+            f"expected the bounds of {where} within ±2**52 and not closer than 2**-52; rescale them"
+        )
     if kind == "integer" and (lower != int(lower) or upper != int(upper)):
-        raise InvalidInput(f"expected whole bounds for {where}, got {lower} and {upper}; or declare its type real")
+        raise InvalidInput(
+            f"expected whole bounds for {where}, got {lower} and {upper}; or declare its type real"
+        )
 
 
 def _check_categories(where: str, kind: str, categories: Collection[Any]) -> tuple[Key, ...]:
     wanted: dict[str, type] = {"text": str, "integer": int, "boolean": bool, "date": str}
     if kind not in wanted:
-        raise InvalidInput(f"expected no categories for {where}, whose type is {kind}; give bounds, group by BIN")
+        raise InvalidInput(
+            f"expected no categories for {where}, whose type is {kind}; give bounds, group by BIN"
+        )
     values = [value.isoformat() if hasattr(value, "isoformat") else value for value in categories]
     if not values or any(type(value) is not wanted[kind] for value in values) or len(set(values)) < len(values):
         raise InvalidInput(f"expected {where}.categories to be different values of type {kind}, got {values}")
@@ -213,7 +224,9 @@ def _check_categories(where: str, kind: str, categories: Collection[Any]) -> tup
 def _section(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = data.get(name)
     if not isinstance(section, Mapping):
-        raise InvalidInput(f"expected a section [{name}] in the policy, got none; sfumato query init drafts one")
+        raise InvalidInput(
+            f"expected a section [{name}] in the policy, got none; sfumato query init drafts one"
+        )
     return section
 
 

@@ -1,8 +1,8 @@
 """Quantiles, with intervals, from a tree of noisy counts over a public grid of cells.
 
 At an edge e between cells, D(e) = (1−q)·#left − q·#right rises from −qN to (1−q)N and crosses 0 at the
-q-quantile. Both counts are sums over the siblings of the nodes on the way down to e, so that D's variance is known
-before anything is asked, and what agrees with D = 0 up to its noise is a confidence interval.
+q-quantile. Both counts are sums over the siblings of the nodes on the way down to e, so that D's variance is
+known before anything is asked, and what agrees with D = 0 up to its noise is a confidence interval.
 
 Hay, Rastogi, Miklau & Suciu 2010, "Boosting the accuracy of differentially private histograms through
 consistency", section 4, for trees of counts.
@@ -83,7 +83,7 @@ def _crossing(tree: Tree, level: float) -> tuple[Floats, Floats]:
 
 
 def _spread(left_nodes: Floats, right_nodes: Floats, level: float, scale: float) -> Floats:
-    """The one-sided 97.5% quantile of D's noise: normal, corrected for the Laplace's kurtosis (Cornish–Fisher)."""
+    """The one-sided 97.5% quantile of D's noise: normal, corrected for its kurtosis (Cornish–Fisher)."""
     squares = (1 - level) ** 2 * left_nodes + level**2 * right_nodes
     fourths = (1 - level) ** 4 * left_nodes + level**4 * right_nodes
     z = float(stats.norm.ppf((1 + LEVEL) / 2))

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 import sqlglot
 from sqlglot import errors, exp
+from sqlglot.expressions import Expr
 
 from sfumato.query.conditions import translate_condition, translate_number
+from sfumato.query.expressions import Condition, columns_of
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate, GroupKey, Output, Query, measures_for, public_keys
 from sfumato.query.policy import Policy
@@ -56,11 +58,37 @@ def checked(query: Query, policy: Policy) -> Query:
             "a query needs an aggregate such as COUNT, SUM or AVG; single rows are never shown",
             nearest=f"SELECT COUNT(*) FROM {policy.table}",
         )
+    _check_columns(query, policy)
     if len({output.name for output in query.outputs}) < len(query.outputs):
         raise QueryRefused("two columns of the answer have the same name; give them different names with AS")
     public_keys(query, policy)
     measures_for(query, policy)
     return query
+
+
+def _check_columns(query: Query, policy: Policy) -> None:
+    read = {key.column for key in query.keys} | set(columns_of(query.where))
+    for aggregate in query.aggregates:
+        read |= set(columns_of(aggregate.of))
+    unknown = sorted(read - policy.columns.keys())
+    if unknown:
+        raise QueryRefused(
+            f"there is no column {', '.join(unknown)} in the policy, which has {', '.join(policy.columns)}",
+            nearest=f"SELECT COUNT(*) FROM {policy.table}",
+        )
+    if Aggregate("count_units") in query.aggregates and policy.unit.column is None:
+        raise QueryRefused("every row is one person", nearest=f"SELECT COUNT(*) FROM {policy.table}")
+
+
+def parse_condition(text: str, policy: Policy) -> Condition:
+    """A condition as WHERE takes it."""
+    try:
+        node = sqlglot.parse_one(text, read="duckdb")
+    except (errors.SqlglotError, RecursionError):
+        raise QueryRefused(
+            f"this is not a condition in SQL: {text}", nearest="age >= 18 AND city = 'Delft'"
+        ) from None
+    return translate_condition(node, Names(policy=policy, table=policy.table))
 
 
 def _single_select(text: str, policy: Policy) -> exp.Select:
@@ -102,7 +130,9 @@ def _table_name(select: exp.Select, policy: Policy) -> str:
     table = source.this if source is not None else None
     nearest = f"SELECT COUNT(*) FROM {policy.table}"
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
-        raise QueryRefused(f"only the table {policy.table} can be asked, not a function or a file", nearest=nearest)
+        raise QueryRefused(
+            f"only the table {policy.table} can be asked, not a function or a file", nearest=nearest
+        )
     extra = [key for key, value in table.args.items() if value and key not in ("this", "alias")]
     if extra or table.name.lower() != policy.table.lower():
         raise QueryRefused(f"only the table {policy.table} can be asked", nearest=nearest)
@@ -114,7 +144,9 @@ def _keys(select: exp.Select, names: Names) -> tuple[GroupKey, ...]:
     keys: tuple[GroupKey, ...] = ()
     if group is not None:
         if any(value for name, value in group.args.items() if name != "expressions"):
-            raise QueryRefused("GROUP BY takes a list of columns; ROLLUP, CUBE, GROUPING SETS and ALL do not work here")
+            raise QueryRefused(
+                "GROUP BY takes a list of columns; ROLLUP, CUBE, GROUPING SETS and ALL do not work here"
+            )
         keys = tuple(_key(node, select, names) for node in group.expressions)
     histograms = [_histogram(item.unalias()) for item in select.expressions]
     binned = tuple(names.binned(*found) for found in histograms if found is not None)
@@ -123,7 +155,7 @@ def _keys(select: exp.Select, names: Names) -> tuple[GroupKey, ...]:
     return keys + binned
 
 
-def _key(node: exp.Expression, select: exp.Select, names: Names) -> GroupKey:
+def _key(node: Expr, select: exp.Select, names: Names) -> GroupKey:
     node = _resolve_alias(node, select)
     if isinstance(node, exp.Anonymous) and node.name.upper() == "BIN" and len(node.expressions) == 2:
         return names.binned(*node.expressions)
@@ -135,7 +167,7 @@ def _key(node: exp.Expression, select: exp.Select, names: Names) -> GroupKey:
     )
 
 
-def _resolve_alias(node: exp.Expression, select: exp.Select) -> exp.Expression:
+def _resolve_alias(node: Expr, select: exp.Select) -> Expr:
     """GROUP BY 1, and GROUP BY an alias of the SELECT list."""
     if isinstance(node, exp.Literal) and node.name.isdigit() and 1 <= int(node.name) <= len(select.expressions):
         return select.expressions[int(node.name) - 1].unalias()
@@ -146,7 +178,7 @@ def _resolve_alias(node: exp.Expression, select: exp.Select) -> exp.Expression:
     return node
 
 
-def _histogram(node: exp.Expression) -> tuple[exp.Expression, exp.Expression] | None:
+def _histogram(node: Expr) -> tuple[Expr, Expr] | None:
     """HISTOGRAM(x, n) is short for BIN(x, n) and COUNT(*), grouped by BIN(x, n)."""
     if isinstance(node, exp.Anonymous) and node.name.upper() == "HISTOGRAM" and len(node.expressions) == 2:
         return node.expressions[0], node.expressions[1]
@@ -167,20 +199,22 @@ def _outputs(select: exp.Select, keys: tuple[GroupKey, ...], names: Names) -> tu
     return tuple(outputs)
 
 
-def _output_value(node: exp.Expression, keys: tuple[GroupKey, ...], names: Names) -> Aggregate | int:
+def _output_value(node: Expr, keys: tuple[GroupKey, ...], names: Names) -> Aggregate | int:
     if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
         return _key_position(names.key(node, grouped=False), keys, names)
     if isinstance(node, exp.Anonymous) and node.name.upper() == "BIN" and len(node.expressions) == 2:
         return _key_position(names.binned(*node.expressions), keys, names)
     if node.is_star:
-        raise QueryRefused("SELECT * is not answered: single rows are never shown", nearest=names.example_count())
+        raise QueryRefused(
+            "SELECT * is not answered: single rows are never shown", nearest=names.example_count()
+        )
     return translate_aggregate(node, names)
 
 
 def _key_position(key: GroupKey, keys: tuple[GroupKey, ...], names: Names) -> int:
     if key not in keys:
         raise QueryRefused(
-            f"column {key.column} is neither grouped by nor inside an aggregate, and single rows are never shown",
+            f"column {key.column} is neither grouped by nor in an aggregate, and single rows are never shown",
             nearest=names.example_for(key.column),
         )
     return keys.index(key)
@@ -192,7 +226,7 @@ class _Function:
     needs_level: bool = False
 
 
-_AGGREGATES: dict[type[exp.Expression], _Function] = {
+_AGGREGATES: dict[type[Expr], _Function] = {
     exp.Sum: _Function("sum"),
     exp.Avg: _Function("avg"),
     exp.Variance: _Function("var"),
@@ -208,9 +242,9 @@ _AGGREGATES: dict[type[exp.Expression], _Function] = {
 }
 
 
-def translate_aggregate(node: exp.Expression, names: Names) -> Aggregate:
+def translate_aggregate(node: Expr, names: Names) -> Aggregate:
     """One aggregate of the SELECT list."""
-    special: dict[type[exp.Expression], Callable[[exp.Expression, Names], Aggregate]] = {
+    special: dict[type[Expr], Callable[[Expr, Names], Aggregate]] = {
         exp.Count: _count,
         exp.WithinGroup: _within_group,
     }
@@ -231,7 +265,7 @@ def translate_aggregate(node: exp.Expression, names: Names) -> Aggregate:
     return Aggregate(function.name, of, _level(level))
 
 
-def _no_such_aggregate(node: exp.Expression, names: Names) -> QueryRefused:
+def _no_such_aggregate(node: Expr, names: Names) -> QueryRefused:
     text = node.sql(dialect="duckdb")
     if isinstance(node, exp.Max | exp.Min) and isinstance(node.this, exp.Column):
         level = "0.99" if isinstance(node, exp.Max) else "0.01"
@@ -240,16 +274,18 @@ def _no_such_aggregate(node: exp.Expression, names: Names) -> QueryRefused:
     if isinstance(node, exp.Window):
         reason = f"{text} is not answered: window functions show single rows"
     elif isinstance(node, exp.Filter):
-        reason = f"{text} is not answered; put the condition in WHERE, or use SUM(CASE WHEN … THEN 1 ELSE 0 END)"
+        reason = (
+            f"{text} is not answered; put the condition in WHERE, or use SUM(CASE WHEN … THEN 1 ELSE 0 END)"
+        )
     else:
         reason = (
-            f"{text} is not answered; there are COUNT, COUNT(DISTINCT unit), SUM, AVG, VARIANCE, STDDEV, MEDIAN, "
-            "QUANTILE and HISTOGRAM, of a column or of +, -, *, / and CASE on columns"
+            f"{text} is not answered; there are COUNT, COUNT(DISTINCT unit), SUM, AVG, VARIANCE, STDDEV, "
+            "MEDIAN, QUANTILE and HISTOGRAM, of a column or of +, -, *, / and CASE on columns"
         )
     return QueryRefused(reason, nearest=names.example_count())
 
 
-def _count(node: exp.Expression, names: Names) -> Aggregate:
+def _count(node: Expr, names: Names) -> Aggregate:
     inside = node.this
     if node.expressions:
         raise QueryRefused("COUNT takes one column", nearest=names.example_count())
@@ -264,7 +300,7 @@ def _count(node: exp.Expression, names: Names) -> Aggregate:
     raise QueryRefused("COUNT(DISTINCT …) is answered for the privacy unit only", nearest=nearest)
 
 
-def _within_group(node: exp.Expression, names: Names) -> Aggregate:
+def _within_group(node: Expr, names: Names) -> Aggregate:
     inside, order = node.this, node.args["expression"].expressions
     if not isinstance(inside, exp.PercentileCont | exp.PercentileDisc) or len(order) != 1:
         raise _no_such_aggregate(node, names)
@@ -273,7 +309,7 @@ def _within_group(node: exp.Expression, names: Names) -> Aggregate:
     return Aggregate("quantile", translate_number(order[0].this, names), level)
 
 
-def _level(node: exp.Expression | None) -> float:
+def _level(node: Expr | None) -> float:
     if not isinstance(node, exp.Literal) or node.is_string:
         raise QueryRefused("a quantile's level is a number between 0 and 1", nearest="QUANTILE(column, 0.5)")
     return float(node.name)
@@ -288,7 +324,11 @@ def _order(select: exp.Select, outputs: tuple[Output, ...]) -> tuple[tuple[int, 
     found = []
     for item in order.expressions:
         position = by_name.get(item.this.sql(dialect="duckdb").lower().replace('"', ""))
-        if isinstance(item.this, exp.Literal) and item.this.name.isdigit() and int(item.this.name) <= len(outputs):
+        if (
+            isinstance(item.this, exp.Literal)
+            and item.this.name.isdigit()
+            and int(item.this.name) <= len(outputs)
+        ):
             position = int(item.this.name) - 1
         if position is None or position < 0:
             raise QueryRefused(f"ORDER BY takes columns of the answer: {', '.join(by_name)}")
