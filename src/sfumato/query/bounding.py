@@ -202,34 +202,42 @@ def _within_rows(units: Value, names: Sequence[str], most: int, *, groups: int |
 
 
 def _add_units(units: Value, names: Sequence[str], linear: Sequence[Measure]) -> Value:
-    scaled = units.mutate(
-        **{
-            name: value
-            for i, measure in enumerate(linear)
-            for name, value in _scaled(i, measure, units).items()
-        }
-    )
-    totals = {ROWS: _sum(scaled["kept"]), UNITS: scaled.count()}
-    for i, measure in enumerate(linear):
-        totals |= {name: _sum(scaled[name]) for name in _scaled(i, measure, units)}
-    return scaled.group_by(list(names)).agg(**totals) if names else scaled.agg(**totals)
+    counts = {
+        f"k{i}": _kept_count(i, units) for i, measure in enumerate(linear) if isinstance(measure, Moments)
+    }
+    counted = units.mutate(**{name: value for name, value in counts.items() if value is not None})
+    scaled = {
+        name: value for i, measure in enumerate(linear) for name, value in _scaled(i, measure, counted).items()
+    }
+    bounded = counted.mutate(**scaled)
+    totals = {ROWS: _sum(bounded["kept"]), UNITS: bounded.count()} | {
+        name: _sum(bounded[name]) for name in scaled
+    }
+    return bounded.group_by(list(names)).agg(**totals) if names else bounded.agg(**totals)
+
+
+def _kept_count(position: int, units: Value) -> Value | None:
+    """As how many values a unit's values count: in proportion to its rows."""
+    if f"n{position}" not in units.columns:
+        return None
+    count, kept, rows = units[f"n{position}"], units["kept"], units[ROWS]
+    return (kept == rows).ifelse(count, whole_quotient(count * kept, rows))
 
 
 def _scaled(position: int, measure: Measure, units: Value) -> dict[str, Value]:
     """A unit's totals as if it had `kept` rows: scaled for moments, clipped for sums."""
     if not _has_values(measure):
         return {}
-    kept, rows = units["kept"], units[ROWS]
     if isinstance(measure, ClippedSum):
-        low, high = min(measure.fixed.first, 0), max(measure.fixed.last, 0)
+        kept, low, high = units["kept"], min(measure.fixed.first, 0), max(measure.fixed.last, 0)
         return {f"s{position}": clip(units[f"s{position}"], kept * _whole(low), kept * _whole(high))}
     assert isinstance(measure, Moments)
-    count = units[f"n{position}"]
-    kept_count = (kept == rows).ifelse(count, whole_quotient(count * kept, rows))
-    found = {f"n{position}": kept_count}
-    for name in [name for name in _total_names(position, measure) if name[0] != "n"]:
-        found[name] = _share(units[name], count, kept_count)
-    return found
+    count, kept_count = units[f"n{position}"], units[f"k{position}"]
+    letters = {0: "", 1: "s", 2: "hl"}[measure.degree]
+    shares = {
+        f"{letter}{position}": _share(units[f"{letter}{position}"], count, kept_count) for letter in letters
+    }
+    return {f"n{position}": kept_count, **shares}
 
 
 def _share(total: Value, count: Value, kept: Value) -> Value:
@@ -237,11 +245,6 @@ def _share(total: Value, count: Value, kept: Value) -> Value:
     divisor = (count > 0).ifelse(count, _whole(1))
     scaled = whole_quotient(total, divisor) * kept + whole_quotient((total % divisor) * kept, divisor)
     return (kept == count).ifelse(total, scaled)
-
-
-def _total_names(position: int, measure: Moments) -> list[str]:
-    letters = {0: "n", 1: "ns", 2: "nhl"}[measure.degree]
-    return [f"{letter}{position}" for letter in letters]
 
 
 def _whole(value: int) -> Any:

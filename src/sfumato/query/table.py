@@ -64,6 +64,14 @@ class Answer:
         }
 
 
+@dataclass(frozen=True)
+class Exact:
+    """An engine's rows before noise: sums for each group, and counts for each group and cell of each tree."""
+
+    sums: list[dict[str, Any]]
+    cells: list[tuple[Cells, list[dict[str, Any]]]]
+
+
 class Table:
     """One private table under its policy and its ledger.
 
@@ -147,18 +155,10 @@ class Table:
         selection_delta = delta if private_keys else None
         return price(measures, self.policy.unit, epsilon=epsilon, selection_delta=selection_delta)
 
-    def exact_sums(self, query: str | Query, *, salt: str) -> list[dict[str, Any]]:
-        """The bounded sums before noise: PRIVATE, for the holder's tests of sensitivity only."""
-        plan = self._plan(query)
-        keys, measures = public_keys(plan, self.policy), measures_for(plan, self.policy)
-        engine = self._connected()
-        table = engine.declared(self.policy)
-        found = engine.fetch(bounding.sums(table, plan, measures, self.policy, keys=keys, salt=salt))
-        for measure in measures:
-            if isinstance(measure, Cells):
-                cells = bounding.cell_counts(table, plan, measure, self.policy, keys=keys, salt=salt)
-                found += engine.fetch(cells)
-        return found
+    def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
+        """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity."""
+        plan, engine = self._plan(query), self._connected()
+        return self._exact(plan, engine.declared(self.policy), salt)
 
     def _plan(self, query: str | Query) -> Query:
         return parse_query(query, self.policy) if isinstance(query, str) else checked(query, self.policy)
@@ -170,18 +170,21 @@ class Table:
             )
         return self._engine
 
+    def _exact(self, plan: Query, table: Any, salt: str) -> Exact:
+        keys, measures = public_keys(plan, self.policy), measures_for(plan, self.policy)
+        fetch = self._connected().fetch
+        found = fetch(bounding.sums(table, plan, measures, self.policy, keys=keys, salt=salt))
+        trees = [measure for measure in measures if isinstance(measure, Cells)]
+        counts = (bounding.cell_counts(table, plan, tree, self.policy, keys=keys, salt=salt) for tree in trees)
+        return Exact(found, [(tree, fetch(count)) for tree, count in zip(trees, counts, strict=True)])
+
     def _release(self, plan: Query, cost: Price, table: Any) -> tuple[Groups, list[Estimate]]:
-        engine, keys, salt = self._connected(), public_keys(plan, self.policy), secrets.token_hex(16)
-        found = engine.fetch(bounding.sums(table, plan, cost.measures, self.policy, keys=keys, salt=salt))
-        groups = _public_groups(keys) if keys is not None else self._selected(plan, cost, found)
-        exact = _by_group(found, groups, bounding.key_names(plan))
-        cells = []
-        for measure in cost.measures:
-            if isinstance(measure, Cells):
-                expression = bounding.cell_counts(table, plan, measure, self.policy, keys=keys, salt=salt)
-                counted = engine.fetch(expression)
-                cells.append(_cells_by_group(counted, groups, bounding.key_names(plan), measure.cells))
-        noisy = add_noise(cost, exact, cells, self._sampler)
+        exact = self._exact(plan, table, secrets.token_hex(16))
+        keys, names = public_keys(plan, self.policy), bounding.key_names(plan)
+        groups = _public_groups(keys) if keys is not None else self._selected(plan, cost, exact.sums)
+        sums = _by_group(exact.sums, groups, names)
+        cells = [_cells_by_group(found, groups, names, tree.cells) for tree, found in exact.cells]
+        noisy = add_noise(cost, sums, cells, self._sampler)
         return groups, [estimate(aggregate, noisy) for aggregate in plan.aggregates]
 
     def _selected(self, plan: Query, cost: Price, found: Sequence[Mapping[str, Any]]) -> Groups:
