@@ -17,7 +17,7 @@ _KINDS = {
     "boolean": ("BOOLEAN",),
     "date": ("DATE", "TIMESTAMP"),
 }  # fmt: skip
-_UNIT_NAMES = (
+UNIT_NAMES = (
     "person",
     "person_id",
     "user",
@@ -46,7 +46,7 @@ def draft_policy(path: str | Path) -> Draft:
     """
     path = Path(path)
     columns = _columns(path)
-    unit = next((name for name in columns if name.lower() in _UNIT_NAMES), None)
+    unit = next((name for name in columns if name.lower() in UNIT_NAMES), None)
     sections = [_head(path), _unit(unit, list(columns)), _budget(path)]
     blanks = ["[budget] epsilon and delta: how much may be lost in all; check the drafted values"]
     if unit is None:
