@@ -10,6 +10,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 LEVEL = 0.95
+_HALVINGS = 48
 _APART = 1.01  # weights are kept this far apart, for the partial fractions; it widens an interval by < 1%
 
 
@@ -35,7 +36,7 @@ def half_width(weights: npt.ArrayLike, level: float = LEVEL) -> Floats:
     apart = _raised_apart(np.atleast_2d(np.abs(np.asarray(weights, dtype=float))))  # (intervals, weights)
     coefficients = _partial_fractions(apart)
     low, high = np.zeros(len(apart)), apart.sum(axis=1) * (math.log(1 / (1 - level)) + 1)
-    for _ in range(60):
+    for _ in range(_HALVINGS):
         middle = (low + high) / 2
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             tails = np.where(apart > 0, np.exp(-middle[:, None] / apart), 0.0)
@@ -79,7 +80,7 @@ def ratio_interval(parts: Floats, shares: Floats, scale: float, level: float = L
 def _endpoint(parts: Floats, shares: Floats, scale: float, level: float, *, side: float) -> Floats:
     """The root of Σ (cᵢ − p) ẽᵢ = ± quantile(p), by halving; the left side falls in p."""
     low, high = np.zeros(len(parts)), np.ones(len(parts))
-    for _ in range(60):
+    for _ in range(_HALVINGS):
         p = (low + high) / 2
         weights = shares[None, :] - p[:, None]  # (groups, parts)
         excess = (weights * parts).sum(axis=1) - side * half_width(weights, level) * scale
