@@ -37,7 +37,7 @@ def village() -> pd.DataFrame:
     """95 Peters of 49 years on average, from 4 to 94, and one Jan Kees of 97.
 
     >>> people = village()
-    >>> people.age.mean(), people[people.name == "Peter"].age.mean()
+    >>> float(people.age.mean()), float(people[people.name == "Peter"].age.mean())
     (49.5, 49.0)
     """
     ages = [49 + offset for offset in range(-45, 46)] + [48, 50, 44, 54]

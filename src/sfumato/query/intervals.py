@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,8 @@ def discrete_half_width(scale: float, level: float = LEVEL) -> int:
     >>> discrete_half_width(10.0)
     30
     """
-    ratio = math.exp(-1 / scale)
-    return max(0, math.ceil(math.log((1 - level) * (1 + ratio) / 2) / math.log(ratio) - 1 - 1e-12))
+    tail = math.log((1 - level) * (1 + math.exp(-1 / scale)) / 2)  # ln a = −1/scale
+    return max(0, math.ceil(-scale * tail - 1 - 1e-12))
 
 
 def half_width(weights: npt.ArrayLike, level: float = LEVEL) -> Floats:
@@ -77,12 +78,20 @@ def ratio_interval(parts: Floats, shares: Floats, scale: float, level: float = L
     return np.where(clear, low, 0.0), np.where(clear, high, 1.0)
 
 
+@lru_cache(maxsize=16)
+def _ratio_widths(shares: tuple[float, ...], level: float) -> tuple[Floats, Floats]:
+    """The quantile of the noise Σ (cᵢ − p) Lᵢ at many p; it is nearly straight between them."""
+    points = np.linspace(0.0, 1.0, 1025)
+    return points, half_width(np.array(shares)[None, :] - points[:, None], level)
+
+
 def _endpoint(parts: Floats, shares: Floats, scale: float, level: float, *, side: float) -> Floats:
     """The root of Σ (cᵢ − p) ẽᵢ = ± quantile(p), by halving; the left side falls in p."""
+    points, widths = _ratio_widths(tuple(shares.tolist()), level)
     low, high = np.zeros(len(parts)), np.ones(len(parts))
     for _ in range(_HALVINGS):
         p = (low + high) / 2
         weights = shares[None, :] - p[:, None]  # (groups, parts)
-        excess = (weights * parts).sum(axis=1) - side * half_width(weights, level) * scale
+        excess = (weights * parts).sum(axis=1) - side * np.interp(p, points, widths) * scale
         low, high = np.where(excess > 0, p, low), np.where(excess > 0, high, p)
     return (low + high) / 2

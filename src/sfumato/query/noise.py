@@ -126,8 +126,7 @@ class KeySelection:
     def threshold(self) -> int:
         """The smallest T with P(1 + X ≥ T) ≤ p; for the discrete Laplace P(X ≥ j) = aʲ/(1 + a), j ≥ 1."""
         chance = -math.expm1(math.log1p(-self.delta) / self.groups)
-        ratio = math.exp(-1 / self.noise.scale)
-        above = math.log(chance * (1 + ratio)) / math.log(ratio)
+        above = -self.noise.scale * math.log(chance * (1 + math.exp(-1 / self.noise.scale)))  # ln a = −1/scale
         return 1 + max(1, math.ceil(above))
 
     def event(self) -> accounting.DpEvent:

@@ -48,13 +48,18 @@ def quantile(tree: Tree, level: float) -> tuple[Floats, Floats, Floats]:
     crossing, spread = _crossing(tree, level)  # (groups, cells), (cells,)
     last = tree.cells.cells - 1
     rising = (np.maximum.accumulate(crossing, axis=1) + _falling_minimum(crossing)) / 2
-    value = np.minimum((rising[:, 1:] <= 0).sum(axis=1), last)
+    # Where D rests at 0 every value is a quantile: take the middle, as MEDIAN does.
+    ends = [
+        np.minimum((rising[:, 1:] < 0).sum(axis=1), last),
+        np.minimum((rising[:, 1:] <= 0).sum(axis=1), last),
+    ]
+    value = (_values(tree.cells, ends[0]) + _values(tree.cells, ends[1])) / 2
     # The quantile's cell c has D(c) ≤ 0 ≤ D(c+1); each end is wrong with probability at most 2.5%.
     possible_low = np.column_stack([crossing[:, 1:] >= -spread[1:], np.ones(len(crossing), dtype=bool)])
     possible_high = np.column_stack([np.ones(len(crossing), dtype=bool), crossing[:, 1:] <= spread[1:]])
     low = possible_low.argmax(axis=1)
     high = last - possible_high[:, ::-1].argmax(axis=1)
-    return _values(tree.cells, value), _edges(tree.cells, low, 0), _edges(tree.cells, np.maximum(high, low), 1)
+    return value, _edges(tree.cells, low, 0), _edges(tree.cells, np.maximum(high, low), 1)
 
 
 def _falling_minimum(values: Floats) -> Floats:
