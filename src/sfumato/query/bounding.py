@@ -32,6 +32,7 @@ from sfumato.query.policy import Key, Policy
 
 UNIT = "unit"
 ROWS, UNITS, CELL = "rows", "units", "cell"
+_TURN = 12  # letters of the hash: as many as DuckDB sorts without looking elsewhere
 
 
 @ibis.udf.scalar.builtin(name="md5")  # type: ignore[untyped-decorator]
@@ -56,10 +57,7 @@ def sums(
     if policy.unit.column is None:
         totals = _totals(rows, linear)
         found = rows.group_by(names).agg(**totals) if names else rows.agg(**totals)
-        found = found.mutate(**{UNITS: found[ROWS]})
-        return _in_categories(
-            found, names, keys
-        )  # after adding up: on every row it would cost as much as the sums
+        return _in_categories(_held_back(found.mutate(**{UNITS: found[ROWS]}), names), names, keys)
     rows = _in_categories(rows, names, keys)
     units = rows.group_by([UNIT, *names]).agg(**_totals(rows, linear))
     return _add_units(_bounded_units(units, names, policy, salt), names, linear)
@@ -89,14 +87,19 @@ def key_names(query: Query) -> list[str]:
     return [f"key{i}" for i in range(len(query.keys))]
 
 
+def _held_back(found: Value, names: Sequence[str]) -> Value:
+    """Keys that no optimizer can filter by before adding up: on every row that costs as much as the sums."""
+    some = found[ROWS] > 0
+    return found.mutate(**{name: some.ifelse(found[name], ibis.null(found[name].type())) for name in names})
+
+
 def _declared(table: Value, query: Query, policy: Policy) -> Value:
     """The rows that count, with the keys beside them; rows without unit or key belong nowhere."""
     keys = {name: key_value(key, table, policy) for name, key in zip(key_names(query), query.keys, strict=True)}
     rows = table.mutate(**keys)
     wanted = [] if query.where is None else [condition(query.where, rows, policy)]
-    wanted += [rows[name].notnull() for name in keys]
     if policy.unit.column is not None:
-        wanted.append(rows[UNIT].notnull())
+        wanted += [rows[name].notnull() for name in (*keys, UNIT)]
     return rows.filter(*wanted) if wanted else rows
 
 
@@ -119,7 +122,7 @@ def _row_value(measure: Moments | ClippedSum, rows: Value, policy: Policy) -> Va
         return rows[measure.of.name].notnull().ifelse(1, ibis.null("int64"))  # type: ignore[union-attr]
     assert measure.of is not None
     value = quantised(measure.of, measure.fixed, rows, policy)
-    if isinstance(measure, Moments):
+    if isinstance(measure, Moments) and measure.fixed.first != 0:
         return value - ibis.literal(measure.fixed.first, "int64")
     return value
 
@@ -165,7 +168,7 @@ def _has_values(measure: Measure) -> bool:
 
 def _in_categories(rows: Value, names: Sequence[str], keys: Sequence[Sequence[Key]] | None) -> Value:
     if keys is None:
-        return rows
+        return rows.filter(*(rows[name].notnull() for name in names)) if names else rows
     for name, values in zip(names, keys, strict=True):
         if rows[name].type().is_boolean():
             wanted = [rows[name] if value else ~rows[name] for value in values]
@@ -188,17 +191,17 @@ def _within_rows(units: Value, names: Sequence[str], most: int, *, groups: int |
     label = ibis.literal(salt)
     for name in (UNIT, *names):
         label = label + ibis.literal("|") + units[name].cast("string")
-    units = units.mutate(turn=_md5(label))
-    order = ibis.window(group_by=UNIT, order_by="turn")
+    units = units.mutate(turn=_md5(label).substr(0, _TURN))
     so_far = ibis.cumulative_window(group_by=UNIT, order_by="turn")
-    units = units.mutate(
-        before=units[ROWS].sum().over(so_far) - units[ROWS], place=ibis.row_number().over(order)
-    )
+    order = ibis.window(group_by=UNIT, order_by="turn")
+    # With room for no more rows than groups, the rows alone keep the groups within their limit.
+    place = {"place": ibis.row_number().over(order)} if groups is not None and groups < most else {}
+    units = units.mutate(before=units[ROWS].sum().over(so_far) - units[ROWS], **place)
     room = ibis.literal(most, "int64") - units["before"]
     kept = clip(room, ibis.literal(0, "int64"), units[ROWS])
     units = units.mutate(kept=kept.cast("int64"))
     counted = units["kept"] > 0
-    return units.filter(counted if groups is None else counted & (units["place"] < groups))
+    return units.filter(counted & (units["place"] < groups) if place else counted)
 
 
 def _add_units(units: Value, names: Sequence[str], linear: Sequence[Measure]) -> Value:
