@@ -73,7 +73,9 @@ class Engine:
         value = self.raw[available[name.lower()]]
         if value.type().is_floating():
             raise InvalidInput(f"expected unit.column={name!r} to be text or a whole number, not a real number")
-        return value if value.type().is_string() else value.cast("string")
+        if str(value.type()).removeprefix("!") in _SMALL_INTEGERS:
+            return value.cast("int64")
+        return value  # compared as what it is: as text, the decimals 1.0 and 1.00 would be two people
 
 
 def _text_as(engine: Engine, value: Value, pattern: str, kind: str) -> Value:

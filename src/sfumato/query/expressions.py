@@ -175,8 +175,10 @@ def _(expression: Arithmetic, policy: Policy) -> Interval:
         result = (a - d, b - c)
     elif expression.operator == "*":
         result = (min(a * c, a * d, b * c, b * d), max(a * c, a * d, b * c, b * d))
-    else:
+    elif c == d != 0:
         result = (min(a / c, b / c), max(a / c, b / c))
+    else:
+        raise QueryRefused("division is by a constant other than 0 only: it must not fail on any row")
     if max(map(abs, result)) > _LARGEST:
         raise QueryRefused("the expression can grow beyond 2**52, where whole numbers are no longer exact")
     return result

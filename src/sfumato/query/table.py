@@ -15,6 +15,7 @@ from sfumato import accounting
 from sfumato.errors import InvalidInput
 from sfumato.query import bounding
 from sfumato.query.asking import select
+from sfumato.query.compilation import Value
 from sfumato.query.dry_run import ExpectedError, expected_errors
 from sfumato.query.engines import Engine, open_engine
 from sfumato.query.noise import Integers, Price, price
@@ -41,7 +42,11 @@ class Charged(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Rows of noisy values; beside each its 95% interval (None for a group's key)."""
+    """Rows of noisy values; beside each its 95% interval (None for a group's key).
+
+    An interval is about the noise: about the answer of the bounded table, in which values are clipped and no
+    unit has more rows and groups than the policy lets it have.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -62,6 +67,14 @@ class Answer:
             "epsilon_spent": self.epsilon_spent,
             "epsilon_left": self.epsilon_left,
         }
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The expressions that an engine will run: sums for each group, and counts of cells for each tree."""
+
+    sums: Value
+    cells: list[tuple[Cells, Value]]
 
 
 @dataclass(frozen=True)
@@ -114,10 +127,12 @@ class Table:
             )
         plan = self._plan(query)
         cost = self.price(plan, epsilon=epsilon, delta=delta)
-        table = self._connected().declared(self.policy)  # the schema is public; the rows are not read yet
+        compiled = self._compiled(
+            plan, secrets.token_hex(16)
+        )  # the schema is public; the rows are not read yet
         purpose = query if isinstance(query, str) else repr(query)
         self.ledger.charge(cost.event(), purpose=f"query: {purpose}"[:500], private=self._sampler.private)
-        groups, estimates = self._release(plan, cost, table)
+        groups, estimates = self._release(plan, cost, self._fetched(compiled))
         return self._answer(plan, cost, groups, estimates)
 
     def select(
@@ -157,8 +172,7 @@ class Table:
 
     def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
         """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity."""
-        plan, engine = self._plan(query), self._connected()
-        return self._exact(plan, engine.declared(self.policy), salt)
+        return self._fetched(self._compiled(self._plan(query), salt))
 
     def _plan(self, query: str | Query) -> Query:
         return parse_query(query, self.policy) if isinstance(query, str) else checked(query, self.policy)
@@ -170,16 +184,19 @@ class Table:
             )
         return self._engine
 
-    def _exact(self, plan: Query, table: Any, salt: str) -> Exact:
+    def _compiled(self, plan: Query, salt: str) -> Compiled:
         keys, measures = public_keys(plan, self.policy), measures_for(plan, self.policy)
-        fetch = self._connected().fetch
-        found = fetch(bounding.sums(table, plan, measures, self.policy, keys=keys, salt=salt))
+        table = self._connected().declared(self.policy)
+        sums = bounding.sums(table, plan, measures, self.policy, keys=keys, salt=salt)
         trees = [measure for measure in measures if isinstance(measure, Cells)]
         counts = (bounding.cell_counts(table, plan, tree, self.policy, keys=keys, salt=salt) for tree in trees)
-        return Exact(found, [(tree, fetch(count)) for tree, count in zip(trees, counts, strict=True)])
+        return Compiled(sums, list(zip(trees, counts, strict=True)))
 
-    def _release(self, plan: Query, cost: Price, table: Any) -> tuple[Groups, list[Estimate]]:
-        exact = self._exact(plan, table, secrets.token_hex(16))
+    def _fetched(self, compiled: Compiled) -> Exact:
+        fetch = self._connected().fetch
+        return Exact(fetch(compiled.sums), [(tree, fetch(counts)) for tree, counts in compiled.cells])
+
+    def _release(self, plan: Query, cost: Price, exact: Exact) -> tuple[Groups, list[Estimate]]:
         keys, names = public_keys(plan, self.policy), bounding.key_names(plan)
         groups = _public_groups(keys) if keys is not None else self._selected(plan, cost, exact.sums)
         sums = _by_group(exact.sums, groups, names)

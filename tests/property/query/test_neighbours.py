@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sfumato.query import Policy, Table, bounding, compilation, parse_query, policy_from_dict
-from sfumato.query.engines import Engine
+from sfumato.query.engines import Engine, open_engine
 from sfumato.query.noise import sensitivity
 from sfumato.query.plan import Cells, ClippedSum, Measure, measures_for
 from sfumato.query.release import parts_of
@@ -202,6 +203,38 @@ def test_spark_gives_the_same_sums_as_duckdb_within_the_same_bounds(
     spark = spark_engine(data)
     assert Released.of(spark, rule, query) == Released.of(duckdb_engine(data), rule, query)
     assert any(distance > 0 for _, distance in check_neighbours(spark, "p1", rule, query))
+
+
+TEXT = (
+    "person,age,big,income,city,town,flag\n"
+    "p1,30,7,1e1,Delft,a,true\n"
+    "p2,abc,1_000,1_0,Delft,a,maybe\n"
+    "p3, 40,0x10,inf,München,a,\n"
+    "p4,9999999999999999999999999,1d,nan,東京,a,1\n"
+    "p5,-1.5,+5,.5,Delft,a,F\n"
+    "p6,60.9,1e3,-5,Delft,a,NO\n"
+)
+
+
+@pytest.mark.slow
+def test_spark_reads_text_as_duckdb_does(spark_engine: Load, tmp_path: Path) -> None:
+    """From the same CSV file, opened by name as the command line does."""
+    (tmp_path / "t.csv").write_text(TEXT, encoding="utf-8")
+    rule = replace(policy(3, 2), source=str(tmp_path / "t.csv"))
+    spark, duck = (open_engine(rule, name=name, master="local[1]") for name in ("spark", "duckdb"))
+    query = "SELECT flag, COUNT(age), COUNT(big), COUNT(income), SUM(age), SUM(big) FROM t GROUP BY flag"
+    found = Released.of(duck, rule, query)
+    assert Released.of(spark, rule, query) == found
+    # Ages 30, 10²⁵, −1.5 and 60.9 are numbers, p2's and p3's are not; flags are true twice, false twice.
+    assert found.parts[0][1] == {(True,): (2,), (False,): (2,)}
+
+
+def test_postgresql_is_opened_by_its_address(postgres_engine: Load, postgres_url: str) -> None:
+    data = frame(hard_rows())
+    engine = postgres_engine(data)
+    engine.connection.create_table("t", data, overwrite=True)
+    rule = replace(policy(3, 2), source=postgres_url)
+    assert Released.of(open_engine(rule), rule, QUERIES[0]) == Released.of(engine, rule, QUERIES[0])
 
 
 @pytest.mark.parametrize("load", ["duckdb_engine", "postgres_engine"])
