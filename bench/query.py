@@ -1,0 +1,228 @@
+"""Private queries against the same queries without privacy, and against OpenDP on Polars, in one run.
+
+    python bench/query.py            10 million rows
+    python bench/query.py --large    also 100 million rows: is it linear, and is memory flat?
+
+Everything that is compared is timed in turn, and ratios are of medians. The private times include parsing, the
+charge to a ledger on disk, noise and intervals. OpenDP's path needs polars (see its extra of the same name) and
+is left out with a line that says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import ibis
+import numpy as np
+
+from sfumato.ledger import Ledger
+from sfumato.query import Policy, Table, bounding, parse_query, policy_from_dict
+from sfumato.query.plan import measures_for, public_keys
+
+ROWS = 10_000_000
+ROUNDS = 7
+CITIES = [f"city{i}" for i in range(20)]
+WHOLE = "SELECT city, AVG(age) FROM people GROUP BY city"
+REAL = "SELECT city, AVG(income) FROM people GROUP BY city"
+
+
+def make_rows(path: Path, rows: int, *, rows_a_person: int = 1) -> None:
+    """Synthetic people, drawn by DuckDB from hashes: nobody's data."""
+    duckdb.sql(
+        f"""COPY (SELECT i // {rows_a_person} AS person, (hash(i) % 101)::INTEGER AS age,
+                         'city' || (hash(i * 7) % 20) AS city, (hash(i * 3) % 100000) / 10.0::DOUBLE AS income
+                  FROM range({rows}) t(i)) TO '{path}' (FORMAT parquet)"""
+    )
+
+
+def policy(path: Path, **unit: Any) -> Policy:
+    return policy_from_dict(
+        {
+            "table": {"name": "people", "source": str(path)},
+            "unit": unit,
+            "budget": {"epsilon": 1e6},
+            "columns": {
+                "age": {"type": "integer", "lower": 0, "upper": 100},
+                "income": {"type": "real", "lower": 0, "upper": 10_000},
+                "city": {"type": "text", "categories": CITIES},
+            },
+        }
+    )
+
+
+def compare(works: Mapping[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
+    """The median seconds of each, timed in turn after one round to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(rounds + 1):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            if turn:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def show(title: str, medians: Mapping[str, float], base: str, *, target: str = "") -> None:
+    print(f"{title}{'  (' + target + ')' if target else ''}")
+    for name, median in medians.items():
+        print(f"  {name:<46} {1e3 * median:9.1f} ms {median / medians[base]:7.2f}x")
+
+
+def one_row_a_person(folder: Path) -> None:
+    path = folder / "one.parquet"
+    make_rows(path, ROWS)
+    rules = policy(path)
+    connection = duckdb.connect()
+    connection.execute(f"CREATE VIEW people AS SELECT * FROM '{path}'")
+    with Ledger.open(folder / "one.db", budget=rules.budget) as ledger:
+        table = Table(rules, ledger)
+        for title, sql in (("whole numbers", WHOLE), ("real numbers", REAL)):
+            medians = compare(
+                {
+                    "DuckDB, no privacy": lambda sql=sql: connection.sql(sql).fetchall(),  # type: ignore[misc]
+                    "private": lambda sql=sql: table.ask(sql, epsilon=1.0),  # type: ignore[misc]
+                }
+            )
+            show(
+                f"{ROWS:,} rows, one a person, AVG by city, {title}",
+                medians,
+                "DuckDB, no privacy",
+                target="at most 3x",
+            )
+        against_opendp(path, table)
+
+
+def many_rows_a_person(folder: Path) -> None:
+    path = folder / "many.parquet"
+    make_rows(path, ROWS, rows_a_person=5)
+    rules = policy(path, column="person", rows=5, groups=3)
+    with Ledger.open(folder / "many.db", budget=rules.budget) as ledger:
+        table = Table(rules, ledger)
+        plan = parse_query(WHOLE, rules)
+        engine = table._connected()
+        expression = bounding.sums(
+            engine.declared(rules),
+            plan,
+            measures_for(plan, rules),
+            rules,
+            keys=public_keys(plan, rules),
+            salt="s",
+        )
+        sql = ibis.to_sql(expression, dialect="duckdb")
+        raw = engine.connection.con
+        medians = compare(
+            {
+                "bounded SQL, no noise": lambda: raw.sql(sql).fetchall(),
+                "private": lambda: table.ask(WHOLE, epsilon=1.0),
+                "unbounded SQL, no privacy": lambda: duckdb.sql(
+                    WHOLE.replace("people", f"'{path}'")
+                ).fetchall(),
+            },
+            rounds=3,
+        )
+    show(f"{ROWS:,} rows, five a person, AVG by city", medians, "bounded SQL, no noise", target="at most 1.3x")
+
+
+def against_opendp(path: Path, table: Table) -> None:
+    try:
+        import opendp.prelude as dp
+        import polars as pl
+    except ImportError:
+        print("OpenDP on Polars: left out, polars is not installed (pip install 'opendp[polars]')")
+        return
+    dp.enable_features("contrib")
+    size = {"max_length": ROWS, "max_groups": len(CITIES)}
+    queries = ROUNDS + 60
+    context = dp.Context.compositor(
+        data=pl.scan_parquet(path),
+        privacy_unit=dp.unit_of(contributions=1),
+        privacy_loss=dp.loss_of(epsilon=float(queries)),
+        split_evenly_over=queries,
+        margins=[dp.polars.Margin(**size), dp.polars.Margin(by=["city"], invariant="keys", **size)],
+    )
+
+    def other() -> Any:
+        query = context.query().group_by("city").agg(pl.col("age").fill_null(0).dp.mean((0, 100)))
+        return query.release().collect()
+
+    medians = compare({"OpenDP on Polars": other, "private": lambda: table.ask(WHOLE, epsilon=1.0)}, rounds=3)
+    show("the same query and guarantee, ε = 1, public cities", medians, "private", target="OpenDP not faster")
+    truth = dict(duckdb.sql(f"SELECT city, AVG(age) FROM '{path}' GROUP BY city").fetchall())
+    ours = [row[1] - truth[row[0]] for _ in range(3) for row in table.ask(WHOLE, epsilon=1.0).rows]
+    theirs = [row["age"] - truth[row["city"]] for _ in range(3) for row in other().to_dicts()]
+    deviation = [math.sqrt(float(np.mean(np.square(errors)))) for errors in (ours, theirs)]
+    print(
+        f"  root mean square error of an average: private {deviation[0]:.2e}, OpenDP {deviation[1]:.2e}", end=""
+    )
+    print(f" ({deviation[1] / deviation[0]:.1f}x)")
+
+
+GROWTH = """
+import json, sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from query import WHOLE, policy
+from sfumato.ledger import Ledger
+from sfumato.query import Table
+path, folder = Path(sys.argv[1]), Path(sys.argv[2])
+rules = policy(path)
+with Ledger.open(folder / (path.stem + ".db"), budget=rules.budget) as ledger:
+    table = Table(rules, ledger)
+    table.ask(WHOLE, epsilon=1.0)
+    start = time.perf_counter()
+    table.ask(WHOLE, epsilon=1.0)
+    seconds = time.perf_counter() - start
+status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+print(json.dumps([seconds, int(status["VmHWM"].split()[0]) / 1024]))
+"""
+
+
+def growth(folder: Path, sizes: list[int]) -> None:
+    print("how it grows: one row a person, AVG by city, each in a process of its own  (linear, memory flat)")
+    for rows in sizes:
+        path = folder / f"rows{rows}.parquet"
+        make_rows(path, rows)
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            GROWTH,
+            str(path),
+            str(folder),
+            str(Path(__file__).parent),
+        ]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        seconds, megabytes = json.loads(found.splitlines()[-1])
+        pace = f"{1e3 * seconds:9.1f} ms {1e9 * seconds / rows:7.1f} ns a row"
+        print(f"  {rows:>13,} rows {pace} {megabytes:7.0f} MB")
+        path.unlink()
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--large", action="store_true", help="also 100 million rows")
+    large = options.parse_args().large
+    print(f"{os.cpu_count()} cores, {platform.machine()}; duckdb {duckdb.__version__}, ibis {ibis.__version__}")
+    with tempfile.TemporaryDirectory(prefix="sfumato-bench-") as name:
+        folder = Path(name)
+        one_row_a_person(folder)
+        many_rows_a_person(folder)
+        growth(folder, [1_000_000, 10_000_000, *([100_000_000] if large else [])])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""`sfumato query`: statistics by SQL under a budget, from a CSV to a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table as Grid
+from typer.core import TyperGroup
+
+from sfumato.cli import prompt, show
+from sfumato.errors import InvalidInput, SfumatoError
+
+if TYPE_CHECKING:
+    from sfumato.ledger import Ledger
+    from sfumato.query import Answer, ExpectedError, Policy, Table
+    from sfumato.query.risk import Risk
+
+_HELP_WORDS = ("--help", "-h")
+
+
+class _AskByDefault(TyperGroup):
+    """`sfumato query POLICY.toml …` is short for `sfumato query ask POLICY.toml …`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in _HELP_WORDS:
+            args = ["ask", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_AskByDefault,
+    help="Statistics by SQL under a budget. `sfumato query POLICY.toml …` is short for `sfumato query ask …`.",
+    no_args_is_help=True,
+)
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="query")
+
+
+@app.command()
+def ask(
+    policy: Annotated[Path, typer.Argument(help="The policy of the table, a TOML file.")],
+    sql: Annotated[str | None, typer.Argument(help="The query; without it, a prompt with history.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="What the answer may cost.")] = None,
+    delta: Annotated[float | None, typer.Option(help="For GROUP BY on a column without categories.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how wrong it would be; spend nothing.")
+    ] = False,
+    engine: Annotated[
+        str | None, typer.Option(help="duckdb, postgres or spark; default: by the source.")
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
+    json: show.Json = False,
+) -> None:
+    """Answer a query, each value with its 95% interval, for a share of the budget.
+
+    Example: sfumato query people.toml "SELECT city, AVG(age) FROM people GROUP BY city" --epsilon 0.1
+    """
+    from sfumato.query import Table, load_policy
+
+    rules = load_policy(policy)
+    with _ledger(rules, policy) as ledger:
+        table = Table(rules, ledger, engine=engine, master=master)
+        if sql is None:
+            _converse(table, ledger, epsilon=epsilon or 0.1, json=json)
+            return
+        if epsilon is None:
+            raise InvalidInput("expected --epsilon, got none; 0.1 is a careful share of a budget of 1")
+        if dry_run:
+            _show_expected(table.dry_run(sql, epsilon=epsilon, delta=delta), ledger, epsilon, json=json)
+        else:
+            _show_answer(table.ask(sql, epsilon=epsilon, delta=delta), json=json)
+
+
+@app.command()
+def init(
+    data: Annotated[Path, typer.Argument(help="A CSV or Parquet file.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write; default: beside the file.")] = None,
+    json: show.Json = False,
+) -> None:
+    """Draft a policy for a file, with blanks for what only public knowledge can fill in.
+
+    Example: sfumato query init people.csv
+    """
+    from sfumato.query import draft_policy
+
+    draft, place = draft_policy(data), out or data.with_suffix(".toml")
+    if place.exists():
+        raise InvalidInput(f"expected no file at {place}, got one; choose another with --out")
+    place.write_text(draft.text, encoding="utf-8")
+    if json:
+        show.emit_json({"policy": str(place), "fill_in": list(draft.blanks)})
+        return
+    show.console.print(f"Wrote {place}. Nothing in it was read off the data's values. Fill in:")
+    for blank in draft.blanks:
+        show.console.print(f"  {blank}", markup=False)
+
+
+@app.command()
+def risk(
+    data: Annotated[Path, typer.Argument(help="A CSV or Parquet file.")],
+    quasi: Annotated[
+        str, typer.Option(help="What others may know, by commas; default: all but the rest.")
+    ] = "",
+    sensitive: Annotated[str | None, typer.Option(help="The column nobody should learn.")] = None,
+    k: Annotated[int, typer.Option(help="Group size of the k-anonymous release to attack.")] = 5,
+    json: show.Json = False,
+) -> None:
+    """How exposed a table's people are: unique rows, k, l, and a linkage attack on a k-anonymous release.
+
+    The figures are exact, not private: for the holder's eyes only.
+
+    Example: sfumato query risk people.csv --quasi age,zip,sex --sensitive disease
+    """
+    from sfumato.query.risk import measure_risk
+
+    names = tuple(name.strip() for name in quasi.split(",") if name.strip())
+    found = measure_risk(data, quasi_identifiers=names, sensitive=sensitive, k=k)
+    if json:
+        show.emit_json(found.to_json())
+    else:
+        _show_risk(found)
+
+
+def _ledger(rules: Policy, policy: Path) -> Ledger:
+    from sfumato.ledger import Ledger
+
+    return Ledger.open(rules.ledger or policy.with_suffix(".ledger.db"), budget=rules.budget)
+
+
+def _converse(table: Table, ledger: Ledger, *, epsilon: float, json: bool) -> None:
+    """Answer line after line; a refusal does not end the conversation."""
+    if sys.stdin.isatty():
+        show.console.print(
+            f"Table {table.policy.table}: {', '.join(table.policy.columns)}. "
+            f"ε = {epsilon:g} a query, {ledger.epsilon_left:g} left.",
+            markup=False,
+        )
+        show.console.print(prompt.HELP, style="dim", markup=False)
+    for line in _lines():
+        try:
+            epsilon = _one_line(table, ledger, line, epsilon, json=json)
+        except SfumatoError as error:
+            show.errors.print(str(error), markup=False)
+
+
+def _lines() -> Iterator[str]:
+    return prompt.lines("sfumato> ") if sys.stdin.isatty() else prompt.piped(sys.stdin)
+
+
+def _one_line(table: Table, ledger: Ledger, line: str, epsilon: float, *, json: bool) -> float:
+    """Do what one line says; the ε for the next ones."""
+    command, _, rest = line.partition(" ")
+    if command == "\\epsilon":
+        return prompt.positive(rest)
+    if command == "\\left":
+        show.console.print(f"ε spent {ledger.epsilon_spent:g}, left {ledger.epsilon_left:g}")
+    elif command == "\\try":
+        _show_expected(table.dry_run(rest, epsilon=epsilon), ledger, epsilon, json=json)
+    elif command == "\\help":
+        show.console.print(prompt.HELP, markup=False)
+    else:
+        _show_answer(table.ask(line, epsilon=epsilon), json=json)
+    return epsilon
+
+
+def _show_answer(answer: Answer, *, json: bool) -> None:
+    if json:
+        show.emit_json(answer.to_json())
+        return
+    grid = Grid(box=None, pad_edge=False)
+    for name in answer.columns:
+        grid.add_column(name)
+    for row, intervals in zip(answer.rows, answer.intervals, strict=True):
+        grid.add_row(*(_cell(value, interval) for value, interval in zip(row, intervals, strict=True)))
+    show.console.print(grid)
+    cost = f"ε {answer.epsilon:g}" + (f" and δ {answer.delta:g}" if answer.delta else "")
+    left = f"spent {answer.epsilon_spent:.4g}, left {answer.epsilon_left:.4g}"
+    show.console.print(f"{cost} for this answer; {left}. In brackets: 95% intervals.", style="dim")
+
+
+def _cell(value: object, interval: tuple[float, float] | None) -> str:
+    if interval is None:
+        return str(value)
+    shown = f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+    return f"{shown}  [{interval[0]:,.6g}, {interval[1]:,.6g}]"
+
+
+def _show_expected(expected: tuple[ExpectedError, ...], ledger: Ledger, epsilon: float, *, json: bool) -> None:
+    if json:
+        rows = [
+            {"column": item.column, "half_width": item.half_width, "unit": item.in_units_of, "rows": item.rows}
+            for item in expected
+        ]
+        left = {"epsilon_spent": ledger.epsilon_spent, "epsilon_left": ledger.epsilon_left}
+        show.emit_json({"dry_run": True, "epsilon": epsilon, "expected_errors": rows, **left})
+        return
+    for item in expected:
+        size = "" if item.rows is None else f", for a group of {item.rows:,.0f} rows"
+        unit = "" if item.in_units_of == "value" else f" {item.in_units_of}"
+        show.console.print(f"{item.column}: ± {item.half_width:,.4g}{unit} (95%){size}", markup=False)
+    show.console.print(f"Nothing was spent; ε left {ledger.epsilon_left:.4g}.", style="dim")
+
+
+def _show_risk(found: Risk) -> None:
+    show.facts(
+        [
+            ("quasi-identifiers", ", ".join(found.quasi_identifiers)),
+            ("rows", f"{found.rows:,}"),
+            ("unique in the quasi-identifiers", f"{found.unique:,} ({found.unique_share:.1%})"),
+            ("k (smallest group)", str(found.k)),
+            ("l (least diverse group)", "–" if found.l is None else str(found.l)),
+        ],
+        title="As the table is (exact: not private, for the holder only)",
+    )
+    attack = found.attack
+    if attack is None:
+        show.console.print("Name the column nobody should learn with --sensitive to see the linkage attack.")
+        return
+    show.facts(
+        [
+            ("k of the release", str(attack.k)),
+            (f"{found.sensitive} learned for certain from one release", f"{attack.certain_one:.1%} of people"),
+            ("from two k-anonymous releases", f"{attack.certain_two:.1%} of people"),
+            ("guessed right without any release", f"{attack.guess_before:.1%}"),
+            ("guessed right with both", f"{attack.guess_after:.1%}"),
+            (f"guessed right with DP counts, ε = {attack.epsilon:g}", f"{attack.guess_private:.1%}"),
+        ],
+        title="Linkage attack on a k-anonymous release",
+    )

@@ -1,0 +1,249 @@
+"""What the holder of a table declares in public: its columns' bounds and categories, its people, its budget.
+
+Nothing here is ever read off the data. A policy is a TOML file:
+
+    [table]
+    name = "people"                  # what queries call it
+    source = "people.csv"            # CSV or Parquet, relative to the policy; a table's name in a database
+    public_size = 10000              # optional: about how many rows, if that is public; only for --dry-run
+
+    [unit]
+    column = "person"                # whose privacy is kept; leave out if every row is one person
+    rows = 5                         # most rows of one person that count
+    groups = 2                       # most groups of a GROUP BY in which one person counts
+
+    [budget]
+    epsilon = 3.0
+    delta = 1e-6
+    ledger = "people.ledger.db"      # a file, or the address of a PostgreSQL ledger
+
+    [columns.age]
+    type = "integer"                 # integer, real, text, boolean or date
+    lower = 0
+    upper = 120
+
+    [columns.city]
+    type = "text"
+    categories = ["Delft", "Utrecht"]
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from sfumato import _validate
+from sfumato.accounting import Budget, Relation
+from sfumato.errors import InvalidInput
+
+TYPES = ("integer", "real", "text", "boolean", "date")
+NUMERIC = ("integer", "real")
+ENGINES = ("duckdb", "postgres", "spark")
+Key = str | int | bool
+"""The value of a group: a category, a whole number, or true and false."""
+
+_LARGEST_BOUND = 2.0**52  # beyond it doubles skip whole numbers
+_MOST_ROWS = 1 << 20  # with it no product of whole numbers in a query can overflow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column: its type, and its public bounds or categories where they are known."""
+
+    name: str
+    type: str
+    lower: float | None = None
+    upper: float | None = None
+    categories: tuple[Key, ...] | None = None
+
+    def __post_init__(self) -> None:
+        where = f"columns.{self.name}"
+        _validate.one_of(f"{where}.type", self.type, TYPES)
+        if (self.lower is None) != (self.upper is None):
+            raise InvalidInput(f"expected both lower and upper in {where}, got one; give both or neither")
+        if self.lower is not None and self.upper is not None:
+            _check_bounds(where, self.type, self.lower, self.upper)
+        if self.categories is not None:
+            object.__setattr__(self, "categories", _check_categories(where, self.type, self.categories))
+
+    @property
+    def numeric(self) -> bool:
+        return self.type in NUMERIC
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        return None if self.lower is None or self.upper is None else (float(self.lower), float(self.upper))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """Whose privacy is kept, and how much of one of them counts."""
+
+    column: str | None = None
+    rows: int = 1
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        _validate.integer("unit.rows", self.rows, least=1)
+        _validate.integer("unit.groups", self.groups, least=1)
+        if self.rows > _MOST_ROWS:
+            raise InvalidInput(
+                f"expected unit.rows <= {_MOST_ROWS}, got unit.rows={self.rows}; noise grows with it"
+            )
+        if self.column is None and (self.rows, self.groups) != (1, 1):
+            raise InvalidInput(
+                f"expected unit.rows=1 and unit.groups=1 where every row is one person, got "
+                f"unit.rows={self.rows} and unit.groups={self.groups}; "
+                "name the column that tells people apart as unit.column"
+            )
+
+    @property
+    def touched_groups(self) -> int:
+        """In how many groups one unit can count at all."""
+        return min(self.rows, self.groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Everything public about one private table."""
+
+    table: str
+    source: str
+    columns: Mapping[str, Column]
+    budget: Budget
+    unit: Unit = field(default_factory=Unit)
+    ledger: str | None = None
+    public_size: int | None = None
+    delimiter: str = ","
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
+        if not self.columns:
+            raise InvalidInput(
+                "expected at least one column in the policy, got none; add [columns.NAME] sections"
+            )
+        if self.public_size is not None:
+            _validate.integer("table.public_size", self.public_size, least=1)
+        if self.unit.column is not None and self.unit.column in self.columns:
+            raise InvalidInput(
+                f"expected unit.column={self.unit.column!r} not to be among the columns; what tells people "
+                "apart is neither filtered nor averaged, so drop its [columns] section"
+            )
+
+    def column(self, name: str) -> Column | None:
+        """The column a query means; names are compared without regard to case."""
+        for known, column in self.columns.items():
+            if known.lower() == name.lower():
+                return column
+        return None
+
+
+def load_policy(path: str | Path) -> Policy:
+    """The policy in a TOML file; relative sources and ledgers are beside it."""
+    path = Path(path)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"expected a policy file at {path}: {error.strerror or error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"expected {path} to be TOML: {error}") from error
+    return policy_from_dict(data, folder=path.parent)
+
+
+def policy_from_dict(data: Mapping[str, Any], *, folder: Path | None = None) -> Policy:
+    """The policy that a parsed TOML file describes; anything unknown in it is refused."""
+    _known("the policy", data, ("table", "unit", "budget", "columns"))
+    table, budget = _section(data, "table"), _section(data, "budget")
+    _known("[table]", table, ("name", "source", "public_size", "delimiter"))
+    _known("[budget]", budget, ("epsilon", "delta", "ledger", "unit"))
+    unit = Unit(**_known("[unit]", data.get("unit", {}), [item.name for item in fields(Unit)]))
+    source = str(_needed(table, "table", "source"))
+    return Policy(
+        table=str(table.get("name", Path(source).stem)),
+        source=_beside(folder, source),
+        columns={name: _column(name, spec) for name, spec in data.get("columns", {}).items()},
+        budget=_budget(budget, unit),
+        unit=unit,
+        ledger=_beside(folder, str(budget["ledger"])) if "ledger" in budget else None,
+        public_size=table.get("public_size"),
+        delimiter=str(table.get("delimiter", ",")),
+    )
+
+
+def _budget(section: Mapping[str, Any], unit: Unit) -> Budget:
+    return Budget(
+        epsilon=_needed(section, "budget", "epsilon"),
+        delta=section.get("delta", 0.0),
+        unit=str(section.get("unit", unit.column or "record")),
+        relation=Relation.ADD_REMOVE,
+    )
+
+
+def _column(name: str, spec: Mapping[str, Any]) -> Column:
+    known = _known(f"[columns.{name}]", spec, ("type", "lower", "upper", "categories"))
+    categories = known.pop("categories", None)
+    kind = known.pop("type", None)
+    if kind is None:
+        raise InvalidInput(f"expected columns.{name}.type, got none; it is one of {', '.join(TYPES)}")
+    return Column(name=name, type=kind, categories=None if categories is None else tuple(categories), **known)
+
+
+def _check_bounds(where: str, kind: str, lower: float, upper: float) -> None:
+    if kind not in NUMERIC:
+        raise InvalidInput(f"expected no bounds for {where}, whose type is {kind}; only numbers have bounds")
+    _validate.real(f"{where}.lower", lower)
+    _validate.real(f"{where}.upper", upper)
+    if not lower < upper:
+        raise InvalidInput(f"expected {where}.lower < {where}.upper, got {lower} and {upper}")
+    if max(abs(lower), abs(upper)) > _LARGEST_BOUND or upper - lower < 2.0**-52:
+        raise InvalidInput(
+            f"expected the bounds of {where} within ±2**52 and not closer than 2**-52; rescale them"
+        )
+    if kind == "integer" and (lower != int(lower) or upper != int(upper)):
+        raise InvalidInput(
+            f"expected whole bounds for {where}, got {lower} and {upper}; or declare its type real"
+        )
+
+
+def _check_categories(where: str, kind: str, categories: Collection[Any]) -> tuple[Key, ...]:
+    wanted: dict[str, type] = {"text": str, "integer": int, "boolean": bool, "date": str}
+    if kind not in wanted:
+        raise InvalidInput(
+            f"expected no categories for {where}, whose type is {kind}; give bounds, group by BIN"
+        )
+    values = [value.isoformat() if hasattr(value, "isoformat") else value for value in categories]
+    if not values or any(type(value) is not wanted[kind] for value in values) or len(set(values)) < len(values):
+        raise InvalidInput(f"expected {where}.categories to be different values of type {kind}, got {values}")
+    return tuple(values)
+
+
+def _section(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = data.get(name)
+    if not isinstance(section, Mapping):
+        raise InvalidInput(
+            f"expected a section [{name}] in the policy, got none; sfumato query init drafts one"
+        )
+    return section
+
+
+def _needed(section: Mapping[str, Any], name: str, key: str) -> Any:
+    if key not in section:
+        raise InvalidInput(f"expected {name}.{key} in the policy, got none; sfumato query init drafts one")
+    return section[key]
+
+
+def _known(where: str, section: Mapping[str, Any], allowed: Collection[str]) -> dict[str, Any]:
+    unknown = sorted(set(section) - set(allowed))
+    if unknown:
+        raise InvalidInput(f"expected {where} to hold only {', '.join(allowed)}, got {', '.join(unknown)}")
+    return dict(section)
+
+
+def _beside(folder: Path | None, location: str) -> str:
+    """A relative file beside the policy; addresses and names of database tables as they are."""
+    is_file = "://" not in location and Path(location).suffix != "" and not Path(location).is_absolute()
+    return str(folder / location) if folder is not None and is_file else location

@@ -1,0 +1,308 @@
+"""A private table that answers queries: parse, price, charge, and only then touch the data."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from sfumato import accounting
+from sfumato.errors import InvalidInput
+from sfumato.query import bounding
+from sfumato.query.asking import select
+from sfumato.query.compilation import Value
+from sfumato.query.dry_run import ExpectedError, expected_errors
+from sfumato.query.engines import Engine, open_engine
+from sfumato.query.noise import Integers, Price, price
+from sfumato.query.plan import Aggregate, Cells, GroupKey, Query, measures_for, public_keys
+from sfumato.query.policy import Key, Policy
+from sfumato.query.refusal import QueryRefused
+from sfumato.query.release import Estimate, add_noise, estimate
+from sfumato.query.sql import checked, parse_query
+from sfumato.randomness import Sampler, SecretStream
+
+Cell = str | int | float | bool
+Groups = list[tuple[Key, ...]]
+
+
+class Charged(Protocol):
+    """What a table needs of a ledger."""
+
+    @property
+    def epsilon_spent(self) -> float: ...
+    @property
+    def epsilon_left(self) -> float: ...
+    def charge(self, event: accounting.DpEvent, *, purpose: str, private: bool = ...) -> Any: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Rows of noisy values; beside each its 95% interval (None for a group's key).
+
+    An interval is about the noise: about the answer of the bounded table, in which values are clipped and no
+    unit has more rows and groups than the policy lets it have.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    intervals: tuple[tuple[tuple[float, float] | None, ...], ...]
+    epsilon: float
+    delta: float
+    epsilon_spent: float
+    epsilon_left: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary, as `sfumato query --json` prints it."""
+        return {
+            "columns": list(self.columns),
+            "rows": [list(row) for row in self.rows],
+            "intervals": [[None if item is None else list(item) for item in row] for row in self.intervals],
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "epsilon_spent": self.epsilon_spent,
+            "epsilon_left": self.epsilon_left,
+        }
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The expressions that an engine will run: sums for each group, and counts of cells for each tree."""
+
+    sums: Value
+    cells: list[tuple[Cells, Value]]
+
+
+@dataclass(frozen=True)
+class Exact:
+    """An engine's rows before noise: sums for each group, and counts for each group and cell of each tree."""
+
+    sums: list[dict[str, Any]]
+    cells: list[tuple[Cells, list[dict[str, Any]]]]
+
+
+class Table:
+    """One private table under its policy and its ledger.
+
+    *Guarantees*: each answer is ε-DP, or (ε, δ)-DP where keys are selected privately, for one unit added or
+    removed; the ledger is charged before the data is touched, and refuses what does not fit. What is refused is
+    refused from the query and the policy alone. Errors of the engine keep their text to themselves. The time
+    that an engine takes is not hidden: answer remote strangers through a queue.
+
+    >>> import pandas as pd
+    >>> from sfumato.query import Column, Policy
+    >>> from sfumato.accounting import Budget
+    >>> age = Column(name="age", type="integer", lower=0, upper=120)
+    >>> policy = Policy(table="people", source="people.csv", columns={"age": age}, budget=Budget(epsilon=3))
+    >>> people = Table(policy, None, data=pd.DataFrame({"age": [20, 30, 40] * 1000}))
+    >>> expected = people.dry_run("SELECT AVG(age) FROM people", epsilon=0.5)
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        ledger: Charged | None,
+        *,
+        engine: str | Engine | None = None,
+        data: Any = None,
+        master: str = "local[*]",
+        sampler: Sampler | None = None,
+    ) -> None:
+        self.policy = policy
+        self.ledger = ledger
+        self._engine = engine if isinstance(engine, Engine) else None
+        self._engine_name = engine if isinstance(engine, str) else None
+        self._data, self._master = data, master
+        self._sampler = sampler if sampler is not None else SecretStream()
+
+    def ask(self, query: str | Query, *, epsilon: float, delta: float | None = None) -> Answer:
+        """Answer a query for ε, and for δ where its groups are private keys."""
+        if self.ledger is None:
+            raise InvalidInput(
+                "expected a ledger to charge, got None; open one with Ledger.open(path, budget=…)"
+            )
+        plan = self._plan(query)
+        cost = self.price(plan, epsilon=epsilon, delta=delta)
+        compiled = self._compiled(
+            plan, secrets.token_hex(16)
+        )  # the schema is public; the rows are not read yet
+        purpose = query if isinstance(query, str) else repr(query)
+        self.ledger.charge(cost.event(), purpose=f"query: {purpose}"[:500], private=self._sampler.private)
+        groups, estimates = self._release(plan, cost, self._fetched(compiled))
+        return self._answer(plan, cost, groups, estimates)
+
+    def select(
+        self,
+        *aggregates: Aggregate,
+        epsilon: float,
+        by: Sequence[str | GroupKey] = (),
+        where: str | None = None,
+        delta: float | None = None,
+    ) -> Answer:
+        """The same as `ask`, put together in Python: `table.select(mean("age"), by=["city"], epsilon=0.1)`."""
+        return self.ask(select(self.policy, *aggregates, by=by, where=where), epsilon=epsilon, delta=delta)
+
+    def dry_run(
+        self, query: str | Query, *, epsilon: float, delta: float | None = None
+    ) -> tuple[ExpectedError, ...]:
+        """How wrong each column of the answer would be, without spending or reading anything."""
+        plan = self._plan(query)
+        return expected_errors(plan, self.price(plan, epsilon=epsilon, delta=delta), self.policy)
+
+    def price(self, query: Query, *, epsilon: float, delta: float | None = None) -> Price:
+        """The noise of a query, and through it the event that is charged."""
+        private_keys = public_keys(query, self.policy) is None
+        if private_keys and delta is None:
+            delta = (
+                self.policy.budget.delta / 1000
+            )  # leaves room for a hundred such queries in the ledger's share
+        if private_keys and not delta:
+            raise QueryRefused(
+                f"the values of {', '.join(key.column for key in query.keys)} are not declared, and showing "
+                "which occur takes a δ > 0; the holder can declare categories, or a delta in [budget]",
+                nearest=f"SELECT COUNT(*) FROM {self.policy.table}",
+            )
+        measures = measures_for(query, self.policy)
+        selection_delta = delta if private_keys else None
+        return price(measures, self.policy.unit, epsilon=epsilon, selection_delta=selection_delta)
+
+    def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
+        """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity."""
+        return self._fetched(self._compiled(self._plan(query), salt))
+
+    def _plan(self, query: str | Query) -> Query:
+        return parse_query(query, self.policy) if isinstance(query, str) else checked(query, self.policy)
+
+    def _connected(self) -> Engine:
+        if self._engine is None:
+            self._engine = open_engine(
+                self.policy, name=self._engine_name, data=self._data, master=self._master
+            )
+        return self._engine
+
+    def _compiled(self, plan: Query, salt: str) -> Compiled:
+        keys, measures = public_keys(plan, self.policy), measures_for(plan, self.policy)
+        table = self._connected().declared(self.policy)
+        sums = bounding.sums(table, plan, measures, self.policy, keys=keys, salt=salt)
+        trees = [measure for measure in measures if isinstance(measure, Cells)]
+        counts = (bounding.cell_counts(table, plan, tree, self.policy, keys=keys, salt=salt) for tree in trees)
+        return Compiled(sums, list(zip(trees, counts, strict=True)))
+
+    def _fetched(self, compiled: Compiled) -> Exact:
+        fetch = self._connected().fetch
+        return Exact(fetch(compiled.sums), [(tree, fetch(counts)) for tree, counts in compiled.cells])
+
+    def _release(self, plan: Query, cost: Price, exact: Exact) -> tuple[Groups, list[Estimate]]:
+        keys, names = public_keys(plan, self.policy), bounding.key_names(plan)
+        groups = _public_groups(keys) if keys is not None else self._selected(plan, cost, exact.sums)
+        sums = _by_group(exact.sums, groups, names)
+        cells = [_cells_by_group(found, groups, names, tree.cells) for tree, found in exact.cells]
+        noisy = add_noise(cost, sums, cells, self._sampler)
+        return groups, [estimate(aggregate, noisy) for aggregate in plan.aggregates]
+
+    def _selected(self, plan: Query, cost: Price, found: Sequence[Mapping[str, Any]]) -> Groups:
+        """The keys that enough units have; sorted, since the engine's order is not public."""
+        assert cost.selection is not None
+        units = np.array([int(row[bounding.UNITS]) for row in found], dtype=np.int64)
+        chosen = cost.selection.select(units, self._sampler)
+        names = bounding.key_names(plan)
+        return sorted(
+            (tuple(row[name] for name in names) for row, kept in zip(found, chosen, strict=True) if kept),
+            key=repr,
+        )
+
+    def _answer(self, plan: Query, cost: Price, groups: Groups, estimates: list[Estimate]) -> Answer:
+        assert self.ledger is not None
+        rows, intervals = [], []
+        for position, group in enumerate(groups):
+            row, interval = _row(plan, self.policy, group, position, estimates)
+            rows.append(row)
+            intervals.append(interval)
+        order = _ordered(plan, rows)
+        return Answer(
+            columns=tuple(output.name for output in plan.outputs),
+            rows=tuple(rows[i] for i in order),
+            intervals=tuple(intervals[i] for i in order),
+            epsilon=cost.epsilon,
+            delta=cost.delta,
+            epsilon_spent=self.ledger.epsilon_spent,
+            epsilon_left=self.ledger.epsilon_left,
+        )
+
+
+def _public_groups(keys: Sequence[Sequence[Key]]) -> Groups:
+    return list(itertools.product(*keys))
+
+
+def _by_group(found: Sequence[Mapping[str, Any]], groups: Groups, names: list[str]) -> dict[str, Integers]:
+    """The engine's rows as one array for each sum; groups that do not occur have zeros."""
+    places = {group: position for position, group in enumerate(groups)}
+    columns = [name for name in (found[0] if found else {}) if name not in names]
+    exact: dict[str, Integers] = {name: np.zeros(len(groups), dtype=np.int64) for name in columns}
+    for row in found:
+        place = places.get(tuple(row[name] for name in names))
+        if place is not None:
+            for name in columns:
+                exact[name][place] = int(row[name])
+    return exact if found else _Zeros(len(groups))
+
+
+class _Zeros(dict[str, Integers]):
+    """Sums over no rows at all, under whatever name they are asked for."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self._groups = groups
+
+    def __missing__(self, name: str) -> Integers:
+        return np.zeros(self._groups, dtype=np.int64)
+
+
+def _cells_by_group(
+    found: Sequence[Mapping[str, Any]], groups: Groups, names: list[str], cells: int
+) -> Integers:
+    places = {group: position for position, group in enumerate(groups)}
+    counts = np.zeros((len(groups), cells), dtype=np.int64)
+    for row in found:
+        place = places.get(tuple(row[name] for name in names))
+        if place is not None:
+            counts[place, int(row[bounding.CELL])] = int(row[bounding.ROWS])
+    return counts
+
+
+def _row(
+    plan: Query, policy: Policy, group: tuple[Key, ...], position: int, estimates: list[Estimate]
+) -> tuple[tuple[Cell, ...], tuple[tuple[float, float] | None, ...]]:
+    row: list[Cell] = []
+    interval: list[tuple[float, float] | None] = []
+    waiting = iter(estimates)
+    for output in plan.outputs:
+        if isinstance(output.value, Aggregate):
+            found = next(waiting)
+            row.append(found.values[position].item())
+            interval.append((float(found.low[position]), float(found.high[position])))
+        else:
+            row.append(_label(plan, policy, output.value, group))
+            interval.append(None)
+    return tuple(row), tuple(interval)
+
+
+def _label(plan: Query, policy: Policy, position: int, group: tuple[Key, ...]) -> Cell:
+    key = plan.keys[position]
+    if key.bins is None:
+        return group[position]
+    lower, upper = policy.columns[key.column].bounds or (math.nan, math.nan)
+    width, number = (upper - lower) / key.bins, int(group[position])
+    end = "]" if number == key.bins - 1 else ")"
+    return f"[{lower + number * width:g}, {lower + (number + 1) * width:g}{end}"
+
+
+def _ordered(plan: Query, rows: Sequence[tuple[Cell, ...]]) -> list[int]:
+    order = list(range(len(rows)))
+    for column, descending in reversed(plan.order):
+        order.sort(key=lambda i: rows[i][column], reverse=descending)
+    return order[: plan.limit]

@@ -1,0 +1,107 @@
+"""`sfumato query` as its users call it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sfumato.cli import query
+from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
+from sfumato.query import QueryRefused
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    data = pd.DataFrame({"age": [20, 30, 40, 50] * 250, "city": ["Delft", "Utrecht"] * 500})
+    data["ill"] = data.age > 40
+    data.to_csv(tmp_path / "people.csv", index=False)
+    (tmp_path / "people.toml").write_text(
+        '[table]\nsource = "people.csv"\n[budget]\nepsilon = 1.0\ndelta = 1e-6\n'
+        '[columns.age]\ntype = "integer"\nlower = 0\nupper = 100\n'
+        '[columns.city]\ntype = "text"\ncategories = ["Delft", "Utrecht"]\n'
+    )
+    return tmp_path
+
+
+def run(*words: object, text: str = "") -> str:
+    app = typer.Typer()
+    query.register(app)
+    app.command("other")(lambda: None)
+    result = CliRunner().invoke(app, ["query", *map(str, words)], input=text)
+    if isinstance(result.exception, SfumatoError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_query_prints_one_json_object(folder: Path) -> None:
+    sql = "SELECT city, COUNT(*) AS people, AVG(age) AS age FROM people GROUP BY city"
+    found = json.loads(run(folder / "people.toml", sql, "--epsilon", 0.5, "--json"))
+    assert found["columns"] == ["city", "people", "age"]
+    assert [row[0] for row in found["rows"]] == ["Delft", "Utrecht"]
+    # 500 each; noise of scale 2 on each of two or three numbers reaches 60 with probability below e⁻²⁰.
+    assert all(abs(row[1] - 500) < 60 for row in found["rows"])
+    assert found["intervals"][0][0] is None
+    assert found["intervals"][0][1][0] <= found["rows"][0][1] <= found["intervals"][0][1][1]
+    assert found["epsilon_spent"] == pytest.approx(0.5, abs=1e-3)
+    assert found["epsilon_left"] == pytest.approx(0.5, abs=1e-3)
+
+
+def test_options_may_come_first(folder: Path) -> None:
+    found = json.loads(run("--epsilon", 0.1, "--json", folder / "people.toml", "SELECT COUNT(*) FROM people"))
+    assert found["columns"] == ["count(*)"]
+
+
+def test_a_dry_run_spends_nothing(folder: Path) -> None:
+    words = (folder / "people.toml", "SELECT COUNT(*) FROM people", "--epsilon", 0.1, "--dry-run")
+    found = json.loads(run(*words, "--json"))
+    assert found["expected_errors"][0]["half_width"] == 30  # ⌈10·ln 20⌉, less the middle of a whole number
+    assert (found["epsilon_spent"], found["dry_run"]) == (0, True)
+    assert "Nothing was spent" in run(*words)
+
+
+def test_a_table_for_people(folder: Path) -> None:
+    shown = run(folder / "people.toml", "SELECT city, COUNT(*) FROM people GROUP BY city", "--epsilon", 0.3)
+    assert "Delft" in shown
+    assert "95%" in shown
+
+
+def test_refusals_keep_their_reasons(folder: Path) -> None:
+    with pytest.raises(QueryRefused, match="SELECT COUNT"):
+        run(folder / "people.toml", "SELECT * FROM people", "--epsilon", 0.1)
+    with pytest.raises(InvalidInput, match="--epsilon"):
+        run(folder / "people.toml", "SELECT COUNT(*) FROM people")
+    with pytest.raises(BudgetExceeded):
+        run(folder / "people.toml", "SELECT COUNT(*) FROM people", "--epsilon", 5)
+
+
+def test_a_conversation_goes_on_after_a_refusal(folder: Path) -> None:
+    text = "SELECT * FROM people\n\\epsilon 0.25\nSELECT COUNT(*) AS n FROM people;\n\\left\n\\quit\nSELECT 1\n"
+    shown = run(folder / "people.toml", text=text)
+    assert "ε 0.25 for this answer" in shown
+    assert "spent 0.25" in shown
+
+
+def test_init_drafts_and_does_not_overwrite(folder: Path) -> None:
+    found = json.loads(run("init", folder / "people.csv", "--out", folder / "draft.toml", "--json"))
+    assert Path(found["policy"]).exists()
+    assert any("columns.age" in blank for blank in found["fill_in"])
+    with pytest.raises(InvalidInput, match="--out"):
+        run("init", folder / "people.csv", "--out", folder / "draft.toml")
+
+
+def test_risk_is_measured(folder: Path) -> None:
+    words = ("risk", folder / "people.csv", "--quasi", "age,city", "--sensitive", "ill")
+    found = json.loads(run(*words, "--json"))
+    assert (found["rows"], found["unique"], found["k"], found["l"]) == (1000, 0, 250, 1)
+    assert found["attack"]["certain_one"] == 1.0  # age says who is ill, in whatever groups
+    assert "unique in the quasi-identifiers" in run(*words)
+
+
+def test_help_shows_an_example() -> None:
+    assert "sfumato query people.toml" in run("ask", "--help").replace("\n", " ")

@@ -1,0 +1,202 @@
+"""What is answered, what is refused, and that a refusal says why and what to ask instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from sfumato.query import Policy, QueryRefused, parse_query, policy_from_dict
+from sfumato.query.expressions import ColumnValue, Comparison, Number
+from sfumato.query.plan import Aggregate, ClippedSum, GroupKey, Moments, UnitCount, measures_for
+
+
+@pytest.fixture
+def policy() -> Policy:
+    return policy_from_dict(
+        {
+            "table": {"name": "people", "source": "people.csv"},
+            "unit": {"column": "person", "rows": 2},
+            "budget": {"epsilon": 1, "delta": 1e-6},
+            "columns": {
+                "age": {"type": "integer", "lower": 0, "upper": 120},
+                "income": {"type": "real", "lower": 0, "upper": 1e6},
+                "weight": {"type": "real"},
+                "city": {"type": "text", "categories": ["Delft", "Utrecht"]},
+                "name": {"type": "text"},
+                "born": {"type": "date"},
+                "smoker": {"type": "boolean"},
+            },
+        }
+    )
+
+
+ANSWERED = {
+    "SELECT COUNT(*) FROM people": ("count", None),
+    "select count(age) n from People p where p.age > 3": ("count", "age"),
+    "SELECT COUNT(DISTINCT person) FROM people": ("count_units", None),
+    "SELECT SUM(age) FROM people": ("sum", "age"),
+    "SELECT AVG(income) FROM people": ("avg", "income"),
+    "SELECT VARIANCE(age) FROM people": ("var", "age"),
+    "SELECT VAR_POP(age) FROM people": ("var_pop", "age"),
+    "SELECT STDDEV_SAMP(age) FROM people": ("stddev", "age"),
+    "SELECT MEDIAN(age) FROM people": ("quantile", "age"),
+    "SELECT PERCENTILE_CONT(0.25) WITHIN GROUP (ORDER BY age) FROM people": ("quantile", "age"),
+}
+
+
+@pytest.mark.parametrize("sql", ANSWERED)
+def test_aggregates_are_understood(policy: Policy, sql: str) -> None:
+    function, column = ANSWERED[sql]
+    (aggregate,) = parse_query(sql, policy).aggregates
+    assert aggregate.function == function
+    assert aggregate.of == (None if column is None else ColumnValue(column))
+
+
+def test_levels_of_quantiles(policy: Policy) -> None:
+    sql = (
+        "SELECT QUANTILE(age, 0.9) a, PERCENTILE_CONT(0.25) WITHIN GROUP (ORDER BY age DESC) b, MEDIAN(age) c "
+        "FROM people"
+    )
+    assert [aggregate.level for aggregate in parse_query(sql, policy).aggregates] == [0.9, 0.75, 0.5]
+
+
+def test_groups_order_and_limit(policy: Policy) -> None:
+    query = parse_query(
+        "SELECT city, BIN(age, 12) AS decade, AVG(income) AS mean FROM people WHERE age >= 18 "
+        "GROUP BY 1, decade ORDER BY mean DESC LIMIT 3",
+        policy,
+    )
+    assert query.keys == (GroupKey("city"), GroupKey("age", 12))
+    assert query.where == Comparison(">=", ColumnValue("age"), Number(18.0))
+    assert (query.order, query.limit) == (((2, True),), 3)
+
+
+def test_a_histogram_is_a_count_by_bins(policy: Policy) -> None:
+    query = parse_query("SELECT HISTOGRAM(age, 4) FROM people", policy)
+    assert query.keys == (GroupKey("age", 4),)
+    assert query.aggregates == (Aggregate("count"),)
+    assert [output.name for output in query.outputs] == ["age", "count"]
+
+
+def test_few_measures_answer_many_aggregates(policy: Policy) -> None:
+    sql = "SELECT COUNT(*), AVG(age), STDDEV(age), SUM(age), SUM(income), COUNT(DISTINCT person) FROM people"
+    kinds = [type(measure) for measure in measures_for(parse_query(sql, policy), policy)]
+    assert kinds == [Moments, ClippedSum, UnitCount]
+
+
+REFUSED = {
+    "SELECT * FROM people": "single rows",
+    "SELECT people.* FROM people": "single rows",
+    "SELECT age FROM people": "AVG(age)",
+    "SELECT name, COUNT(*) FROM people GROUP BY city": "GROUP BY name",
+    "SELECT city FROM people GROUP BY city": "aggregate",
+    "SELECT AVG(age) FROM people HAVING COUNT(*) > 5": "HAVING",
+    "SELECT COUNT(*) FROM people JOIN other ON true": "joins",
+    "SELECT COUNT(*) FROM people, other": "joins",
+    "SELECT COUNT(*) FROM (SELECT * FROM people)": "sub-queries",
+    "SELECT COUNT(*) FROM people WHERE age > (SELECT AVG(age) FROM people)": "sub-queries",
+    "SELECT COUNT(*) FROM people WHERE EXISTS (SELECT 1 FROM people)": "sub-queries",
+    "SELECT COUNT(*) FROM people WHERE age IN (SELECT age FROM people)": "sub-queries",
+    "WITH p AS (SELECT * FROM people) SELECT COUNT(*) FROM p": "WITH",
+    "SELECT COUNT(*) FROM people UNION SELECT COUNT(*) FROM people": "only SELECT",
+    "SELECT DISTINCT city, COUNT(*) FROM people GROUP BY city": "DISTINCT",
+    "SELECT COUNT(*) FROM people; DROP TABLE people": "one statement",
+    "DROP TABLE people": "only SELECT",
+    "INSERT INTO people VALUES (1)": "only SELECT",
+    "COPY people TO '/tmp/x'": "only SELECT",
+    "ATTACH 'x.db'": "only SELECT",
+    "PRAGMA database_list": "only SELECT",
+    "SELECT COUNT(*) FROM read_csv('/etc/passwd')": "only the table",
+    "SELECT COUNT(*) FROM '/etc/passwd'": "only the table",
+    "SELECT COUNT(*) FROM secret.people": "only the table",
+    "SELECT COUNT(*) FROM other": "only the table",
+    "SELECT COUNT(*)": "only the table",
+    "SELECT COUNT(*) FROM people TABLESAMPLE 10%": "only the table",
+    "SELECT my_udf(age) FROM people": "my_udf",
+    "SELECT AVG(my_udf(age)) FROM people": "my_udf",
+    "SELECT COUNT(*) FROM people WHERE my_udf(age) > 1": "my_udf",
+    "SELECT COUNT(*) FROM people WHERE pg_sleep(10) IS NULL": "column",
+    "SELECT SUM(age) OVER () FROM people": "window",
+    "SELECT ROW_NUMBER() OVER (ORDER BY age) FROM people": "window",
+    "SELECT COUNT(*) FILTER (WHERE age > 3) FROM people": "WHERE",
+    "SELECT MAX(age) FROM people": "QUANTILE(age, 0.99)",
+    "SELECT MIN(age) FROM people": "QUANTILE(age, 0.01)",
+    "SELECT QUANTILE(age, 1) FROM people": "between 0 and 1",
+    "SELECT STRING_AGG(name, ',') FROM people": "not answered",
+    "SELECT ARRAY_AGG(age) FROM people": "not answered",
+    "SELECT COUNT(DISTINCT name) FROM people": "COUNT(DISTINCT person)",
+    "SELECT AVG(DISTINCT age) FROM people": "DISTINCT",
+    "SELECT AVG(weight) FROM people": "bounds",
+    "SELECT SUM(age * weight) FROM people": "bounds",
+    "SELECT AVG(name) FROM people": "not a number",
+    "SELECT AVG(age / income) FROM people": "division",
+    "SELECT AVG(age / 0) FROM people": "division",
+    "SELECT COUNT(*) FROM people WHERE 1 / age > 2": "division",
+    "SELECT COUNT(*) FROM people WHERE CAST(name AS INTEGER) = 3": "not answered",
+    "SELECT COUNT(*) FROM people WHERE name < 'M'": "sort",
+    "SELECT COUNT(*) FROM people WHERE name LIKE 'a_b'": "LIKE",
+    "SELECT COUNT(*) FROM people WHERE name SIMILAR TO '(a+)+'": "not answered",
+    "SELECT COUNT(*) FROM people WHERE person = 7": "COUNT(DISTINCT person)",
+    "SELECT person, COUNT(*) FROM people GROUP BY person": "COUNT(DISTINCT person)",
+    "SELECT income, COUNT(*) FROM people GROUP BY income": "BIN(income, 10)",
+    "SELECT nothing FROM people": "no column nothing",
+    "SELECT COUNT(*) FROM people GROUP BY ROLLUP (city)": "ROLLUP",
+    "SELECT COUNT(*) FROM people GROUP BY age + 1": "GROUP BY",
+    "SELECT AVG(age) + 1 FROM people": "not answered",
+    "SELECT COUNT(*) FROM people ORDER BY age": "ORDER BY",
+    "SELECT COUNT(*) FROM people LIMIT age": "LIMIT",
+    "SELECT COUNT(*) FROM people OFFSET 1": "OFFSET",
+    "SELECT COUNT(*) FROM people WHERE born < '2020-13-40'": "day",
+    "SELECT COUNT(*) FROM people WHERE age > 1e300": "2**52",
+    "SELECT SUM(income * income * income * income) FROM people": "2**52",
+    "SELECT COUNT(*), COUNT(*) FROM people": "same name",
+    "SELECT BIN(age, 100000000), COUNT(*) FROM people GROUP BY 1": "bins",
+    "SELECT BIN(age, 10000), BIN(income, 10000), COUNT(*) FROM people GROUP BY 1, 2": "groups",
+    "SELEC COUNT(*) FROM people": "not SQL",
+    "SELECT COUNT(* FROM people": "not SQL",
+    "": "one statement",
+}
+
+
+@pytest.mark.parametrize("sql", REFUSED)
+def test_what_cannot_be_answered_is_refused_with_the_reason(policy: Policy, sql: str) -> None:
+    with pytest.raises(QueryRefused) as refusal:
+        parse_query(sql, policy)
+    assert REFUSED[sql].lower() in str(refusal.value).lower()
+
+
+@pytest.mark.parametrize(
+    "sql", [sql for sql in REFUSED if "HAVING" in sql or "MAX" in sql or sql == "SELECT age FROM people"]
+)
+def test_the_nearest_query_can_be_answered(policy: Policy, sql: str) -> None:
+    with pytest.raises(QueryRefused) as refusal:
+        parse_query(sql, policy)
+    assert parse_query(refusal.value.nearest, policy).aggregates
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'; DROP TABLE people; --",
+        "x' OR '1'='1",
+        "東京",
+        "a\nb",
+        "%s",
+        "{}",
+        '"quoted"',
+        "$1",
+        ":name",
+        "/* */",
+    ],
+)
+def test_texts_stay_texts(policy: Policy, text: str) -> None:
+    """A constant can hold anything but what engines read differently; it never becomes SQL."""
+    literal = text.replace("'", "''")
+    query = parse_query(f"SELECT COUNT(*) FROM people WHERE name = '{literal}'", policy)
+    assert query.where is not None
+    assert query.where.values == (text,)  # type: ignore[union-attr]
+
+
+def test_deep_nesting_is_refused_not_a_crash(policy: Policy) -> None:
+    sql = "SELECT COUNT(*) FROM people WHERE " + "(" * 3000 + "age > 1" + ")" * 3000
+    with pytest.raises(QueryRefused):
+        parse_query(sql, policy)
