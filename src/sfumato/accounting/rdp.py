@@ -144,14 +144,13 @@ def _(event: DiscreteLaplaceEvent, orders: Divergences, relation: Relation) -> D
     scale, shift = event.noise_parameter, event.sensitivity
     if shift == 0:
         return np.zeros(len(orders))
-    between = np.arange(1, shift)  # (points,)
-    exponents = -scale * (
-        orders[:, None] * between + (1 - orders[:, None]) * (shift - between)
-    )  # (orders, points)
+    step = scale * (2 * orders - 1)  # between the centres the terms fall by e^step from one to the next
+    with np.errstate(divide="ignore"):  # no point lies between neighbouring centres
+        between = (orders - 1) * scale * shift - step + np.log(np.expm1(-step * (shift - 1)) / np.expm1(-step))
     tail = -math.log(-math.expm1(-scale))  # ln Σ_{x≥0} e^{−ax}
     below = tail + (orders - 1) * scale * shift
     above = tail - orders * scale * shift
-    pieces = np.concatenate([exponents, below[:, None], above[:, None]], axis=1)
+    pieces = np.stack([between, below, above], axis=1)
     log_sum = np.logaddexp.reduce(pieces, axis=1) + math.log(math.tanh(scale / 2))
     return np.maximum(log_sum, 0) / (orders - 1)
 

@@ -1,7 +1,7 @@
 """Why averages and minimum group sizes do not protect, and what a budget does against it.
 
-Published (a talk on making differential privacy practical): AVG over {Jan Kees or Peter} = 49.5 with n = 96 and AVG
-over {Peter} = 49 with n = 95 reveal 96·49.5 − 95·49 = 97.
+Published (a talk on making differential privacy practical): AVG over {Jan Kees or Peter} = 49.5 with n = 96 and
+AVG over {Peter} = 49 with n = 95 reveal 96·49.5 − 95·49 = 97.
 """
 
 from __future__ import annotations
@@ -56,5 +56,8 @@ def run(out: Path, *, epsilon: float = 1.0, tries: int = 1000) -> Result:
 
 
 def _reconstruct(budget: Budget) -> Reconstruction:
-    with tempfile.TemporaryDirectory() as folder, Ledger.open(Path(folder) / "ward.db", budget=budget) as ledger:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Ledger.open(Path(folder) / "ward.db", budget=budget) as ledger,
+    ):
         return reconstruction(ledger, epsilon=1.0)
