@@ -27,25 +27,30 @@ class CovasimSimulator:
     """Covasim's hybrid population (households, schools, work, community), one day at a time.
 
     Covasim's own tests have no false positives and its diagnoses isolate by its own rules, so neither is used:
-    an intervention sets who is isolated from outside, with Covasim's isolation factors per layer.
+    an intervention sets who is isolated from outside, with Covasim's isolation factors per layer. The default
+    `transmission` (Covasim's β, 0.016 in an unwarned population) is that of people who keep some distance:
+    above it, testing 2% a day holds the epidemic down with no score whatever, noised or not.
     """
 
-    def __init__(self, *, people: int, days: int, seed: int, first_infected: float = 0.001) -> None:
+    def __init__(
+        self, *, people: int, days: int, seed: int, first_infected: float = 0.002, transmission: float = 0.009
+    ) -> None:
         covasim = _covasim()
         self._people = _validate.integer("people", people, least=100)
         _validate.integer("days", days, least=1)
         _validate.probability("first_infected", first_infected)
-        self._isolation = _isolation(covasim, people)
         self._sim = covasim.Sim(
             pop_size=people,
             pop_type="hybrid",
+            beta=transmission,
             pop_infected=max(1, round(first_infected * people)),
             n_days=days,
             rand_seed=_validate.integer("seed", seed),
-            interventions=[self._isolation],
+            interventions=[_isolation(covasim, people)],
             verbose=0,
         )
         self._sim.init()
+        self._isolation = self._sim.interventions[0]  # a copy of the one handed over
 
     @property
     def people(self) -> int:
@@ -79,7 +84,7 @@ class CovasimSimulator:
 def _isolation(covasim: Any, people: int) -> Any:
     """An intervention that isolates whoever `people_apart` says, each day."""
 
-    class Isolation(covasim.Intervention):  # type: ignore[misc]
+    class Isolation(covasim.Intervention):
         def __init__(self) -> None:
             super().__init__()
             self.people_apart: Bools = np.zeros(people, dtype=np.bool_)

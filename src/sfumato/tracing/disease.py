@@ -45,11 +45,11 @@ class Disease:
         """By how much one message moves its receiver's log Π: |ln(1 − γ·p1)|."""
         return -math.log1p(-self.message_bound * self.transmission)
 
-    def still_infected(self) -> Floats:
-        """P(E or I tomorrow | infected `lag` days ago), by lag = 0 … window − 1."""
+    def infectious_after(self, days: int) -> Floats:
+        """P(I tomorrow | infected `lag` days ago), by lag = 0 … days − 1."""
         exposed, infectious, chances = 1.0, 0.0, []
-        for _ in range(self.window):
-            chances.append(exposed + infectious)
+        for _ in range(days):
+            chances.append(infectious)
             infectious = infectious * (1 - self.recovery) + exposed * self.onset
             exposed *= 1 - self.onset
         return np.array(chances)

@@ -29,8 +29,8 @@ class Belief:
 
     @property
     def score(self) -> Floats:
-        """P(E) + P(I): who should be tested."""
-        return self.tomorrow[1] + self.tomorrow[2]
+        """P(I) tomorrow: who would test positive."""
+        return self.tomorrow[2]
 
 
 def believe(evidence: Evidence, disease: Disease) -> Belief:

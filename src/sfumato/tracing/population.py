@@ -10,6 +10,7 @@ from sfumato.tracing.disease import Disease, Floats, TestKit
 from sfumato.tracing.neighbours import Evidence
 
 _LONG_AGO = -(10**6)
+_MEMORY = 0.6  # weight of yesterday's average of released scores in today's
 
 
 class Population:
@@ -29,6 +30,8 @@ class Population:
         self.if_other: Floats = np.ones((disease.window + 1, people))
         self.start: Floats = np.repeat(disease.start()[:, None], people, axis=1)
         self.next_start: Floats = self.start
+        self._average: Floats | None = None  # of released scores
+        self._variance = 1.0  # of that average, in variances of one release
         self.last_positive: Integers = np.full(people, _LONG_AGO, dtype=np.int64)
 
     def begin_day(self, pairs: Pairs) -> None:
@@ -47,6 +50,15 @@ class Population:
         self.if_infectious[-1, people] *= infectious
         self.if_other[-1, people] *= other
         self.last_positive[people[positive]] = self.day
+
+    def steady(self, released: Floats) -> tuple[Floats, float]:
+        """A moving average of released scores, and its variance as a share of one release's: post-processing."""
+        if self._average is None:
+            self._average = released
+        else:
+            self._average = _MEMORY * self._average + (1 - _MEMORY) * released
+            self._variance = _MEMORY**2 * self._variance + (1 - _MEMORY) ** 2
+        return self._average, self._variance
 
     def recently_positive(self) -> Integers:
         """1 for whoever tested positive in the window, 0 for others."""

@@ -45,8 +45,8 @@ def _raised_once(disease: Disease) -> float:
 
 
 def _fading(disease: Disease) -> float:
-    """A message on a day `lag` days back moves the score by at most max(k, 1 − k)·Δ, k = P(still infected)."""
-    chance = disease.still_infected()
+    """A message on a day `lag` days back moves the score by at most max(k, 1 − k)·Δ, k = P(I by now)."""
+    chance = disease.infectious_after(disease.window)
     return float(np.linalg.norm(np.maximum(chance, 1 - chance)))
 
 

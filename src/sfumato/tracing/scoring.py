@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
@@ -17,7 +18,8 @@ from sfumato.tracing.population import Population
 from sfumato.tracing.release import METHODS, Release
 
 _FLOAT_ERROR = 2.0**-30  # of a score computed in float64 from a few hundred additions and products
-_NEWS_DECAY = 0.8  # a public guess: exposure learned of today happened `lag` days ago with weight 0.8^lag
+_FINE_GRID = 2.0**-40  # of what is summed but not released, so that sums do not depend on their order
+_NEWS_DELAY = 2  # days between a contact and the news of it: a public guess
 
 
 def release_scores(population: Population, release: Release, sampler: Sampler) -> Floats:
@@ -25,19 +27,31 @@ def release_scores(population: Population, release: Release, sampler: Sampler) -
     return _SCORES[release.method](population, release, sampler)
 
 
-def _mechanism(release: Release, disease: Disease, size: int, *, rounds: int = 1) -> GridGaussian:
+@dataclass(frozen=True, kw_only=True)
+class _Channel:
+    """Where whole grid steps go in and released values come out; without a mechanism, as they are."""
+
+    grid: float
+    sigma: float
+    mechanism: GridGaussian | None
+
+    def send(self, whole: Integers, sampler: Sampler) -> Floats:
+        if self.mechanism is None:
+            return np.asarray(whole * self.grid, dtype=np.float64)
+        return self.mechanism.release(whole, sampler).astype(np.float64)
+
+
+def _channel(release: Release, disease: Disease, size: int, *, rounds: int = 1) -> _Channel:
     """Noise of σ·√rounds on `size` values, of which one message moves one."""
-    return GridGaussian(
+    if release.noise_multiplier == 0:
+        return _Channel(grid=_FINE_GRID, sigma=0.0, mechanism=None)
+    mechanism = GridGaussian(
         clip_norm=release.sensitivity(disease),
         dimension=size,
-        # An unprotected release still lives on the grid; only its noise is left out.
-        noise_multiplier=(release.noise_multiplier or 1.0) * math.sqrt(rounds),
+        noise_multiplier=release.noise_multiplier * math.sqrt(rounds),
         float_error=_FLOAT_ERROR,
     )
-
-
-def _noised(values: Integers, mechanism: GridGaussian, release: Release, sampler: Sampler) -> Integers:
-    return mechanism.add_noise(values, sampler) if release.noise_multiplier else values
+    return _Channel(grid=mechanism.grid, sigma=mechanism.sigma, mechanism=mechanism)
 
 
 def message_exposure(belief: Belief, disease: Disease) -> Floats:
@@ -71,62 +85,65 @@ def denoise(noisy: Floats, noise: float, contacts: Integers) -> Floats:
         return noisy
     floor = 1e-3 * noise / max(1.0, float(contacts.mean()))
     rate = max(floor, float(noisy.sum()) / max(1, int(contacts.sum())))
-    with np.errstate(divide="ignore"):
-        tilted = noisy / noise - noise / (rate * contacts)  # mean of the untruncated posterior, in noises
+    expected = rate * np.maximum(contacts, 1)
+    tilted = noisy / noise - noise / expected  # mean of the posterior before truncation, in noises
     # Mean of a normal truncated at 0: a + φ(a)/Φ(a), with erfcx so that far tails do not underflow.
     mean = tilted + math.sqrt(2 / math.pi) / special.erfcx(-tilted / math.sqrt(2))
     return np.where(contacts > 0, noise * np.maximum(mean, 0.0), 0.0)
 
 
 def _score_dpfn(population: Population, release: Release, sampler: Sampler) -> Floats:
-    """Each day's news, noised once and booked for good.
+    """Each day's news, noised once and booked for good."""
+    disease = population.disease
+    channel = _channel(release, disease, population.people)
+    own = believe(population.evidence(np.zeros_like(population.exposure)), disease)
+    population.next_start = own.second_morning
+    alone = _score_alone(disease)
+    said = to_grid(_news_messages(population, own, alone), channel.grid)
+    newest = np.maximum(population.booked, said)
+    news = _received(population, newest - population.booked).sum(axis=0)
+    noisy = channel.send(news, sampler)
+    population.exposure[-1] = denoise(noisy, channel.sigma, _contacts_in_window(population))
+    population.booked = newest
+    return (alone + _booked_risk(population)) * _odds(own.score) / _odds(alone)
 
-    A message may only rise over its life. Released per person and day is Σ ω·(rise of −ln(1−p1φ) since
-    yesterday) over all messages of the window, plus N(0, σ²), with public weights ω ≤ 1 (relevance of the day).
-    As the rises of one message add up to at most Δ, all releases of its life together move by at most Δ·√2
-    when it is replaced, where noising the whole window anew every day costs √14·Δ.
+
+def _news_messages(population: Population, own: Belief, alone: float) -> Floats:
+    """(window, people): −ln(1 − p1·min(φ, γ)) of who tested positive, 0 of others.
+
+    φ is the belief from own tests, with prior odds raised by the exposure that was released to the sender.
     """
     disease = population.disease
-    mechanism = _mechanism(release, disease, population.people, rounds=release.rounds)
-    relevance = disease.still_infected()[::-1, None]  # (window, 1), oldest day first
-    spread = _news_spread(disease)
-    contacts = _contacts_in_window(population)
-    known, newest = population.exposure, population.booked
-    total = np.zeros(population.people, dtype=np.int64)
-    exposure = known
-    for turn in range(1, release.rounds + 1):
-        belief = believe(population.evidence(exposure), disease)
-        newest = np.maximum(newest, to_grid(message_exposure(belief, disease), mechanism.grid))
-        rise = np.floor(relevance * (newest - population.booked)).astype(np.int64)
-        news = _received(population, rise).sum(axis=0)
-        total += _noised(news, mechanism, release, sampler)
-        noise = mechanism.sigma / math.sqrt(turn) if release.noise_multiplier else 0.0
-        exposure = known + spread * denoise(total * (mechanism.grid / turn), noise, contacts)
-    population.booked, population.exposure = newest, exposure
-    belief = believe(population.evidence(exposure), disease)
-    population.next_start = belief.second_morning
-    return belief.score
+    odds = _odds(own.infectious[: disease.window]) * (1 + _booked_risk(population) / alone)
+    infectious = np.minimum(odds / (1 + odds), disease.message_bound) * population.recently_positive()
+    return -np.log1p(-disease.transmission * infectious)
 
 
-def _news_spread(disease: Disease) -> Floats:
-    """(window, 1) shares by which today's news is booked on the days of the window, oldest first."""
-    weight = _NEWS_DECAY ** np.arange(disease.window)
-    return (weight / weight.sum())[::-1, None]
+def _booked_risk(population: Population) -> Floats:
+    """P(I tomorrow) from all booked news, to first order; news is taken to be of contacts two days before."""
+    disease = population.disease
+    relevance = disease.infectious_after(disease.window + _NEWS_DELAY)[_NEWS_DELAY:][::-1]
+    return relevance @ population.exposure
+
+
+def _score_alone(disease: Disease) -> float:
+    """The score of someone without contacts or tests."""
+    return float(believe(untested(np.zeros((disease.window, 1)), disease), disease).score[0])
 
 
 def _score_dpfn_daily(population: Population, release: Release, sampler: Sampler) -> Floats:
     """log Π of every day in the window noised anew each day: log-normal factors of mean Π (DPFN, Alg. 1)."""
     disease = population.disease
     size = disease.window * population.people
-    mechanism = _mechanism(release, disease, size, rounds=release.rounds)
-    total = np.zeros((disease.window, population.people), dtype=np.int64)
+    channel = _channel(release, disease, size, rounds=release.rounds)
+    total = np.zeros((disease.window, population.people))
     exposure = population.exposure
     for turn in range(1, release.rounds + 1):
         belief = believe(population.evidence(exposure), disease)
-        messages = to_grid(message_exposure(belief, disease), mechanism.grid)
-        total += _noised(_received(population, messages), mechanism, release, sampler)
-        variance = mechanism.sigma**2 / turn if release.noise_multiplier else 0.0
-        exposure = np.maximum(0.0, total * (mechanism.grid / turn) + variance / 2)
+        messages = to_grid(message_exposure(belief, disease), channel.grid)
+        total += channel.send(_received(population, messages), sampler)
+        variance = channel.sigma**2 / turn
+        exposure = np.maximum(0.0, total / turn + variance / 2)
     population.exposure = exposure
     return believe(population.evidence(exposure), disease).score
 
@@ -143,21 +160,19 @@ def _score_dpfn_s(population: Population, release: Release, sampler: Sampler) ->
     own = believe(population.evidence(nothing), disease)
     population.next_start = own.second_morning
     clean, alone = contact_score(population, own, disease)
-    mechanism = _mechanism(release, disease, population.people)
-    noisy = _noised(to_grid(clean, mechanism.grid), mechanism, release, sampler) * mechanism.grid
-    noise = mechanism.sigma if release.noise_multiplier else 0.0
-    risk = alone + denoise(noisy - alone, noise, _contacts_in_window(population))
-    return np.clip(risk, 1e-9, None) * _odds(own.score) / _odds(alone)
+    channel = _channel(release, disease, population.people)
+    noisy = channel.send(to_grid(clean, channel.grid), sampler)
+    steady, share = population.steady(noisy) if channel.sigma else (noisy, 0.0)
+    risk = alone + denoise(steady - alone, channel.sigma * math.sqrt(share), _contacts_in_window(population))
+    return np.maximum(risk, 1e-9) * _odds(own.score) / _odds(alone)
 
 
 def contact_score(population: Population, own: Belief, disease: Disease) -> tuple[Floats, float]:
     """The score without own tests, given the contacts' messages; and the same for someone without contacts."""
-    unit = disease.sensitivity * 2.0**-30
-    received = _received(population, to_grid(message_exposure(own, disease), 2.0 ** math.floor(math.log2(unit))))
-    exposure = received * 2.0 ** math.floor(math.log2(unit))
+    received = _received(population, to_grid(message_exposure(own, disease), _FINE_GRID))
+    exposure: Floats = received.astype(np.float64) * _FINE_GRID
     score = believe(untested(exposure, disease), disease).score
-    alone = believe(untested(np.zeros((disease.window, 1)), disease), disease).score
-    return score, float(alone[0])
+    return score, _score_alone(disease)
 
 
 def untested(exposure: Floats, disease: Disease) -> Evidence:
@@ -182,9 +197,9 @@ def _score_per_message(population: Population, release: Release, sampler: Sample
         population.exposure[day] = 0.0
         if receivers.size == 0:
             continue
-        mechanism = _mechanism(release, disease, receivers.size)
-        whole = to_grid(sent[day], mechanism.grid)[senders]
-        noisy = _noised(whole, mechanism, release, sampler) * mechanism.grid
+        channel = _channel(release, disease, receivers.size)
+        whole = to_grid(sent[day], channel.grid)[senders]
+        noisy = channel.send(whole, sampler)
         heard = -np.log1p(-disease.transmission * np.clip(noisy, 0.0, disease.message_bound))
         population.exposure[day] = np.bincount(receivers, heard, minlength=population.people)
     return believe(population.evidence(population.exposure), disease).score
@@ -193,12 +208,12 @@ def _score_per_message(population: Population, release: Release, sampler: Sample
 def _score_traditional(population: Population, release: Release, sampler: Sampler) -> Floats:
     """How many contacts of the window were with people who tested positive in it, plus N(0, σ²)."""
     positive = population.recently_positive()
-    mechanism = _mechanism(release, population.disease, population.people)
+    channel = _channel(release, population.disease, population.people)
     days = range(population.disease.window)
     count = np.zeros(population.people, dtype=np.int64)
     for day in days:
         count += population.contacts.sum_over_contacts(day, positive)
-    return _noised(to_grid(count, mechanism.grid), mechanism, release, sampler) * mechanism.grid
+    return channel.send(to_grid(count, channel.grid), sampler)
 
 
 def _score_nothing(population: Population, release: Release, sampler: Sampler) -> Floats:
