@@ -50,9 +50,7 @@ def test_without_noise_one_app_reads_the_victims_test(method):
 def test_with_noise_the_attack_measures_no_more_than_the_declared_epsilon(method):
     disease = Disease()
     release = Release.calibrated(method=method, epsilon=1, delta=1e-3, disease=disease, span="release")
-    result = attack(
-        release, disease=disease, sampler=SecretStream(), victims=8000, confidence=1 - FALSE_ALARM
-    )
+    result = attack(release, disease=disease, sampler=SecretStream(), victims=8000, confidence=1 - FALSE_ALARM)
     assert result.epsilon_lower_bound <= 1
     assert 0.5 - 0.06 < result.accuracy < 0.75
     # Sabotage: far too little noise must be caught by the same attack.

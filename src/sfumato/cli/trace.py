@@ -57,9 +57,7 @@ def trace(
         def update(day: int, prevalence: float) -> None:
             bar.update(task, completed=day + 1, note=f"infected today: {1000 * prevalence:.2f} ‰")
 
-        outcome = run(
-            plan, setting.make(agents, days, seed), SecretStream(), seed=seed, progress=update
-        )
+        outcome = run(plan, setting.make(agents, days, seed), SecretStream(), seed=seed, progress=update)
     price = release.price(setting.disease, contacts_per_day=outcome.contacts_per_day).epsilons(delta)
     answer = {
         "peak_infection_rate": outcome.peak_infection_rate,

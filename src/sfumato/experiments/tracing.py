@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.randomness import SecretStream
-from sfumato.tracing import Campaign, Outcome, Release, attack, run as run_campaign
+from sfumato.tracing import Campaign, Outcome, Release, attack
+from sfumato.tracing import run as run_campaign
 from sfumato.tracing.release import Span
 from sfumato.tracing.settings import SETTINGS, Setting
 
@@ -181,6 +182,8 @@ def draw(folder: Path, simulator: str, rows: Sequence[Row]) -> None:
                 label = method if protected else f"{method}, no noise"
                 curve = [1000 * value for value in row.prevalence]
                 axes.plot(curve, color=f"C{number}", linestyle="-" if protected else ":", label=label)
-    axes.set(yscale="log", xlabel="day", ylabel="infected, ‰", title=f"Prevalence, ε = 1 a release ({simulator})")
+    axes.set(
+        yscale="log", xlabel="day", ylabel="infected, ‰", title=f"Prevalence, ε = 1 a release ({simulator})"
+    )
     axes.legend(fontsize=7, ncols=2)
     figure.savefig(folder / "prevalence.png", dpi=120)

@@ -99,9 +99,7 @@ def _outcome(days: list[tuple[float, int, int, int]], contacts: float, private: 
     )
 
 
-def choose(
-    scores: Floats, eligible: Bools, count: int, random: np.random.Generator
-) -> npt.NDArray[np.int64]:
+def choose(scores: Floats, eligible: Bools, count: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
     """The `count` eligible people of highest score, in random order among equals."""
     if np.isnan(scores).any():
         raise InvalidInput("expected scores without NaN; check the disease's parameters")

@@ -93,7 +93,16 @@ def denoise(noisy: Floats, noise: float, contacts: Integers) -> Floats:
 
 
 def _score_dpfn(population: Population, release: Release, sampler: Sampler) -> Floats:
-    """Each day's news, noised once and booked for good."""
+    """Each day's news, noised once and booked for good.
+
+    Someone who tested positive says so to the contacts of the window: φ, from own tests and from the exposure
+    released to them before. A message may only rise over its life. Released to each person and day is the sum
+    of the rises of −ln(1−p1φ) since yesterday, over all messages of the window, plus N(0, σ²): log Π of the
+    news. As the rises of one message add up to at most Δ = |ln(1−γp1)|, all releases of its life together move
+    by at most √2·Δ when it is replaced, where noising the whole window anew every day costs √14·Δ. Releases
+    are adaptive, which a Gaussian bounded this way allows (Smith & Thakurta 2022, "Fully adaptive composition
+    for Gaussian differential privacy").
+    """
     disease = population.disease
     channel = _channel(release, disease, population.people)
     own = believe(population.evidence(np.zeros_like(population.exposure)), disease)
@@ -111,10 +120,12 @@ def _score_dpfn(population: Population, release: Release, sampler: Sampler) -> F
 def _news_messages(population: Population, own: Belief, alone: float) -> Floats:
     """(window, people): −ln(1 − p1·min(φ, γ)) of who tested positive, 0 of others.
 
-    φ is the belief from own tests, with prior odds raised by the exposure that was released to the sender.
+    φ is the belief from own tests, with prior odds raised by how much more exposure was released to the sender
+    than to people on average.
     """
     disease = population.disease
-    odds = _odds(own.infectious[: disease.window]) * (1 + _booked_risk(population) / alone)
+    risk = alone + _booked_risk(population)
+    odds = _odds(own.infectious[: disease.window]) * (risk / risk.mean())
     infectious = np.minimum(odds / (1 + odds), disease.message_bound) * population.recently_positive()
     return -np.log1p(-disease.transmission * infectious)
 
@@ -163,7 +174,8 @@ def _score_dpfn_s(population: Population, release: Release, sampler: Sampler) ->
     channel = _channel(release, disease, population.people)
     noisy = channel.send(to_grid(clean, channel.grid), sampler)
     steady, share = population.steady(noisy) if channel.sigma else (noisy, 0.0)
-    risk = alone + denoise(steady - alone, channel.sigma * math.sqrt(share), _contacts_in_window(population))
+    noise = channel.sigma * math.sqrt(share)
+    risk = alone + denoise(steady - alone, noise, _contacts_in_window(population))
     return np.maximum(risk, 1e-9) * _odds(own.score) / _odds(alone)
 
 

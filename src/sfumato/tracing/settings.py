@@ -28,10 +28,10 @@ def _covasim(people: int, days: int, seed: int) -> Simulator:
 
 
 SETTINGS: dict[str, Setting] = {
-    "seir": Setting(make=_seir, disease=Disease(onset=0.5), test_fraction=0.1),
+    "seir": Setting(make=_seir, disease=Disease(onset=0.5, message_bound=0.3), test_fraction=0.1),
     "covasim": Setting(
         make=_covasim,
-        disease=Disease(transmission=0.012, onset=0.25, recovery=0.12, background=0.0002),
+        disease=Disease(transmission=0.012, onset=0.25, recovery=0.12, background=0.0002, message_bound=0.15),
         test_fraction=0.02,
     ),
 }

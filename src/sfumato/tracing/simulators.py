@@ -41,13 +41,13 @@ class Town:
     """Numbers behind the embedded epidemic; nobody's data."""
 
     people: int = 100_000
-    first_infected: float = 0.0005
+    first_infected: float = 0.001
     transmission: float = 0.05
     onset: float = 0.5
     recovery: float = 0.1
-    work_contacts: float = 4.0
+    work_contacts: float = 5.0
     work_presence: float = 0.7
-    chance_contacts: float = 3.0
+    chance_contacts: float = 4.0
 
     def __post_init__(self) -> None:
         _validate.integer("people", self.people, least=2)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from sfumato.errors import InvalidInput
-from sfumato.tracing import METHODS, ContactWindow, Disease, Population, Release, TestKit, release_scores
 from sfumato.randomness import SecretStream
+from sfumato.tracing import METHODS, ContactWindow, Disease, Population, Release, TestKit, release_scores
 
 NOBODY = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
@@ -41,7 +41,9 @@ def test_nine_hundred_contacts_give_the_product_of_their_factors():
     release_scores(population, Release(method="dpfn-daily", rounds=1), None)
     # Nobody was tested: all 900 are infectious this morning with the same prior chance.
     chance = _prior_infectious(disease, mornings=13)
-    assert population.exposure[-1, 0] == pytest.approx(-900 * np.log1p(-disease.transmission * chance), rel=1e-3)
+    assert population.exposure[-1, 0] == pytest.approx(
+        -900 * np.log1p(-disease.transmission * chance), rel=1e-3
+    )
 
 
 def _prior_infectious(disease, mornings):

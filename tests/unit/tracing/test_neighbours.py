@@ -73,7 +73,9 @@ def _joint(disease, meetings, tests, people, kit):
                 ill = sum(state[b] == 2 for a, b in meetings.get(day, []) if a == person)
                 ill += sum(state[a] == 2 for a, b in meetings.get(day, []) if b == person)
                 stay = (1 - p0) * (1 - p1) ** ill
-                rows.append([[stay, 1 - stay, 0, 0], [0, 1 - g, g, 0], [0, 0, 1 - h, h], [0, 0, 0, 1]][state[person]])
+                rows.append(
+                    [[stay, 1 - stay, 0, 0], [0, 1 - g, g, 0], [0, 0, 1 - h, h], [0, 0, 0, 1]][state[person]]
+                )
             for index, then in enumerate(states):
                 following[index] += w * np.prod([rows[p][then[p]] for p in range(people)])
         weight = following

@@ -81,7 +81,10 @@ def test_published_daily_release_is_caught_if_priced_as_one(monkeypatch):
         here = _inputs("dpfn-daily", patch, results, disease)
     with monkeypatch.context() as patch:
         there = _inputs("dpfn-daily", patch, ~results, disease)
-    moved = [_received_by_0(a, "dpfn-daily") - _received_by_0(b, "dpfn-daily") for a, b in zip(here, there, strict=True)]
+    moved = [
+        _received_by_0(a, "dpfn-daily") - _received_by_0(b, "dpfn-daily")
+        for a, b in zip(here, there, strict=True)
+    ]
     assert math.sqrt(sum(float(move @ move) for move in moved) / 3) > 2
 
 
