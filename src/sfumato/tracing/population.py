@@ -52,7 +52,7 @@ class Population:
         self.last_positive[people[positive]] = self.day
 
     def steady(self, released: Floats) -> tuple[Floats, float]:
-        """A moving average of released scores, and its variance as a share of one release's: post-processing."""
+        """A moving average of released scores, and its variance as a share of one release's."""
         if self._average is None:
             self._average = released
         else:
