@@ -156,7 +156,7 @@ def draw(folder: Path, simulator: str, rows: Sequence[Row]) -> None:
     """Peak against ε, and the prevalence curves at ε = 1 a release."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
     for number, method in enumerate(dict.fromkeys(row.method for row in rows)):
         mine = [row for row in rows if row.method == method]
@@ -170,10 +170,10 @@ def draw(folder: Path, simulator: str, rows: Sequence[Row]) -> None:
             axes.axhline(1000 * flat[0].peak, color=color, linestyle=":", label=method)
     axes.set(xscale="log", yscale="log", xlabel="ε of one message (δ = 0.001)", ylabel="peak infection rate, ‰")
     axes.set_title(f"Peak infection rate against ε ({simulator})")
-    axes.legend(fontsize=7, ncols=2)
+    figure.legend(fontsize=7, loc="outside right center")
     figure.savefig(folder / "peak.png", dpi=120)
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
     for number, method in enumerate(dict.fromkeys(row.method for row in rows)):
         for row in rows:
@@ -185,5 +185,5 @@ def draw(folder: Path, simulator: str, rows: Sequence[Row]) -> None:
     axes.set(
         yscale="log", xlabel="day", ylabel="infected, ‰", title=f"Prevalence, ε = 1 a release ({simulator})"
     )
-    axes.legend(fontsize=7, ncols=2)
+    figure.legend(fontsize=7, loc="outside right center")
     figure.savefig(folder / "prevalence.png", dpi=120)

@@ -28,8 +28,7 @@ class CovasimSimulator:
 
     Covasim's own tests have no false positives and its diagnoses isolate by its own rules, so neither is used:
     an intervention sets who is isolated from outside, with Covasim's isolation factors per layer. The default
-    `transmission` (Covasim's β, 0.016 in an unwarned population) is that of people who keep some distance:
-    above it, testing 2% a day holds the epidemic down with no score whatever, noised or not.
+    `transmission` (Covasim's β, 0.016 in an unwarned population) is that of people who keep some distance.
     """
 
     def __init__(

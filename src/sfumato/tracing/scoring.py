@@ -15,10 +15,11 @@ from sfumato.tracing.contacts import Integers
 from sfumato.tracing.disease import Disease, Floats
 from sfumato.tracing.neighbours import Belief, Evidence, believe
 from sfumato.tracing.population import Population
-from sfumato.tracing.release import METHODS, Release
+from sfumato.tracing.release import Release
 
 _FLOAT_ERROR = 2.0**-30  # of a score computed in float64 from a few hundred additions and products
 _FINE_GRID = 2.0**-40  # of what is summed but not released, so that sums do not depend on their order
+_SLAB = 3.0  # messages' worth of exposure of someone who has any: a public guess
 _NEWS_DELAY = 2  # days between a contact and the news of it: a public guess
 
 
@@ -75,21 +76,23 @@ def _contacts_in_window(population: Population) -> Integers:
     return total
 
 
-def denoise(noisy: Floats, noise: float, contacts: Integers) -> Floats:
-    """E[x | x + N(0, noise²)] for x ≥ 0 exponential with mean proportional to the number of contacts.
+def denoise(noisy: Floats, noise: float, contacts: Integers, *, slab: float) -> Floats:
+    """E[x | x + N(0, noise²)] for x that is mostly 0, and else exponential with mean `slab`.
 
-    Post-processing: the rate is estimated from the noised values themselves, and one's number of contacts is
-    one's own. Nobody to meet, nothing to fear: 0.
+    The chance of the latter is proportional to one's number of contacts. Post-processing: its rate is estimated
+    from the noised values themselves, and one's number of contacts is one's own. Nobody to meet, nothing to
+    fear: 0. The posterior mixes 0 with a normal cut off at 0, whose centre lies `centre` noises from there.
     """
     if noise == 0:
         return noisy
-    floor = 1e-3 * noise / max(1.0, float(contacts.mean()))
-    rate = max(floor, float(noisy.sum()) / max(1, int(contacts.sum())))
-    expected = rate * np.maximum(contacts, 1)
-    tilted = noisy / noise - noise / expected  # mean of the posterior before truncation, in noises
-    # Mean of a normal truncated at 0: a + φ(a)/Φ(a), with erfcx so that far tails do not underflow.
-    mean = tilted + math.sqrt(2 / math.pi) / special.erfcx(-tilted / math.sqrt(2))
-    return np.where(contacts > 0, noise * np.maximum(mean, 0.0), 0.0)
+    share = float(noisy.sum()) / (slab * max(1, int(contacts.sum())))
+    floor = 1e-3 / max(1.0, float(contacts.mean()))
+    chance = np.minimum(max(share, floor) * contacts, 0.5)
+    centre = np.clip(noisy / noise - noise / slab, -1e3, 35.0)
+    tail = special.erfcx(-centre / math.sqrt(2))  # 2·Φ(centre)·exp(centre²/2), without underflow
+    odds = chance / (1 - chance) * (noise / slab) * math.sqrt(math.pi / 2) * tail
+    mean = noise * (centre + math.sqrt(2 / math.pi) / tail)
+    return odds / (1 + odds) * np.maximum(mean, 0.0)
 
 
 def _score_dpfn(population: Population, release: Release, sampler: Sampler) -> Floats:
@@ -112,7 +115,9 @@ def _score_dpfn(population: Population, release: Release, sampler: Sampler) -> F
     newest = np.maximum(population.booked, said)
     news = _received(population, newest - population.booked).sum(axis=0)
     noisy = channel.send(news, sampler)
-    population.exposure[-1] = denoise(noisy, channel.sigma, _contacts_in_window(population))
+    population.exposure[-1] = denoise(
+        noisy, channel.sigma, _contacts_in_window(population), slab=_SLAB * release.sensitivity(disease)
+    )
     population.booked = newest
     return (alone + _booked_risk(population)) * _odds(own.score) / _odds(alone)
 
@@ -175,7 +180,9 @@ def _score_dpfn_s(population: Population, release: Release, sampler: Sampler) ->
     noisy = channel.send(to_grid(clean, channel.grid), sampler)
     steady, share = population.steady(noisy) if channel.sigma else (noisy, 0.0)
     noise = channel.sigma * math.sqrt(share)
-    risk = alone + denoise(steady - alone, noise, _contacts_in_window(population))
+    risk = alone + denoise(
+        steady - alone, noise, _contacts_in_window(population), slab=_SLAB * release.sensitivity(disease)
+    )
     return np.maximum(risk, 1e-9) * _odds(own.score) / _odds(alone)
 
 
@@ -241,4 +248,3 @@ _SCORES: dict[str, Callable[[Population, Release, Sampler], Floats]] = {
     "random": _score_nothing,
     "none": _score_nothing,
 }
-assert _SCORES.keys() == METHODS.keys()
