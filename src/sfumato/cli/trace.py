@@ -1,0 +1,94 @@
+"""`sfumato trace`: hold an epidemic down by testing on private risk scores."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from sfumato.cli import show
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(trace)
+
+
+def trace(
+    agents: Annotated[int, typer.Option(help="People in the simulated town.")] = 100_000,
+    days: Annotated[int, typer.Option(help="Days to live through.")] = 100,
+    epsilon: Annotated[float, typer.Option(help="The ε that one message may cost.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="The δ at which ε is stated.")] = 1e-3,
+    simulator: Annotated[str, typer.Option(help="seir or covasim.")] = "seir",
+    method: Annotated[
+        str, typer.Option(help="dpfn, dpfn-daily, dpfn-s, per-message, traditional, random or none.")
+    ] = "dpfn",
+    per_release: Annotated[
+        bool, typer.Option("--per-release", help="ε is for each day's release, not for a message's whole life.")
+    ] = False,
+    unprotected: Annotated[bool, typer.Option("--unprotected", help="No noise, to compare.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the simulated town, which is public; the noise has none.")] = 0,
+    json: show.Json = False,
+) -> None:
+    """Simulate an epidemic in which the people of highest risk score are tested each day.
+
+    Example: sfumato trace --agents 100000 --days 100 --epsilon 1 --simulator seir
+    """
+    from sfumato import _validate
+    from sfumato.randomness import SecretStream
+    from sfumato.tracing import Campaign, Release, run
+    from sfumato.tracing.settings import SETTINGS
+
+    setting = SETTINGS[_validate.one_of("simulator", simulator, SETTINGS)]
+    release = Release(method=method)
+    if not unprotected:
+        release = Release.calibrated(
+            method=method,
+            epsilon=epsilon,
+            delta=delta,
+            disease=setting.disease,
+            span="release" if per_release else "lifetime",
+        )
+    plan = Campaign(release=release, disease=setting.disease, days=days, test_fraction=setting.test_fraction)
+    started = time.perf_counter()
+    with show.progress() as bar:
+        task = bar.add_task("days", total=days, note="")
+
+        def update(day: int, prevalence: float) -> None:
+            bar.update(task, completed=day + 1, note=f"infected today: {1000 * prevalence:.2f} ‰")
+
+        outcome = run(plan, setting.make(agents, days, seed), SecretStream(), seed=seed, progress=update)
+    price = release.price(setting.disease, contacts_per_day=outcome.contacts_per_day).epsilons(delta)
+    answer = {
+        "peak_infection_rate": outcome.peak_infection_rate,
+        "epsilon_release": price["release"],
+        "epsilon_lifetime": price["lifetime"],
+        "epsilon_person": price["person"],
+        "delta": delta,
+        "unit": "one contact-day message",
+        "method": method,
+        "simulator": simulator,
+        "contacts_per_day": outcome.contacts_per_day,
+        "tests_used": sum(outcome.tests),
+        "prevalence": list(outcome.prevalence),
+        "seconds": time.perf_counter() - started,
+    }
+    if json:
+        show.emit_json(answer)
+    else:
+        show.facts(_rows(answer))
+
+
+def _rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("peak infection rate", f"{1000 * answer['peak_infection_rate']:.2f} ‰"),
+        ("unit", "one contact-day message; beside it, one person"),
+        ("ε of a day's release", f"{answer['epsilon_release']:.3g} at δ = {answer['delta']:g}"),
+        ("ε of a message's life", f"{answer['epsilon_lifetime']:.3g}"),
+        (
+            f"ε of a person with {answer['contacts_per_day']:.0f} contacts a day",
+            f"{answer['epsilon_person']:.3g}",
+        ),
+        ("tests used", f"{answer['tests_used']:,}"),
+        ("seconds", f"{answer['seconds']:.1f}"),
+    ]

@@ -1,0 +1,113 @@
+"""An epidemic, day by day, held down by testing whoever has the highest released score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato import _validate
+from sfumato.errors import InvalidInput
+from sfumato.randomness import Sampler, public_generator
+from sfumato.tracing.disease import Disease, Floats, TestKit
+from sfumato.tracing.population import Population
+from sfumato.tracing.release import Release
+from sfumato.tracing.scoring import release_scores
+from sfumato.tracing.simulators import Bools, Simulator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Campaign:
+    """What will be done, and for how long: fixed before the first day."""
+
+    release: Release
+    disease: Disease = field(default_factory=Disease)
+    kit: TestKit = field(default_factory=TestKit)
+    days: int = 100
+    test_fraction: float = 0.1
+    isolation_days: int = 10
+
+    def __post_init__(self) -> None:
+        _validate.integer("days", self.days, least=1)
+        _validate.integer("isolation_days", self.isolation_days, least=1)
+        _validate.probability("test_fraction", self.test_fraction, remedy="the share of people tested each day")
+
+    def tests_a_day(self, people: int) -> int:
+        return 0 if self.release.method == "none" else round(self.test_fraction * people)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What happened, day by day, in a simulated town."""
+
+    prevalence: tuple[float, ...]  # share of people exposed or infectious
+    tests: tuple[int, ...]
+    positives: tuple[int, ...]
+    isolated: tuple[int, ...]
+    contacts_per_day: float
+    private: bool
+
+    @property
+    def peak_infection_rate(self) -> float:
+        return max(self.prevalence)
+
+
+def run(
+    campaign: Campaign,
+    simulator: Simulator,
+    sampler: Sampler,
+    *,
+    seed: int,
+    progress: Callable[[int, float], None] | None = None,
+) -> Outcome:
+    """Run the campaign; `progress(day, prevalence)` is called after each day.
+
+    `seed` fixes the simulated test errors and the order among equals; the privacy noise comes from `sampler`.
+    """
+    population = Population(simulator.people, campaign.disease, campaign.kit)
+    random = public_generator(seed)
+    free_from = np.zeros(simulator.people, dtype=np.int64)  # the day on which each person's isolation is over
+    days: list[tuple[float, int, int, int]] = []
+    contacts = 0.0
+    for day in range(campaign.days):
+        isolated = free_from > day
+        population.begin_day(simulator.step(isolated))
+        scores = release_scores(population, campaign.release, sampler)
+        chosen = choose(scores, ~isolated, campaign.tests_a_day(simulator.people), random)
+        positive = _test(simulator.infectious()[chosen], campaign.kit, random)
+        population.record_tests(chosen, positive)
+        free_from[chosen[positive]] = day + 1 + campaign.isolation_days
+        prevalence = float(simulator.infected().mean())
+        days.append((prevalence, chosen.size, int(positive.sum()), int(isolated.sum())))
+        contacts = max(contacts, population.contacts.contacts_per_day())
+        if progress is not None:
+            progress(day, prevalence)
+    return _outcome(days, contacts, sampler.private)
+
+
+def _outcome(days: list[tuple[float, int, int, int]], contacts: float, private: bool) -> Outcome:
+    prevalence, tests, positives, isolated = zip(*days, strict=True)
+    return Outcome(
+        prevalence=prevalence,
+        tests=tests,
+        positives=positives,
+        isolated=isolated,
+        contacts_per_day=contacts,
+        private=private,
+    )
+
+
+def choose(scores: Floats, eligible: Bools, count: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
+    """The `count` eligible people of highest score, in random order among equals."""
+    if np.isnan(scores).any():
+        raise InvalidInput("expected scores without NaN; check the disease's parameters")
+    candidates = random.permutation(np.flatnonzero(eligible))
+    order = np.argsort(-scores[candidates], kind="stable")
+    return candidates[order[:count]]
+
+
+def _test(infectious: Bools, kit: TestKit, random: np.random.Generator) -> Bools:
+    errs = random.random(infectious.size)
+    return np.where(infectious, errs >= kit.false_negative_rate, errs < kit.false_positive_rate)

@@ -1,0 +1,81 @@
+"""What is assumed of the disease and of its tests: public numbers, the same for everyone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato import _validate
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disease:
+    """S → E → I → R, day by day, as the score assumes it (Romijnders et al. 2024, §3).
+
+    `background` p0: infection from nowhere; `transmission` p1: from one contact with an infectious person;
+    `onset` g: E → I; `recovery` h: I → R; `window`: days that a contact is remembered; `message_bound` γ: the
+    largest infectiousness that a message may claim.
+
+    >>> round(Disease().sensitivity, 4)
+    0.0513
+    """
+
+    background: float = 0.001
+    transmission: float = 0.05
+    onset: float = 0.99
+    recovery: float = 0.1
+    window: int = 14
+    message_bound: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("background", "onset", "recovery", "message_bound"):
+            _validate.probability(name, getattr(self, name))
+        _validate.probability("transmission", self.transmission)
+        if self.transmission * self.message_bound >= 1:
+            _validate.one_of("transmission", self.transmission, ["a number below 1"])
+        _validate.integer("window", self.window, least=1)
+
+    @property
+    def sensitivity(self) -> float:
+        """By how much one message moves its receiver's log Π: |ln(1 − γ·p1)|."""
+        return -math.log1p(-self.message_bound * self.transmission)
+
+    def infectious_after(self, days: int) -> Floats:
+        """P(I tomorrow | infected `lag` days ago), by lag = 0 … days − 1."""
+        exposed, infectious, chances = 1.0, 0.0, []
+        for _ in range(days):
+            chances.append(infectious)
+            infectious = infectious * (1 - self.recovery) + exposed * self.onset
+            exposed *= 1 - self.onset
+        return np.array(chances)
+
+    def start(self) -> Floats:
+        """Chances of S, E, I, R for someone of whom nothing is known."""
+        exposed, infectious = self.background / self.onset, self.background / self.recovery
+        scale = min(1.0, 0.5 / (exposed + infectious))
+        return np.array([1 - scale * (exposed + infectious), scale * exposed, scale * infectious, 0.0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestKit:
+    """Error rates of a test for being infectious."""
+
+    __test__ = False  # not a test class
+
+    false_positive_rate: float = 0.01
+    false_negative_rate: float = 0.001
+
+    def __post_init__(self) -> None:
+        for name in ("false_positive_rate", "false_negative_rate"):
+            _validate.probability(name, getattr(self, name))
+
+    def likelihood(self, positive: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        """P(result | infectious) and P(result | not infectious)."""
+        infectious = np.where(positive, 1 - self.false_negative_rate, self.false_negative_rate)
+        other = np.where(positive, self.false_positive_rate, 1 - self.false_positive_rate)
+        return infectious, other

@@ -1,0 +1,79 @@
+"""What the phones of a population hold between two days."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato.tracing.contacts import ContactWindow, Integers, Pairs
+from sfumato.tracing.disease import Disease, Floats, TestKit
+from sfumato.tracing.neighbours import Evidence
+
+_LONG_AGO = -(10**6)
+_MEMORY = 0.6  # weight of yesterday's average of released scores in today's
+
+
+class Population:
+    """Contacts, own tests, and what has been released so far. Rows are days, oldest first; columns are people.
+
+    `exposure` is only ever made of released values, for the methods whose releases it keeps, so that what is
+    computed from it later is post-processing.
+    """
+
+    def __init__(self, people: int, disease: Disease, kit: TestKit) -> None:
+        self.people, self.disease, self.kit = people, disease, kit
+        self.day = -1
+        self.contacts = ContactWindow(people, disease.window)
+        self.exposure: Floats = np.zeros((disease.window, people))
+        self.booked: Integers = np.zeros((disease.window, people), dtype=np.int64)
+        self.if_infectious: Floats = np.ones((disease.window + 1, people))
+        self.if_other: Floats = np.ones((disease.window + 1, people))
+        self.start: Floats = np.repeat(disease.start()[:, None], people, axis=1)
+        self.next_start: Floats = self.start
+        self._average: Floats | None = None  # of released scores
+        self._variance = 1.0  # of that average, in variances of one release
+        self.last_positive: Integers = np.full(people, _LONG_AGO, dtype=np.int64)
+
+    def begin_day(self, pairs: Pairs) -> None:
+        """Move the window one day on and take in today's contacts."""
+        self.day += 1
+        self.contacts.add_day(pairs)
+        _shift(self.exposure, fill=0)
+        _shift(self.booked, fill=0)
+        _shift(self.if_infectious, fill=1)
+        _shift(self.if_other, fill=1)
+        self.start = self.next_start
+
+    def record_tests(self, people: npt.NDArray[np.integer], positive: npt.NDArray[np.bool_]) -> None:
+        """Results of tests taken after today's contacts: evidence on tomorrow's morning."""
+        infectious, other = self.kit.likelihood(positive)
+        self.if_infectious[-1, people] *= infectious
+        self.if_other[-1, people] *= other
+        self.last_positive[people[positive]] = self.day
+
+    def steady(self, released: Floats) -> tuple[Floats, float]:
+        """A moving average of released scores, and its variance as a share of one release's."""
+        if self._average is None:
+            self._average = released
+        else:
+            self._average = _MEMORY * self._average + (1 - _MEMORY) * released
+            self._variance = _MEMORY**2 * self._variance + (1 - _MEMORY) ** 2
+        return self._average, self._variance
+
+    def recently_positive(self) -> Integers:
+        """1 for whoever tested positive in the window, 0 for others."""
+        return (self.day - self.last_positive < self.disease.window).astype(np.int64)
+
+    def evidence(self, exposure: Floats) -> Evidence:
+        """Own tests with this exposure."""
+        return Evidence(
+            exposure=exposure,
+            if_infectious=self.if_infectious,
+            if_other=self.if_other,
+            start=self.start,
+        )
+
+
+def _shift(rows: npt.NDArray[np.float64] | Integers, *, fill: int) -> None:
+    rows[:-1] = rows[1:]
+    rows[-1] = fill

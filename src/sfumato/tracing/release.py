@@ -1,0 +1,170 @@
+"""How scores are released, and what that costs: values, priced before anything runs.
+
+The privacy unit is *one contact-day message*: what one person's phone says about one day to one contact, in
+all its versions (a message is updated for as long as its day is in the window). Neighbours differ in one
+message, arbitrarily. Beside it stands the cost for *one person*: all messages of their window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from sfumato import _validate, accounting
+from sfumato.tracing.disease import Disease
+
+Span = Literal["release", "lifetime"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One way to turn messages into scores, as far as its price is concerned.
+
+    `sensitivity` is by how much one message moves one day's release. The two norms say, in units of it, how
+    far all releases together move (L2) when one message, or all messages of a person, change.
+    """
+
+    summary: str
+    sensitivity: Callable[[Disease], float] | None
+    life_norm: Callable[[Disease], float] = lambda disease: 0.0
+    person_norm: Callable[[Disease, float], float] = lambda disease, contacts: 0.0
+
+
+def _every_day(disease: Disease) -> float:
+    """A message enters the releases of `window` days in full."""
+    return math.sqrt(disease.window)
+
+
+def _raised_once(disease: Disease) -> float:
+    """A message can only rise, by Δ in all: increments a, b ≥ 0 of sum ≤ 1 have ‖a − b‖² ≤ ‖a‖² + ‖b‖² ≤ 2."""
+    return math.sqrt(2)
+
+
+def _fading(disease: Disease) -> float:
+    """A message on a day `lag` days back moves the score by at most max(k, 1 − k)·Δ, k = P(I by now)."""
+    chance = disease.infectious_after(disease.window)
+    return float(np.linalg.norm(np.maximum(chance, 1 - chance)))
+
+
+def _messages_apart(disease: Disease, contacts: float) -> float:
+    """Every message of the window moves a release of its own, every day of its life."""
+    return disease.window * math.sqrt(contacts)
+
+
+def _messages_raised(disease: Disease, contacts: float) -> float:
+    """Messages to one receiver add up in their news; worst case, the same contacts every day."""
+    return disease.window * math.sqrt(2 * contacts)
+
+
+def _messages_together(disease: Disease, contacts: float) -> float:
+    """Messages to one receiver add up in a release while they share the window: 1, 2, … W, … 2, 1."""
+    shared = np.concatenate([np.arange(1, disease.window + 1), np.arange(disease.window - 1, 0, -1)])
+    return float(np.linalg.norm(shared)) * math.sqrt(contacts)
+
+
+METHODS: dict[str, Method] = {
+    "dpfn": Method(
+        summary="factorised neighbours; each day's news in log Π noised once and booked",
+        sensitivity=lambda disease: disease.sensitivity,
+        life_norm=_raised_once,
+        person_norm=_messages_raised,
+    ),
+    "dpfn-daily": Method(
+        summary="factorised neighbours; log Π of every day in the window noised anew each day (published)",
+        sensitivity=lambda disease: disease.sensitivity,
+        life_norm=_every_day,
+        person_norm=_messages_apart,
+    ),
+    "dpfn-s": Method(
+        summary="factorised neighbours; the final score noised, own tests kept out of it",
+        sensitivity=lambda disease: disease.message_bound * disease.transmission,
+        life_norm=_fading,
+        person_norm=_messages_together,
+    ),
+    "per-message": Method(
+        summary="factorised neighbours; every single message noised",
+        sensitivity=lambda disease: disease.message_bound,
+        life_norm=_every_day,
+        person_norm=_messages_apart,
+    ),
+    "traditional": Method(
+        summary="noisy count of contacts with people who tested positive",
+        sensitivity=lambda disease: 1.0,
+        life_norm=_every_day,
+        person_norm=_messages_together,
+    ),
+    "random": Method(summary="test anyone", sensitivity=None),
+    "none": Method(summary="test nobody", sensitivity=None),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """What a release costs, as events: on one day, over a message's life, and for one person."""
+
+    release: accounting.DpEvent
+    lifetime: accounting.DpEvent
+    person: accounting.DpEvent
+
+    def epsilons(self, delta: float) -> dict[str, float]:
+        """ε at δ for the day, the message's life and the person.
+
+        >>> daily = Release(method="dpfn-daily", noise_multiplier=3.847).price(Disease(), contacts_per_day=10)
+        >>> round(daily.epsilons(1e-3)["lifetime"], 2)  # fourteen releases, not one
+        3.03
+        """
+        events = {"release": self.release, "lifetime": self.lifetime, "person": self.person}
+        return {name: accounting.epsilon(event, delta) for name, event in events.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """A method with its noise: σ = noise_multiplier · Δ on what is released each day; 0 is no protection.
+
+    `rounds` belief exchanges a day, each noised with √rounds · σ and averaged, which costs what one release
+    with σ does. `per-message` and `traditional` exchange once.
+    """
+
+    method: str = "dpfn"
+    noise_multiplier: float = 0.0
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        _validate.one_of("method", self.method, METHODS)
+        _validate.non_negative("noise_multiplier", self.noise_multiplier)
+        _validate.integer("rounds", self.rounds, least=1)
+
+    @classmethod
+    def calibrated(
+        cls, *, method: str, epsilon: float, delta: float, disease: Disease, span: Span = "lifetime"
+    ) -> Release:
+        """The least noise at which a day's release, or all releases of a message's life, are (ε, δ)-DP."""
+        plain = cls(method=method)
+        _validate.one_of("span", span, ["release", "lifetime"])
+        if METHODS[method].sensitivity is None:
+            return plain
+        norm = METHODS[method].life_norm(disease) if span == "lifetime" else 1.0
+        multiplier = accounting.gaussian_noise_multiplier(epsilon, delta) * norm
+        return replace(plain, noise_multiplier=multiplier)
+
+    def sensitivity(self, disease: Disease) -> float:
+        """By how much one message moves what is released on one day."""
+        measure = METHODS[self.method].sensitivity
+        return 0.0 if measure is None else measure(disease)
+
+    def price(self, disease: Disease, *, contacts_per_day: float) -> Price:
+        """Events of a day, of a message's life, and of a person who meets `contacts_per_day` people daily."""
+        method = METHODS[self.method]
+        if method.sensitivity is None:
+            nothing = accounting.NoEvent()
+            return Price(release=nothing, lifetime=nothing, person=nothing)
+        person = max(method.person_norm(disease, contacts_per_day), method.life_norm(disease))
+        return Price(
+            release=accounting.GaussianEvent(self.noise_multiplier),
+            lifetime=accounting.GaussianEvent(self.noise_multiplier / method.life_norm(disease)),
+            person=accounting.GaussianEvent(self.noise_multiplier / person),
+        )

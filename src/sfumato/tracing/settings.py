@@ -1,0 +1,37 @@
+"""The two epidemics at hand, with what the score assumes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sfumato.tracing.covasim import CovasimSimulator
+from sfumato.tracing.disease import Disease
+from sfumato.tracing.simulators import SeirSimulator, Simulator, Town
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A simulator, the disease as the score assumes it, and the share of people tested each day."""
+
+    make: Callable[[int, int, int], Simulator]  # people, days, seed
+    disease: Disease
+    test_fraction: float
+
+
+def _seir(people: int, days: int, seed: int) -> Simulator:
+    return SeirSimulator(Town(people=people), seed=seed)
+
+
+def _covasim(people: int, days: int, seed: int) -> Simulator:
+    return CovasimSimulator(people=people, days=days, seed=seed)
+
+
+SETTINGS: dict[str, Setting] = {
+    "seir": Setting(make=_seir, disease=Disease(onset=0.5, message_bound=0.3), test_fraction=0.1),
+    "covasim": Setting(
+        make=_covasim,
+        disease=Disease(transmission=0.012, onset=0.25, recovery=0.12, background=0.0002, message_bound=0.15),
+        test_fraction=0.02,
+    ),
+}

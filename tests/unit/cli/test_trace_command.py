@@ -1,0 +1,37 @@
+"""`sfumato trace` prints what other tools rely on."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sfumato.cli import trace
+
+
+def _run(*arguments):
+    app = typer.Typer()
+    trace.register(app)
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_json_has_the_relied_on_keys_and_the_whole_life_fits_epsilon():
+    result = _run("--agents", "400", "--days", "6", "--epsilon", "1", "--simulator", "seir", "--json")
+    assert result.exit_code == 0
+    answer = json.loads(result.stdout)
+    assert 0 < answer["peak_infection_rate"] < 1
+    assert answer["epsilon_release"] < answer["epsilon_lifetime"] <= 1 < answer["epsilon_person"]
+    assert answer["tests_used"] == 6 * 40
+
+
+def test_per_release_epsilon_costs_more_over_a_life():
+    result = _run("--agents", "300", "--days", "3", "--per-release", "--method", "dpfn-daily", "--json")
+    answer = json.loads(result.stdout)
+    assert answer["epsilon_release"] == pytest.approx(1, rel=1e-3)
+    assert answer["epsilon_lifetime"] > 4
+
+
+def test_people_read_the_unit_and_all_three_prices():
+    result = _run("--agents", "300", "--days", "3")
+    for phrase in ("contact-day message", "day's release", "message's life", "of a person"):
+        assert phrase in result.stdout

@@ -1,0 +1,110 @@
+"""Epidemics, tests and isolation, in towns small enough to be quick."""
+
+import numpy as np
+import pytest
+
+from sfumato.errors import InvalidInput
+from sfumato.randomness import SecretStream, public_generator
+from sfumato.tracing import Campaign, CovasimSimulator, Release, SeirSimulator, TestKit, Town, run
+from sfumato.tracing.campaign import choose
+from sfumato.tracing.settings import SETTINGS
+
+TOWN = Town(people=1500, first_infected=0.01)
+
+
+def _run(release, *, days=25, town=TOWN, **options):
+    campaign = Campaign(release=release, disease=SETTINGS["seir"].disease, days=days, **options)
+    return run(campaign, SeirSimulator(town, seed=3), SecretStream(test_seed=3), seed=3)
+
+
+def test_highest_scores_are_tested_and_isolated_people_are_not():
+    scores = np.array([0.1, 0.9, 0.5, 0.7, 0.9])
+    eligible = np.array([True, True, True, False, True])
+    assert set(choose(scores, eligible, 3, public_generator(0))) == {1, 4, 2}
+    assert choose(scores, eligible, 9, public_generator(0)).size == 4
+    with pytest.raises(InvalidInput):
+        choose(np.array([np.nan]), np.array([True]), 1, public_generator(0))
+
+
+def test_ties_are_broken_at_random():
+    first = [choose(np.zeros(50), np.ones(50, dtype=bool), 1, public_generator(seed))[0] for seed in range(20)]
+    assert len(set(first)) > 5
+
+
+def test_nobody_is_tested_under_none_and_the_declared_share_under_random():
+    assert sum(_run(Release(method="none")).tests) == 0
+    outcome = _run(Release(method="random"), test_fraction=0.04)
+    assert set(outcome.tests) == {60}
+    assert len(outcome.prevalence) == 25
+
+
+def test_unprotected_scores_find_more_of_the_infected_than_chance():
+    by_chance, by_score = _run(Release(method="random"), days=30), _run(Release(method="dpfn"), days=30)
+    assert by_score.prevalence[-1] < by_chance.prevalence[-1]
+
+
+def test_everyone_isolated_meets_nobody_and_the_epidemic_dies():
+    simulator = SeirSimulator(TOWN, seed=1)
+    everyone = np.ones(TOWN.people, dtype=bool)
+    before = int(simulator.infected().sum())
+    for _ in range(100):
+        one, other = simulator.step(everyone)
+        assert one.size == other.size == 0
+    assert before > 0
+    assert simulator.infected().sum() == 0  # 0.9^98 of 15 people are left: 5e-4, and the seed is fixed
+
+
+def test_a_campaign_is_reproducible_and_marked_not_private_when_seeded():
+    one, two = (
+        _run(Release(method="dpfn", noise_multiplier=2.0)),
+        _run(Release(method="dpfn", noise_multiplier=2.0)),
+    )
+    assert one == two
+    assert not one.private
+
+
+def test_progress_hears_of_every_day():
+    heard = []
+    campaign = Campaign(release=Release(method="random"), days=4)
+    run(campaign, SeirSimulator(TOWN, seed=1), SecretStream(), seed=1, progress=lambda *day: heard.append(day))
+    assert [day for day, _ in heard] == [0, 1, 2, 3]
+
+
+def test_households_and_contacts_have_the_declared_sizes():
+    town = Town(people=20_000, work_contacts=0.0, chance_contacts=3.0)
+    one, _ = SeirSimulator(town, seed=1).step(np.zeros(20_000, dtype=bool))
+    # Σ s²p/Σ s·p − 1 housemates for the sizes' distribution: 5.9/2.32 − 1 = 1.543; three chance contacts.
+    sizes, shares = np.arange(1, 7), np.array([0.32, 0.33, 0.15, 0.13, 0.05, 0.02])
+    housemates = (sizes**2 @ shares) / (sizes @ shares) - 1
+    assert 2 * one.size / 20_000 == pytest.approx(housemates + 3, rel=0.03)
+
+
+def test_test_errors_have_the_declared_rates():
+    infectious, other = TestKit(false_positive_rate=0.01, false_negative_rate=0.001).likelihood(
+        np.array([True, False])
+    )
+    assert infectious.tolist() == [0.999, 0.001]
+    assert other.tolist() == [0.01, 0.99]
+
+
+def test_covasim_lives_by_the_same_protocol_and_isolation_works():
+    pytest.importorskip("covasim")
+    free = CovasimSimulator(people=400, days=20, seed=1, first_infected=0.05, transmission=0.05)
+    apart = CovasimSimulator(people=400, days=20, seed=1, first_infected=0.05, transmission=0.05)
+    nobody, everybody = np.zeros(400, dtype=bool), np.ones(400, dtype=bool)
+    for _ in range(15):
+        one, other = free.step(nobody)
+        assert one.size == other.size > 400
+        assert apart.step(everybody)[0].size == 0
+    assert apart.infected().sum() < free.infected().sum() / 2
+    assert not (free.infectious() & ~free.infected()).any()
+
+
+def test_both_settings_run_a_private_campaign():
+    pytest.importorskip("covasim")
+    for setting in SETTINGS.values():
+        release = Release.calibrated(method="dpfn-s", epsilon=1, delta=1e-3, disease=setting.disease)
+        plan = Campaign(release=release, disease=setting.disease, days=5, test_fraction=setting.test_fraction)
+        outcome = run(plan, setting.make(300, 5, 1), SecretStream(), seed=1)
+        assert outcome.private
+        assert 0 < outcome.peak_infection_rate < 1
