@@ -38,7 +38,7 @@ class Hand:
     """How much writers differ. Lengths are in heights of a digit, angles in radians, the rest are factors."""
 
     pose_concentration: float = 0.6
-    care_spread: float = 0.5  # some write neatly, some do not: a common factor of shake, bend and warp
+    care_spread: float = 0.4  # some write neatly, some do not: a common factor of shake, bend and warp
     shake: float = 0.015  # of each point
     slant: float = 0.14
     slant_spread: float = 0.26
@@ -46,11 +46,12 @@ class Hand:
     stretch: float = 0.20
     bend: float = 0.14
     warp: float = 0.024
-    pen: float = 0.066  # radius
-    pen_spread: float = 0.32
+    pen: float = 0.068  # radius
+    pen_spread: float = 0.38
     pressure: float = 0.16
     lift: float = 0.03  # chance of a gap in the line
     rough: float = 0.10  # of the edge, in pixels
+    blur_spread: float = 0.3  # of the edge's width, a pixel on average
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -66,14 +67,6 @@ def draw(
     >>> images.shape, sorted(labels.tolist())[:4]
     ((20, 28, 28), [0, 0, 1, 1])
     """
-    images, styles = draw_styles(count, seed=seed, hand=hand)
-    return images, _DIGITS[styles]
-
-
-def draw_styles(
-    count: int, *, seed: int, hand: Hand | None = None
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """As `draw`, with the index into `skeletons.STYLES` in the digit's place."""
     count = _validate.integer("count", count, least=1)
     generator = public_generator(seed)
     hand = Hand() if hand is None else hand
@@ -83,7 +76,7 @@ def draw_styles(
         block = slice(start, min(start + _BLOCK, count))
         points, radius = _shape(styles[block], hand, generator)
         images[block] = _centre(_render(*_fit_box(points, radius), hand, generator))
-    return images, styles
+    return images, _DIGITS[styles]
 
 
 _DIGITS = np.array([style.digit for style in STYLES], dtype=np.int64)
@@ -184,7 +177,7 @@ def _pen(count: int, hand: Hand, generator: np.random.Generator) -> Floats:
     width = hand.pen * np.exp(hand.pen_spread * generator.standard_normal((count, 1)))
     frequency, phase = generator.uniform(1.0, 8.0, (count, 1)), generator.uniform(0.0, 2 * np.pi, (count, 1))
     pressure = 1.0 + hand.pressure * generator.uniform(0.0, 1.5, (count, 1)) * np.sin(frequency * along + phase)
-    return (np.clip(width, 0.02, 0.13) * pressure).astype(np.float32)
+    return (np.clip(width, 0.02, 0.17) * pressure).astype(np.float32)
 
 
 def _lift(points: Floats, hand: Hand, generator: np.random.Generator) -> Floats:
@@ -207,7 +200,7 @@ def _fit_box(points: Floats, radius: Floats) -> tuple[Floats, Floats]:
 def _render(points: Floats, radius: Floats, hand: Hand, generator: np.random.Generator) -> Floats:
     """Coverage (digits, 20, 20) in [0, 1] of the boxes' pixels."""
     count = len(points)
-    softness = generator.uniform(0.7, 1.4, count).astype(np.float32)  # pixels from black to white
+    softness = np.exp(hand.blur_spread * generator.standard_normal(count, dtype=np.float32))  # white to black
     edge = hand.rough * generator.standard_normal((BOX, BOX, count), dtype=np.float32)
     coverage = np.empty((BOX, BOX, count), dtype=np.float32)
     for start in range(0, count, _TILE):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from torch.nn import functional
 
 from sfumato import _validate, randomness
 from sfumato.datasets import strokes
-from sfumato.datasets.skeletons import STYLES
 from sfumato.models.prior import PriorNet
 
 Images = npt.NDArray[np.uint8]
@@ -41,7 +40,6 @@ class PriorRecipe:
     learning_rate: float = 3e-3
     weight_decay: float = 1e-4
     label_smoothing: float = 0.05
-    style_share: float = 0.3  # of the loss that tells the ways of writing a digit apart
     sharpness: float = 16.0  # features have unit length: logits need room to be sure
     averaging: float = 0.999  # of the weights, over the last steps
     seed: int = 2026
@@ -52,7 +50,7 @@ class PriorRecipe:
             _validate.integer(name, getattr(self, name), least=1)
         for name in ("learning_rate", "sharpness"):
             _validate.positive(name, getattr(self, name))
-        for name in ("weight_decay", "label_smoothing", "style_share", "averaging"):
+        for name in ("weight_decay", "label_smoothing", "averaging"):
             _validate.non_negative(name, getattr(self, name))
 
     @property
@@ -96,60 +94,40 @@ def pretrain(recipe: PriorRecipe, *, progress: Callable[[int, int], None] | None
 
 
 def _pretrain(recipe: PriorRecipe, progress: Callable[[int, int], None]) -> PriorNet:
-    net = PriorNet().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    styles = nn.Linear(net.feature_count, len(STYLES))
-    _initialise([net, styles], randomness.public_torch_generator(recipe.seed))
-    parameters = [*net.parameters(), *styles.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+    with randomness.public_torch_seed(recipe.seed):
+        net = PriorNet().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=recipe.steps)
     average = {name: value.clone() for name, value in net.state_dict().items()}
-    step = 0
-    for epoch in range(recipe.epochs):
-        for images, targets in _batches(recipe, seed=recipe.seed + epoch):
-            optimizer.zero_grad()
-            _loss(net, styles, images, targets, recipe).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
-            step += 1
-            _average(average, net, min(recipe.averaging, step / (step + 10)))
-            progress(step, recipe.steps)
+    batches = (batch for epoch in range(recipe.epochs) for batch in _batches(recipe, seed=recipe.seed + epoch))
+    for step, (images, targets) in enumerate(batches, start=1):
+        optimizer.zero_grad()
+        _loss(net, images, targets, recipe).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        schedule.step()
+        _average(average, net, min(recipe.averaging, step / (step + 10)))
+        progress(step, recipe.steps)
     net.load_state_dict(average)
     with torch.no_grad():
         net.head.weight.mul_(recipe.sharpness)  # the net that ships needs no extra factor
     return net.eval()
 
 
-def _initialise(modules: list[nn.Module], generator: torch.Generator) -> None:
-    """He's normal initialisation from a generator of our own: torch's own defaults use the global one."""
-    for module in (inner for outer in modules for inner in outer.modules()):
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            gain = "relu" if isinstance(module, nn.Conv2d) else "linear"
-            nn.init.kaiming_normal_(module.weight, nonlinearity=gain, generator=generator)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-
-
-def _batches(recipe: PriorRecipe, *, seed: int) -> Any:
-    """Batches of fresh drawings (images, 1, 28, 28), each moved by up to a pixel, with the styles' indices."""
-    images, styles = strokes.draw_styles(recipe.drawings, seed=seed)
+def _batches(recipe: PriorRecipe, *, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of fresh drawings (images, 1, 28, 28), each moved by up to a pixel, and their digits."""
+    images, digits = strokes.draw(recipe.drawings, seed=seed)
     moves = randomness.public_generator(seed).integers(3, size=(2, len(images)))
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, images.shape[1:], axis=(1, 2))
     batch = min(recipe.batch, len(images))
     for start in range(0, len(images) - batch + 1, batch):
         chosen = np.arange(start, start + batch)
-        yield as_tensor(windows[chosen, moves[0, chosen], moves[1, chosen]]), torch.from_numpy(styles[chosen])
+        yield as_tensor(windows[chosen, moves[0, chosen], moves[1, chosen]]), torch.from_numpy(digits[chosen])
 
 
-def _loss(net: PriorNet, styles: nn.Linear, images: Tensor, targets: Tensor, recipe: PriorRecipe) -> Tensor:
-    features = recipe.sharpness * net.features(images)
-    digits = _DIGIT_OF_STYLE[targets]
-    main = functional.cross_entropy(net.head(features), digits, label_smoothing=recipe.label_smoothing)
-    side = functional.cross_entropy(styles(features), targets, label_smoothing=recipe.label_smoothing)
-    return main + recipe.style_share * side
-
-
-_DIGIT_OF_STYLE = torch.tensor([style.digit for style in STYLES])
+def _loss(net: PriorNet, images: Tensor, targets: Tensor, recipe: PriorRecipe) -> Tensor:
+    logits = net.head(recipe.sharpness * net.features(images))
+    return functional.cross_entropy(logits, targets, label_smoothing=recipe.label_smoothing)
 
 
 @torch.no_grad()

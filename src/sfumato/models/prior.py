@@ -31,7 +31,8 @@ class PriorNet(nn.Module):
         self.body = nn.Sequential(
             *_block(1, 32, pooled=True),  # 14 × 14
             *_block(32, 64, pooled=True),  # 7 × 7
-            *_block(64, 64, pooled=True),  # 3 × 3
+            *_block(64, 96, pooled=False),
+            *_block(96, 64, pooled=True),  # 3 × 3
             nn.Flatten(),
         )
         self.head = nn.Linear(self.feature_count, classes)
