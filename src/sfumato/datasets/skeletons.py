@@ -32,6 +32,7 @@ def _style(digit: int, weight: float, strokes: str, *poses: str) -> Style:
     return Style(digit=digit, weight=weight, strokes=paths, poses=np.array(points) / 100.0)
 
 
+# fmt: off
 _ZERO = (
     _style(
         0, 0.75, "0 1 2 3 4 5 6 7 8",
@@ -299,4 +300,4 @@ _NINE = (
 
 STYLES: tuple[Style, ...] = (
     *_ZERO, *_ONE, *_TWO, *_THREE, *_FOUR, *_FIVE, *_SIX, *_SEVEN, *_EIGHT, *_NINE,
-)  # fmt: skip
+)
