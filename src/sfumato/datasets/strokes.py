@@ -29,6 +29,8 @@ from sfumato.randomness import public_generator
 
 Floats = npt.NDArray[np.float32]
 
+SIZES = {"train": 60_000, "test": 10_000}
+_SPLIT_SEEDS = {"train": 1, "test": 2}
 SIDE, BOX = 28, 20  # pixels of the image and of the box the digit is scaled into
 _SAMPLES = 112  # points on a digit's line: at most about .7 pixels apart
 _BLOCK = 4096  # digits shaped at a time, to bound the memory
@@ -82,6 +84,12 @@ def draw(
         points, radius = _shape(styles[block], hand, generator)
         images[block] = centre(_render(*_fit_box(points, radius), hand, generator))
     return images, _DIGITS[styles]
+
+
+def read(split: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """Grey levels and labels of one split of the data set `strokes`; each split has a seed of its own."""
+    images, labels = draw(SIZES[split], seed=_SPLIT_SEEDS[split])
+    return images, labels.astype(np.uint8)
 
 
 _DIGITS = np.array([style.digit for style in STYLES], dtype=np.int64)

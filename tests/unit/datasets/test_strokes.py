@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sfumato.datasets import skeletons, strokes
+from sfumato.datasets import DATASETS, fetch, load, skeletons, strokes
 from sfumato.errors import InvalidInput
 from sfumato.randomness import public_generator
 
@@ -146,3 +146,13 @@ def test_centring_moves_a_box_by_whole_pixels():
         rows, columns = np.flatnonzero(image.any(axis=1)), np.flatnonzero(image.any(axis=0))
         window = image[rows[0] : rows[0] + 20, columns[0] : columns[0] + 20]
         np.testing.assert_array_equal(window, np.rint(255 * box))
+
+
+def test_the_data_set_of_drawings_is_public_in_both_splits(monkeypatch):
+    monkeypatch.setattr(strokes, "SIZES", {"train": 60, "test": 40})
+    train, test = load("strokes", "train"), load("strokes", "test")
+    assert (train.visibility, test.visibility) == ("public", "public")
+    assert (len(train), len(test), train.shape) == (60, 40, (1, 28, 28))
+    rows = {row.tobytes() for row in train.inputs}
+    assert not rows & {row.tobytes() for row in test.inputs}
+    assert (DATASETS["strokes"].public_size, fetch("strokes")) == ({"train": 60_000, "test": 10_000}, ())
