@@ -19,7 +19,8 @@ _TABLES = "for a CSV or Parquet file use sfumato.datasets.read_table"
 def load(name: str, split: Split = "train", *, side: int | None = None) -> Dataset:
     """A data set's train or test split: inputs float32 in [0, 1], (examples, channels, height, width).
 
-    The train split is private unless drawn by code, the test split public. `side` resizes each image by itself to side×side.
+    The train split is private unless drawn by code, the test split public. `side` resizes each image by
+    itself to side×side.
     Raises `DataUnavailable` where no source has the files, `DataCorrupted` where a digest does not agree.
 
     >>> data = load("digits", "test")

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato import _validate
+from sfumato.datasets import page
 from sfumato.datasets.skeletons import STYLES, Style
 from sfumato.randomness import public_generator
 
@@ -34,7 +35,6 @@ _SPLIT_SEEDS = {"train": 1, "test": 2}
 SIDE, BOX = 28, 20  # pixels of the image and of the box the digit is scaled into
 _SAMPLES = 112  # points on a digit's line: at most about .7 pixels apart
 _BLOCK = 4096  # digits shaped at a time, to bound the memory
-_WAVES = 4  # of the warp
 _THREADS = 4
 _THINNEST = 0.65  # pixels: a thinner pen would hardly be seen by the scanner
 _TILE = 96  # digits rendered at a time: the distances stay inside a core's cache
@@ -114,8 +114,11 @@ def _shape(styles: npt.NDArray[np.int64], hand: Hand, generator: np.random.Gener
         knots = _knots(STYLES[index], hand.shake * care[chosen, :, None], hand, generator)
         points[chosen] = np.matmul(_curve(int(index)), knots)
     points -= 0.5 * (points.max(axis=1, keepdims=True) + points.min(axis=1, keepdims=True))
-    points = _tilt(points, hand.bend * care, hand, generator)
-    points = _warp(points, hand.warp * care, generator)
+    slant = (hand.slant, hand.slant_spread)
+    points = page.tilt(
+        points, generator, stretch=hand.stretch, bend=hand.bend * care, slant=slant, turn=hand.turn
+    )
+    points = page.warp(points, hand.warp * care, generator)
     return _lift(points, hand, generator), _pen(styles.size, hand, generator)
 
 
@@ -157,31 +160,6 @@ def _catmull_rom(stroke: tuple[int, ...], at: int, t: float) -> list[tuple[int, 
     shares += [(stroke[0], 2 * before), (stroke[1], -before)] if first else [(stroke[at - 1], before)]
     shares += [(stroke[-1], 2 * beyond), (stroke[-2], -beyond)] if last else [(stroke[at + 2], beyond)]
     return shares
-
-
-def _tilt(points: Floats, bend: Floats, hand: Hand, generator: np.random.Generator) -> Floats:
-    """Stretch, bend, taper, slant and turn, each page its own."""
-    count = len(points)
-    normal = generator.standard_normal((6, count, 1)).astype(np.float32)
-    stretch, bow, dip, taper = np.exp(hand.stretch * normal[0]), *(bend * normal[1:4])
-    slant, angle = hand.slant + hand.slant_spread * normal[4], hand.turn * normal[5]
-    x, y = points[..., 0] * stretch, points[..., 1]
-    x, y = x * (1 + 2 * taper * y) + 2 * bow * y**2, y + 2 * dip * x**2
-    x = x - slant * y  # y points downward: a positive slant leans to the right
-    return np.stack([np.cos(angle) * x - np.sin(angle) * y, np.sin(angle) * x + np.cos(angle) * y], axis=-1)
-
-
-def _warp(points: Floats, warp: Floats, generator: np.random.Generator) -> Floats:
-    """Displace by a few waves across the page, half to one and a half periods over its height."""
-    count = len(points)
-    warped = points.copy()
-    for _ in range(_WAVES):
-        way, phase, periods = generator.random((3, count, 1), dtype=np.float32)
-        frequency = np.pi * (1 + 2 * periods) * np.hstack([np.cos(2 * np.pi * way), np.sin(2 * np.pi * way)])
-        angle = (points @ frequency[..., None])[..., 0] + 2 * np.pi * phase
-        push = warp * generator.standard_normal((count, 2), dtype=np.float32)
-        warped += np.sin(angle)[..., None] * push[:, None, :]
-    return warped
 
 
 def _pen(count: int, hand: Hand, generator: np.random.Generator) -> Floats:

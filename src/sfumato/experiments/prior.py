@@ -1,4 +1,4 @@
-"""Make the public prior: draw, pre-train, evaluate, write the weights that ship with the package.
+"""Make a public prior: draw, pre-train, evaluate, write the weights that ship with the package.
 
 Every epoch is trained on fresh drawings, so that no image is seen twice. The same recipe on the same machine,
 versions and number of threads gives the same bytes; elsewhere sums are rounded differently and the weights
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato import _validate, randomness
-from sfumato.datasets import Dataset, load, strokes
+from sfumato.datasets import Dataset, load, shapes, strokes
 from sfumato.datasets.images import scale
 from sfumato.errors import DataUnavailable
 from sfumato.fitting import evaluate
@@ -34,9 +34,35 @@ Labels = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PriorRecipe:
-    """How the prior is trained; the values were chosen on held-out drawings and scikit-learn's `digits`."""
+class Source:
+    """What a prior is drawn from, and the public images it is measured on."""
 
+    draw: Callable[..., tuple[Images, Labels]]
+    classes: int
+    public: Mapping[str, Callable[[], Dataset]]
+
+
+SOURCES: dict[str, Source] = {
+    "strokes": Source(
+        draw=strokes.draw,
+        classes=10,
+        public={"digits": lambda: _digits(), "mnist": lambda: load("mnist", "test")},
+    ),
+    "shapes": Source(
+        draw=shapes.draw,
+        classes=shapes.CLASSES,
+        public={
+            "fashion-mnist": lambda: load("fashion-mnist", "test")
+        },  # its ten labels are the first ten kinds
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriorRecipe:
+    """How a prior is trained; the values were chosen on held-out drawings and scikit-learn's `digits`."""
+
+    name: str = "strokes"  # what is drawn
     epochs: int = 10
     drawings: int = 60_000  # an epoch
     batch: int = 128
@@ -49,6 +75,7 @@ class PriorRecipe:
     threads: int = 1  # part of the recipe: more of them would add in another order
 
     def __post_init__(self) -> None:
+        _validate.one_of("name", self.name, SOURCES)
         for name in ("epochs", "drawings", "batch", "threads"):
             _validate.integer(name, getattr(self, name), least=1)
         for name in ("learning_rate", "sharpness"):
@@ -64,7 +91,7 @@ class PriorRecipe:
 def make_prior(
     folder: Path, *, recipe: PriorRecipe | None = None, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Draw, pre-train, evaluate, and write `strokes.safetensors` and its note `strokes.json` into `folder`."""
+    """Draw, pre-train, evaluate, and write weights and note, NAME.safetensors and NAME.json, to `folder`."""
     recipe = PriorRecipe() if recipe is None else recipe
     started = time.perf_counter()
     net = pretrain(recipe, progress=progress)
@@ -74,14 +101,16 @@ def make_prior(
         "sha256": hashlib.sha256(weights).hexdigest(),
         "bytes": len(weights),
         "made_by": "sfumato prior",
-        "data": "drawn by sfumato.datasets.strokes from pen strokes; no person's image",
+        "data": f"drawn by sfumato.datasets.{recipe.name}; no person's image",
         "recipe": asdict(recipe),
         "versions": {"torch": torch.__version__, "numpy": np.__version__},
-        "accuracy": accuracies(net, seed=recipe.seed + recipe.epochs),  # drawings the net never saw
+        "accuracy": accuracies(
+            net, recipe.name, seed=recipe.seed + recipe.epochs
+        ),  # drawings the net never saw
     }
     folder.mkdir(parents=True, exist_ok=True)
-    folder.joinpath("strokes.safetensors").write_bytes(weights)
-    folder.joinpath("strokes.json").write_text(json.dumps(note, indent=2) + "\n")
+    folder.joinpath(f"{recipe.name}.safetensors").write_bytes(weights)
+    folder.joinpath(f"{recipe.name}.json").write_text(json.dumps(note, indent=2) + "\n")
     return note | {"seconds": round(seconds, 1)}  # not in the file, which is the same each time
 
 
@@ -97,7 +126,7 @@ def pretrain(recipe: PriorRecipe, *, progress: Callable[[int, int], None] | None
 
 def _pretrain(recipe: PriorRecipe, progress: Callable[[int, int], None]) -> PriorNet:
     with randomness.public_torch_seed(recipe.seed):
-        net = PriorNet().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        net = PriorNet(classes=SOURCES[recipe.name].classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=recipe.steps)
     average = {name: value.clone() for name, value in net.state_dict().items()}
@@ -116,8 +145,8 @@ def _pretrain(recipe: PriorRecipe, progress: Callable[[int, int], None]) -> Prio
 
 
 def _batches(recipe: PriorRecipe, *, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of fresh drawings (images, 1, 28, 28), each moved by up to a pixel, and their digits."""
-    images, digits = strokes.draw(recipe.drawings, seed=seed)
+    """Batches of fresh drawings (images, 1, 28, 28), each moved by up to a pixel, and their labels."""
+    images, labels = SOURCES[recipe.name].draw(recipe.drawings, seed=seed)
     moves = randomness.public_generator(seed).integers(3, size=(2, len(images)))
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, images.shape[1:], axis=(1, 2))
@@ -126,7 +155,7 @@ def _batches(recipe: PriorRecipe, *, seed: int) -> Iterator[tuple[Tensor, Tensor
         chosen = np.arange(start, start + batch)
         moved = scale(windows[chosen, moves[0, chosen], moves[1, chosen]], brightest=255)
         inputs = torch.from_numpy(moved).unsqueeze(1).contiguous(memory_format=torch.channels_last)
-        yield inputs, torch.from_numpy(digits[chosen])
+        yield inputs, torch.from_numpy(labels[chosen])
 
 
 def _loss(net: PriorNet, images: Tensor, targets: Tensor, recipe: PriorRecipe) -> Tensor:
@@ -140,15 +169,16 @@ def _average(average: dict[str, Tensor], net: nn.Module, decay: float) -> None:
         average[name].lerp_(value, 1.0 - decay)
 
 
-def accuracies(net: nn.Module, *, seed: int) -> dict[str, float | None]:
-    """Shares of right answers without private data: on drawings, scikit-learn's digits, MNIST's test images."""
-    drawn = _as_dataset("strokes", *strokes.draw(_HELD_OUT, seed=seed))
-    found: dict[str, float | None] = {"strokes": evaluate(net, drawn).accuracy}
-    found["digits"] = evaluate(net, _digits()).accuracy
-    try:
-        found["mnist"] = evaluate(net, load("mnist", "test")).accuracy
-    except DataUnavailable:
-        found["mnist"] = None
+def accuracies(net: nn.Module, name: str, *, seed: int) -> dict[str, float | None]:
+    """Shares of right answers without private data: on drawings not seen before, and on public images."""
+    source = SOURCES[name]
+    drawn = _as_dataset(name, *source.draw(_HELD_OUT, seed=seed), classes=source.classes)
+    found: dict[str, float | None] = {name: evaluate(net, drawn).accuracy}
+    for public, read in source.public.items():
+        try:
+            found[public] = evaluate(net, read()).accuracy
+        except DataUnavailable:
+            found[public] = None
     return {name: value if value is None else round(value, 4) for name, value in found.items()}
 
 
@@ -160,9 +190,10 @@ def _digits() -> Dataset:
     splits = [load("digits", "train", side=strokes.BOX), load("digits", "test", side=strokes.BOX)]
     levels = np.concatenate([split.inputs[:, 0] for split in splits])
     boxes = np.clip(1.8 * (levels - 0.25), 0.0, 1.0).astype(np.float32)
-    return _as_dataset("digits", strokes.centre(boxes), np.concatenate([split.targets for split in splits]))
+    labels = np.concatenate([split.targets for split in splits])
+    return _as_dataset("digits", strokes.centre(boxes), labels, classes=10)
 
 
-def _as_dataset(name: str, images: Images, labels: Labels) -> Dataset:
+def _as_dataset(name: str, images: Images, labels: Labels, *, classes: int) -> Dataset:
     inputs = scale(images, brightest=255)[:, np.newaxis]
-    return Dataset(inputs=inputs, targets=labels, name=name, visibility="public", classes=10)
+    return Dataset(inputs=inputs, targets=labels, name=name, visibility="public", classes=classes)

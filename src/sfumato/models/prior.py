@@ -73,8 +73,9 @@ def load_prior(name: str = "strokes") -> PriorNet:
             f"expected the weights of prior {name!r} to have sha256={expected}, got {found}; "
             f"reinstall the package, or make them anew with: sfumato prior"
         )
-    net = PriorNet()
-    net.load_state_dict(safetensors.torch.load(content))
+    weights = safetensors.torch.load(content)
+    net = PriorNet(classes=len(weights["head.bias"]))
+    net.load_state_dict(weights)
     return net.eval()
 
 

@@ -93,13 +93,15 @@ def test_a_steady_hand_draws_the_skeleton():
     )
     images, labels = strokes.draw(400, seed=1, hand=steady)
     ones = images[labels == 1]
-    assert len({image.tobytes() for image in ones}) < len(ones)  # only styles, and traces of the mixture, differ
+    assert len({image.tobytes() for image in ones}) < len(
+        ones
+    )  # only styles, and traces of the mixture, differ
     upright = ones[extents(ones)[:, 1] < 8]
     assert len(upright) > 0
 
 
 def test_a_negative_amount_is_refused():
-    with pytest.raises(InvalidInput, match="expected shake >= 0, got shake=-0.1"):
+    with pytest.raises(InvalidInput, match=r"expected shake >= 0, got shake=-0\.1"):
         strokes.Hand(shake=-0.1)
     with pytest.raises(InvalidInput, match="count"):
         strokes.draw(0, seed=1)

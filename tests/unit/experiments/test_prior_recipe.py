@@ -51,7 +51,7 @@ def test_accuracies_are_measured_on_public_images_only(trained, monkeypatch):
         return load(name, split, **options)
 
     monkeypatch.setattr(prior, "load", unavailable)
-    found = prior.accuracies(trained, seed=99)
+    found = prior.accuracies(trained, "strokes", seed=99)
     assert ("mnist", "train") not in asked
     assert found["mnist"] is None
     assert 0 < found["digits"] <= 1
@@ -73,7 +73,9 @@ def test_progress_counts_every_step():
 
 def test_what_is_written_is_the_net_and_its_note(tmp_path, monkeypatch, trained):
     monkeypatch.setattr(prior, "pretrain", lambda recipe, progress: trained)
-    monkeypatch.setattr(prior, "accuracies", lambda net, seed: {"strokes": 0.5, "digits": 0.5, "mnist": None})
+    monkeypatch.setattr(
+        prior, "accuracies", lambda net, name, seed: {"strokes": 0.5, "digits": 0.5, "mnist": None}
+    )
     made = prior.make_prior(tmp_path, recipe=QUICK)
     content = (tmp_path / "strokes.safetensors").read_bytes()
     note = json.loads((tmp_path / "strokes.json").read_text())
@@ -84,7 +86,9 @@ def test_what_is_written_is_the_net_and_its_note(tmp_path, monkeypatch, trained)
     assert torch.equal(net.head.weight, trained.head.weight)
 
 
-@pytest.mark.parametrize(("field", "value"), [("epochs", 0), ("batch", 0), ("learning_rate", 0.0), ("threads", 0)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("epochs", 0), ("batch", 0), ("learning_rate", 0.0), ("threads", 0)]
+)
 def test_a_senseless_recipe_is_refused(field, value):
     with pytest.raises(InvalidInput, match=f"got {field}={value}"):
         prior.PriorRecipe(**{field: value})

@@ -1,4 +1,4 @@
-"""The net learned from drawings: its weights are the ones we made, and its features are fit for a private head."""
+"""The net learned from drawings: its weights are those we made, its features fit for a private head."""
 
 from __future__ import annotations
 
