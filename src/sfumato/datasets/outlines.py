@@ -50,7 +50,7 @@ def _garment(name: str, *halves: str, front: float = 0.0, print: float = 0.1) ->
 
 
 def _figure(name: str, *corners: int, inner: float = 1.0, hole: float = 0.0) -> Kind:
-    """Regular figures of 24 points; `inner` draws the middles of the sides in, `hole` cuts the same form out."""
+    """Regular figures of 24 points; `inner` draws the sides' middles in, `hole` cuts the same form out."""
     turn = 2 * np.pi * np.arange(24) / 24
     poses = []
     for count in corners:
