@@ -68,8 +68,8 @@ class PriorRecipe:
     batch: int = 128
     learning_rate: float = 3e-3
     weight_decay: float = 1e-4
-    label_smoothing: float = 0.05
-    sharpness: float = 16.0  # features have unit length: logits need room to be sure
+    dropout: float = 0.3  # of the features, while training
+    sharpness: float = 16.0  # of the linear head: features have unit length, and logits need room to be sure
     averaging: float = 0.999  # of the weights, over the last steps
     seed: int = 2026
     threads: int = 1  # part of the recipe: more of them would add in another order
@@ -80,7 +80,7 @@ class PriorRecipe:
             _validate.integer(name, getattr(self, name), least=1)
         for name in ("learning_rate", "sharpness"):
             _validate.positive(name, getattr(self, name))
-        for name in ("weight_decay", "label_smoothing", "averaging"):
+        for name in ("weight_decay", "dropout", "averaging"):
             _validate.non_negative(name, getattr(self, name))
 
     @property
@@ -119,14 +119,15 @@ def pretrain(recipe: PriorRecipe, *, progress: Callable[[int, int], None] | None
     threads = torch.get_num_threads()
     torch.set_num_threads(recipe.threads)
     try:
-        return _pretrain(recipe, progress or (lambda done, total: None))
+        with randomness.public_torch_seed(recipe.seed):  # first weights and dropout
+            return _pretrain(recipe, progress or (lambda done, total: None))
     finally:
         torch.set_num_threads(threads)
 
 
 def _pretrain(recipe: PriorRecipe, progress: Callable[[int, int], None]) -> PriorNet:
-    with randomness.public_torch_seed(recipe.seed):
-        net = PriorNet(classes=SOURCES[recipe.name].classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net = PriorNet(classes=SOURCES[recipe.name].classes)
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
     optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=recipe.steps)
     average = {name: value.clone() for name, value in net.state_dict().items()}
@@ -140,7 +141,7 @@ def _pretrain(recipe: PriorRecipe, progress: Callable[[int, int], None]) -> Prio
         progress(step, recipe.steps)
     net.load_state_dict(average)
     with torch.no_grad():
-        net.head.weight.mul_(recipe.sharpness)  # the net that ships needs no extra factor
+        net.linear.weight.mul_(recipe.sharpness)  # the net that ships needs no extra factor
     return net.eval()
 
 
@@ -159,8 +160,11 @@ def _batches(recipe: PriorRecipe, *, seed: int) -> Iterator[tuple[Tensor, Tensor
 
 
 def _loss(net: PriorNet, images: Tensor, targets: Tensor, recipe: PriorRecipe) -> Tensor:
-    logits = net.head(recipe.sharpness * net.features(images))
-    return functional.cross_entropy(logits, targets, label_smoothing=recipe.label_smoothing)
+    """Of both heads; the linear one learns from the features without shaping them."""
+    body = net.body(images)
+    main = functional.cross_entropy(net.head(functional.dropout(body, recipe.dropout)), targets)
+    features = functional.normalize(body.detach(), dim=1)
+    return main + functional.cross_entropy(net.linear(recipe.sharpness * features), targets)
 
 
 @torch.no_grad()

@@ -22,7 +22,12 @@ PRIORS = ("strokes",)
 
 
 class PriorNet(nn.Module):
-    """GroupNorm convolutions for 28 × 28 grey images in [0, 1], 576 features of unit length, a linear head."""
+    """GroupNorm convolutions for 28 × 28 grey images in [0, 1], 576 features, and two heads.
+
+    `head` has a hidden layer, so that what tells the classes of the drawings apart need not be all that the
+    features keep (features right under the last layer lose what other data need). `linear` answers from the
+    features alone: where a private linear head starts from.
+    """
 
     feature_count = 576
 
@@ -35,14 +40,15 @@ class PriorNet(nn.Module):
             *_block(96, 64, pooled=True),  # 3 × 3
             nn.Flatten(),
         )
-        self.head = nn.Linear(self.feature_count, classes)
+        self.head = nn.Sequential(nn.Linear(self.feature_count, 128), nn.ReLU(), nn.Linear(128, classes))
+        self.linear = nn.Linear(self.feature_count, classes)
 
     def features(self, images: Tensor) -> Tensor:
         """(images, 576), each of L2 norm 1: what a private linear head is trained on."""
         return functional.normalize(self.body(images), dim=1)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.features(images))
+        logits: Tensor = self.head(self.body(images))
         return logits
 
 
@@ -62,7 +68,7 @@ def prior_note(name: str = "strokes") -> dict[str, Any]:
 def load_prior(name: str = "strokes") -> PriorNet:
     """The net with the weights that ship with the package, in evaluation mode.
 
-    >>> load_prior("strokes").head.out_features
+    >>> load_prior("strokes").linear.out_features
     10
     """
     expected = prior_note(name)["sha256"]
@@ -74,7 +80,7 @@ def load_prior(name: str = "strokes") -> PriorNet:
             f"reinstall the package, or make them anew with: sfumato prior"
         )
     weights = safetensors.torch.load(content)
-    net = PriorNet(classes=len(weights["head.bias"]))
+    net = PriorNet(classes=len(weights["linear.bias"]))
     net.load_state_dict(weights)
     return net.eval()
 

@@ -29,7 +29,7 @@ def test_the_same_recipe_gives_the_same_weights(trained):
 
 def test_another_seed_gives_other_weights(trained):
     other = prior.pretrain(prior.PriorRecipe(epochs=1, drawings=128, batch=64, threads=1, seed=4))
-    assert not torch.equal(other.head.weight, trained.head.weight)
+    assert not torch.equal(other.linear.weight, trained.linear.weight)
 
 
 def test_twenty_steps_teach_something(trained):
@@ -83,7 +83,7 @@ def test_what_is_written_is_the_net_and_its_note(tmp_path, monkeypatch, trained)
     assert note["recipe"]["seed"] == 3
     net = PriorNet()
     net.load_state_dict(prior.safetensors.torch.load(content))
-    assert torch.equal(net.head.weight, trained.head.weight)
+    assert torch.equal(net.linear.weight, trained.linear.weight)
 
 
 @pytest.mark.parametrize(
