@@ -18,7 +18,7 @@ from torch.nn import functional
 from sfumato import _validate
 from sfumato.errors import DataCorrupted
 
-PRIORS = ("strokes",)
+PRIORS = ("strokes", "shapes")
 
 
 class PriorNet(nn.Module):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sfumato import datasets
-from sfumato.datasets import strokes
+from sfumato.datasets import shapes, strokes
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 from sfumato.models import prior
 
@@ -52,9 +52,11 @@ def test_examples_do_not_mix(net):
         torch.testing.assert_close(net.features(inputs[row : row + 1])[0], together[row], atol=1e-5, rtol=1e-4)
 
 
-def test_weights_are_small_and_their_note_says_how_they_were_made():
-    note = prior.prior_note("strokes")
-    content = prior._weights_folder().joinpath("strokes.safetensors").read_bytes()
+@pytest.mark.parametrize("name", prior.PRIORS)
+def test_weights_are_small_and_their_note_says_how_they_were_made(name):
+    note = prior.prior_note(name)
+    content = prior._weights_folder().joinpath(f"{name}.safetensors").read_bytes()
+    assert note["recipe"]["name"] == name
     assert note["bytes"] == len(content) < 2_000_000
     assert {"sha256", "recipe", "versions", "accuracy", "data"} <= note.keys()
 
@@ -69,6 +71,14 @@ def test_changed_weights_are_refused(monkeypatch, tmp_path, place):
     monkeypatch.setattr(prior, "_weights_folder", lambda: tmp_path)
     with pytest.raises(DataCorrupted, match="sha256"):
         prior.load_prior("strokes")
+
+
+@pytest.mark.parametrize("name", prior.PRIORS)
+def test_every_prior_loads_with_the_head_of_its_drawings(name):
+    net = prior.load_prior(name)
+    classes = {"strokes": 10, "shapes": shapes.CLASSES}[name]
+    assert net(images(2)).shape == net.linear(net.features(images(2))).shape == (2, classes)
+    assert not net.training
 
 
 def test_an_unknown_prior_is_refused_with_the_known_ones():
