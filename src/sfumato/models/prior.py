@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any
 
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -66,7 +67,7 @@ def prior_note(name: str = "strokes") -> dict[str, Any]:
 
 
 def load_prior(name: str = "strokes") -> PriorNet:
-    """The net with the weights that ship with the package, in evaluation mode.
+    """The net with the weights that ship with the package, in evaluation mode, laid out channels-last.
 
     >>> load_prior("strokes").linear.out_features
     10
@@ -82,6 +83,7 @@ def load_prior(name: str = "strokes") -> PriorNet:
     weights = safetensors.torch.load(content)
     net = PriorNet(classes=len(weights["linear.bias"]))
     net.load_state_dict(weights)
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
     return net.eval()
 
 
