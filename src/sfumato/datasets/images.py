@@ -19,7 +19,8 @@ _TABLES = "for a CSV or Parquet file use sfumato.datasets.read_table"
 def load(name: str, split: Split = "train", *, side: int | None = None) -> Dataset:
     """A data set's train or test split: inputs float32 in [0, 1], (examples, channels, height, width).
 
-    The train split is private, the test split public. `side` resizes each image by itself to side×side.
+    The train split is private unless drawn by code, the test split public. `side` resizes each image by
+    itself to side×side.
     Raises `DataUnavailable` where no source has the files, `DataCorrupted` where a digest does not agree.
 
     >>> data = load("digits", "test")
@@ -36,7 +37,7 @@ def load(name: str, split: Split = "train", *, side: int | None = None) -> Datas
         inputs=inputs[:, np.newaxis],
         targets=labels.astype(np.int64),
         name=name,
-        visibility="private" if split == "train" else "public",
+        visibility="public" if split == "test" or spec.drawn else "private",
         classes=spec.classes,
         public_size=spec.public_size[split],
     )
@@ -45,7 +46,7 @@ def load(name: str, split: Split = "train", *, side: int | None = None) -> Datas
 def fetch(name: str) -> tuple[archive.LocalFile, ...]:
     """Brings a data set's files to this machine, verifies them and says where they are.
 
-    None for a data set that comes with a library.
+    None for a data set that comes with a library or is drawn.
     """
     spec = _spec(name)
     return archive.fetch(spec.archive) if spec.archive else ()

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from sfumato.datasets import digits, idx
+from sfumato.datasets import digits, idx, strokes
 from sfumato.datasets.archive import Archive, ArchiveFile, read
 from sfumato.datasets.sources import debian_package, mirror, npm_package
 
@@ -35,7 +35,8 @@ class DatasetSpec:
     levels: int  # the brightest grey level; inputs are levels / this
     public_size: Mapping[str, int]  # by split
     read: Callable[[str], tuple[Levels, Labels]] = field(repr=False)  # split → rows
-    archive: Archive | None = field(default=None, repr=False)  # None: comes with a library
+    archive: Archive | None = field(default=None, repr=False)  # None: comes with a library, or is drawn
+    drawn: bool = False  # by code: nobody's data, so that all of it is public
 
 
 def _idx_files(*rows: tuple[str, int, str]) -> tuple[ArchiveFile, ...]:
@@ -110,6 +111,16 @@ _SPECS = (
         levels=16,
         public_size=digits.SIZES,
         read=digits.read,
+    ),
+    DatasetSpec(
+        name="strokes",
+        title="handwritten digits drawn by code, 28×28",
+        classes=10,
+        shape=(1, strokes.SIDE, strokes.SIDE),
+        levels=255,
+        public_size=strokes.SIZES,
+        read=strokes.read,
+        drawn=True,
     ),
 )
 DATASETS: dict[str, DatasetSpec] = {spec.name: spec for spec in _SPECS}

@@ -1,0 +1,91 @@
+"""A compact net whose features were learned from drawings, never from people's data.
+
+Its weights ship with the package, made by `sfumato prior`, beside a note of how, and are checked against the
+digest in that note before use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib import resources
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sfumato import _validate
+from sfumato.errors import DataCorrupted
+
+PRIORS = ("strokes", "shapes")
+
+
+class PriorNet(nn.Module):
+    """GroupNorm convolutions for 28 × 28 grey images in [0, 1], 576 features, and two heads.
+
+    `head` has a hidden layer, so that what tells the classes of the drawings apart need not be all that the
+    features keep (features right under the last layer lose what other data need). `linear` answers from the
+    features alone: where a private linear head starts from.
+    """
+
+    feature_count = 576
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *_block(1, 32, pooled=True),  # 14 × 14
+            *_block(32, 64, pooled=True),  # 7 × 7
+            *_block(64, 96, pooled=False),
+            *_block(96, 64, pooled=True),  # 3 × 3
+            nn.Flatten(),
+        )
+        self.head = nn.Sequential(nn.Linear(self.feature_count, 128), nn.ReLU(), nn.Linear(128, classes))
+        self.linear = nn.Linear(self.feature_count, classes)
+
+    def features(self, images: Tensor) -> Tensor:
+        """(images, 576), each of L2 norm 1: what a private linear head is trained on."""
+        return functional.normalize(self.body(images), dim=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(images))
+        return logits
+
+
+def _block(inputs: int, outputs: int, *, pooled: bool) -> list[nn.Module]:
+    # Pooling comes first: normalisation and rectifier then touch a quarter of the values.
+    pool = [nn.MaxPool2d(2)] if pooled else []
+    return [nn.Conv2d(inputs, outputs, 3, padding=1), *pool, nn.GroupNorm(8, outputs), nn.ReLU()]
+
+
+def prior_note(name: str = "strokes") -> dict[str, Any]:
+    """How the weights were made: recipe, versions, digest, accuracy; for certificates."""
+    _validate.one_of("name", name, PRIORS)
+    note: dict[str, Any] = json.loads(_weights_folder().joinpath(f"{name}.json").read_text())
+    return note
+
+
+def load_prior(name: str = "strokes") -> PriorNet:
+    """The net with the weights that ship with the package, in evaluation mode, laid out channels-last.
+
+    >>> load_prior("strokes").linear.out_features
+    10
+    """
+    expected = prior_note(name)["sha256"]
+    content = _weights_folder().joinpath(f"{name}.safetensors").read_bytes()
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise DataCorrupted(
+            f"expected the weights of prior {name!r} to have sha256={expected}, got {found}; "
+            f"reinstall the package, or make them anew with: sfumato prior"
+        )
+    weights = safetensors.torch.load(content)
+    net = PriorNet(classes=len(weights["linear.bias"]))
+    net.load_state_dict(weights)
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
+    return net.eval()
+
+
+def _weights_folder() -> Any:
+    return resources.files("sfumato.models") / "weights"
