@@ -1,4 +1,4 @@
-"""One training step, side by side in one run: plain PyTorch, Opacus where installed, and ours.
+"""One training step, side by side in one run: plain PyTorch, ours, and Opacus and JAX-Privacy where installed.
 
     python bench/step.py                      everything (minutes)
     python bench/step.py --model cnn --batch 256 --repeats 20 --no-memory
@@ -144,6 +144,13 @@ def opacus_ghost(model: nn.Module, batch: int) -> Step:
     return step
 
 
+def jax_privacy(model: nn.Module, batch: int) -> Step:
+    """The quicker setting for each: a vectorised ResNet means grouped convolutions, which are slow in XLA."""
+    import jax_step
+
+    return jax_step.private_step(model, *data(batch), microbatch=None if isinstance(model, CNN) else 1)
+
+
 CONTENDERS: dict[str, Callable[[nn.Module, int], Step]] = {
     "plain": plain,
     "plain channels-last": plain_channels_last,
@@ -153,6 +160,7 @@ CONTENDERS: dict[str, Callable[[nn.Module, int], Step]] = {
     "opacus hooks": opacus_hooks,
     "opacus functorch": opacus_functorch,
     "opacus ghost": opacus_ghost,
+    "jax-privacy": jax_privacy,
 }
 
 
@@ -221,7 +229,7 @@ def show(model: str, batch: int, found: dict[str, Any]) -> None:
 
 
 def machine() -> dict[str, Any]:
-    packages = ("torch", "opacus", "sfumato")
+    packages = ("torch", "opacus", "jax", "jax_privacy", "sfumato")
     versions = {}
     for package in packages:
         try:
