@@ -131,8 +131,11 @@ def bound_on_held_out(
     """The bound at the threshold that was best on a random half, counted on the other half."""
     halves = randomness.public_generator(seed)
     chosen, counted = zip(
-        *(np.array_split(halves.permutation(_scores(name, scores)), 2) for name, scores in
-          (("present", present), ("absent", absent))), strict=True
+        *(
+            np.array_split(halves.permutation(_scores(name, scores)), 2)
+            for name, scores in (("present", present), ("absent", absent))
+        ),
+        strict=True,
     )
     threshold = best_threshold(chosen[0], chosen[1], bound, alpha=alpha)
     return bound(Errors.at(threshold, counted[0], counted[1]), alpha)

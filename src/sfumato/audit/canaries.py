@@ -17,7 +17,7 @@ from sfumato.audit.bounds import Errors, Floats, mu_bound
 from sfumato.errors import InvalidInput
 
 Step = Callable[[npt.NDArray[np.bool_]], Floats]
-"""From who is present, (canaries,), to the noised sum over clip norm at each canary's coordinate, (canaries,)."""
+"""From who is present to the noised sum, over clip norm, at each canary's coordinate; both (canaries,)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,14 @@ class DiracScores:
         return mu_bound(self.errors(), alpha=alpha) / np.sqrt(2).item()
 
 
-def dirac_scores(step: Step, *, canaries: int, pairs: int, coins: randomness.Sampler) -> DiracScores:
+def dirac_scores(
+    step: Step,
+    *,
+    canaries: int,
+    pairs: int,
+    coins: randomness.Sampler,
+    on_pair: Callable[[], object] = bool,
+) -> DiracScores:
     """Put each canary into one of two releases by a coin, `pairs` times over.
 
     The best attacker subtracts one release from the other: N(±C, 2σ²C²) for fresh Gaussian noise, and nothing
@@ -49,6 +56,7 @@ def dirac_scores(step: Step, *, canaries: int, pairs: int, coins: randomness.Sam
         difference = _checked(step(coin), canaries) - _checked(step(~coin), canaries)
         first.append(difference[coin])
         second.append(difference[~coin])
+        on_pair()
     return DiracScores(np.concatenate(first), np.concatenate(second))
 
 

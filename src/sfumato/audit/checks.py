@@ -33,7 +33,9 @@ def noise_checks(parts: Mapping[str, Floats], *, sigma: float) -> list[Check]:
     """
     values = {name: np.asarray(part, dtype=np.float64).reshape(-1) for name, part in parts.items()}
     small = [stats.chi2.cdf((part**2).sum() / sigma**2, part.size) for part in values.values()]
-    pairs = [(one, other) for one, other in itertools.combinations(values.values(), 2) if one.size == other.size]
+    pairs = [
+        (one, other) for one, other in itertools.combinations(values.values(), 2) if one.size == other.size
+    ]
     repeated = [2 * stats.norm.sf(_correlation(one, other)) for one, other in pairs]
     return [Check("too little noise", _least(small)), Check("repeated noise", _least(repeated))]
 
@@ -42,8 +44,8 @@ def poisson_checks(samples: Sequence[npt.NDArray[np.int64]], *, units: int, rate
     """Samples of units, each claimed to hold every unit by an independent coin of the given rate.
 
     The number of units in a sample, and of samples that a unit is in, are binomial: their mean square around
-    the claimed mean, over the claimed variance, is against χ² with one degree for each. Batches of one size, and
-    passes that take every unit once, are far too even.
+    the claimed mean, over the claimed variance, is against χ² with one degree for each. Batches of one
+    size, and passes that take every unit once, are far too even.
     """
     rate, steps = _validate.probability("rate", rate), len(samples)
     taken = np.zeros((steps, units), dtype=np.bool_)

@@ -6,7 +6,6 @@ are right. How many guesses are made, and by which scores, is fixed before the r
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -43,7 +42,7 @@ class Guesses:
 
     @classmethod
     def of_scores(cls, scores: npt.ArrayLike, included: npt.ArrayLike, *, guesses: int) -> Guesses:
-        """The highest half of `guesses` scores are called in, the lowest half out; the rest is abstained from."""
+        """The highest half of `guesses` scores are called in, the lowest half out; the rest not guessed."""
         values, coins = np.asarray(scores, dtype=np.float64), np.asarray(included, dtype=np.bool_)
         if values.shape != coins.shape or values.ndim != 1:
             raise InvalidInput(f"expected one coin for each score, got {coins.shape} and {values.shape}")
@@ -61,6 +60,7 @@ def p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
     β + 2mδ·maxᵢ P[v − i ≤ B < v]/i with B ~ Bin(r, e^ε/(1+e^ε)) and β = P[B ≥ v] (Steinke, Nasr & Jagielski
     2023, "Privacy auditing with one training run", theorem 5.2 and appendix D).
 
+    >>> import math
     >>> round(p_value(Guesses(canaries=100, made=100, right=75), epsilon=math.log(3), delta=0), 5)
     0.55347
     """

@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 @pytest.fixture
 def replay() -> Callable[..., ReplayReport]:
     """Runs a pipeline on a data set and on a neighbour with the same noise, and fails where they differ."""
-    from sfumato.audit import replay as module
+    from sfumato.audit.replay import replay as run_both
+    from sfumato.randomness import SecretStream
 
     def check(pipeline: Callable[[Any, Any], Any], data: Any, neighbour: Any, *, seed: int = 0) -> ReplayReport:
-        from sfumato.randomness import SecretStream
-
-        report = module.replay(pipeline, data, neighbour, sampler=SecretStream(test_seed=seed))
+        report = run_both(pipeline, data, neighbour, sampler=SecretStream(test_seed=seed))
         report.require()
         return report
 

@@ -26,7 +26,7 @@ from sfumato.randomness import Bools, Floats, Integers, Sampler
 
 Data = TypeVar("Data")
 _PER_UNIT = ("uniform", "bernoulli")
-"""Draws of which there is one for each record: their number may differ between neighbours, as nobody sees it."""
+"""Draws of which each record has one: their number may differ between neighbours, as nobody sees it."""
 
 
 class Departed(Refused):
@@ -51,7 +51,7 @@ class RecordingSampler:
     def _keep(self, name: str, *arguments: float) -> npt.NDArray[Any]:
         values = getattr(self.inner, name)(*arguments)
         self.tape.append(Draw(name, arguments, values.copy()))
-        return values  # type: ignore[no-any-return]
+        return values
 
     def normal(self, size: int) -> Floats:
         return self._keep("normal", size)
@@ -100,9 +100,7 @@ class ReplayingSampler(RecordingSampler):
         self.tape.append(Draw(name, arguments, values))
         return values.copy()
 
-    def _fitted(
-        self, values: npt.NDArray[Any], name: str, arguments: tuple[float, ...]
-    ) -> npt.NDArray[Any]:
+    def _fitted(self, values: npt.NDArray[Any], name: str, arguments: tuple[float, ...]) -> npt.NDArray[Any]:
         more = int(arguments[-1]) - values.size
         if more <= 0:
             return values[: values.size + more]
@@ -173,7 +171,9 @@ def replay(
     differences = _compare("", one.public, other.public)
     if not differences and player.left:
         differences = [f"{player.left} draws were not asked for on the neighbour"]
-    differences += [f"released {name} on one of both only" for name in sorted(one.released.keys() ^ other.released.keys())]
+    differences += [
+        f"released {name} on one of both only" for name in sorted(one.released.keys() ^ other.released.keys())
+    ]
     both = one.released.keys() & other.released.keys()
     movements = {name: _movement(one.released[name], other.released[name]) for name in sorted(both)}
     return ReplayReport(tuple(differences), movements)
@@ -204,15 +204,24 @@ def _compare(path: str, one: Any, other: Any) -> list[str]:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         keys = [f"{where}: only one of both has {key!r}" for key in one.keys() ^ other.keys()]
         return keys + [
-            line for key in one if key in other for line in _compare(f"{path}.{key}".lstrip("."), one[key], other[key])
+            line
+            for key in one
+            if key in other
+            for line in _compare(f"{path}.{key}".lstrip("."), one[key], other[key])
         ]
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         if len(one) != len(other):
             return [f"{where}: {len(one)} items against {len(other)}"]
-        return [line for i, pair in enumerate(zip(one, other, strict=True)) for line in _compare(f"{path}[{i}]", *pair)]
+        return [
+            line
+            for i, pair in enumerate(zip(one, other, strict=True))
+            for line in _compare(f"{path}[{i}]", *pair)
+        ]
     if hasattr(one, "__array__") or hasattr(other, "__array__"):
         first, second = np.asarray(one), np.asarray(other)
-        same = first.shape == second.shape and first.dtype == second.dtype and first.tobytes() == second.tobytes()
+        same = (
+            first.shape == second.shape and first.dtype == second.dtype and first.tobytes() == second.tobytes()
+        )
         return [] if same else [f"{where}: arrays differ, shapes {first.shape} and {second.shape}"]
     return [] if one == other or (one != one and other != other) else [f"{where}: {one!r} against {other!r}"]
 

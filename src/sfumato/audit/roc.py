@@ -114,7 +114,7 @@ def draw_roc(
     delta: float = 1e-5,
     title: str = "Membership inference",
 ) -> Path:
-    """A figure on log axes; `limits` names an ε for each curve that no attacker on an (ε, δ)-DP release passes."""
+    """A figure on log axes; `limits` names the ε of a curve, to draw what no attacker on it can pass."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.6, 5.2), layout="constrained")
@@ -161,7 +161,7 @@ def _share_at_least(scores: Floats, falling: Floats) -> Floats:
 
 def _placements(scores: Floats, among: Floats) -> Floats:
     ordered = np.sort(among)
-    left, right = (np.searchsorted(ordered, scores, side=side) for side in ("left", "right"))  # type: ignore[call-overload]
+    left, right = (np.searchsorted(ordered, scores, side=side) for side in ("left", "right"))
     placed: Floats = (left + right) / (2 * among.size)
     return placed
 

@@ -13,8 +13,8 @@ from sfumato.audit.bounds import DISPLAY_ALPHA, VERDICT_ALPHA
 class Verdict:
     """The claimed ε at δ, the ε that an attack proved, and whether the claim is refuted.
 
-    `lower_bound` holds with probability 95% and is for reading; `sure_bound` holds with probability 1 − 1e-6 and
-    alone decides `refuted`, so that a true claim fails one build in a million.
+    `lower_bound` holds with probability 95% and is for reading; `sure_bound` holds with probability 1 − 1e-6
+    and alone decides `refuted`, so that a true claim fails one build in a million.
     """
 
     claimed_epsilon: float
@@ -51,9 +51,8 @@ class Verdict:
     @property
     def in_words(self) -> str:
         if self.refuted:
-            return (
-                f"refuted: an attack proves ε ≥ {self.sure_bound:.3g}, above the claim of {self.claimed_epsilon:.3g}"
-            )
+            claim = f"above the claim of {self.claimed_epsilon:.3g}"
+            return f"refuted: an attack proves ε ≥ {self.sure_bound:.3g}, {claim}"
         share = self.lower_bound / self.claimed_epsilon if self.claimed_epsilon else 0.0
         return f"not refuted: the attack proves ε ≥ {self.lower_bound:.3g}, {share:.0%} of the claim"
 

@@ -91,7 +91,9 @@ def sabotage(
     if json:
         show.emit_json(answer)
     else:
-        show.facts([(name, "; ".join(f"{a}: {t}" for a, t in found.items()) or "–") for name, found in answer.items()])
+        show.facts(
+            [(name, "; ".join(f"{a}: {t}" for a, t in found.items()) or "–") for name, found in answer.items()]
+        )
     if rows[0].findings or not all(row.findings for row in rows[1:]):
         raise typer.Exit(1)
 
@@ -108,7 +110,10 @@ def _conclude(verdict: Verdict, json: bool) -> None:
 def _rows(verdict: Verdict) -> list[tuple[str, str]]:
     rows: list[tuple[str, Any]] = [
         ("claimed ε", f"{verdict.claimed_epsilon:.4g} at δ = {verdict.delta:g}"),
-        ("lower bound", f"{verdict.lower_bound:.4g} (95%), {verdict.sure_bound:.4g} (all but one in a million)"),
+        (
+            "lower bound",
+            f"{verdict.lower_bound:.4g} (95%), {verdict.sure_bound:.4g} (all but one in a million)",
+        ),
         ("verdict", verdict.in_words),
         *((name.replace("_", " "), show_value(value)) for name, value in verdict.details.items()),
         *(("not tested", text) for text in verdict.untested),

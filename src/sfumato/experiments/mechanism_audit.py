@@ -1,21 +1,22 @@
 """Dirac canaries through the installed training step: clip → sum → noise, as a run would take it.
 
-    sfumato audit mechanism
+sfumato audit mechanism
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from sfumato import accounting
-from sfumato.audit import DiracScores, Verdict, dirac_scores
+from sfumato.audit import DISPLAY_ALPHA, DiracScores, Verdict, dirac_scores
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.training import PrivateTrainer, TrainingPlan
 
@@ -32,7 +33,7 @@ _LOUDNESS = 16.0  # norm of a canary's gradient, in clip norms, before clipping
 
 
 class CanaryModel(nn.Module):
-    """Two layers side by side; the gradient of the output that a row asks for is that row's input, in one place."""
+    """Two layers side by side; the gradient of the output that a row asks for is its input, in one place."""
 
     def __init__(self, side: int = _SIDE) -> None:
         super().__init__()
@@ -80,22 +81,33 @@ def single_step(plan: TrainingPlan, *, side: int = _SIDE) -> TrainingPlan:
 
 
 def canary_scores(
-    plan: TrainingPlan, *, pairs: int, side: int = _SIDE, make_sampler: Callable[[], Sampler] = SecretStream
+    plan: TrainingPlan,
+    *,
+    pairs: int,
+    side: int = _SIDE,
+    sampler: Sampler | None = None,
+    on_pair: Callable[[], object] = bool,
 ) -> DiracScores:
-    step = partial(released_by_step, plan=single_step(plan, side=side), side=side, sampler=make_sampler())
-    return dirac_scores(step, canaries=2 * side * side, pairs=pairs, coins=SecretStream())
+    """Scores of `pairs` pairs of steps; all steps draw from one sampler, as those of a run do."""
+    stream = SecretStream() if sampler is None else sampler
+    step = partial(released_by_step, plan=single_step(plan, side=side), side=side, sampler=stream)
+    return dirac_scores(step, canaries=2 * side * side, pairs=pairs, coins=SecretStream(), on_pair=on_pair)
 
 
-def run(plan: TrainingPlan = TUTORIAL, *, delta: float = 1e-5, pairs: int = 40, side: int = _SIDE) -> Verdict:
+def run(
+    plan: TrainingPlan = TUTORIAL,
+    *,
+    delta: float = 1e-5,
+    pairs: int = 40,
+    side: int = _SIDE,
+    figure: str | os.PathLike[str] | None = None,
+    on_pair: Callable[[], object] = bool,
+) -> Verdict:
     """The ε that the canaries prove for the whole plan, beside the plan's claim."""
-    scores = canary_scores(plan, pairs=pairs, side=side)
-
-    def bound(alpha: float) -> float:
-        mu = scores.mu_bound(alpha=alpha)
-        return replace(plan, noise_multiplier=1 / mu).epsilon(delta) if mu else 0.0
-
-    return Verdict.of(
-        bound,
+    scores = canary_scores(plan, pairs=pairs, side=side, on_pair=on_pair)
+    at_most = 1 / max(scores.mu_bound(alpha=DISPLAY_ALPHA), 1e-9)
+    verdict = Verdict.of(
+        partial(_epsilon_bound, plan, delta, scores),
         claimed_epsilon=plan.epsilon(delta),
         delta=delta,
         untested=UNTESTED,
@@ -103,6 +115,42 @@ def run(plan: TrainingPlan = TUTORIAL, *, delta: float = 1e-5, pairs: int = 40, 
             "canaries": 2 * side * side,
             "steps_observed": 2 * pairs,
             "noise_multiplier_claimed": plan.noise_multiplier,
-            "noise_multiplier_at_most": 1 / scores.mu_bound(alpha=0.05),
+            "noise_multiplier_at_most": at_most,
         },
     )
+    if figure is not None:
+        draw_scores(scores, plan, verdict, figure)
+    return verdict
+
+
+def _epsilon_bound(plan: TrainingPlan, delta: float, scores: DiracScores, alpha: float) -> float:
+    """The plan's ε if its noise were as little as the canaries allow."""
+    mu = scores.mu_bound(alpha=alpha)
+    return replace(plan, noise_multiplier=1 / mu).epsilon(delta) if mu else 0.0
+
+
+def draw_scores(
+    scores: DiracScores, plan: TrainingPlan, verdict: Verdict, path: str | os.PathLike[str]
+) -> Path:
+    """Histograms of both kinds of canary, and the normal curves that the plan claims."""
+    from matplotlib.figure import Figure
+
+    image = Figure(figsize=(6.4, 3.8), layout="constrained")
+    axes = image.subplots()
+    spread = np.sqrt(2) * plan.noise_multiplier
+    line = np.linspace(-1 - 4 * spread, 1 + 4 * spread, 300)
+    for name, values, centre, colour in (
+        ("in the first of two steps", scores.first, 1.0, "C0"),
+        ("in the second", scores.second, -1.0, "C1"),
+    ):
+        axes.hist(
+            values, bins=120, range=(line[0], line[-1]), density=True, alpha=0.35, color=colour, label=name
+        )
+        curve = np.exp(-(((line - centre) / spread) ** 2) / 2) / (spread * np.sqrt(2 * np.pi))
+        axes.plot(line, curve, color=colour, lw=1.4)
+    axes.set(xlabel="difference of the two releases, in clip norms", ylabel="density", yticks=[])
+    axes.set_title(f"claimed ε {verdict.claimed_epsilon:.3f}, proved ε ≥ {verdict.lower_bound:.3f}")
+    axes.plot([], [], color="0.4", lw=1.4, label="as claimed")
+    axes.legend(fontsize=8)
+    image.savefig(path, dpi=144)
+    return Path(path)

@@ -25,7 +25,7 @@ from sfumato.audit.bounds import VERDICT_ALPHA, Errors, epsilon_bound, gdp_epsil
 from sfumato.experiments import mechanism_audit as canaries
 from sfumato.mechanisms import Gaussian, GridGaussian, KaryResponse, NoisyMax, noisy_max
 from sfumato.randomness import Integers, Sampler, SecretStream
-from sfumato.training import Flat, PrivateTrainer, TrainingPlan, trainer
+from sfumato.training import Flat, PrivateTrainer, TrainingPlan, clip_chunk, trainer
 from sfumato.training.noise import NoisySum
 from sfumato.training.sampling import Sample, shuffled_samples
 
@@ -237,7 +237,7 @@ def _realised_batch() -> Any:
 
 
 def _no_clip() -> Any:
-    intact = trainer.clip_chunk
+    intact = clip_chunk
 
     def broken(model: Any, loss_fn: Any, inputs: Any, targets: Any, clipping: Any, **more: Any) -> Any:
         return intact(model, loss_fn, inputs, targets, Flat(norm=float("inf")), **more)
@@ -278,7 +278,7 @@ def _repeated_noise() -> Any:
 
 
 def _let_nan_through() -> Any:
-    intact = trainer.clip_chunk
+    intact = clip_chunk
 
     def broken(*arguments: Any, **more: Any) -> Any:
         result = intact(*arguments, **more)
@@ -314,15 +314,32 @@ def _sensitivity_one() -> Any:
 
 SABOTAGES: tuple[Sabotage, ...] = (
     Sabotage("σ halved", "the step draws noise of half the priced multiplier", _half_noise, STEP_AUDITS),
-    Sabotage("realised batch", "the noisy sum is divided by how many were sampled", _realised_batch, STEP_AUDITS),
+    Sabotage(
+        "realised batch", "the noisy sum is divided by how many were sampled", _realised_batch, STEP_AUDITS
+    ),
     Sabotage("clip off", "gradients are summed as they are", _no_clip, STEP_AUDITS),
     Sabotage("silent layer", "one layer's gradient gets no noise", _silent_layer, STEP_AUDITS),
     Sabotage("shuffle priced as Poisson", "batches are dealt from a shuffled pass", _shuffle, STEP_AUDITS),
     Sabotage("repeated noise", "every step draws the same noise", _repeated_noise, STEP_AUDITS),
     Sabotage("NaN let through", "a gradient that is not finite reaches the sum", _let_nan_through, STEP_AUDITS),
-    Sabotage("vote noise truncated", "Laplace noise on votes is cut to whole numbers", _truncated_votes, RANDOMISER_AUDITS),
-    Sabotage("label channel off by one", "a lie may be the truth, and never the answer before it", _label_off_by_one, RANDOMISER_AUDITS),
-    Sabotage("sensitivity 1 instead of 2", "vectors on the unit sphere are priced as moving by 1", _sensitivity_one, RANDOMISER_AUDITS),
+    Sabotage(
+        "vote noise truncated",
+        "Laplace noise on votes is cut to whole numbers",
+        _truncated_votes,
+        RANDOMISER_AUDITS,
+    ),
+    Sabotage(
+        "label channel off by one",
+        "a lie may be the truth, and never the answer before it",
+        _label_off_by_one,
+        RANDOMISER_AUDITS,
+    ),
+    Sabotage(
+        "sensitivity 1 instead of 2",
+        "vectors on the unit sphere are priced as moving by 1",
+        _sensitivity_one,
+        RANDOMISER_AUDITS,
+    ),
 )
 
 
@@ -355,9 +372,9 @@ def table(rows: tuple[Row, ...]) -> str:
     lines = [
         "# Which audit catches what",
         "",
-        "Written by `sfumato audit sabotage --out docs/audit-sabotage.md`. Each row is our own code broken in one",
-        "way; ● marks the audits that catch it, deciding at a chance of 1e-6 for a false alarm. On the intact code",
-        "none of them may find anything.",
+        "Written by `sfumato audit sabotage --out docs/audit-sabotage.md`. Each row is our own code broken in",
+        "one way; ● marks the audits that catch it, deciding at a chance of 1e-6 for a false alarm. Audits of code",
+        "that a variant does not touch are not run on it. On the intact code none may find anything.",
         "",
         "| variant | what is wrong | " + " | ".join(AUDITS) + " |",
         "|---|---|" + ":-:|" * len(AUDITS),
