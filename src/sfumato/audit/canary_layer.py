@@ -1,9 +1,9 @@
 """Canaries inside a run: records that nobody is, which move weights that nothing else uses.
 
-A layer of canary weights is trained beside the model, under the same sampling, clipping and noise. Each canary is
-put into the training data or left out by a coin of its own; its gradient is one canary weight, and nothing else.
-What that weight has become is all that a release says about the coin: after training, the guesses are made from
-it, the layer is thrown away, and the model's own weights have only seen a batch with some idle rows.
+A layer of canary weights is trained beside the model, under the same sampling, clipping and noise. Each canary
+is put into the training data or left out by a coin of its own; its gradient is one canary weight, and nothing
+else. What that weight has become is all that a release says about the coin: after training, the guesses are
+made from it, the layer is thrown away, and the model's own weights have only seen a batch with some idle rows.
 
     canaries = Canaries.drawn(1000, SecretStream(), loudness=10 * plan.clip_norm)
     trainer = PrivateTrainer(canaries.beside(model), …)         # any optimizer without momentum or decay
@@ -71,7 +71,9 @@ class Canaries:
         codes = inputs.new_zeros(len(inputs) + len(row), self.side)
         codes[torch.arange(len(inputs), len(codes)), torch.from_numpy(column)] = self.loudness
         idle = inputs.new_zeros(len(row), *inputs.shape[1:])
-        return {"inputs": torch.cat([inputs, idle]), "codes": codes}, torch.cat([targets, torch.from_numpy(-1 - row)])
+        return {"inputs": torch.cat([inputs, idle]), "codes": codes}, torch.cat(
+            [targets, torch.from_numpy(-1 - row)]
+        )
 
     def loss(self, loss_fn: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
         """The loss of ordinary rows, and for canaries minus their weight times the loudness."""

@@ -1,9 +1,9 @@
 """A black-box attacker on whole training runs at ε = 10: many small networks with and without one canary.
 
-Full batches, so that the whole run is one Gaussian release and the GDP route is exact. Everything but the noise is
-the attacker's choice: public initial weights, trained on other rows, at which the canary's loss is large and theirs
-are small (Annamalai & De Cristofaro 2024, "Nearly tight black-box auditing of differentially private machine
-learning": 7.21 of 10 with 200 models on MNIST). He sees nothing but the loss of the canary.
+Full batches, so that the whole run is one Gaussian release and the GDP route is exact. Everything but the noise
+is the attacker's choice: public initial weights, trained on other rows, at which the canary's loss is large and
+theirs are small (Annamalai & De Cristofaro 2024, "Nearly tight black-box auditing of differentially private
+machine learning": 7.21 of 10 with 200 models on MNIST). He sees nothing but the loss of the canary.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ from sfumato.randomness import SecretStream
 from sfumato.run_folder import RunFolder
 from sfumato.training import TrainingPlan
 
-UNTESTED = ("the sampler: every step takes all rows", "the trainer itself: the networks are trained as one batch")
+UNTESTED = (
+    "the sampler: every step takes all rows",
+    "the trainer itself: the networks are trained as one batch",
+)
 _PILOT_SHARE = 0.2  # of the networks, on which the threshold is chosen; they are not counted
+_PUBLIC_ROWS = 2000  # that the initial weights are trained on
 _BATCH = 50  # networks trained at a time
 
 
@@ -46,7 +50,10 @@ def run(
     )
     inputs, targets, start = _prepared(data, rows, hidden)
     train = partial(_scores, plan, inputs, targets, start, learning_rate)
-    present, absent = (np.concatenate([train(n, with_canary) for n in _batches(networks // 2)]) for with_canary in (True, False))
+    present, absent = (
+        np.concatenate([train(n, with_canary) for n in _batches(networks // 2)])
+        for with_canary in (True, False)
+    )
     pilot = max(1, round(_PILOT_SHARE * len(present)))
     threshold = best_threshold(present[:pilot], absent[:pilot], lambda e, a: mu_bound(e, alpha=a), alpha=0.05)
     errors = Errors.at(threshold, present[pilot:], absent[pilot:])
@@ -66,16 +73,24 @@ def run(
 
 def _prepared(data: str, rows: int, hidden: int) -> tuple[Tensor, Tensor, ensemble.Weights]:
     """Rows at half the resolution with the canary last, and weights trained on as many other rows and more."""
-    images, labels = datasets.load(data, "train").take(rows + 2000).tensors()
+    images, labels = (column[: rows + _PUBLIC_ROWS] for column in datasets.load(data, "train").tensors())
     flat = F.avg_pool2d(images, 2).flatten(1) if images.shape[-1] > 14 else images.flatten(1)
     flat = flat - flat.mean(1, keepdim=True)
     start = ensemble.Weights.drawn(1, flat.shape[1], hidden, 10, seed=0)
     start = ensemble.fit(
-        start, flat[rows:], labels[rows:], torch.ones(1, 2000), steps=1500, learning_rate=0.1, batch=64
+        start,
+        flat[rows:],
+        labels[rows:],
+        torch.ones(1, len(flat) - rows),
+        steps=1500,
+        learning_rate=0.1,
+        batch=64,
     )
     # The canary: a checkerboard, which no digit resembles, with the label that the start finds least likely.
     side = int(flat.shape[1] ** 0.5)
-    canary = torch.tensor([[1.0 if (i + j) % 2 else -1.0 for i in range(side)] for j in range(side)]).flatten()[None]
+    canary = torch.tensor([[1.0 if (i + j) % 2 else -1.0 for i in range(side)] for j in range(side)]).flatten()[
+        None
+    ]
     label = ensemble.logits(start, canary)[0, 0].argmin()[None]
     return torch.cat([flat[:rows], canary]), torch.cat([labels[:rows], label]), start
 

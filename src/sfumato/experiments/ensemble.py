@@ -1,8 +1,8 @@
 """Many small networks trained at once, each on its own share of the same rows, plainly or privately.
 
-One hidden layer; the gradients are written out, so that K networks cost one batched product each way. The private
-step clips each row's gradient exactly (a linear layer's is an outer product, whose norm is a product of norms), and
-is the twin of `training`'s step for such networks: a test holds the two against each other.
+One hidden layer; the gradients are written out, so that K networks cost one batched product each way. The
+private step clips each row's gradient exactly (a linear layer's is an outer product, whose norm is a product of
+norms), and is the twin of `training`'s step for such networks: a test holds the two against each other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How often a bound exceeds the truth on a true mechanism: at most α.
 
-1,000 repeats at α = .05 give Bin(1000, ≤ .05) alarms; more than 90 have a chance below 1e-7. The same attacks on
-the same mechanism with much less noise must alarm in most repeats.
+1,000 repeats at α = .05 give Bin(1000, ≤ .05) alarms; more than 90 have a chance below 1e-7. The same attacks
+on the same mechanism with much less noise must alarm in most repeats.
 """
 
 import math
@@ -35,14 +35,20 @@ def gaussian_errors(factor, trials=400):
     draw = public_generator(11)
     rate = stats.norm.cdf(-0.5 / factor)
     counts = draw.binomial(trials, rate, (REPEATS, 2))
-    return [Errors(false_positives=a, negatives=trials, false_negatives=b, positives=trials) for a, b in counts.tolist()]
+    return [
+        Errors(false_positives=a, negatives=trials, false_negatives=b, positives=trials)
+        for a, b in counts.tolist()
+    ]
 
 
 def randomised_response_errors(epsilon, trials=400):
     """Two-sided coins: ε-DP, and no better attacker than the one who believes them."""
     draw = public_generator(12)
     counts = draw.binomial(trials, 1 / (1 + math.exp(epsilon)), (REPEATS, 2))
-    return [Errors(false_positives=a, negatives=trials, false_negatives=b, positives=trials) for a, b in counts.tolist()]
+    return [
+        Errors(false_positives=a, negatives=trials, false_negatives=b, positives=trials)
+        for a, b in counts.tolist()
+    ]
 
 
 def test_gdp_bound():
@@ -53,7 +59,8 @@ def test_gdp_bound():
 
 def test_pure_bound():
     found = [
-        sum(epsilon_bound(e, delta=0, alpha=ALPHA) > 1 for e in randomised_response_errors(eps)) for eps in (1.0, 1.6)
+        sum(epsilon_bound(e, delta=0, alpha=ALPHA) > 1 for e in randomised_response_errors(eps))
+        for eps in (1.0, 1.6)
     ]
     assert found[0] <= MOST
     assert found[1] > 800
@@ -65,7 +72,10 @@ def right_guesses(epsilon, made=200):
 
 def test_one_run_bound():
     """m independent randomised responses are the worst case of an ε-DP release of m coins."""
-    bounds = {v: one_run.epsilon_bound(Guesses(canaries=200, made=200, right=v), delta=0, alpha=ALPHA) for v in range(201)}
+    bounds = {
+        v: one_run.epsilon_bound(Guesses(canaries=200, made=200, right=v), delta=0, alpha=ALPHA)
+        for v in range(201)
+    }
     assert sum(bounds[v] > 1 for v in right_guesses(1.0)) <= MOST
     assert sum(bounds[v] > 1 for v in right_guesses(2.0)) > 900
 
@@ -79,9 +89,13 @@ def test_one_run_f_dp_bound(guessed):
     counts = []
     for factor in (1.0, 0.25):
         scores = coins + factor * noise
-        counts.append([Guesses.of_scores(s, c, guesses=guessed).right for s, c in zip(scores, coins, strict=True)])
+        counts.append(
+            [Guesses.of_scores(s, c, guesses=guessed).right for s, c in zip(scores, coins, strict=True)]
+        )
     refuted = {
-        v: one_run.refutes(Guesses(canaries=200, made=guessed, right=v), one_run.gaussian_inverse(1.0), alpha=ALPHA)
+        v: one_run.refutes(
+            Guesses(canaries=200, made=guessed, right=v), one_run.gaussian_inverse(1.0), alpha=ALPHA
+        )
         for v in range(guessed + 1)
     }
     alarms = [sum(refuted[v] for v in found) for found in counts]
@@ -114,7 +128,10 @@ def test_checks_of_noise():
     repeats = 300
     p_values = np.array(
         [
-            [check.p_value for check in noise_checks({"a": draw.normal(size=500), "b": draw.normal(size=500)}, sigma=1)]
+            [
+                check.p_value
+                for check in noise_checks({"a": draw.normal(size=500), "b": draw.normal(size=500)}, sigma=1)
+            ]
             for _ in range(repeats)
         ]
     )
@@ -135,7 +152,9 @@ def test_checks_of_sampling():
     def coins():
         return [np.flatnonzero(draw.random(200) < 0.2) for _ in range(50)]
 
-    p_values = np.array([[c.p_value for c in poisson_checks(coins(), units=200, rate=0.2)] for _ in range(repeats)])
+    p_values = np.array(
+        [[c.p_value for c in poisson_checks(coins(), units=200, rate=0.2)] for _ in range(repeats)]
+    )
     assert (p_values < ALPHA).sum(0).max() <= 41
     fixed = [draw.permutation(200)[:40] for _ in range(50)]
     sizes = poisson_checks(fixed, units=200, rate=0.2)[1]

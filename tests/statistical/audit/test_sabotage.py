@@ -10,6 +10,7 @@ import pytest
 
 from sfumato.experiments import sabotage
 
+pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[3] / "docs" / "audit-sabotage.md"
 
 

@@ -69,7 +69,9 @@ def test_one_run_reference_values():
     """Steinke, Nasr & Jagielski 2023; with δ = 0 and all guessed it is a binomial tail."""
     guesses = Guesses(canaries=100, made=100, right=75)
     assert one_run.p_value(guesses, epsilon=math.log(3), delta=0) == pytest.approx(0.55347, abs=5e-6)
-    assert one_run.p_value(guesses, epsilon=math.log(3), delta=0) == pytest.approx(stats.binom.sf(74, 100, 0.75))
+    assert one_run.p_value(guesses, epsilon=math.log(3), delta=0) == pytest.approx(
+        stats.binom.sf(74, 100, 0.75)
+    )
     assert one_run.epsilon_bound(guesses, delta=0, alpha=0.05) == pytest.approx(0.70221, abs=1e-5)
     few = Guesses(canaries=1000, made=100, right=75)
     assert one_run.epsilon_bound(few, delta=1e-4, alpha=0.05) == pytest.approx(0.67298, abs=1e-5)

@@ -6,7 +6,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from sfumato.audit import channel_score, distinguishing_bound, epsilon_bound, frequency_score, gaussian_score, mu_bound
+from sfumato.audit import (
+    channel_score,
+    distinguishing_bound,
+    epsilon_bound,
+    frequency_score,
+    gaussian_score,
+    mu_bound,
+)
 from sfumato.mechanisms import KaryResponse
 from sfumato.randomness import SecretStream
 

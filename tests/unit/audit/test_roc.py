@@ -50,7 +50,7 @@ def test_nobody_accused_has_no_precision():
 
 
 def test_low_false_positive_rate():
-    """Normal scores three apart: TPR at .1% FPR is Φ(3 − 3.09) = .464; 5 sd of threshold and count are within .2."""
+    """Normal scores three apart: TPR at .1% FPR is Φ(3 − 3.09) = .464; five deviations are within .2."""
     draw = public_generator(3)
     point = at_false_positive_rate(draw.normal(3, 1, 5000), draw.normal(0, 1, 40000), 1e-3)
     assert point.true_positive_rate.value == pytest.approx(stats.norm.cdf(3 - stats.norm.isf(1e-3)), abs=0.2)
