@@ -73,31 +73,6 @@ def shadow_classifier_scores(
     return scores
 
 
-def differencing(mean_with: float, count_with: int, mean_without: float, count_without: int) -> float:
-    """The one value that two averages over groups differing in one person give away.
-
-    >>> differencing(49.5, 96, 49.0, 95)
-    97.0
-    """
-    if count_with != count_without + 1:
-        raise InvalidInput(
-            f"expected count_with = count_without + 1, got {count_with} and {count_without}; "
-            "the groups differ in one person"
-        )
-    return count_with * mean_with - count_without * mean_without
-
-
-def reconstruction(queries: npt.ArrayLike, answers: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Everybody's secret bit from many (noisy) counts over known groups, by least squares.
-
-    `queries` is (counts, people), 1 where a person is in the group. With noise well below √people almost
-    every bit is recovered (Dinur & Nissim 2003).
-    """
-    matrix, seen = np.asarray(queries, dtype=np.float64), np.asarray(answers, dtype=np.float64)
-    solution, *_ = np.linalg.lstsq(matrix, seen, rcond=None)
-    return np.asarray(solution > 0.5)
-
-
 def _shadow_arrays(
     target: npt.ArrayLike, shadows: npt.ArrayLike, members: npt.ArrayLike
 ) -> tuple[Floats, Floats, Bools]:

@@ -7,16 +7,13 @@ from scipy import stats
 from sfumato.audit import auc
 from sfumato.audit.membership import (
     calibrated_scores,
-    differencing,
     lira_scores,
     loss_scores,
     margins,
-    reconstruction,
     shadow_classifier_scores,
 )
 from sfumato.errors import InvalidInput
-from sfumato.mechanisms import Laplace
-from sfumato.randomness import SecretStream, public_generator
+from sfumato.randomness import public_generator
 
 
 def made_up(rows=2000, networks=17, shift=1.0):
@@ -72,28 +69,6 @@ def test_shadow_classifier_learns_confidence():
 
 def test_low_loss_means_member():
     assert loss_scores([0.1, 2.0]).tolist() == [-0.1, -2.0]
-
-
-def test_differencing_of_the_talk():
-    """96 · 49.5 − 95 · 49 = 97; Laplace noise of scale range/(nε) on both averages hides it."""
-    assert differencing(49.5, 96, 49.0, 95) == 97
-    noise = Laplace(sensitivity=100 / 95, scale=100 / 95 / 1.0)
-    stream = SecretStream(test_seed=3)
-    guesses = [
-        differencing(noise.release(49.5, stream), 96, noise.release(49.0, stream), 95) for _ in range(200)
-    ]
-    assert np.std(guesses) > 100
-    with pytest.raises(InvalidInput, match="one person"):
-        differencing(1.0, 10, 1.0, 8)
-
-
-@pytest.mark.parametrize(("noise", "least", "most"), [(0.5, 0.99, 1.0), (60.0, 0.0, 0.75)])
-def test_reconstruction_needs_little_noise(noise, least, most):
-    """64 people, 512 counts: with noise far below √64 all is lost; with far more, little more than a coin."""
-    draw = public_generator(4)
-    bits, queries = draw.random(64) < 0.5, draw.random((512, 64)) < 0.5
-    answers = queries.astype(int) @ bits + draw.normal(0, noise, 512)
-    assert least <= (reconstruction(queries, answers) == bits).mean() <= most
 
 
 def test_rows_need_shadows_on_both_sides():
