@@ -247,10 +247,10 @@ def _no_clip() -> Any:
 def _silent_layer() -> Any:
     intact = GridGaussian._noise
 
-    def broken(self: GridGaussian, part: slice, sampler: Sampler) -> Integers:
-        # The second of two equal layers is the second half of the vector.
-        noise = intact(self, part, sampler)
-        noise[np.arange(part.start, part.stop) >= self.dimension // 2] = 0
+    def broken(self: GridGaussian, size: int, sampler: Sampler) -> Integers:
+        # The second of two equal layers is the second half of the vector, which is short enough for one draw.
+        noise = intact(self, size, sampler)
+        noise[size // 2 :] = 0
         return noise
 
     return ((GridGaussian, "_noise", broken),)
@@ -270,8 +270,8 @@ def _shuffle() -> Any:
 def _repeated_noise() -> Any:
     intact = GridGaussian._noise
 
-    def broken(self: GridGaussian, part: slice, sampler: Sampler) -> Integers:
-        return intact(self, part, SecretStream(test_seed=0))
+    def broken(self: GridGaussian, size: int, sampler: Sampler) -> Integers:
+        return intact(self, size, SecretStream(test_seed=0))
 
     return ((GridGaussian, "_noise", broken),)
 
