@@ -29,7 +29,10 @@ from sfumato.randomness import Sampler
 
 
 class WithCanaries(nn.Module):
-    """A model, and a square of canary weights beside it; takes rows and their canary codes."""
+    """A model, and a square of canary weights beside it; takes rows and their canary codes.
+
+    Without codes it is the model alone, so that it can be evaluated as one.
+    """
 
     def __init__(self, model: nn.Module, side: int) -> None:
         super().__init__()
@@ -38,8 +41,9 @@ class WithCanaries(nn.Module):
         self.canaries = nn.Linear(side, side, bias=False, dtype=like.dtype)
         nn.init.zeros_(self.canaries.weight)
 
-    def forward(self, inputs: Tensor, codes: Tensor) -> tuple[Any, Tensor]:
-        return self.model(inputs), self.canaries(codes)
+    def forward(self, inputs: Tensor, codes: Tensor | None = None) -> Any:
+        predicted = self.model(inputs)
+        return predicted if codes is None else (predicted, self.canaries(codes))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

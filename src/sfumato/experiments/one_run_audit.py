@@ -6,26 +6,35 @@ Steinke, Nasr & Jagielski 2023).
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from safetensors.torch import save
+from torch import Tensor, nn
 
 from sfumato import datasets, models
 from sfumato.audit import Verdict
-from sfumato.audit.canary_layer import Canaries, WithCanaries
+from sfumato.audit.canary_layer import Canaries
+from sfumato.datasets import Dataset
 from sfumato.experiments.run_audit import one_run_verdict
 from sfumato.randomness import SecretStream
-from sfumato.run_folder import RunFolder
-from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy
+from sfumato.run_folder import RunFolder, write_whole
+from sfumato.training import Optimization, TrainingPlan, TrainingResult, cross_entropy, train
 
-_LOUDNESS = 16.0
+Training = Callable[[nn.Module, Any, Callable[[Any, Tensor], Tensor]], TrainingResult]
+"""Trains a model on (inputs, targets) with a loss, as the caller would train without canaries."""
+
+_LOUDNESS = 16.0  # norm of a canary's gradient, in clip norms, before clipping
 _GUESSED_SHARE = 0.05  # of the canaries: the surest few say more than all of them; fixed before any run
 
 
 def run(
-    out_dir: str | Path | None = None,
+    out_dir: str | Path,
     *,
     data: str = "digits",
     model: str = "mlp",
@@ -36,9 +45,8 @@ def run(
     sample_rate: float = 0.5,
     seed: int = 0,
 ) -> Verdict:
-    """Train privately with canaries; what the guesses prove, beside the claim."""
+    """Train a small network with canaries, in doubles: no noise is added for rounding."""
     rows = datasets.load(data, "train")
-    planted = Canaries.drawn(canaries, SecretStream(), loudness=_LOUDNESS)
     size = len(rows) + canaries
     plan = TrainingPlan.calibrated(
         epsilon=epsilon, delta=delta, public_size=size, expected_batch=sample_rate * size, steps=steps
@@ -46,31 +54,60 @@ def run(
     network = models.build(
         model, classes=rows.classes or 2, in_channels=rows.shape[0], side=rows.shape[-1], seed=seed
     )
-    trained = train_with(planted, network, rows, plan)
-    record = {
-        "included": planted.included.tolist(),
-        "scores": planted.scores(trained).tolist(),
-        "guesses": max(20, round(_GUESSED_SHARE * canaries)),
-    }
-    verdict = one_run_verdict(record, epsilon=plan.epsilon(delta), delta=delta)
-    if out_dir is not None:
-        _write(out_dir, record, verdict)
+
+    def training(joint: nn.Module, among: Any, loss: Any) -> TrainingResult:
+        inputs, targets = among
+        doubles = {name: values.double() for name, values in inputs.items()}
+        plain = Optimization(learning_rate=0.5, momentum=0.0)
+        return train(
+            joint.double(), (doubles, targets), plan, delta=delta, loss_fn=loss, optimization=plain, out=out_dir
+        )
+
+    _, verdict = audited(network, rows, training, clip_norm=plan.clip_norm, canaries=canaries, out=out_dir)
     return verdict
 
 
-def train_with(planted: Canaries, network: torch.nn.Module, rows: Any, plan: TrainingPlan) -> WithCanaries:
-    """Plain noisy steps on the rows and the canaries among them, in doubles: no noise is added for rounding."""
-    joint = planted.beside(network.double())
-    trainer = PrivateTrainer(joint, torch.optim.SGD(joint.parameters(), lr=0.5), plan)
-    loss = planted.loss(cross_entropy)
-    inputs, targets = rows.tensors()
-    for batch in trainer.batches(planted.among(inputs.double(), targets)):
-        trainer.step(batch, loss)
-    return joint
+def audited(
+    network: nn.Module,
+    rows: Dataset,
+    training: Training,
+    *,
+    clip_norm: float,
+    canaries: int,
+    out: str | Path,
+) -> tuple[TrainingResult, Verdict]:
+    """A training run with canaries among the rows, and what guessing their coins proves.
 
-
-def _write(out_dir: str | Path, record: dict[str, Any], verdict: Verdict) -> None:
-    folder = RunFolder.make(out_dir)
+    The plan must be made for the declared size plus `canaries`. The coins, the scores and the verdict go to
+    the run folder's private half; the released model is rid of the canary weights. A run that was interrupted goes
+    on with the coins that it had. Scores tell most with plain steps: momentum blurs them a little, Adam a lot.
+    """
+    folder = RunFolder.make(out)
+    planted = _coins(folder, canaries, _LOUDNESS * clip_norm)
+    joint = planted.beside(network)
+    result = training(joint, planted.among(*rows.tensors()), planted.loss(cross_entropy))
+    record = {**_record(planted), "scores": planted.scores(joint).tolist()}
+    verdict = one_run_verdict(record, epsilon=result.epsilon, delta=result.delta)
+    state = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
+    write_whole(folder.release / "model.safetensors", save(state))
     write = partial(folder.write_json, private=True)
     write("canaries.json", record)
     write("audit.json", {"one run": verdict.to_json()})
+    return replace(result, model=network), verdict
+
+
+def _coins(folder: RunFolder, canaries: int, loudness: float) -> Canaries:
+    """The coins of this folder: tossed and written down before anything is trained."""
+    path = folder.private / "canaries.json"
+    if path.exists():
+        included = np.array(json.loads(path.read_text(encoding="utf-8"))["included"], dtype=np.bool_)
+        return Canaries(included=included, loudness=loudness)
+    planted = Canaries.drawn(canaries, SecretStream(), loudness=loudness)
+    folder.write_json("canaries.json", _record(planted), private=True)
+    return planted
+
+
+def _record(planted: Canaries) -> dict[str, Any]:
+    """What is registered before training."""
+    count = planted.included.size
+    return {"included": planted.included.tolist(), "guesses": max(20, round(_GUESSED_SHARE * count))}

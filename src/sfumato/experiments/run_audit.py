@@ -36,8 +36,8 @@ def run(path: str | Path, *, pairs: int = 40, on_pair: Callable[[], object] = bo
         )
     }
     canaries = folder.private / "canaries.json"
-    if canaries.exists():
-        verdicts["one run"] = one_run_verdict(_read(canaries), epsilon=claim["epsilon"], delta=claim["delta"])
+    if canaries.exists() and "scores" in (record := _read(canaries)):
+        verdicts["one run"] = one_run_verdict(record, epsilon=claim["epsilon"], delta=claim["delta"])
     folder.write_json("audit.json", {name: v.to_json() for name, v in verdicts.items()}, private=True)
     return max(verdicts.values(), key=lambda verdict: (verdict.refuted, verdict.lower_bound))
 

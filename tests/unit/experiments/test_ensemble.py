@@ -5,11 +5,13 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
+from sfumato import datasets, models
 from sfumato.audit import Guesses
 from sfumato.audit.canary_layer import Canaries
-from sfumato.experiments import black_box, ensemble, membership, one_run_audit
+from sfumato.experiments import black_box, ensemble, membership, one_run_audit, run_audit
 from sfumato.models import MLP
 from sfumato.randomness import SecretStream, public_torch_generator
 from sfumato.training import clipped_gradient_sum, cross_entropy
@@ -94,7 +96,27 @@ def test_one_run_on_digits(tmp_path):
     record = json.loads((tmp_path / "private" / "canaries.json").read_text())
     again = Guesses.of_scores(record["scores"], record["included"], guesses=record["guesses"])
     assert again.right == verdict.details["right"]
-    assert not list((tmp_path / "release").glob("*.json"))
+    assert not list((tmp_path / "release").glob("*canar*"))
+    released = load_file(tmp_path / "release" / "model.safetensors")
+    assert released.keys() == models.build("mlp", side=8).state_dict().keys()
+    # The run folder can be audited again, without training: the same coins, the same guesses.
+    audit = run_audit.run(tmp_path, pairs=1)
+    written = json.loads((tmp_path / "private" / "audit.json").read_text())
+    assert written["one run"]["right"] == again.right
+    assert not audit.refuted
+
+
+def test_an_interrupted_run_keeps_its_coins(tmp_path):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    rows, network = datasets.load("digits", "train").take(20), models.build("mlp", side=8)
+    records = []
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            one_run_audit.audited(network, rows, stopped, clip_norm=1.0, canaries=50, out=tmp_path)
+        records.append((tmp_path / "private" / "canaries.json").read_text())
+    assert records[0] == records[1]
 
 
 def test_coins_are_fair_and_secret():
