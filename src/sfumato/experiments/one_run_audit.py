@@ -78,8 +78,8 @@ def audited(
 ) -> tuple[TrainingResult, Verdict]:
     """A training run with canaries among the rows, and what guessing their coins proves.
 
-    The plan must be made for the declared size plus `canaries`. The coins, the scores and the verdict go to
-    the run folder's private half; the released model is rid of the canary weights. A run that was interrupted goes
+    The plan must be made for the declared size plus `canaries`. The coins, the scores and the verdict go to the
+    run folder's private half; the released model is rid of the canary weights. A run that was interrupted goes
     on with the coins that it had. Scores tell most with plain steps: momentum blurs them a little, Adam a lot.
     """
     folder = RunFolder.make(out)
