@@ -170,7 +170,7 @@ def local_vectors() -> str | None:
         claimed=epsilon,
         score=audit.gaussian_score(axis, -axis),
         bound=partial(_gdp_bound, delta),
-        trials=2_000,
+        trials=8_000,
     )
 
 

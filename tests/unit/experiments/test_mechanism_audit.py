@@ -73,7 +73,8 @@ def test_command(app):
     result = CliRunner().invoke(app, ["audit", "mechanism", "--pairs", "2", "--steps", "100", "--json"])
     assert result.exit_code == 0
     answer = json.loads(result.stdout)
-    assert 0 < answer["lower_bound"] < answer["claimed_epsilon"]
+    assert answer["lower_bound"] > 0
+    assert answer["sure_bound"] < answer["claimed_epsilon"]  # fails once in a million
     assert answer["refuted"] is False
 
 
