@@ -62,7 +62,7 @@ def test_plain_gradient_without_clipping():
 
 
 def test_black_box_proves_something_of_ten():
-    """Networks differ by 1.8 deviations: 270 a side err in 19%, and ε ≤ 2 would need 33%, eight deviations off."""
+    """Networks differ by 1.8 deviations: 270 a side err in 19%; ε ≤ 2 needs 33%, eight deviations off."""
     verdict = black_box.run(data="digits", networks=600, rows=100)
     assert verdict.claimed_epsilon == pytest.approx(10, rel=0.01)
     assert verdict.lower_bound > 2
@@ -90,7 +90,7 @@ def test_canaries_beside_a_model():
 
 
 def test_one_run_on_digits(tmp_path):
-    """2,000 canaries at ε = 8: about 97 of the surest 100 guesses are right; 75 by luck has a chance of 1e-6."""
+    """2,000 canaries at ε = 8: about 97 of the surest 100 guesses are right; 75 by luck: 1e-6."""
     verdict = one_run_audit.run(tmp_path, canaries=2000, epsilon=8.0, steps=6, sample_rate=1.0)
     assert verdict.details["right"] > 75
     assert 0 < verdict.lower_bound < verdict.claimed_epsilon
