@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from sfumato.audit import Outcome, Release, replay
+from sfumato.audit.pytest_plugin import replay as replayed  # noqa: F401
 from sfumato.mechanisms import Gaussian, Laplace
 from sfumato.randomness import SecretStream
 
 ROWS = np.array([0.2, 0.9, 0.4, 0.7, 0.5])
 TOTAL = Gaussian(sensitivity=1.0, sigma=4.0)
-
-pytest_plugins = ["sfumato.audit.pytest_plugin"]
 
 
 def honest(rows, sampler):
@@ -110,7 +109,7 @@ def test_public_values_are_walked():
     assert report.differences == ("card.parts[1].x: arrays differ, shapes (5,) and (4,)",)
 
 
-def test_the_fixture_passes_and_fails(replay):
-    assert replay(honest, ROWS, ROWS[:-1]).holds
+def test_the_fixture_passes_and_fails(replayed):  # noqa: F811
+    assert replayed(honest, ROWS, ROWS[:-1]).holds
     with pytest.raises(AssertionError, match="rows: 5 against 4"):
-        replay(count_in_public, ROWS, ROWS[:-1])
+        replayed(count_in_public, ROWS, ROWS[:-1])
