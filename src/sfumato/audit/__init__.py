@@ -1,0 +1,91 @@
+"""Attacks and lower bounds: takes scores, arrays and callables, and knows no algorithm.
+
+A proof on paper bounds ε from above, an attack in practice from below; a claim outside the two is wrong.
+
+>>> attack = Errors(false_positives=0, negatives=500, false_negatives=0, positives=500)
+>>> epsilon_bound(attack, delta=0.0, alpha=0.01) > 4.5
+True
+"""
+
+from sfumato.audit import one_run
+from sfumato.audit.bounds import (
+    DISPLAY_ALPHA,
+    VERDICT_ALPHA,
+    Bound,
+    Errors,
+    Interval,
+    best_threshold,
+    bound_corrected,
+    bound_on_held_out,
+    clopper_pearson,
+    epsilon_bound,
+    gdp_epsilon,
+    gdp_epsilon_bound,
+    mu_bound,
+)
+from sfumato.audit.canaries import DiracScores, Step, dirac_scores
+from sfumato.audit.checks import Check, noise_checks, poisson_checks
+from sfumato.audit.distinguish import (
+    Draws,
+    Score,
+    channel_score,
+    distinguishing_bound,
+    frequency_score,
+    gaussian_score,
+)
+from sfumato.audit.one_run import Guesses
+from sfumato.audit.replay import Outcome, RecordingSampler, Release, ReplayingSampler, ReplayReport, replay
+from sfumato.audit.roc import (
+    Estimate,
+    OperatingPoint,
+    Roc,
+    at_false_positive_rate,
+    auc,
+    draw_roc,
+    operating_point,
+)
+from sfumato.audit.verdict import Verdict
+
+__all__ = [
+    "DISPLAY_ALPHA",
+    "VERDICT_ALPHA",
+    "Bound",
+    "Check",
+    "DiracScores",
+    "Draws",
+    "Errors",
+    "Estimate",
+    "Guesses",
+    "Interval",
+    "OperatingPoint",
+    "Outcome",
+    "RecordingSampler",
+    "Release",
+    "ReplayReport",
+    "ReplayingSampler",
+    "Roc",
+    "Score",
+    "Step",
+    "Verdict",
+    "at_false_positive_rate",
+    "auc",
+    "best_threshold",
+    "bound_corrected",
+    "bound_on_held_out",
+    "channel_score",
+    "clopper_pearson",
+    "dirac_scores",
+    "distinguishing_bound",
+    "draw_roc",
+    "epsilon_bound",
+    "frequency_score",
+    "gaussian_score",
+    "gdp_epsilon",
+    "gdp_epsilon_bound",
+    "mu_bound",
+    "noise_checks",
+    "one_run",
+    "operating_point",
+    "poisson_checks",
+    "replay",
+]

@@ -1,0 +1,156 @@
+"""Lower bounds of ε from a single run with m canaries, each in or out by a coin of its own.
+
+The attacker sees the release and guesses, for r of the canaries, which side of the coin they are on; v guesses
+are right. How many guesses are made, and by which scores, is fixed before the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special, stats
+
+from sfumato import _validate, accounting
+from sfumato.audit.bounds import gdp_epsilon
+from sfumato.errors import InvalidInput
+
+InverseBlowUp = Callable[[float], float]
+"""y ↦ the least probability with the record absent of an event that has probability y with it present."""
+
+_LARGEST_EPSILON = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guesses:
+    """What a one-run attacker did: `right` of `made` guesses about `canaries` coins."""
+
+    canaries: int
+    made: int
+    right: int
+
+    def __post_init__(self) -> None:
+        for name in ("canaries", "made", "right"):
+            _validate.integer(name, getattr(self, name))
+        if not self.right <= self.made <= self.canaries:
+            raise InvalidInput(
+                f"expected right <= made <= canaries, got right={self.right}, made={self.made}, "
+                f"canaries={self.canaries}"
+            )
+
+    @classmethod
+    def of_scores(cls, scores: npt.ArrayLike, included: npt.ArrayLike, *, guesses: int) -> Guesses:
+        """The highest half of `guesses` scores are called in, the lowest half out; the rest not guessed."""
+        values, coins = np.asarray(scores, dtype=np.float64), np.asarray(included, dtype=np.bool_)
+        if values.shape != coins.shape or values.ndim != 1:
+            raise InvalidInput(f"expected one coin for each score, got {coins.shape} and {values.shape}")
+        half = _validate.integer("guesses", guesses, least=2, remedy="fix it before the run") // 2
+        if 2 * half > values.size:
+            raise InvalidInput(f"expected guesses <= {values.size} canaries, got guesses={guesses}")
+        order = np.argsort(values, kind="stable")
+        right = int((~coins[order[:half]]).sum() + coins[order[values.size - half :]].sum())
+        return cls(canaries=values.size, made=2 * half, right=right)
+
+
+def p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
+    """A bound of the chance that an (ε, δ)-DP release lets anyone guess at least this well.
+
+    β + 2mδ·maxᵢ P[v − i ≤ B < v]/i with B ~ Bin(r, e^ε/(1+e^ε)) and β = P[B ≥ v] (Steinke, Nasr & Jagielski
+    2023, "Privacy auditing with one training run", theorem 5.2 and appendix D).
+
+    >>> import math
+    >>> round(p_value(Guesses(canaries=100, made=100, right=75), epsilon=math.log(3), delta=0), 5)
+    0.55347
+    """
+    right, made = guesses.right, guesses.made
+    chance = special.expit(_validate.non_negative("epsilon", epsilon))
+    tail = float(stats.binom.sf(right - 1, made, chance))
+    if _validate.delta("delta", delta) == 0 or right == 0:
+        return min(1.0, tail)
+    below = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), made, chance))  # P[v−i ≤ B < v], i = 1 … v
+    steepest = float((below / np.arange(1, right + 1)).max())
+    return min(1.0, tail + 2 * guesses.canaries * delta * steepest)
+
+
+def epsilon_bound(guesses: Guesses, *, delta: float, alpha: float) -> float:
+    """The largest ε up to which every (ε, δ) is refuted at level α.
+
+    >>> round(epsilon_bound(Guesses(canaries=100, made=100, right=75), delta=0, alpha=0.05), 4)
+    0.7022
+    """
+    return _first_not_refuted(lambda epsilon: p_value(guesses, epsilon=epsilon, delta=delta) <= alpha)
+
+
+def refutes(guesses: Guesses, inverse: InverseBlowUp, *, alpha: float) -> bool:
+    """Whether guessing this well has chance below α under a trade-off function, given by its inverse blow-up.
+
+    Let pᵢ be the chance of i right guesses, Rᵢ = Σ_{j≥i} j·pⱼ/m and Hᵢ = Σ_{j≥i} (r−j)·pⱼ/m. Flipping one coin
+    gives Hᵢ₋₁ ≥ f̄⁻¹(Rᵢ), the definitions Rᵢ₋₁ = Rᵢ + (i−1)/(r−i+1)·(Hᵢ₋₁ − Hᵢ), and all chances add up to
+    one: R₀ + H₀ = r/m. If P[at least v right] = α forces more than that, it was smaller than α (Mahloujifar,
+    Melis & Chaudhuri 2024, "Auditing f-differential privacy in one run", theorem 9 and algorithm 3).
+    """
+    made, right = guesses.made, guesses.right
+    whole = made / guesses.canaries
+    hits, misses = alpha * right / guesses.canaries, alpha * (made - right) / guesses.canaries
+    for count in range(right - 1, -1, -1):
+        more = inverse(hits)
+        if more > misses:
+            hits += count / (made - count) * (more - misses)
+            misses = more
+        if hits + misses > whole:
+            return True
+    return False
+
+
+def mu_bound(guesses: Guesses, *, alpha: float) -> float:
+    """The largest μ up to which every μ-GDP is refuted at level α."""
+    return _first_not_refuted(lambda mu: refutes(guesses, gaussian_inverse(mu), alpha=alpha))
+
+
+def gdp_epsilon_bound(guesses: Guesses, *, delta: float, alpha: float) -> float:
+    """`mu_bound` as an ε at δ: for releases whose trade-off is close to a Gaussian's."""
+    return gdp_epsilon(mu_bound(guesses, alpha=alpha), delta)
+
+
+def refutes_event(
+    guesses: Guesses,
+    event: accounting.DpEvent,
+    *,
+    alpha: float,
+    relation: accounting.Relation = accounting.Relation.ADD_REMOVE,
+) -> bool:
+    """Whether the guesses refute the price of an event, sampling and composition included."""
+    return refutes(guesses, event_inverse(event, relation=relation), alpha=alpha)
+
+
+def gaussian_inverse(mu: float) -> InverseBlowUp:
+    """f̄⁻¹(y) = Φ(Φ⁻¹(y) − μ) of μ-GDP (Dong, Roth & Su 2022)."""
+    return lambda y: float(special.ndtr(special.ndtri(y) - mu))
+
+
+def event_inverse(
+    event: accounting.DpEvent, *, relation: accounting.Relation = accounting.Relation.ADD_REMOVE
+) -> InverseBlowUp:
+    """maxₑ max((y − δₑ)/e^ε, 1 − δₑ − e^ε(1 − y)) over a grid of ε: fewer of them refute less, never more."""
+    from sfumato.accounting.pld import deltas
+
+    reach = min(max(accounting.epsilon(event, 1e-9, relation=relation), 1e-3), _LARGEST_EPSILON)
+    levels = np.linspace(0, reach, 201)
+    failures, grown = deltas(event, levels.tolist(), relation=relation), np.exp(levels)
+    return lambda y: float(max(0.0, ((y - failures) / grown).max(), (1 - failures - grown * (1 - y)).max()))
+
+
+def _first_not_refuted(refuted: Callable[[float], bool]) -> float:
+    """Where refutation stops, from below: what lies beyond the first claim that stands is never reported."""
+    if not refuted(0.0):
+        return 0.0
+    step, good = 0.1, 0.0
+    while good + step < _LARGEST_EPSILON and refuted(good + step):
+        good += step
+    for _ in range(30):
+        step /= 2
+        if refuted(good + step):
+            good += step
+    return good

@@ -1,0 +1,69 @@
+"""A claim beside what an attack proved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sfumato.audit.bounds import DISPLAY_ALPHA, VERDICT_ALPHA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The claimed ε at δ, the ε that an attack proved, and whether the claim is refuted.
+
+    `lower_bound` holds with probability 95% and is for reading; `sure_bound` holds with probability 1 − 1e-6
+    and alone decides `refuted`, so that a true claim fails one build in a million.
+    """
+
+    claimed_epsilon: float
+    delta: float
+    lower_bound: float
+    sure_bound: float
+    untested: tuple[str, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        bound: Callable[[float], float],
+        *,
+        claimed_epsilon: float,
+        delta: float,
+        untested: tuple[str, ...] = (),
+        details: dict[str, Any] | None = None,
+    ) -> Verdict:
+        """`bound(α)` is a lower bound of ε at δ that holds with probability 1 − α."""
+        return cls(
+            claimed_epsilon=claimed_epsilon,
+            delta=delta,
+            lower_bound=bound(DISPLAY_ALPHA),
+            sure_bound=bound(VERDICT_ALPHA),
+            untested=untested,
+            details=details or {},
+        )
+
+    @property
+    def refuted(self) -> bool:
+        return self.sure_bound > self.claimed_epsilon
+
+    @property
+    def in_words(self) -> str:
+        if self.refuted:
+            claim = f"above the claim of {self.claimed_epsilon:.3g}"
+            return f"refuted: an attack proves ε ≥ {self.sure_bound:.3g}, {claim}"
+        share = self.lower_bound / self.claimed_epsilon if self.claimed_epsilon else 0.0
+        return f"not refuted: the attack proves ε ≥ {self.lower_bound:.3g}, {share:.0%} of the claim"
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json` and for run folders."""
+        values = asdict(self)
+        details = values.pop("details")
+        return {
+            **values,
+            "ratio": self.lower_bound / self.claimed_epsilon if self.claimed_epsilon else 0.0,
+            "refuted": self.refuted,
+            "verdict": self.in_words,
+            **details,
+        }

@@ -1,0 +1,125 @@
+"""`sfumato audit`: attack our own releases, and put a number under every ε."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sfumato.cli import show
+
+if TYPE_CHECKING:
+    from sfumato.audit import Verdict
+
+Pairs = Annotated[int, typer.Option(help="Pairs of steps to observe; more prove more.")]
+Delta = Annotated[float, typer.Option(help="The δ at which ε is stated.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Attack releases: lower bounds of ε, beside the claim.", no_args_is_help=True)
+    for command in (mechanism, run, sabotage):
+        group.command()(command)
+    app.add_typer(group, name="audit")
+
+
+def mechanism(
+    noise_multiplier: Annotated[float, typer.Option(help="σ of the plan.")] = 1.1,
+    sample_rate: Annotated[float, typer.Option(help="q of the plan.")] = 256 / 60000,
+    steps: Annotated[int, typer.Option(help="Steps of the plan.")] = 14062,
+    delta: Delta = 1e-5,
+    pairs: Pairs = 40,
+    figure: Annotated[Path | None, typer.Option(help="Draw the canaries' scores into this file.")] = None,
+    json: show.Json = False,
+) -> None:
+    """Canaries through the installed clip → sum → noise; exit code 1 if they refute the claimed ε.
+
+    Example: sfumato audit mechanism --noise-multiplier 1.1 --sample-rate 0.0042667 --steps 14062 --delta 1e-5
+    """
+    from sfumato.experiments import mechanism_audit
+    from sfumato.training import TrainingPlan
+
+    plan = TrainingPlan(
+        sample_rate=sample_rate, expected_batch=256, steps=steps, noise_multiplier=noise_multiplier
+    )
+    with show.progress() as bar:
+        task = bar.add_task("canaries", total=pairs, note="")
+        verdict = mechanism_audit.run(
+            plan, delta=delta, pairs=pairs, figure=figure, on_pair=lambda: bar.advance(task)
+        )
+    _conclude(verdict, json)
+
+
+def run(
+    folder: Annotated[Path, typer.Argument(help="A run folder of `sfumato train`.")],
+    pairs: Pairs = 40,
+    json: show.Json = False,
+) -> None:
+    """Audit a run: its plan through the canaries, and its own canaries where it was trained with some.
+
+    What is found on a run's own canaries is written to its private half. Exit code 1 if a claim is refuted.
+
+    Example: sfumato audit run out/cnn
+    """
+    from sfumato.experiments import run_audit
+
+    with show.progress() as bar:
+        task = bar.add_task("canaries", total=pairs, note="")
+        verdict = run_audit.run(folder, pairs=pairs, on_pair=lambda: bar.advance(task))
+    _conclude(verdict, json)
+
+
+def sabotage(
+    out: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
+    json: show.Json = False,
+) -> None:
+    """Break our own code in ten ways, and show which audit catches each; exit code 1 if one gets through.
+
+    Example: sfumato audit sabotage --out docs/audit-sabotage.md
+    """
+    from sfumato.experiments import sabotage as suite
+
+    rows = []
+    with show.progress() as bar:
+        task = bar.add_task("sabotage", total=len(suite.SABOTAGES) + 1, note="")
+        for one in (None, *suite.SABOTAGES):
+            rows.append(suite.examine(one))
+            bar.advance(task)
+    if out is not None:
+        out.write_text(suite.table(tuple(rows)), encoding="utf-8")
+    answer = {(row.sabotage.name if row.sabotage else "intact"): dict(row.findings) for row in rows}
+    if json:
+        show.emit_json(answer)
+    else:
+        show.facts(
+            [(name, "; ".join(f"{a}: {t}" for a, t in found.items()) or "–") for name, found in answer.items()]
+        )
+    if rows[0].findings or not all(row.findings for row in rows[1:]):
+        raise typer.Exit(1)
+
+
+def _conclude(verdict: Verdict, json: bool) -> None:
+    if json:
+        show.emit_json(verdict.to_json())
+    else:
+        show.facts(_rows(verdict))
+    if verdict.refuted:
+        raise typer.Exit(1)
+
+
+def _rows(verdict: Verdict) -> list[tuple[str, str]]:
+    rows: list[tuple[str, Any]] = [
+        ("claimed ε", f"{verdict.claimed_epsilon:.4g} at δ = {verdict.delta:g}"),
+        (
+            "lower bound",
+            f"{verdict.lower_bound:.4g} (95%), {verdict.sure_bound:.4g} (all but one in a million)",
+        ),
+        ("verdict", verdict.in_words),
+        *((name.replace("_", " "), show_value(value)) for name, value in verdict.details.items()),
+        *(("not tested", text) for text in verdict.untested),
+    ]
+    return rows
+
+
+def show_value(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,42 @@
+"""Every deliberately broken variant is caught, the intact code is not accused, and the published table is true.
+
+Each audit decides at 1e-6, so that the intact code fails in fewer than one run of 100,000; each variant is far
+from what its audits tolerate.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from sfumato.experiments import sabotage
+
+pytestmark = pytest.mark.slow
+PAGE = Path(__file__).parents[3] / "docs" / "audit-sabotage.md"
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return {row.sabotage.name if row.sabotage else "intact": row for row in sabotage.run()}
+
+
+def test_the_intact_code_is_not_accused(rows):
+    assert rows["intact"].findings == {}
+
+
+@pytest.mark.parametrize("name", [one.name for one in sabotage.SABOTAGES])
+def test_caught_in_time(rows, name):
+    assert rows[name].findings
+    assert rows[name].seconds < 120
+
+
+def test_all_ten_are_there():
+    assert len(sabotage.SABOTAGES) == 10
+
+
+def test_the_published_table_is_true(rows):
+    assert PAGE.read_text(encoding="utf-8") == sabotage.table(tuple(rows.values()))
+
+
+def test_sabotage_is_undone(rows):
+    assert sabotage.replayed_step() is None
+    assert sabotage.unit_sphere_sensitivity() == 2.0
