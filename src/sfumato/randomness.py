@@ -35,9 +35,9 @@ Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _LANES = 4  # generators behind one stream; a fixed number, so that a seeded run repeats on any machine
-_BLOCK = 1 << 15  # draws rounded at a time: 256 KiB, inside a core's cache
+_BLOCK = 1 << 17  # draws rounded at a time: 1 MiB, inside a core's cache
 _LARGEST_SCALE = 2.0**52  # of rounded draws: beyond it doubles no longer resolve every whole number
-_SMALL = 1 << 12  # draws below which NumPy alone is quicker
+_SMALL = 1 << 13  # draws below which NumPy alone is quicker
 _LARGE = 1 << 17  # draws from which several threads pay off
 
 
@@ -139,7 +139,7 @@ class SecretStream:
             return np.floor(self._generator.normal(0.5, scale, size)).astype(np.int64)
         draws = np.empty(size, dtype=np.int64)
         if size < _LARGE:
-            _fill_rounded_normal(self._generator, scale, draws)
+            _threads().submit(_fill_rounded_normal, self._generator, scale, draws).result()
             return draws
         # NumPy and torch let go of the interpreter while they work: the lanes fill their parts side by side.
         parts = np.array_split(draws, _LANES)
@@ -213,8 +213,8 @@ def _fill_rounded_normal(generator: np.random.Generator, scale: float, part: Int
     """⌊scale·Z + ½⌋ into `part`, Z by pairs r·cos φ, r·sin φ of float64 (Box & Muller 1958).
 
     Half the time of NumPy's ziggurat, whose branches do not vectorise; |Z| ends at 8.57, beyond which an ideal
-    normal goes with a chance of 1e-17. Torch has vectorised sines for float64, which NumPy lacks; half a block
-    is below the size from which torch would start threads of its own.
+    normal goes with a chance of 1e-17. Torch has vectorised sines for float64, which NumPy lacks; it is kept on
+    the calling thread (see `_threads`), where its own threads would wait for each other longer than they work.
     """
     uniform, cosine = np.empty(_BLOCK), np.empty(_BLOCK // 2)
     for start in range(0, part.size, _BLOCK):

@@ -87,6 +87,14 @@ def test_plain_training_and_a_dry_run(sfumato_json):
     assert dry["memory_expected_mb"] > 0
 
 
+def test_a_run_can_attack_itself(sfumato_json, tmp_path):
+    words = ("train", "--data", "digits", "--model", "mlp", "--epsilon", 4, "--epochs", 2, "--batch", 512)
+    answer = sfumato_json(*words, "--audit", 300, "--out", tmp_path / "run")
+    assert 0 <= answer["audit_lower_bound"] <= answer["epsilon"]
+    assert (tmp_path / "run" / "private" / "audit.json").exists()
+    assert "canar" not in (tmp_path / "run" / "release" / "result.json").read_text()
+
+
 def test_data(sfumato_json):
     assert sfumato_json("data", "digits")["classes"] == 10
 

@@ -23,7 +23,10 @@ def test_public_names():
         _ = sfumato.nonsense
 
 
-@pytest.mark.parametrize("package", ["accounting", "ledger", "mechanisms", "datasets", "models", "training"])
+@pytest.mark.parametrize(
+    "package",
+    ["accounting", "ledger", "mechanisms", "datasets", "models", "training", "query", "tracing", "audit"],
+)
 def test_packages_export_what_they_say(package):
     module = __import__(f"sfumato.{package}", fromlist=["__all__"])
     assert sorted(module.__all__) == sorted(set(module.__all__))

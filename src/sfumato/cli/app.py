@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from sfumato.cli import calculators, data, demo, ledger, prior, query, reproduce, trace, train, verify
+from sfumato.cli import audit, calculators, data, demo, ledger, prior, query, reproduce, trace, train, verify
 from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
 
 app = typer.Typer(
@@ -17,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, train, query, trace, prior, reproduce, calculators, ledger, verify, data):
+for module in (demo, train, query, trace, audit, prior, reproduce, calculators, ledger, verify, data):
     module.register(app)
 
 DONE, FAILED, WRONG_USAGE, REFUSED = 0, 1, 2, 3

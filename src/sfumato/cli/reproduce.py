@@ -17,6 +17,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Published systems and tables, side by side with ours.", no_args_is_help=True)
     group.command()(differencing)
     group.command()(tracing)
+    group.command()(membership)
     app.add_typer(group, name="reproduce")
 
 
@@ -89,6 +90,28 @@ def tracing(
             f"{1000 * row.peak:.2f}",
             "" if published is None else f"{published:g}",
         )
+    show.console.print(table)
+    show.console.print(f"Figures: {out}")
+
+
+def membership(out: Out = Path("out/membership"), json: show.Json = False) -> None:
+    """Attack a plain and private networks: who was among the training rows?
+
+    Example: sfumato reproduce membership
+    """
+    from sfumato.experiments import membership as recipe
+
+    with show.errors.status("training and attacking networks"):
+        found = recipe.run(out)
+    if json:
+        show.emit_json(found)
+        return
+    table = Table(title="Membership attacks, MNIST", title_justify="left")
+    names = list(next(iter(found["attacks"].values())))
+    for column in ("network", *names):
+        table.add_column(column, justify="left" if column == "network" else "right")
+    for network, scores in found["attacks"].items():
+        table.add_row(network, *(f"{scores[name]:.3g}" for name in names))
     show.console.print(table)
     show.console.print(f"Figures: {out}")
 

@@ -33,6 +33,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Of the first weights, which are public; the noise has none.")] = 0,
     ledger: Annotated[str | None, typer.Option(help="The data set's ledger, charged before training.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; an interrupted run goes on from it.")] = None,
+    audit: Annotated[int, typer.Option(help="Plant this many canaries, and attack the run with them.")] = 0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Price, time and memory; nothing is spent.")
     ] = False,
@@ -61,11 +62,13 @@ def train(
         )
     else:
         assert epsilon is not None
-        plan = _plan(rows, epsilon, delta, epochs, batch, clip_norm)
+        if audit and out is None:
+            raise InvalidInput("expected --out with --audit; what the canaries tell goes to its private half")
+        plan = _plan(rows, epsilon, delta, epochs, batch, clip_norm, canaries=audit)
         if dry_run:
             answer = _dry_run(network, rows, plan, delta)
         else:
-            answer = _private(network, rows, test, plan, delta, learning_rate or 0.5, ledger, out)
+            answer = _private(network, rows, test, plan, delta, learning_rate or 0.5, ledger, out, audit)
     if json:
         show.emit_json(answer)
     else:
@@ -73,11 +76,11 @@ def train(
 
 
 def _plan(
-    rows: Dataset, epsilon: float, delta: float, epochs: float, batch: int, clip_norm: float
+    rows: Dataset, epsilon: float, delta: float, epochs: float, batch: int, clip_norm: float, *, canaries: int
 ) -> TrainingPlan:
     from sfumato.training import TrainingPlan
 
-    size = rows.public_size or len(rows)
+    size = (rows.public_size or len(rows)) + canaries
     return TrainingPlan.calibrated(
         epsilon=epsilon,
         delta=delta,
@@ -116,44 +119,57 @@ def _private(
     rate: float,
     place: str | None,
     out: Path | None,
+    canaries: int,
 ) -> dict[str, Any]:
+    from sfumato.experiments.one_run_audit import audited
+    from sfumato.fitting import evaluate
     from sfumato.ledger import Ledger
-    from sfumato.training import EpochReport, Optimization, PrivateTrainer, train
+    from sfumato.training import EpochReport, Optimization, PrivateTrainer, TrainingResult, cross_entropy, train
 
     book = None if place is None else Ledger.open(place)
+    found: dict[str, Any] = {}
     with show.progress() as bar:
         task = bar.add_task("training", total=plan.steps, note="")
 
         def after_epoch(report: EpochReport) -> None:
-            note = f"ε {report.epsilon:.3f}"
-            if report.test_accuracy is not None:
-                note += f"  test {report.test_accuracy:.2%}"
-            bar.update(task, note=note)
+            accuracy = "" if report.test_accuracy is None else f"  test {report.test_accuracy:.2%}"
+            bar.update(task, note=f"ε {report.epsilon:.3f}{accuracy}")
 
         def after_step(trainer: PrivateTrainer) -> None:
             bar.update(task, completed=trainer.steps_done)
 
-        result = train(
-            network,
-            rows,
-            plan,
-            delta=delta,
-            optimization=Optimization(learning_rate=rate),
-            test=test,
-            ledger=book,
-            out=out,
-            on_step=after_step,
-            on_epoch=after_epoch,
-        )
-    last = result.history[-1]
+        def training(model: Any, data: Any, loss_fn: Any, shown: Dataset | None = None) -> TrainingResult:
+            return train(
+                model,
+                data,
+                plan,
+                delta=delta,
+                loss_fn=loss_fn,
+                optimization=Optimization(learning_rate=rate),
+                test=shown,
+                ledger=book,
+                out=out,
+                on_step=after_step,
+                on_epoch=after_epoch,
+            )
+
+        if canaries and out is not None:
+            result, verdict = audited(
+                network, rows, training, clip_norm=plan.clip_norm, canaries=canaries, out=out
+            )
+            found = {"audit_lower_bound": verdict.lower_bound, "audit": verdict.in_words}
+        else:
+            result = training(network, rows, cross_entropy, test)
+    measured = evaluate(network, test)
     return {
-        "test_accuracy": last.test_accuracy,
-        "test_loss": last.test_loss,
+        "test_accuracy": measured.accuracy,
+        "test_loss": measured.loss,
         "epsilon": result.epsilon,
         "delta": delta,
         "noise_multiplier": plan.noise_multiplier,
         "steps": plan.steps,
         "seconds": result.seconds,
+        **found,
         **({} if out is None else {"out": str(out)}),
         **({} if book is None else {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}),
     }
