@@ -19,7 +19,6 @@ from sfumato.training.averaging import WeightAverage
 from sfumato.training.batches import Batch, LossFunction, TrainingData, Views
 from sfumato.training.distributed import ALONE, Peers
 from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk, rounding_bound
-from sfumato.training.memory import keep_freed_memory
 from sfumato.training.noise import NoisySum
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
@@ -158,7 +157,6 @@ class PrivateTrainer:
 
     def _prepare(self, source: TrainingData, loss_fn: LossFunction) -> None:
         """Look at the model on public rows; choose the chunks from declared figures and shapes alone."""
-        keep_freed_memory()
         example = source.example()
         loss_fn = example.weighted(loss_fn)
         rows_a_unit = source.rows_per_unit * len(pytree.tree_leaves(example.targets)[0])
