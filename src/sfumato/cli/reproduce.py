@@ -107,11 +107,14 @@ def membership(out: Out = Path("out/membership"), json: show.Json = False) -> No
         show.emit_json(found)
         return
     table = Table(title="Membership attacks, MNIST", title_justify="left")
-    names = list(next(iter(found["attacks"].values())))
-    for column in ("network", *names):
-        table.add_column(column, justify="left" if column == "network" else "right")
-    for network, scores in found["attacks"].items():
-        table.add_row(network, *(f"{scores[name]:.3g}" for name in names))
+    columns = ("network", "attack", "AUC", "TPR at 0.1% FPR", "precision", "recall")
+    for column in columns:
+        table.add_column(column, justify="left" if column in columns[:2] else "right")
+    measures = ("auc", "tpr_at_fpr_0.001", "precision_at_median", "recall_at_median")
+    for network, attacks in found["attacks"].items():
+        for attack, scores in attacks.items():
+            if isinstance(scores, dict) and "auc" in scores:
+                table.add_row(network, attack, *(f"{scores[name]['value']:.3f}" for name in measures))
     show.console.print(table)
     show.console.print(f"Figures: {out}")
 
