@@ -21,7 +21,7 @@ def test_commands_exist():
     from sfumato.cli.app import app
 
     known = typer.main.get_command(app).commands
-    shown = set(re.findall(r"sfumato (\w+)", README))
+    shown = set(re.findall(r"(?:^|`)sfumato (\w+)", README, flags=re.MULTILINE))
     assert shown
     assert shown <= set(known)
 
