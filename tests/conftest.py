@@ -4,7 +4,7 @@ import pytest
 import torch
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     """Nets this small gain nothing from a second thread, and lose much where tests run side by side."""
     threads = torch.get_num_threads()
