@@ -18,15 +18,6 @@ from sfumato.models import build
 DIGITS_FLOOR = 0.935
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Nets this small gain nothing from a second thread, and lose much where tests run side by side."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class Fixed(nn.Module):
     """Answers with its inputs."""
 
