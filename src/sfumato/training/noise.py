@@ -32,6 +32,7 @@ class NoisySum:
         self._flat = torch.empty(self.dimension)  # what was released last; fresh pages cost as much as the copy
         self._waiting: Mapping[str, Tensor] | None = None
         self._total: npt.NDArray[np.int64] | None = None
+        self._buffer: npt.NDArray[np.int64] | None = None  # kept from step to step, for its pages
 
     def add(self, sums: Mapping[str, Tensor], mechanism: GridGaussian) -> None:
         if self._waiting is None and self._total is None:
@@ -44,7 +45,9 @@ class NoisySum:
     def total(self, mechanism: GridGaussian) -> npt.NDArray[np.int64]:
         """All that was added, in whole grid steps."""
         if self._total is None:
-            self._total = np.zeros(self.dimension, dtype=np.int64)
+            self._buffer = np.empty(self.dimension, dtype=np.int64) if self._buffer is None else self._buffer
+            self._buffer.fill(0)
+            self._total = self._buffer
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             for name, part in self._split(self._total).items():
