@@ -78,9 +78,12 @@ def train(
 def _plan(
     rows: Dataset, epsilon: float, delta: float, epochs: float, batch: int, clip_norm: float, *, canaries: int
 ) -> TrainingPlan:
+    from sfumato.errors import InvalidInput
     from sfumato.training import TrainingPlan
 
-    size = (rows.public_size or len(rows)) + canaries
+    if rows.public_size is None:
+        raise InvalidInput(f"expected {rows.name} to declare its public size; its rows are not counted")
+    size = rows.public_size + canaries
     return TrainingPlan.calibrated(
         epsilon=epsilon,
         delta=delta,

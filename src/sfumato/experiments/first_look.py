@@ -86,6 +86,12 @@ def _plan(size: int, epsilon: float, epochs: int) -> TrainingPlan:
     )
 
 
+def _declared(data: Dataset) -> int:
+    """The size that may be known; the rows are not counted."""
+    assert data.public_size is not None
+    return data.public_size
+
+
 def _plain(data: Dataset, test: Dataset, epochs: int) -> Run:
     started = time.perf_counter()
     history = fit(models.build("cnn"), data, FitConfig(epochs=epochs), evaluate_on=test)
@@ -98,7 +104,7 @@ def _private(data: Dataset, test: Dataset, epsilon: float, epochs: int, ledger: 
     result = train(
         models.build("cnn"),
         data,
-        _plan(len(data), epsilon, epochs),
+        _plan(_declared(data), epsilon, epochs),
         delta=DELTA,
         optimization=Optimization(learning_rate=0.5, schedule="cosine"),
         test=test,
@@ -118,7 +124,7 @@ def _private(data: Dataset, test: Dataset, epsilon: float, epochs: int, ledger: 
 
 def _ask_for_more(data: Dataset, ledger: Ledger) -> str:
     try:
-        ledger.charge(_plan(len(data), BUDGET.epsilon, 1).event(), purpose="one more model")
+        ledger.charge(_plan(_declared(data), BUDGET.epsilon, 1).event(), purpose="one more model")
     except BudgetExceeded as refusal:
         return str(refusal)
     raise AssertionError("the ledger let an overspending plan through")

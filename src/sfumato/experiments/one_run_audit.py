@@ -47,7 +47,7 @@ def run(
 ) -> Verdict:
     """Train a small network with canaries, in doubles: no noise is added for rounding."""
     rows = datasets.load(data, "train")
-    size = len(rows) + canaries
+    size = datasets.DATASETS[data].public_size["train"] + canaries
     plan = TrainingPlan.calibrated(
         epsilon=epsilon, delta=delta, public_size=size, expected_batch=sample_rate * size, steps=steps
     )
