@@ -6,7 +6,19 @@ import sys
 
 import typer
 
-from sfumato.cli import audit, calculators, data, demo, ledger, prior, query, reproduce, trace, train, verify
+from sfumato.cli import (
+    audit,
+    calculators,
+    data,
+    demo,
+    ledger,
+    prior,
+    query,
+    reproduce,
+    trace,
+    train,
+    verify,
+)
 from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
 
 app = typer.Typer(
@@ -17,7 +29,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, train, query, trace, audit, prior, reproduce, calculators, ledger, verify, data):
+COMMANDS = (
+    demo,
+    train,
+    query,
+    trace,
+    audit,
+    prior,
+    reproduce,
+    calculators,
+    ledger,
+    verify,
+    data,
+)
+for module in COMMANDS:
     module.register(app)
 
 DONE, FAILED, WRONG_USAGE, REFUSED = 0, 1, 2, 3

@@ -1,0 +1,22 @@
+"""`sfumato reproduce`: published systems and tables, side by side with ours; one file each."""
+
+from __future__ import annotations
+
+import typer
+
+from sfumato.cli.reproduce.differencing import differencing
+from sfumato.cli.reproduce.membership import membership
+from sfumato.cli.reproduce.tracing import tracing
+
+RECIPES = (
+    differencing,
+    membership,
+    tracing,
+)
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Published systems and tables, side by side with ours.", no_args_is_help=True)
+    for recipe in RECIPES:
+        group.command()(recipe)
+    app.add_typer(group, name="reproduce")

@@ -1,0 +1,54 @@
+"""`sfumato reproduce tracing`: the peak of an epidemic under each way of scoring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from sfumato.cli import show
+
+
+def tracing(
+    out: show.Out = Path("out/tracing"),
+    simulator: Annotated[str, typer.Option(help="seir or covasim.")] = "seir",
+    people: Annotated[int, typer.Option(help="People in the simulated town.")] = 10_000,
+    days: Annotated[int, typer.Option(help="Days to live through.")] = 80,
+    json: show.Json = False,
+) -> None:
+    """Peak infection rate against ε for each way of scoring, beside the published table.
+
+    Example: sfumato reproduce tracing --simulator covasim
+    """
+    from dataclasses import asdict
+
+    from sfumato.experiments import tracing as recipe
+
+    with show.errors.status("simulating") as status:
+        rows = recipe.run(
+            out, simulator=simulator, people=people, days=days, progress=lambda text: status.update(text)
+        )
+    if json:
+        show.emit_json({"rows": [asdict(row) for row in rows]})
+        return
+    table = Table(title=f"Peak infection rate, ‰, {simulator}, {people} people", title_justify="left")
+    for column in ("method", "ε of", "ε a release", "ε over a message's life", "peak", "published"):
+        table.add_column(column, justify="left" if column in ("method", "ε of") else "right")
+    for row in rows:
+        published = recipe.PUBLISHED[simulator].get(row.method)
+        table.add_row(
+            row.method,
+            row.span,
+            _epsilon(row.epsilon_release),
+            _epsilon(row.epsilon_lifetime),
+            f"{1000 * row.peak:.2f}",
+            "" if published is None else f"{published:g}",
+        )
+    show.console.print(table)
+    show.console.print(f"Figures: {out}")
+
+
+def _epsilon(value: float) -> str:
+    return "∞" if value == float("inf") else f"{value:.2f}"
