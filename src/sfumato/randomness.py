@@ -13,11 +13,11 @@ import hashlib
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -143,7 +143,7 @@ class SecretStream:
             return draws
         # NumPy and torch let go of the interpreter while they work: the lanes fill their parts side by side.
         parts = np.array_split(draws, _LANES)
-        list(_threads().map(_fill_rounded_normal, self._lanes, [scale] * _LANES, parts))
+        side_by_side(_fill_rounded_normal, self._lanes, [scale] * _LANES, parts)
         return draws
 
     def uniform(self, size: int) -> Floats:
@@ -186,6 +186,11 @@ class SecretStream:
 
 def _aes_generator(key: int, counter: int) -> np.random.Generator:
     return np.random.Generator(AESCounter(key=key, counter=counter))
+
+
+def side_by_side(work: Callable[..., None], *arguments: Iterable[Any]) -> None:
+    """work(*one of each) for all of them, on the threads that large draws are made on."""
+    list(_threads().map(work, *arguments))
 
 
 @lru_cache(maxsize=1)

@@ -13,7 +13,7 @@ from sfumato import _validate, accounting
 from sfumato.errors import InvalidInput, Refused
 from sfumato.mechanisms import grid as grids
 from sfumato.mechanisms.grid import Integers
-from sfumato.randomness import Sampler
+from sfumato.randomness import Sampler, side_by_side
 
 _BLOCK = 1 << 21  # values at a time: enough to occupy the threads of a stream, few enough for the cache
 _CACHED = 1 << 15  # values worked on at a time: 256 KiB of doubles, inside a core's cache
@@ -93,9 +93,9 @@ class GridGaussian:
         released = np.empty(sums.shape, dtype=np.float32) if in_steps else sums
         flat_sums, flat_released = sums.reshape(-1), released.reshape(-1)
         unit = 1.0 if in_steps else 1.0 / self.grid
-        whole = np.empty(min(_CACHED, self.dimension))  # below 2⁵³, which doubles hold exactly
-        for start in range(0, self.dimension, _BLOCK):
-            noise = self._noise(min(_BLOCK, self.dimension - start), sampler)
+
+        def finish(start: int, noise: Integers) -> None:
+            whole = np.empty(min(_CACHED, noise.size))  # below 2⁵³, which doubles hold exactly
             for first in range(0, noise.size, _CACHED):
                 some = noise[first : first + _CACHED]
                 place = slice(start + first, start + first + some.size)
@@ -103,6 +103,14 @@ class GridGaussian:
                 np.rint(steps, out=steps)
                 steps += some
                 np.multiply(steps, self.grid / divisor, out=flat_released[place], casting="same_kind")
+
+        for start in range(0, self.dimension, _BLOCK):
+            noise = self._noise(min(_BLOCK, self.dimension - start), sampler)
+            half = noise.size // 2
+            if half < _CACHED:
+                finish(start, noise)
+            else:
+                side_by_side(finish, (start, start + half), (noise[:half], noise[half:]))
         return released  # type: ignore[return-value]
 
     def add_noise_in_place(self, sums: Integers, sampler: Sampler) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sfumato.mechanisms import GridGaussian
 from sfumato.mechanisms.grid import add_to_grid
-from sfumato.randomness import Sampler
+from sfumato.randomness import Sampler, side_by_side
 
 
 class NoisySum:
@@ -38,9 +38,7 @@ class NoisySum:
         if self._waiting is None and self._total is None:
             self._waiting = sums
             return
-        total = self.total(mechanism)
-        for name, part in self._split(total).items():
-            add_to_grid(part, _values(sums[name]), mechanism.grid)
+        self._add(self.total(mechanism), sums, mechanism)
 
     def total(self, mechanism: GridGaussian) -> npt.NDArray[np.int64]:
         """All that was added, in whole grid steps."""
@@ -50,8 +48,7 @@ class NoisySum:
             self._total = self._buffer
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
-            for name, part in self._split(self._total).items():
-                add_to_grid(part, _values(waiting[name]), mechanism.grid)
+            self._add(self._total, waiting, mechanism)
         return self._total
 
     def release(self, mechanism: GridGaussian, sampler: Sampler, *, divisor: float) -> dict[str, Tensor]:
@@ -70,6 +67,13 @@ class NoisySum:
         """What the total has become, noise of whoever added it included; the sum starts again from zero."""
         total = torch.from_numpy(self._emptied(mechanism))
         return self._shaped(total.to(torch.float32).mul_(mechanism.grid / divisor).numpy())
+
+    def _add(self, total: npt.NDArray[np.int64], sums: Mapping[str, Tensor], mechanism: GridGaussian) -> None:
+        parts = self._split(total)
+        side_by_side(
+            lambda name: add_to_grid(parts[name], _values(sums[name]), mechanism.grid),
+            sorted(parts, key=lambda name: -parts[name].size),
+        )
 
     def _emptied(self, mechanism: GridGaussian) -> npt.NDArray[np.int64]:
         total, self._total = self.total(mechanism), None

@@ -8,6 +8,7 @@ Dropout is allowed: every run starts from the same state of torch's generator, s
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from torch.utils import _pytree as pytree
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import public_torch_generator
 from sfumato.training.capture import LayerCall, LossFunction, Pass, run
+from sfumato.training.rules.terms import Factors
 
 _ROWS = 3
 _TOLERANCE = 1e-6  # relative to the largest value: rounding, far below any real mixing
@@ -183,7 +185,7 @@ def _floats_per_row(base: Pass) -> int:
         total += sum(4 * gradient.numel() for gradient in gradients if gradient is not None)
         if isinstance(call, LayerCall) and gradients[0] is not None:
             found = call.contributions(gradients, _ROWS).values()
-            total += sum(c.inputs.numel() for c in found if hasattr(c, "inputs"))
+            total += sum(math.prod(c.inputs.shape) for c in found if isinstance(c, Factors))
     return max(1, total // _ROWS)
 
 

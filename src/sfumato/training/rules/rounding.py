@@ -20,6 +20,7 @@ from sfumato.training.rules.terms import (
     Factors,
     Lookups,
     prefers_gram,
+    products_per_block,
     slack_factor,
 )
 
@@ -94,6 +95,7 @@ def _formed_depth(units: int) -> int:
 
 
 def _product_depth(units: int, positions: int) -> int:
-    """Roundings behind an element of a Gram term's sum."""
+    """Roundings behind an element of a Gram term's sum: in its product, its block, and over the blocks."""
     products = math.ceil(units / max(1, PAIRS_PER_PRODUCT // positions))
-    return min(units * positions, max(PAIRS_PER_PRODUCT, positions)) + products + 2
+    block = products_per_block(products)
+    return min(units * positions, max(PAIRS_PER_PRODUCT, positions)) + block + math.ceil(products / block) + 2

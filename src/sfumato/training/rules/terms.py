@@ -14,6 +14,7 @@ coefficients, and bounds of what rounding does to both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -30,8 +31,10 @@ Shape: TypeAlias = tuple[int, ...]
 _ELEMENT_COST = 12
 # Where rounding may move a squared Gram norm by more than this share of it, the gradient itself decides.
 SLACK_SHARE = 2.0**-8
+_LEAST_SLACK = 2.0**-13
 # Squares below this are counted as this: float32 loses them to underflow.
 _TINY = 2.0**-100
+_WINDOW_BYTES = 1 << 21  # windows copied at a time: they should stay in the cores' own caches
 UNITS_PER_SUM = 32  # units summed in one go; sums of such sums keep rounding errors short
 PAIRS_PER_PRODUCT = 64  # (unit, position) pairs summed in one matrix product
 
@@ -66,10 +69,34 @@ class Fold:
 
 
 @dataclass(frozen=True)
+class Windows:
+    """What each output position of a convolution sees: overlapping windows of its input, not copied yet.
+
+    Written out, windows are many times larger than the input they come from; a product takes them a few rows
+    at a time, so that the copy is still in the cache when it is read.
+    """
+
+    view: Tensor  # (rows, groups, *outputs, *taps, channels)
+
+    @property
+    def shape(self) -> Shape:
+        """(rows, groups, positions, inputs), which `copied` has."""
+        rows, groups, *space = self.view.shape
+        half = len(space) // 2
+        return rows, groups, math.prod(space[:half]), math.prod(space[half:])
+
+    def copied(self, part: slice = slice(None)) -> Tensor:
+        view = self.view[part]
+        if view.is_contiguous():
+            return view.view(len(view), *self.shape[1:])
+        return workspace.empty(view.shape, view).copy_(view).view(len(view), *self.shape[1:])
+
+
+@dataclass(frozen=True)
 class Factors:
     """Gradient of row n: Σₚ gₚ aₚᵀ for each group."""
 
-    inputs: Tensor  # (rows, groups, positions, inputs)
+    inputs: Tensor | Windows  # (rows, groups, positions, inputs)
     gradients: Tensor  # (rows, groups, positions, outputs)
     fold: Fold
 
@@ -143,8 +170,10 @@ class Gram:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         per_product = max(1, PAIRS_PER_PRODUCT // self.inputs.shape[2])
         scaled = self.gradients * weights[:, None, None, None]
-        parts = zip(torch.split(scaled, per_product), torch.split(self.inputs, per_product), strict=True)
-        return self.fold(_total([_product(gradients, inputs) for gradients, inputs in parts]))
+        parts = list(zip(torch.split(scaled, per_product), torch.split(self.inputs, per_product), strict=True))
+        blocks = products_per_block(len(parts))
+        sums = [_products(parts[start : start + blocks]) for start in range(0, len(parts), blocks)]
+        return self.fold(_total(sums))
 
     def gradient(self, units: Tensor) -> Tensor:
         return self.fold(self.gradients[units].transpose(2, 3) @ self.inputs[units])
@@ -216,7 +245,7 @@ def _merge(contribution: Contribution, units: int) -> Contribution:
     if isinstance(contribution, Lookups):
         indices = contribution.indices.reshape(units, -1)
         return replace(contribution, indices=indices, gradients=gradients.reshape(units, indices.shape[1], -1))
-    inputs = _as_positions(contribution.inputs, units)
+    inputs = _as_positions(_written(contribution.inputs), units)
     return replace(contribution, inputs=inputs, gradients=_as_positions(gradients, units))
 
 
@@ -227,10 +256,10 @@ def _as_positions(factor: Tensor, units: int) -> Tensor:
 
 def _factored(uses: Sequence[Factors]) -> Materialised | Gram:
     fold = uses[0].fold
-    inputs = _joined([use.inputs for use in uses])
+    inputs = uses[0].inputs if len(uses) == 1 else _joined([_written(use.inputs) for use in uses])
     gradients = _joined([use.gradients for use in uses])
     if prefers_gram(inputs.shape[2], inputs.shape[3], gradients.shape[3]):
-        return Gram(inputs, gradients, fold)
+        return Gram(_written(inputs), gradients, fold)
     return Materialised(_formed(inputs, gradients), fold)
 
 
@@ -240,17 +269,33 @@ def prefers_gram(positions: int, width: int, height: int) -> bool:
 
 
 def slack_factor(groups: int, positions: int, width: int, height: int, unit: float) -> float:
-    """κu: the number of roundings behind a Gram norm, times the unit roundoff."""
-    return (width + height + 2 * positions + groups + 8) * unit
+    """κu: the number of roundings behind a Gram norm, times the unit roundoff.
+
+    Never less than `_LEAST_SLACK`: where S exceeds the norm by more than √(SLACK_SHARE / κu) the gradient is
+    formed, so that a large κu bounds what rounding can do to the sum.
+    """
+    return max(_LEAST_SLACK, (width + height + 2 * positions + groups + 8) * unit)
 
 
-def _formed(inputs: Tensor, gradients: Tensor) -> Tensor:
+def _formed(inputs: Tensor | Windows, gradients: Tensor) -> Tensor:
     """Σₚ gₚ aₚᵀ: (units, groups, outputs, inputs)."""
-    units, groups, _, width = inputs.shape
-    height = gradients.shape[3]
-    out = workspace.empty((units * groups, height, width), inputs)
-    torch.bmm(gradients.flatten(0, 1).transpose(1, 2), inputs.flatten(0, 1), out=out)
-    return out.view(units, groups, height, width)
+    units, groups, positions, width = inputs.shape
+    out = workspace.empty((units * groups, gradients.shape[3], width), gradients)
+    flat = gradients.flatten(0, 1).transpose(1, 2)
+    if isinstance(inputs, Tensor):
+        torch.bmm(flat, inputs.flatten(0, 1), out=out)
+        return out.view(units, groups, *out.shape[1:])
+    step = max(1, _WINDOW_BYTES // (4 * groups * positions * width))
+    for start in range(0, units, step):
+        with workspace.returned():
+            block = inputs.copied(slice(start, start + step)).flatten(0, 1)
+            some = slice(start * groups, start * groups + len(block))
+            torch.bmm(flat[some], block, out=out[some])
+    return out.view(units, groups, *out.shape[1:])
+
+
+def _written(inputs: Tensor | Windows) -> Tensor:
+    return inputs.copied() if isinstance(inputs, Windows) else inputs
 
 
 def _sparse(lookups: Lookups, units: int) -> Sparse:
@@ -304,8 +349,26 @@ def _total(parts: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _product(gradients: Tensor, inputs: Tensor) -> Tensor:
+def products_per_block(products: int) -> int:
+    """How many products are added one after the other, before the sums of such blocks are."""
+    return math.isqrt(max(0, products - 1)) + 1
+
+
+def _products(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     """Σ over units and positions of g aᵀ: (groups, outputs, inputs)."""
-    if inputs.shape[1] == 1:
-        return (gradients.flatten(0, 2).t() @ inputs.flatten(0, 2)).unsqueeze(0)
-    return gradients.transpose(0, 1).flatten(1, 2).transpose(1, 2) @ inputs.transpose(0, 1).flatten(1, 2)
+    if parts[0][0].shape[1] == 1:  # a batch of one product would stay on one thread
+        (gradients, inputs), *more = ((g.flatten(0, 2), a.flatten(0, 2)) for g, a in parts)
+        matrix = gradients.t() @ inputs
+        for gradients, inputs in more:
+            matrix.addmm_(gradients.t(), inputs)
+        return matrix.unsqueeze(0)
+    (gradients, inputs), *more = ((_by_group(g), _by_group(a)) for g, a in parts)
+    total = gradients.transpose(1, 2) @ inputs
+    for gradients, inputs in more:
+        total.baddbmm_(gradients.transpose(1, 2), inputs)
+    return total
+
+
+def _by_group(factor: Tensor) -> Tensor:
+    """(units, groups, positions, width) → (groups, units · positions, width)."""
+    return factor.transpose(0, 1).flatten(1, 2)

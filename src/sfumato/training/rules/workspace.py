@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 
 import torch
@@ -25,6 +25,7 @@ class Workspace:
         self._block = torch.empty(0, dtype=torch.uint8)
         self._used = 0
         self._wanted = 0
+        self._largest = 0  # what was wanted at one time, parts since returned included
 
     @contextmanager
     def lend(self) -> Iterator[None]:
@@ -34,7 +35,8 @@ class Workspace:
             yield
         finally:
             _current.reset(token)
-            self._used, wanted, self._wanted = 0, self._wanted, 0
+            wanted = max(self._wanted, self._largest)
+            self._used = self._wanted = self._largest = 0
             if wanted > len(self._block):
                 self._block = torch.empty(wanted, dtype=torch.uint8)
 
@@ -48,6 +50,16 @@ class Workspace:
         self._used += room
         return part.view(dtype).view(*shape)
 
+    @contextmanager
+    def returned(self) -> Iterator[None]:
+        """What is taken within is free again afterwards."""
+        used, wanted = self._used, self._wanted
+        try:
+            yield
+        finally:
+            self._largest = max(self._largest, self._wanted)
+            self._used, self._wanted = used, wanted
+
 
 _current: ContextVar[Workspace | None] = ContextVar("workspace", default=None)
 
@@ -58,3 +70,11 @@ def empty(shape: Sequence[int], like: Tensor) -> Tensor:
     if workspace is None or like.device.type != "cpu":
         return like.new_empty(*shape)
     return workspace.take(shape, like.dtype)
+
+
+@contextmanager
+def returned() -> Iterator[None]:
+    """Within, `empty` takes memory that is free again afterwards."""
+    workspace = _current.get()
+    with nullcontext() if workspace is None else workspace.returned():
+        yield
