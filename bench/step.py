@@ -3,8 +3,9 @@
     python bench/step.py                      everything (minutes)
     python bench/step.py --model cnn --batch 256 --repeats 20 --no-memory
 
-Times are the least and the median of interleaved repetitions on two threads, as ratios to the stock plain
-loop; `--clock cpu` counts processor time on one thread instead, for machines that do other work meanwhile.
+Every contender has a process of its own, and they take turns. Times are the least and the median of all
+steps, on two threads, as ratios to the stock plain loop; `--clock cpu` counts processor time on one thread
+instead, for machines that do other work meanwhile.
 Memory is the peak of a fresh process for each contender. The table goes to standard output, everything
 measured to bench/results/step.json.
 """
@@ -35,6 +36,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {"cnn": CNN, "resnet18": resnet18}
 BATCHES = {"cnn": (64, 256, 1024, 4096, 8192), "resnet18": (64, 256)}
 RESULTS = Path(__file__).parent / "results" / "step.json"
 per_row = partial(F.cross_entropy, reduction="none")
+
+STEPS_A_TURN = 3
 
 Step = Callable[[], None]
 
@@ -176,20 +179,57 @@ def ready(name: str, model: str, batch: int) -> Step | None:
     return step
 
 
+class Contender:
+    """One contender in a process of its own, so that nobody's memory habits slow down or help the others."""
+
+    def __init__(self, name: str, model: str, batch: int, clock: str) -> None:
+        command = [sys.executable, __file__, "--serve", name, "--model", model, "--batch", str(batch)]
+        self.name = name
+        self.process = subprocess.Popen(
+            [*command, "--clock", clock], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.runs = self.process.stdout.readline() == "ready\n"  # type: ignore[union-attr]
+
+    def turn(self) -> list[float]:
+        self.process.stdin.write("go\n")  # type: ignore[union-attr]
+        self.process.stdin.flush()  # type: ignore[union-attr]
+        return json.loads(self.process.stdout.readline())  # type: ignore[union-attr]
+
+    def stop(self) -> None:
+        self.process.stdin.close()  # type: ignore[union-attr]
+        self.process.wait()
+
+
+def serve(name: str, model: str, batch: int, clock: Callable[[], float]) -> None:
+    """Takes steps when told to, one turn for each line on standard input."""
+    step = ready(name, model, batch)
+    if step is None:
+        raise SystemExit(1)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        times = []
+        for _ in range(STEPS_A_TURN):
+            start = clock()
+            step()
+            times.append(clock() - start)
+        print(json.dumps(times), flush=True)
+
+
 def measure(
-    model: str, batch: int, names: list[str], *, repeats: int, seconds: float, clock: Callable[[], float]
+    model: str, batch: int, names: list[str], *, repeats: int, seconds: float, clock: str
 ) -> dict[str, Any]:
-    """Interleaved repetitions: whatever else the machine does hits all contenders alike."""
-    steps = {name: step for name in names if (step := ready(name, model, batch))}
-    times: dict[str, list[float]] = {name: [] for name in steps}
+    """Turns go round: whatever else the machine does hits all contenders alike."""
+    started = [Contender(name, model, batch, clock) for name in names]
+    contenders = [each for each in started if each.runs]
+    times: dict[str, list[float]] = {each.name: [] for each in contenders}
     begin = time.perf_counter()
     for repeat in range(repeats):
         if repeat >= 3 and time.perf_counter() - begin > seconds:
             break
-        for name, step in steps.items():
-            start = clock()
-            step()
-            times[name].append(clock() - start)
+        for each in contenders:
+            times[each.name] += each.turn()
+    for each in started:
+        each.stop()
     return {
         name: {"min": min(each), "median": statistics.median(each), "repeats": len(each)}
         for name, each in times.items()
@@ -259,11 +299,15 @@ def main() -> None:
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--peak", choices=CONTENDERS, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=CONTENDERS, help=argparse.SUPPRESS)
     choice = parser.parse_args()
     torch.set_num_threads(1 if choice.clock == "cpu" else 2)
     clock = time.process_time if choice.clock == "cpu" else time.perf_counter
     if choice.peak:
         report_peak(choice.peak, choice.model, choice.batch)
+        return
+    if choice.serve:
+        serve(choice.serve, choice.model, choice.batch, clock)
         return
     about = machine()
     print("  ".join(f"{key} {value}" for key, value in about.items()))
@@ -271,7 +315,7 @@ def main() -> None:
     for model in [choice.model] if choice.model else MODELS:
         for batch in [choice.batch] if choice.batch else BATCHES[model]:
             found = measure(
-                model, batch, choice.only, repeats=choice.repeats, seconds=choice.seconds, clock=clock
+                model, batch, choice.only, repeats=choice.repeats, seconds=choice.seconds, clock=choice.clock
             )
             if not choice.no_memory:
                 for name in found:

@@ -28,7 +28,6 @@ from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
     import torch
-    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -141,7 +140,7 @@ class SecretStream:
         if size < _LARGE:
             _threads().submit(_fill_rounded_normal, self._generator, scale, draws).result()
             return draws
-        # NumPy and torch let go of the interpreter while they work: the lanes fill their parts side by side.
+        # NumPy lets go of the interpreter while it works: the lanes fill their parts side by side.
         parts = np.array_split(draws, _LANES)
         side_by_side(_fill_rounded_normal, self._lanes, [scale] * _LANES, parts)
         return draws
@@ -196,52 +195,46 @@ def side_by_side(work: Callable[..., None], *arguments: Iterable[Any]) -> None:
 @lru_cache(maxsize=1)
 def _threads() -> ThreadPoolExecutor:
     """The threads that large draws are made on; a forked child makes its own."""
-    return ThreadPoolExecutor(min(_LANES, os.cpu_count() or 1), "noise", initializer=_keep_torch_on_thread)
-
-
-def _keep_torch_on_thread() -> None:
-    """Let torch use no more threads from this one: a lane has one, and OpenMP's do not survive a fork."""
-    import torch
-
-    torch.get_num_threads()  # torch sets the number for a new thread when first asked
-    _openmp().limit(limits=1)
-
-
-@lru_cache(maxsize=1)
-def _openmp() -> ThreadpoolController:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController().select(user_api="openmp")
+    return ThreadPoolExecutor(min(_LANES, os.cpu_count() or 1), "noise")
 
 
 def _fill_rounded_normal(generator: np.random.Generator, scale: float, part: Integers) -> None:
     """⌊scale·Z + ½⌋ into `part`, Z by pairs r·cos φ, r·sin φ of float64 (Box & Muller 1958).
 
     Half the time of NumPy's ziggurat, whose branches do not vectorise; |Z| ends at 8.57, beyond which an ideal
-    normal goes with a chance of 1e-17. Torch has vectorised sines for float64, which NumPy lacks; it is kept on
-    the calling thread (see `_threads`), where its own threads would wait for each other longer than they work.
+    normal goes with a chance of 1e-17. No torch here: once its OpenMP has been used from these threads, all its
+    work on the main thread takes up to twice as long, and it does not survive a fork.
     """
-    uniform, cosine = np.empty(_BLOCK), np.empty(_BLOCK // 2)
+    uniform, scratch = np.empty(_BLOCK), np.empty(_BLOCK // 2)
     for start in range(0, part.size, _BLOCK):
         block = part[start : start + _BLOCK]
         pairs = (block.size + 1) // 2
         noise = generator.random(out=uniform[: 2 * pairs])
-        _box_muller(noise[:pairs], noise[pairs:], cosine[:pairs], scale)
+        _box_muller(noise[:pairs], noise[pairs:], scratch[:pairs], scale)
         noise += 0.5
         block[:] = np.floor(noise, out=noise)[: block.size]
 
 
 def _box_muller(first: Floats, second: Floats, scratch: Floats, scale: float) -> None:
-    """Turn two arrays of uniforms in [0, 1) into independent normals of the given scale, in place."""
-    import torch
+    """Turn two arrays of uniforms in [0, 1) into independent normals of the given scale, in place.
 
-    radius, angle, cosine = map(torch.from_numpy, (first, second, scratch))
-    # 1 − u is exact and in (0, 1], so its logarithm is finite.
-    radius.neg_().add_(1.0).log_().mul_(-2.0).sqrt_().mul_(scale)
-    angle.mul_(2.0 * math.pi)
-    torch.cos(angle, out=cosine)
-    angle.sin_().mul_(radius)
-    radius.mul_(cosine)
+    With t = tan(φ/2): cos φ = 2/(1+t²) − 1 and sin φ = 2t/(1+t²), as NumPy has a vectorised tangent for float64
+    but neither sine nor cosine.
+    """
+    # r = √(−2 ln(1 − u)); 1 − u is exact and in (0, 1], so its logarithm is finite.
+    np.subtract(1.0, first, out=first)
+    np.log(first, out=first)
+    first *= -2.0 * scale**2
+    np.sqrt(first, out=first)
+    second *= math.pi
+    np.tan(second, out=second)
+    np.square(second, out=scratch)
+    scratch += 1.0
+    np.divide(2.0, scratch, out=scratch)
+    second *= scratch
+    second *= first
+    scratch -= 1.0
+    first *= scratch
 
 
 def _stream(test_seed: int | None) -> SecretStream:
