@@ -132,7 +132,7 @@ _workspaces: weakref.WeakKeyDictionary[nn.Module, Workspace] = weakref.WeakKeyDi
 
 def chunk_rows(known: Survey) -> int:
     """Rows of a chunk: what stays in the cache, but enough to pay for walking over all parameters."""
-    budget = max(_CHUNK_BYTES, 56 * known.parameters) // 4
+    budget = max(_CHUNK_BYTES, 28 * known.parameters) // 4
     return min(4096, max(32, budget // known.floats_per_row // 32 * 32))
 
 

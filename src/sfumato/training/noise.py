@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,10 +71,9 @@ class NoisySum:
 
     def _add(self, total: npt.NDArray[np.int64], sums: Mapping[str, Tensor], mechanism: GridGaussian) -> None:
         parts = self._split(total)
-        side_by_side(
-            lambda name: add_to_grid(parts[name], _values(sums[name]), mechanism.grid),
-            sorted(parts, key=lambda name: -parts[name].size),
-        )
+        largest_first = sorted(parts, key=lambda name: -parts[name].size)
+        values = [_values(sums[name]) for name in largest_first]  # not there: torch stays off those threads
+        side_by_side(partial(add_to_grid, grid=mechanism.grid), map(parts.get, largest_first), values)
 
     def _emptied(self, mechanism: GridGaussian) -> npt.NDArray[np.int64]:
         total, self._total = self.total(mechanism), None
