@@ -27,7 +27,7 @@ class _RunByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_RunByDefault,
-    help="Private labels from teachers' votes. `sfumato pate --data …` is short for `sfumato pate run --data …`.",
+    help="Private labels from votes. `sfumato pate --data …` is short for `sfumato pate run --data …`.",
     no_args_is_help=True,
 )
 
@@ -38,7 +38,9 @@ def register(parent: typer.Typer) -> None:
 
 @app.command()
 def run(
-    data: Annotated[str, typer.Option(help="mnist, fashion-mnist, digits or strokes; its test images are public.")],
+    data: Annotated[
+        str, typer.Option(help="mnist, fashion-mnist, digits or strokes; its test images are public.")
+    ],
     epsilon: Annotated[float, typer.Option(help="The ε that all answers together may cost.")],
     teachers: Annotated[int, typer.Option(help="Into how many shards the private rows are split.")] = 250,
     delta: Annotated[float, typer.Option(help="A small probability, well below 1 / number of people.")] = 1e-5,
@@ -56,7 +58,9 @@ def run(
     epochs: Annotated[int, typer.Option(help="Passes of each teacher over its shard.")] = 40,
     adapt_steps: Annotated[int, typer.Option(help="Steps of the prior's adaptation; 0 for none.")] = 320,
     folds: Annotated[int, typer.Option(help="In how many parts the public images are tested.")] = 10,
-    ledger: Annotated[str | None, typer.Option(help="The data set's ledger, charged before any answer.")] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="The data set's ledger, charged before any answer.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder.")] = None,
     json: show.Json = False,
 ) -> None:
@@ -72,7 +76,9 @@ def run(
     side = 28 if data == "digits" else None
     private = datasets.load(data, "train", side=side)
     public = replace(datasets.load(data, "test", side=side), visibility="public")
-    plan = _plan(mechanism, teachers, epsilon, delta, queries, answers, threshold, len(public), public.classes or 2)
+    plan = _plan(
+        mechanism, teachers, epsilon, delta, queries, answers, threshold, len(public), public.classes or 2
+    )
     settings = _settings(data, plan, teacher, epochs, adapt_steps, folds)
     book = None if ledger is None else Ledger.open(ledger)
     with show.progress() as bar:
@@ -107,7 +113,8 @@ def analyze(
     threshold: Annotated[float | None, typer.Option(help="confident: votes needed for an answer.")] = None,
     sigma_threshold: Annotated[float | None, typer.Option(help="confident: noise of that test.")] = None,
     answers: Annotated[
-        int | None, typer.Option(help="confident: answers at most, fixed beforehand; default: one for each query.")
+        int | None,
+        typer.Option(help="confident: answers at most, fixed beforehand; default: one for each query."),
     ] = None,
     classes: Annotated[int, typer.Option(help="How many classes there are; declared, not counted.")] = 10,
     json: show.Json = False,
@@ -166,7 +173,9 @@ def _plan(
     )
 
 
-def _settings(data: str, plan: VotePlan, teacher: str, epochs: int, adapt_steps: int, folds: int) -> PateSettings:
+def _settings(
+    data: str, plan: VotePlan, teacher: str, epochs: int, adapt_steps: int, folds: int
+) -> PateSettings:
     from dataclasses import replace
 
     from sfumato.pate import Adaptation, PateSettings, TeacherConfig

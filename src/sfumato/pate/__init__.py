@@ -1,7 +1,7 @@
 """Private labels from teachers who never share their data.
 
-Each record has one teacher; teachers vote on public images; a noisy count of the votes becomes a label. Votes may
-come from anywhere, and need no torch:
+Each record has one teacher; teachers vote on public images; a noisy count of the votes becomes a label. Votes
+may come from anywhere, and need no torch:
 
     plan = VotePlan(mechanism="gnmax", teachers=100, queries=500, sigma=40)
     answers = aggregate(read_votes("votes.npy"), plan, ledger=ledger)

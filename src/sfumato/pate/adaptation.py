@@ -1,9 +1,9 @@
 """A public prior made at home among public images: features for teachers and students, at no cost in privacy.
 
 A net that knows drawings of digits meets photographs of digits without labels. It is taught on drawings, whose
-labels are known, and on those photographs that its own running average is sure of, turned and stretched, with the
-label that average gives them (self-training with a strong augmentation: Sohn et al. 2020, "FixMatch", section 2).
-Drawings and public images are nobody's secret: nothing here is charged.
+labels are known, and on those photographs that its own running average is sure of, turned and stretched, with
+the label that average gives them (self-training with a strong augmentation: Sohn et al. 2020, "FixMatch",
+section 2). Drawings and public images are nobody's secret: nothing here is charged.
 """
 
 from __future__ import annotations

@@ -37,10 +37,10 @@ class Answers:
 class Voting:
     """Teachers answer in several rounds under one plan, which the ledger holds before the first answer.
 
-    *Guarantees*: the whole plan is reserved when the voting opens, and stays charged; rounds that would ask more
-    queries than planned are refused before anything is drawn, and once `answers` answers are given no further
-    query is asked. How much noise is drawn depends on the number of queries alone. Public: the plan, which
-    queries are asked, the answers. Secret: the counts, the noise.
+    *Guarantees*: the whole plan is reserved when the voting opens, and stays charged; rounds that would ask
+    more queries than planned are refused before anything is drawn, and once `answers` answers are given no
+    further query is asked. How much noise is drawn depends on the number of queries alone. Public: the plan,
+    which queries are asked, the answers. Secret: the counts, the noise.
     """
 
     def __init__(

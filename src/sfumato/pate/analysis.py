@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 ANALYZED = ("laplace", "gnmax", "confident")
 STATEMENT = (
     "data_dependent_epsilon is a statement about these votes, as private as they are, and no (ε, δ) guarantee; "
-    "the published one has noise of its smooth sensitivity and its own cost in it, and each showing costs again. "
+    "the published one has noise of its smooth sensitivity and its own cost in it; each showing costs again. "
     "Ledgers and certificates carry data_independent_epsilon"
 )
 

@@ -1,7 +1,7 @@
 """Rényi costs of one answer given these very votes: often far below the price that holds for all votes.
 
-Each is a bound on D_α(M(votes) ‖ M(votes′)) for every votes′ in which one teacher votes otherwise. It depends on
-the votes and is as private as they are.
+Each is a bound on D_α(M(votes) ‖ M(votes′)) for every votes′ in which one teacher votes otherwise. It depends
+on the votes and is as private as they are.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _TRIED_ORDERS = 24  # of the two orders that the bound may choose; all are valid
 def log_error_chance(gaps: Floats, plan: VotePlan) -> Floats:
     """ln of a bound on the chance that another class than the leading one wins.
 
-    `gaps` (…, others) are the leading count less each other count. Laplace: Σⱼ (2 + γΔⱼ) / (4·e^{γΔⱼ}) (Papernot
-    et al. 2017, lemma 4). Gaussian: Σⱼ ½·erfc(Δⱼ / 2σ) (2018, proposition 7). Never above 1 − 1/classes: the
-    leading class is the likeliest.
+    `gaps` (…, others) are the leading count less each other count. Laplace: Σⱼ (2 + γΔⱼ) / (4·e^{γΔⱼ})
+    (Papernot et al. 2017, lemma 4). Gaussian: Σⱼ ½·erfc(Δⱼ / 2σ) (2018, proposition 7). Never above 1 −
+    1/classes: the leading class is the likeliest.
     """
     if gaps.shape[-1] == 0:
         return np.full(gaps.shape[:-1], -np.inf)
@@ -58,9 +58,10 @@ def _laplace(log_q: Floats, plan: VotePlan, orders: Floats) -> Floats:
 def _gaussian(log_q: Floats, plan: VotePlan, orders: Floats) -> Floats:
     """The least of theorem 6 of Papernot et al. 2018 over a grid of its two orders.
 
-    D_α ≤ ln((1−q)·A^{α−1} + q·B^{α−1}) / (α−1), A = (1−q) / (1 − (q·e^{ε₂})^{(μ₂−1)/μ₂}), B = e^{ε₁} / q^{1/(μ₁−1)},
-    where the mechanism costs ε₁ and ε₂ at orders μ₁ ≥ α and μ₂ > 1, and q ≤ e^{(μ₂−1)ε₂} / (μ₁/(μ₁−1) ·
-    μ₂/(μ₂−1))^{μ₂}. Proposition 10 takes μ₂ = σ√(ln 1/q) and μ₁ = μ₂ + 1; multiples of these are tried.
+    D_α ≤ ln((1−q)·A^{α−1} + q·B^{α−1}) / (α−1), A = (1−q) / (1 − (q·e^{ε₂})^{(μ₂−1)/μ₂}), B = e^{ε₁} /
+    q^{1/(μ₁−1)}, where the mechanism costs ε₁ and ε₂ at orders μ₁ ≥ α and μ₂ > 1, and q ≤ e^{(μ₂−1)ε₂} /
+    (μ₁/(μ₁−1) · μ₂/(μ₂−1))^{μ₂}. Proposition 10 takes μ₂ = σ√(ln 1/q) and μ₁ = μ₂ + 1; multiples of these are
+    tried.
     """
     assert plan.sigma is not None
     log_q = np.maximum(log_q, _LEAST_LOG)  # a larger chance of error is a weaker bound, and still one

@@ -1,8 +1,8 @@
 """Many models of one kind trained at once: their parameters are stacked, and one batched pass serves them all.
 
-Model k learns from the rows of shard k and from nothing else: batches are cut by public positions in the shards,
-shapes are public, and no sum runs over models. The outcome for one model is the same, bit for bit, whatever the
-other shards hold.
+Model k learns from the rows of shard k and from nothing else: batches are cut by public positions in the
+shards, shapes are public, and no sum runs over models. The outcome for one model is the same, bit for bit,
+whatever the other shards hold.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The moments bounds that early PATE analyses print, kept for comparison: not the price that is charged.
 
-As in the analysis of Papernot et al. 2017 and in libraries after it: moments l = 1…8, for each query the least of
-½(2γ)²l(l+1), 2γl and, given the votes, the data-dependent moment; ε = min_l (Σ − ln δ) / l.
+As in the analysis of Papernot et al. 2017 and in libraries after it: moments l = 1…8, for each query the least
+of ½(2γ)²l(l+1), 2γl and, given the votes, the data-dependent moment; ε = min_l (Σ − ln δ) / l.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class PateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PateResult:
-    """The labels, the student, and how good it is on public images that neither it nor its features ever saw."""
+    """The labels, the student, and how good it is on public images it and its features never saw."""
 
     answers: Answers
     epsilon: float
@@ -139,8 +139,8 @@ def run(
     """Label public images by private teachers and train a student; the plan is charged before the first answer.
 
     `unit_ids` say whose each private row is; without them every row is a unit of its own, known by its position
-    in the file. Labels of `public` are used to measure, never to choose or to learn. `side` is what was prepared
-    from the public images before, if it was.
+    in the file. Labels of `public` are used to measure, never to choose or to learn. `side` is what was
+    prepared from the public images before, if it was.
     """
     started = time.perf_counter()
     classes = _check(private, public, settings.plan)

@@ -80,7 +80,8 @@ class VotePlan:
             if given != (name in needed):
                 wanted = "to be given" if name in needed else "to be left out"
                 raise InvalidInput(
-                    f"expected {name} {wanted} for mechanism={self.mechanism!r}, got {name}={getattr(self, name)!r}; "
+                    f"expected {name} {wanted} for mechanism={self.mechanism!r}, got "
+                    f"{name}={getattr(self, name)!r}; "
                     f"it takes {', '.join(needed)}"
                 )
 
@@ -165,8 +166,8 @@ def queries_for(
 ) -> int:
     """How many answers leave Gaussian noise at `noise_share` of the teachers: enough to hear a clear majority.
 
-    >>> queries_for(250, epsilon=1, delta=1e-5, most=10_000) < queries_for(500, epsilon=1, delta=1e-5, most=10_000)
-    True
+    >>> queries_for(250, epsilon=1, delta=1e-5, most=10_000) < queries_for(500, epsilon=1, delta=1e-5,
+    most=10_000) True
     """
     one = VotePlan.calibrated(epsilon=epsilon, delta=delta, mechanism="gnmax", teachers=teachers, queries=1)
     assert one.sigma is not None

@@ -26,10 +26,10 @@ def draw_key(sampler: Sampler) -> bytes:
 def assign(unit_ids: npt.ArrayLike, *, teachers: int, key: bytes) -> Integers:
     """The teacher of each record: BLAKE2b(key, id) modulo `teachers`.
 
-    *Guarantees*: a record's teacher depends on its own id and the key alone. No other record that comes, goes or
-    changes places moves it; records of one unit have one teacher. So shards are disjoint, and one unit's records
-    reach one teacher only. Public: the number of teachers. Secret: the key (who knows it knows which teacher saw
-    whom, which breaks no guarantee).
+    *Guarantees*: a record's teacher depends on its own id and the key alone. No other record that comes, goes
+    or changes places moves it; records of one unit have one teacher. So shards are disjoint, and one unit's
+    records reach one teacher only. Public: the number of teachers. Secret: the key (who knows it knows which
+    teacher saw whom, which breaks no guarantee).
 
     >>> key = bytes(32)
     >>> assign(["ann", "bob", "cyd"], teachers=5, key=key)[1] == assign(["bob"], teachers=5, key=key)[0]

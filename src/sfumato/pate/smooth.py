@@ -2,8 +2,8 @@
 
 The cost of a query, as bounded here, depends on its histogram through the largest count m and the gap g to the
 next one only. One vote moves m by at most 1 and g by at most 2, so a table over (m, g) gives the exact local
-sensitivity at every distance, with no case left to argue (Nissim, Raskhodnikova & Smith 2007; Papernot et al. 2018
-bound it by a function of the chance of error instead).
+sensitivity at every distance, with no case left to argue (Nissim, Raskhodnikova & Smith 2007; Papernot et al.
+2018 bound it by a function of the chance of error instead).
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ KINDS = tuple(FITS)
 class TeacherConfig:
     """What every teacher is and how it learns; all of it public.
 
-    "head": a linear layer that starts from a public one, for features of a public prior. "mlp": one hidden layer
-    of 128, for square images. "cnn": the small convolutional net of `models`.
+    "head": a linear layer that starts from a public one, for features of a public prior. "mlp": one hidden
+    layer of 128, for square images. "cnn": the small convolutional net of `models`.
     """
 
     kind: str = "head"

@@ -31,7 +31,7 @@ def read_votes(path: str | os.PathLike[str]) -> Integers:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput(
-            f"expected {place} to hold teachers × queries class ids, as numpy.save or lines of commas write them"
+            f"expected {place} to hold teachers × queries class ids, as numpy.save or a CSV writes them"
         ) from error
 
 

@@ -90,7 +90,9 @@ def test_data_dependent_costs_of_uncertain_votes_fall_with_noise(sigma):
 
 def histograms(teachers, classes):
     return [
-        counts for counts in product(range(teachers + 1), repeat=classes) if sum(counts) in (teachers - 1, teachers)
+        counts
+        for counts in product(range(teachers + 1), repeat=classes)
+        if sum(counts) in (teachers - 1, teachers)
     ]
 
 
@@ -139,7 +141,14 @@ SMALL = [
     VotePlan(mechanism="gnmax", teachers=7, queries=1, classes=3, sigma=0.8),
     VotePlan(mechanism="gnmax", teachers=7, queries=1, classes=3, sigma=2.0),
     VotePlan(
-        mechanism="confident", teachers=7, queries=1, classes=3, sigma=1.0, sigma_threshold=1.5, threshold=5.0, answers=1
+        mechanism="confident",
+        teachers=7,
+        queries=1,
+        classes=3,
+        sigma=1.0,
+        sigma_threshold=1.5,
+        threshold=5.0,
+        answers=1,
     ),
 ]
 

@@ -52,8 +52,8 @@ def test_one_teacher_is_hidden_by_noise():
 
 
 def test_ties_are_broken_by_noise_and_not_by_class_id():
-    # Two classes with 50 votes each: a fair coin 2000 times. |wins − 1000| ≤ 117 except with chance 2·e^(−2·117²/2000)
-    # < 2.5e-6/2; a tie-break by id would give 2000.
+    # Two classes with 50 votes each: a fair coin 2000 times. |wins − 1000| ≤ 117 except with chance
+    # 2·e^(−2·117²/2000) < 2.5e-6/2; a tie-break by id would give 2000.
     votes = np.concatenate([np.full((50, 2000), 3), np.full((50, 2000), 8)])
     labels = aggregate(votes, gnmax(100, 2000, sigma=2.0)).labels
     assert set(labels) == {3, 8}
@@ -123,7 +123,8 @@ def test_more_queries_than_planned_are_refused():
 
 
 def confident(**changes):
-    base = dict(mechanism="confident", teachers=100, queries=6, sigma=1.0, sigma_threshold=1.0, threshold=60)
+    base = {"mechanism": "confident", "teachers": 100, "queries": 6, "sigma": 1.0, "threshold": 60}
+    base |= {"sigma_threshold": 1.0}
     return VotePlan(**{**base, "answers": 6, **changes})
 
 
@@ -151,15 +152,17 @@ def test_interactive_skips_what_the_student_knows():
     assert answers.labels.tolist() == [-1, -1, -1, 2, 2, 2]
 
 
-@pytest.mark.parametrize("predictions", [None, np.full((6, 10), 2.0), np.zeros((5, 10)), np.full((6, 10), np.nan)])
+@pytest.mark.parametrize(
+    "predictions", [None, np.full((6, 10), 2.0), np.zeros((5, 10)), np.full((6, 10), np.nan)]
+)
 def test_interactive_needs_probabilities(predictions):
     with pytest.raises(InvalidInput, match="predictions"):
         aggregate(np.full((100, 6), 2), confident(mechanism="interactive"), predictions=predictions)
 
 
 def test_noise_is_not_cut_to_whole_votes():
-    # Laplace noise of scale 1/4 on equal counts: were it truncated to whole numbers, most draws would be 0 and the
-    # first class would win nearly always. A fair coin: |wins − 1000| ≤ 120 except with chance < 2e-6.
+    # Laplace noise of scale 1/4 on equal counts: were it truncated to whole numbers, most draws would be 0 and
+    # the first class would win nearly always. A fair coin: |wins − 1000| ≤ 120 except with chance < 2e-6.
     plan = VotePlan(mechanism="laplace", teachers=2, queries=2000, classes=2, gamma=4.0)
     votes = np.array([[0], [1]]).repeat(2000, axis=1)
     assert abs((aggregate(votes, plan).labels == 0).sum() - 1000) <= 120
