@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from sfumato.cli import show
 
 if TYPE_CHECKING:
+    from sfumato.datasets import Dataset
     from sfumato.pate import PateSettings, VotePlan
 
 _HELP_WORDS = ("--help", "-h")
@@ -68,35 +69,15 @@ def run(
 
     Example: sfumato pate --data mnist --teachers 250 --epsilon 1
     """
-    from dataclasses import replace
-
-    from sfumato import datasets, pate
-    from sfumato.ledger import Ledger
+    from sfumato import datasets
 
     side = 28 if data == "digits" else None
-    private = datasets.load(data, "train", side=side)
-    public = replace(datasets.load(data, "test", side=side), visibility="public")
+    public = datasets.load(data, "test", side=side)
     plan = _plan(
         mechanism, teachers, epsilon, delta, queries, answers, threshold, len(public), public.classes or 2
     )
     settings = _settings(data, plan, teacher, epochs, adapt_steps, folds)
-    book = None if ledger is None else Ledger.open(ledger)
-    with show.progress() as bar:
-        task = bar.add_task("starting", total=100, note="")
-        result = pate.run(
-            private,
-            public,
-            settings,
-            delta=delta,
-            ledger=book,
-            out=out,
-            progress=lambda what, share: bar.update(task, description=what, completed=100 * share),
-        )
-    answer = {**result.to_json(), "seconds": result.seconds}
-    if out is not None:
-        answer["out"] = str(out)
-    if book is not None:
-        answer |= {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}
+    answer = _released(datasets.load(data, "train", side=side), public, settings, delta, ledger, out)
     if json:
         show.emit_json(answer)
     else:
@@ -144,6 +125,34 @@ def analyze(
         show.emit_json(found)
     else:
         show.facts(_analysis_rows(found))
+
+
+def _released(
+    private: Dataset, test: Dataset, settings: PateSettings, delta: float, place: str | None, out: Path | None
+) -> dict[str, Any]:
+    from dataclasses import replace
+
+    from sfumato import pate
+    from sfumato.ledger import Ledger
+
+    book = None if place is None else Ledger.open(place)
+    with show.progress() as bar:
+        task = bar.add_task("starting", total=100, note="")
+        result = pate.run(
+            private,
+            replace(test, visibility="public"),
+            settings,
+            delta=delta,
+            ledger=book,
+            out=out,
+            progress=lambda what, share: bar.update(task, description=what, completed=100 * share),
+        )
+    answer = {**result.to_json(), "seconds": result.seconds}
+    if out is not None:
+        answer["out"] = str(out)
+    if book is not None:
+        answer |= {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}
+    return answer
 
 
 def _plan(

@@ -35,6 +35,7 @@ CAVEATS = (
     "settings were chosen on the last 10,000 rows of MNIST's training set; that choice is not charged",
     "the guarantee is for one unit id, which decides the teacher by a keyed hash",
 )
+_SHAPE = (1, 28, 28)
 Progress = Callable[[str, float], None]  # what is being done, share of it
 
 
@@ -176,6 +177,11 @@ def run(
 def _check(private: Dataset, public: Dataset, plan: VotePlan) -> int:
     if public.visibility != "public":
         raise InvalidInput("expected public to be public data; students may not learn from private images")
+    if public.shape != _SHAPE or private.shape != _SHAPE:
+        raise InvalidInput(
+            f"expected images of shape {_SHAPE}, as the prior takes them, got {private.shape} and "
+            f"{public.shape}; load them with side=28"
+        )
     if private.public_size is None or private.classes is None:
         raise InvalidInput(f"expected {private.name} to declare its size and classes; its rows are not counted")
     if plan.classes != private.classes or plan.queries > len(public):
