@@ -85,6 +85,9 @@ def run(
         classes=public.classes or 10,
         progress=lambda what, share: progress(f"{what}: {share:.0%}"),
     )
+    progress("features of the private rows")
+    images = private.tensors()[0]
+    features = side.views[0].features(images), side.views[1].features(images)
     rows, kept = [], {}
     for epsilon in epsilons:
         teachers = TEACHERS.get(epsilon, 250)
@@ -92,7 +95,7 @@ def run(
         results = []
         for seed in range(seeds):
             progress(f"ε = {epsilon:g}, run {seed + 1} of {seeds}")
-            results.append(pate.run(private, public, settings, delta=DELTA, side=side))
+            results.append(pate.run(private, public, settings, delta=DELTA, side=side, features=features))
         rows.append(_row(settings.plan, results))
         kept[teachers] = (results[0].votes, settings.plan)
     cells = pate_source.run(private, public, progress=progress) if source else []

@@ -79,8 +79,10 @@ def fit(ensemble: Ensemble, inputs: Tensor, targets: Tensor, table: Integers, ho
     for _ in range(how.epochs):
         for places in torch.randperm(rows.shape[1], generator=source).split(how.batch):
             batch = rows[:, places]
-            present, at = (batch != NO_ROW).float(), batch.clamp(min=0)
-            slopes = slopes_of(parameters, inputs[at], targets[at], present)
+            present, at = batch != NO_ROW, batch.clamp(min=0)
+            own = inputs[at]
+            own[~present] = 0.0  # another shard's row stands there: times 0 it would still hand on a NaN
+            slopes = slopes_of(parameters, own, targets[at], present.float())
             for name, value in parameters.items():
                 slope = slopes[name]
                 if how.weight_decay:

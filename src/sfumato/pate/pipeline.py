@@ -135,13 +135,14 @@ def run(
     out: str | os.PathLike[str] | None = None,
     sampler: Sampler | None = None,
     side: PublicSide | None = None,
+    features: tuple[Tensor, Tensor] | None = None,
     progress: Progress = lambda what, share: None,
 ) -> PateResult:
     """Label public images by private teachers and train a student; the plan is charged before the first answer.
 
     `unit_ids` say whose each private row is; without them every row is a unit of its own, known by its position
-    in the file. Labels of `public` are used to measure, never to choose or to learn. `side` is what was
-    prepared from the public images before, if it was.
+    in the file. Labels of `public` are used to measure, never to choose or to learn. `side`, and
+    `features` of the private rows by its views, are what was prepared before, if it was: runs can share them.
     """
     started = time.perf_counter()
     classes = _check(private, public, settings.plan)
@@ -150,7 +151,7 @@ def run(
     side = side or PublicSide.of(public.inputs, settings.adaptation, classes=classes, progress=progress)
     queries = side.queries(settings.plan.queries)
     voting = Voting(settings.plan, ledger=ledger, sampler=sampler, purpose=PURPOSE)
-    votes = _votes(private, unit_ids, side, queries, settings, sampler, progress)
+    votes = _votes(private, unit_ids, side, features, queries, settings, sampler, progress)
     labels = voting.ask(
         count_votes(votes, classes=classes), predictions=_predictions(side, queries, settings.plan)
     )
@@ -196,6 +197,7 @@ def _votes(
     private: Dataset,
     unit_ids: npt.ArrayLike | None,
     side: PublicSide,
+    prepared: tuple[Tensor, Tensor] | None,
     queries: Integers,
     settings: PateSettings,
     sampler: Sampler,
@@ -219,7 +221,7 @@ def _votes(
         progress("training the teachers", own / 2)
         mine, view = side.half[queries] == own, side.views[own]
         asked = side.features[own][queries[mine]]
-        features = view.features(images)
+        features = view.features(images) if prepared is None else prepared[own]
         votes[:, mine] = vote(features, targets, table, asked, config, classes=classes, start=view.head)
     return votes
 

@@ -73,6 +73,17 @@ def test_a_record_changes_one_teacher_and_not_a_bit_of_the_others(kind):
         assert same == [True, True, False], name
 
 
+def test_a_record_that_is_no_number_spoils_its_own_teacher_only():
+    inputs, targets = images()
+    inputs[0] = float("nan")  # of teacher 0, and what an empty place in any shard would read
+    table = shard_table(np.arange(60) % 3, teachers=4, capacity=24)
+    config = TeacherConfig(kind="mlp", fit=EnsembleFit(epochs=1, batch=8))
+    trained = train_teachers(inputs, targets, table, config, classes=3)
+    for value in trained.parameters.values():
+        assert value[0].isnan().any()
+        assert value[1:].isfinite().all()
+
+
 def test_teachers_learn_and_vote():
     inputs, targets = images(rows=120)
     table = shard_table(np.arange(120) % 4, teachers=4, capacity=40)
