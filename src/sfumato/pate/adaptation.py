@@ -95,8 +95,8 @@ class Representation:
 
 def net_features(net: PriorNet, images: Tensor) -> Tensor:
     with torch.no_grad():
-        parts = [net.features(part.to(memory_format=torch.channels_last)) for part in images.split(_CHUNK)]
-    return torch.cat(parts)
+        parts = torch.split(images, _CHUNK)
+        return torch.cat([net.features(part.to(memory_format=torch.channels_last)) for part in parts])
 
 
 def adapt(
@@ -134,7 +134,7 @@ def _self_train(
         targets = torch.cat([labels[rows], guesses])
         loss = _loss(net, batch, targets) @ torch.cat([weights, believed / how.public_batch])
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         with torch.no_grad():
             for slow, quick in zip(average.parameters(), net.parameters(), strict=True):

@@ -96,9 +96,10 @@ def tested_divergences(
     assert plan.threshold is not None
     assert plan.sigma_threshold is not None
     worst = np.zeros_like(answers)
-    here = (largest - plan.threshold) / plan.sigma_threshold
+    maxima = largest.astype(np.float64)
+    here = (maxima - plan.threshold) / plan.sigma_threshold
     for change in (-1, 0, 1):
-        there = (largest + change - plan.threshold) / plan.sigma_threshold
+        there = (maxima + change - plan.threshold) / plan.sigma_threshold
         passed = _log_term(here, there, orders) + (orders - 1) * answers
         total = np.logaddexp(passed, _log_term(-here, -there, orders)) / (orders - 1)
         worst = np.maximum(worst, total)

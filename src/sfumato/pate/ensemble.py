@@ -59,12 +59,12 @@ class Ensemble:
         models = len(next(iter(self.parameters.values())))
         rows = max(1, _CHUNK // (models * max(1, inputs[0].numel())))
         with torch.no_grad():
-            return torch.cat([self.logits(part).argmax(2) for part in inputs.split(rows)], dim=1)
+            return torch.cat([self.logits(part).argmax(2) for part in torch.split(inputs, rows)], dim=1)
 
 
 def stack(models: Sequence[nn.Module]) -> Ensemble:
     """Models of one kind, without buffers, as one."""
-    parameters, _ = stack_module_state(list(models))  # type: ignore[arg-type]
+    parameters, _ = stack_module_state(list(models))
     return Ensemble(template=models[0], parameters={name: value.detach() for name, value in parameters.items()})
 
 
@@ -77,7 +77,7 @@ def fit(ensemble: Ensemble, inputs: Tensor, targets: Tensor, table: Integers, ho
     slopes_of = vmap(grad(_loss(ensemble.template)))
     source = randomness.public_torch_generator(how.seed)
     for _ in range(how.epochs):
-        for places in torch.randperm(rows.shape[1], generator=source).split(how.batch):
+        for places in torch.split(torch.randperm(rows.shape[1], generator=source), how.batch):
             batch = rows[:, places]
             present, at = batch != NO_ROW, batch.clamp(min=0)
             own = inputs[at]

@@ -18,7 +18,7 @@ _NEEDED = {
     "confident": ("sigma", "sigma_threshold", "threshold", "answers"),
     "interactive": ("sigma", "sigma_threshold", "threshold", "answers"),
 }
-NOISE_SHARE = 0.2
+NOISE_SHARE = 0.3
 ROUNDING = 1 + 2.0**-17  # of the sensitivity of a threshold test: its grid, and noise in whole grid steps
 
 

@@ -23,7 +23,7 @@ class StudentConfig:
 
     trust: float = 0.9  # chance that a released label is right
     softness: float = 2.0  # temperature of the head that it starts from, which is too sure of itself
-    label_weight: float = 4.0  # of an answered image against one with a guess
+    label_weight: float = 16.0  # of an answered image against one with a guess
     steps: int = 100
     learning_rate: float = 8.0
     momentum: float = 0.9
@@ -79,6 +79,6 @@ def learn(
         for parameter, anchor in zip(head.parameters(), first, strict=True):
             loss = loss + 0.5 * config.pull * (parameter - anchor).square().sum()
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return head.requires_grad_(False)

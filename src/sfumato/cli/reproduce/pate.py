@@ -51,8 +51,8 @@ def _ours(report: Report) -> Table:
     table.add_row("ours, no private labels", "0", "data-independent", f"{report.rows[0].start_accuracy:.2%}")
     for row in report.rows:
         name = f"ours, {row.teachers} teachers, {row.queries} answers"
-        accuracy = f"{row.student_accuracy:.2%} ± {row.deviation:.2%}"
-        table.add_row(name, f"{row.epsilon:.3f}", "data-independent", accuracy)
+        shown = f"{row.student_accuracy:.2%} ± {row.deviation:.2%}"
+        table.add_row(name, f"{row.epsilon:.3f}", "data-independent", shown)
     return table
 
 
