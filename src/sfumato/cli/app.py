@@ -12,6 +12,7 @@ from sfumato.cli import (
     data,
     demo,
     ledger,
+    pate,
     prior,
     query,
     reproduce,
@@ -32,6 +33,7 @@ app = typer.Typer(
 COMMANDS = (
     demo,
     train,
+    pate,
     query,
     trace,
     audit,

@@ -6,11 +6,13 @@ import typer
 
 from sfumato.cli.reproduce.differencing import differencing
 from sfumato.cli.reproduce.membership import membership
+from sfumato.cli.reproduce.pate import pate
 from sfumato.cli.reproduce.tracing import tracing
 
 RECIPES = (
     differencing,
     membership,
+    pate,
     tracing,
 )
 

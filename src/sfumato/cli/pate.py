@@ -1,0 +1,228 @@
+"""`sfumato pate`: private labels from teachers who never share their data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from sfumato.cli import show
+
+if TYPE_CHECKING:
+    from sfumato.datasets import Dataset
+    from sfumato.pate import PateSettings, VotePlan
+
+_HELP_WORDS = ("--help", "-h")
+
+
+class _RunByDefault(TyperGroup):
+    """`sfumato pate --data …` is short for `sfumato pate run --data …`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in _HELP_WORDS:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_RunByDefault,
+    help="Private labels from votes. `sfumato pate --data …` is short for `sfumato pate run --data …`.",
+    no_args_is_help=True,
+)
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="pate")
+
+
+@app.command()
+def run(
+    data: Annotated[
+        str, typer.Option(help="mnist, fashion-mnist, digits or strokes; its test images are public.")
+    ],
+    epsilon: Annotated[float, typer.Option(help="The ε that all answers together may cost.")],
+    teachers: Annotated[int, typer.Option(help="Into how many shards the private rows are split.")] = 250,
+    delta: Annotated[float, typer.Option(help="A small probability, well below 1 / number of people.")] = 1e-5,
+    mechanism: Annotated[str, typer.Option(help="gnmax, laplace, confident or interactive.")] = "gnmax",
+    queries: Annotated[
+        int | None, typer.Option(help="Images asked about; default: what keeps the noise small.")
+    ] = None,
+    answers: Annotated[
+        int | None, typer.Option(help="Answers at most (confident, interactive); default: half of the queries.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Votes needed (confident, interactive); default: 0.6 of the teachers.")
+    ] = None,
+    teacher: Annotated[str, typer.Option(help="head (on a public prior's features), mlp or cnn.")] = "head",
+    epochs: Annotated[int, typer.Option(help="Passes of each teacher over its shard.")] = 40,
+    adapt_steps: Annotated[int, typer.Option(help="Steps of the prior's adaptation; 0 for none.")] = 320,
+    folds: Annotated[int, typer.Option(help="In how many parts the public images are tested.")] = 10,
+    ledger: Annotated[
+        str | None, typer.Option(help="The data set's ledger, charged before any answer.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder.")] = None,
+    json: show.Json = False,
+) -> None:
+    """Let teachers label public images privately, and train a student on the labels.
+
+    Example: sfumato pate --data mnist --teachers 250 --epsilon 1
+    """
+    from sfumato import datasets
+
+    side = 28 if data == "digits" else None
+    public = datasets.load(data, "test", side=side)
+    plan = _plan(
+        mechanism, teachers, epsilon, delta, queries, answers, threshold, len(public), public.classes or 2
+    )
+    settings = _settings(data, plan, teacher, epochs, adapt_steps, folds)
+    answer = _released(datasets.load(data, "train", side=side), public, settings, delta, ledger, out)
+    if json:
+        show.emit_json(answer)
+    else:
+        show.facts(_run_rows(answer))
+
+
+@app.command()
+def analyze(
+    votes: Annotated[Path, typer.Argument(help="teachers × queries class ids, .npy or .csv; -1 for none.")],
+    mechanism: Annotated[str, typer.Option(help="laplace, gnmax or confident.")],
+    delta: Annotated[float, typer.Option(help="The δ at which ε is stated.")] = 1e-5,
+    gamma: Annotated[float | None, typer.Option(help="laplace: noise of scale 1/γ.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="gnmax, confident: noise of the answers.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="confident: votes needed for an answer.")] = None,
+    sigma_threshold: Annotated[float | None, typer.Option(help="confident: noise of that test.")] = None,
+    answers: Annotated[
+        int | None,
+        typer.Option(help="confident: answers at most, fixed beforehand; default: one for each query."),
+    ] = None,
+    classes: Annotated[int, typer.Option(help="How many classes there are; declared, not counted.")] = 10,
+    json: show.Json = False,
+) -> None:
+    """What a set of votes costs, for all votes and for these; spends nothing, for the holder's eyes only.
+
+    Example: sfumato pate analyze votes.npy --mechanism laplace --gamma 0.1 --delta 1e-5
+    """
+    from sfumato.pate import VotePlan, count_votes, read_votes
+    from sfumato.pate import analyze as analyze_counts
+
+    given = read_votes(votes)
+    counts = count_votes(given, classes=classes)
+    plan = VotePlan(
+        mechanism=mechanism,
+        teachers=len(given),
+        queries=len(counts),
+        classes=classes,
+        gamma=gamma,
+        sigma=sigma,
+        threshold=threshold,
+        sigma_threshold=sigma_threshold,
+        answers=len(counts) if mechanism == "confident" and answers is None else answers,
+    )
+    found = analyze_counts(counts, plan, delta=delta).to_json()
+    if json:
+        show.emit_json(found)
+    else:
+        show.facts(_analysis_rows(found))
+
+
+def _released(
+    private: Dataset, test: Dataset, settings: PateSettings, delta: float, place: str | None, out: Path | None
+) -> dict[str, Any]:
+    from dataclasses import replace
+
+    from sfumato import pate
+    from sfumato.ledger import Ledger
+
+    book = None if place is None else Ledger.open(place)
+    with show.progress() as bar:
+        task = bar.add_task("starting", total=100, note="")
+        result = pate.run(
+            private,
+            replace(test, visibility="public"),
+            settings,
+            delta=delta,
+            ledger=book,
+            out=out,
+            progress=lambda what, share: bar.update(task, description=what, completed=100 * share),
+        )
+    answer = {**result.to_json(), "seconds": result.seconds}
+    if out is not None:
+        answer["out"] = str(out)
+    if book is not None:
+        answer |= {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}
+    return answer
+
+
+def _plan(
+    mechanism: str,
+    teachers: int,
+    epsilon: float,
+    delta: float,
+    queries: int | None,
+    answers: int | None,
+    threshold: float | None,
+    images: int,
+    classes: int,
+) -> VotePlan:
+    from sfumato.pate import VotePlan, queries_for
+
+    silent = mechanism in ("confident", "interactive")
+    asked = queries or queries_for(teachers, epsilon=epsilon, delta=delta, most=images)
+    return VotePlan.calibrated(
+        epsilon=epsilon,
+        delta=delta,
+        mechanism=mechanism,
+        teachers=teachers,
+        queries=asked,
+        classes=classes,
+        answers=(answers or max(1, asked // 2)) if silent else answers,
+        threshold=(0.6 * teachers if threshold is None else threshold) if silent else threshold,
+    )
+
+
+def _settings(
+    data: str, plan: VotePlan, teacher: str, epochs: int, adapt_steps: int, folds: int
+) -> PateSettings:
+    from dataclasses import replace
+
+    from sfumato.pate import Adaptation, PateSettings, TeacherConfig
+
+    config = TeacherConfig.of(teacher)
+    prior = "shapes" if data == "fashion-mnist" else "strokes"
+    return PateSettings(
+        plan=plan,
+        teacher=replace(config, fit=replace(config.fit, epochs=epochs)),
+        adaptation=Adaptation(prior=prior, steps=adapt_steps),
+        folds=folds,
+    )
+
+
+def _run_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    labels = "–" if answer["label_accuracy"] is None else f"{answer['label_accuracy']:.1%} of them right"
+    rows = [
+        ("student accuracy", f"{answer['student_accuracy']:.2%}, over all public images, each in its own fold"),
+        ("without private labels", f"{answer['start_accuracy']:.2%}"),
+        ("ε", f"{answer['epsilon']:.4g} at δ = {answer['delta']:g}, whatever the votes"),
+        ("teachers", f"{answer['teachers']:,}"),
+        ("asked, answered", f"{answer['asked']:,}, {answer['answered']:,}; {labels}"),
+        ("seconds", f"{answer['seconds']:.1f}"),
+    ]
+    for name in ("epsilon_spent", "epsilon_left"):
+        if name in answer:
+            rows.append((name.replace("_", " "), f"{answer[name]:.4g}"))
+    return rows
+
+
+def _analysis_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    def figure(name: str) -> str:
+        return "–" if found[name] is None else f"{found[name]:.4f}"
+
+    return [
+        ("data-independent ε", f"{figure('data_independent_epsilon')} (exact composition; what is charged)"),
+        ("data-dependent ε", f"{figure('data_dependent_epsilon')} (of these votes; not for publication)"),
+        ("the same, published", f"{figure('data_dependent_epsilon_published')} (noised; own cost included)"),
+        ("moments bound of the source", figure("source_moments_epsilon")),
+        ("δ, queries", f"{found['delta']:g}, {found['queries']:,}"),
+    ]

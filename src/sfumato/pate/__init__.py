@@ -1,0 +1,84 @@
+"""Private labels from teachers who never share their data.
+
+Each record has one teacher; teachers vote on public images; a noisy count of the votes becomes a label. Votes
+may come from anywhere, and need no torch:
+
+    plan = VotePlan(mechanism="gnmax", teachers=100, queries=500, sigma=40)
+    answers = aggregate(read_votes("votes.npy"), plan, ledger=ledger)
+
+>>> VotePlan(mechanism="laplace", teachers=250, queries=100, gamma=0.05).epsilon(1e-5) < 2 * 0.05 * 100
+True
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from sfumato.pate.aggregation import Answers, Voting, aggregate
+from sfumato.pate.analysis import Analysis, analyze
+from sfumato.pate.moments import moments_epsilon, moments_epsilon_of
+from sfumato.pate.plan import MECHANISMS, VotePlan, queries_for
+from sfumato.pate.shards import assign, capacity_for, draw_key, shard_table
+from sfumato.pate.smooth import SmoothRelease
+from sfumato.pate.votes import MISSING, count_votes, read_votes
+
+if TYPE_CHECKING:
+    from sfumato.pate.adaptation import Adaptation, Representation, adapt
+    from sfumato.pate.ensemble import Ensemble, EnsembleFit
+    from sfumato.pate.pipeline import PateResult, PateSettings, PublicSide, run
+    from sfumato.pate.student import StudentConfig, learn
+    from sfumato.pate.teachers import Ranks, TeacherConfig, train_teachers, vote
+
+__all__ = [
+    "MECHANISMS",
+    "MISSING",
+    "Adaptation",
+    "Analysis",
+    "Answers",
+    "Ensemble",
+    "EnsembleFit",
+    "PateResult",
+    "PateSettings",
+    "PublicSide",
+    "Ranks",
+    "Representation",
+    "SmoothRelease",
+    "StudentConfig",
+    "TeacherConfig",
+    "VotePlan",
+    "Voting",
+    "adapt",
+    "aggregate",
+    "analyze",
+    "assign",
+    "capacity_for",
+    "count_votes",
+    "draw_key",
+    "learn",
+    "moments_epsilon",
+    "moments_epsilon_of",
+    "queries_for",
+    "read_votes",
+    "run",
+    "shard_table",
+    "train_teachers",
+    "vote",
+]
+
+# Loaded when first asked for: whoever brings their own votes should not need torch.
+_HOMES = {
+    **dict.fromkeys(("Adaptation", "Representation", "adapt"), "adaptation"),
+    **dict.fromkeys(("Ensemble", "EnsembleFit"), "ensemble"),
+    **dict.fromkeys(("PateResult", "PateSettings", "PublicSide", "run"), "pipeline"),
+    **dict.fromkeys(("StudentConfig", "learn"), "student"),
+    **dict.fromkeys(("Ranks", "TeacherConfig", "train_teachers", "vote"), "teachers"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sfumato.pate' has no attribute {name!r}")
+    return getattr(import_module(f"sfumato.pate.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

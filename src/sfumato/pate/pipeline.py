@@ -1,0 +1,330 @@
+"""From private rows and public images to a student: shards, teachers, votes, labels, student, run folder."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from sfumato import _validate
+from sfumato.datasets import Dataset
+from sfumato.errors import InvalidInput
+from sfumato.ledger import Certificate, Ledger
+from sfumato.models import PriorNet, prior_note
+from sfumato.pate.adaptation import Adaptation, Representation, adapt
+from sfumato.pate.aggregation import PURPOSE, Answers, Voting
+from sfumato.pate.plan import VotePlan
+from sfumato.pate.shards import assign, capacity_for, draw_key, shard_table
+from sfumato.pate.student import StudentConfig, learn, least_sure
+from sfumato.pate.teachers import TeacherConfig, vote
+from sfumato.pate.votes import MISSING, Integers, count_votes
+from sfumato.randomness import Sampler, SecretStream
+from sfumato.run_folder import RunFolder, write_whole
+
+CAVEATS = (
+    "features come from a public prior drawn by code, adapted to the public images without their labels",
+    "settings were chosen on the last 10,000 rows of MNIST's training set; that choice is not charged",
+    "the guarantee is for one unit id, which decides the teacher by a keyed hash",
+)
+_SHAPE = (1, 28, 28)
+Progress = Callable[[str, float], None]  # what is being done, share of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class PateSettings:
+    """Everything that is decided before private rows are touched."""
+
+    plan: VotePlan
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
+    adaptation: Adaptation = field(default_factory=Adaptation)
+    student: StudentConfig = field(default_factory=StudentConfig)
+    folds: int = 10
+
+    def __post_init__(self) -> None:
+        _validate.integer("folds", self.folds, least=2, remedy="a student is tested on images it never saw")
+        if self.folds % 2:
+            raise InvalidInput(
+                f"expected an even number of folds, got folds={self.folds}; halves are adapted to"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PateResult:
+    """The labels, the student, and how good it is on public images it and its features never saw."""
+
+    answers: Answers
+    epsilon: float
+    delta: float
+    student_accuracy: float  # mean over all public images, each tested in its own fold
+    fold_accuracies: tuple[float, ...]
+    start_accuracy: float  # the same without any private label: ε = 0
+    label_accuracy: float | None  # of the answers
+    model: PriorNet
+    votes: Integers  # (teachers, asked): private
+    queries: Integers  # positions of the public images asked about
+    certificate: Certificate
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """What may be published."""
+        names = ("epsilon", "delta", "student_accuracy", "fold_accuracies", "start_accuracy", "label_accuracy")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "teachers": self.answers.plan.teachers,
+            "asked": self.answers.asked,
+            "answered": self.answers.answered,
+            "private": self.answers.private,
+            "plan": self.answers.plan.to_json(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicSide:
+    """Two representations of the public images, each adapted to one half and used to judge the other."""
+
+    images: Tensor
+    half: Integers  # (images,) 0 or 1
+    views: tuple[Representation, Representation]  # view h never saw images of half h
+    features: tuple[Tensor, Tensor]  # of all images, by view
+    sureness: npt.NDArray[np.float32]  # (images,)
+
+    @classmethod
+    def of(
+        cls, images: npt.NDArray[np.float32], how: Adaptation, *, classes: int, progress: Progress
+    ) -> PublicSide:
+        half = (np.arange(len(images)) * 2 // len(images)).astype(np.int64)
+
+        def view(own: int) -> Representation:
+            def shown(step: int) -> None:
+                progress("adapting the prior", (own + step / how.steps) / 2)
+
+            return adapt(images[half != own], how, classes=classes, progress=shown)
+
+        views = view(0), view(1)
+        tensor = torch.from_numpy(images)
+        features = views[0].features(tensor), views[1].features(tensor)
+        sure = np.empty(len(images), dtype=np.float32)
+        for own in (0, 1):
+            sure[half == own] = least_sure(
+                views[own].head, features[own][torch.from_numpy(half == own)]
+            ).numpy()
+        return cls(images=tensor, half=half, views=views, features=features, sureness=sure)
+
+    def queries(self, count: int) -> Integers:
+        """The images that the public features are least sure of, in order of their position."""
+        return np.sort(np.argsort(self.sureness, kind="stable")[:count])
+
+
+def run(
+    private: Dataset,
+    public: Dataset,
+    settings: PateSettings,
+    *,
+    delta: float = 1e-5,
+    unit_ids: npt.ArrayLike | None = None,
+    ledger: Ledger | None = None,
+    out: str | os.PathLike[str] | None = None,
+    sampler: Sampler | None = None,
+    side: PublicSide | None = None,
+    features: tuple[Tensor, Tensor] | None = None,
+    progress: Progress = lambda what, share: None,
+) -> PateResult:
+    """Label public images by private teachers and train a student; the plan is charged before the first answer.
+
+    `unit_ids` say whose each private row is; without them every row is a unit of its own, known by its position
+    in the file. Labels of `public` are used to measure, never to choose or to learn. `side`, and
+    `features` of the private rows by its views, are what was prepared before, if it was: runs can share them.
+    """
+    started = time.perf_counter()
+    classes = _check(private, public, settings.plan)
+    folder = None if out is None else RunFolder.make(out)
+    sampler = SecretStream() if sampler is None else sampler
+    side = side or PublicSide.of(public.inputs, settings.adaptation, classes=classes, progress=progress)
+    queries = side.queries(settings.plan.queries)
+    voting = Voting(settings.plan, ledger=ledger, sampler=sampler, purpose=PURPOSE)
+    votes = _votes(private, unit_ids, side, features, queries, settings, sampler, progress)
+    labels = voting.ask(
+        count_votes(votes, classes=classes), predictions=_predictions(side, queries, settings.plan)
+    )
+    answers = Answers(
+        labels=labels, asked=voting.asked, plan=settings.plan, charge=voting.close(), private=sampler.private
+    )
+    progress("teaching the student", 0.0)
+    result = _result(
+        public,
+        side,
+        queries,
+        votes,
+        answers,
+        settings,
+        delta,
+        _certificate(answers, settings, delta, ledger),
+        started,
+    )
+    if folder is not None:
+        _write(folder, result, settings)
+    return result
+
+
+def _check(private: Dataset, public: Dataset, plan: VotePlan) -> int:
+    if public.visibility != "public":
+        raise InvalidInput("expected public to be public data; students may not learn from private images")
+    if public.shape != _SHAPE or private.shape != _SHAPE:
+        raise InvalidInput(
+            f"expected images of shape {_SHAPE}, as the prior takes them, got {private.shape} and "
+            f"{public.shape}; load them with side=28"
+        )
+    if private.public_size is None or private.classes is None:
+        raise InvalidInput(f"expected {private.name} to declare its size and classes; its rows are not counted")
+    if plan.classes != private.classes or plan.queries > len(public):
+        raise InvalidInput(
+            f"expected classes={private.classes} and queries <= {len(public)}, got classes={plan.classes} and "
+            f"queries={plan.queries}"
+        )
+    return private.classes
+
+
+def _votes(
+    private: Dataset,
+    unit_ids: npt.ArrayLike | None,
+    side: PublicSide,
+    prepared: tuple[Tensor, Tensor] | None,
+    queries: Integers,
+    settings: PateSettings,
+    sampler: Sampler,
+    progress: Progress,
+) -> Integers:
+    """(teachers, queries); a teacher's vote on an image of half h comes from what it learned on view h."""
+    teachers, size = settings.plan.teachers, private.public_size
+    assert size is not None
+    ids = np.arange(len(private)) if unit_ids is None else np.asarray(unit_ids)
+    if ids.shape != (len(private),):
+        raise InvalidInput("expected one unit id for each private row, got another number of them")
+    teacher_of = assign(ids, teachers=teachers, key=draw_key(sampler))
+    table = shard_table(teacher_of, teachers=teachers, capacity=capacity_for(size, teachers))
+    images, targets = private.tensors()
+    config, classes = settings.teacher, settings.plan.classes
+    if config.kind != "head":
+        progress("training the teachers", 0.0)
+        return vote(images, targets, table, side.images[queries], config, classes=classes)
+    votes = np.full((teachers, len(queries)), MISSING, dtype=np.int64)
+    for own in (0, 1):
+        progress("training the teachers", own / 2)
+        mine, view = side.half[queries] == own, side.views[own]
+        asked = side.features[own][queries[mine]]
+        features = view.features(images) if prepared is None else prepared[own]
+        votes[:, mine] = vote(features, targets, table, asked, config, classes=classes, start=view.head)
+    return votes
+
+
+def _predictions(side: PublicSide, queries: Integers, plan: VotePlan) -> npt.NDArray[np.float64] | None:
+    """What the student would answer before it has any label, for the interactive mechanism."""
+    if plan.mechanism != "interactive":
+        return None
+    guesses = np.empty((len(queries), plan.classes))
+    with torch.no_grad():
+        for own in (0, 1):
+            mine = side.half[queries] == own
+            guesses[mine] = torch.softmax(side.views[own].head(side.features[own][queries[mine]]), 1).numpy()
+    return guesses
+
+
+def fold_accuracies_of(
+    side: PublicSide, labels: Integers, targets: Integers, config: StudentConfig, *, folds: int
+) -> tuple[float, ...]:
+    """Accuracy on each fold of a student that learned from the other folds, on features that never saw it."""
+    count = len(targets)
+    fold = np.arange(count) * folds // count
+    found = []
+    for number in range(folds):
+        tested = fold == number
+        view = int(side.half[np.flatnonzero(tested)[0]])
+        features, others = side.features[view], torch.from_numpy(~tested)
+        head = learn(side.views[view].head, features[others], labels[~tested], config)
+        with torch.no_grad():
+            guess = head(features[~others]).argmax(1).numpy()
+        found.append(float((guess == targets[tested]).mean()))
+    return tuple(found)
+
+
+def _result(
+    public: Dataset,
+    side: PublicSide,
+    queries: Integers,
+    votes: Integers,
+    answers: Answers,
+    settings: PateSettings,
+    delta: float,
+    certificate: Certificate,
+    started: float,
+) -> PateResult:
+    everywhere = np.full(len(public), MISSING, dtype=np.int64)
+    everywhere[queries] = answers.labels
+    accuracies = fold_accuracies_of(side, everywhere, public.targets, settings.student, folds=settings.folds)
+    head = learn(side.views[0].head, side.features[0], everywhere, settings.student)
+    given = answers.labels != MISSING
+    right = answers.labels[given] == public.targets[queries[given]]
+    return PateResult(
+        answers=answers,
+        epsilon=settings.plan.epsilon(delta),
+        delta=delta,
+        student_accuracy=_mean_over_images(accuracies, len(public), settings.folds),
+        fold_accuracies=accuracies,
+        start_accuracy=_start_accuracy(side, public.targets),
+        label_accuracy=float(right.mean()) if given.any() else None,
+        model=side.views[0].predictor(head),
+        votes=votes,
+        queries=queries,
+        certificate=certificate,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _mean_over_images(accuracies: tuple[float, ...], count: int, folds: int) -> float:
+    sizes = np.bincount(np.arange(count) * folds // count, minlength=folds)
+    return float(np.average(accuracies, weights=sizes))
+
+
+def _start_accuracy(side: PublicSide, targets: Integers) -> float:
+    guess = np.empty(len(targets), dtype=np.int64)
+    with torch.no_grad():
+        for own in (0, 1):
+            mine = torch.from_numpy(side.half == own)
+            guess[side.half == own] = side.views[own].head(side.features[own][mine]).argmax(1).numpy()
+    return float((guess == targets).mean())
+
+
+def _certificate(answers: Answers, settings: PateSettings, delta: float, ledger: Ledger | None) -> Certificate:
+    plan = {"votes": settings.plan.to_json(), "prior": prior_note(settings.adaptation.prior)["sha256"]}
+    if ledger is not None and answers.charge is not None:
+        return ledger.certificate(answers.charge, plan=plan, caveats=CAVEATS)
+    return Certificate.of(
+        settings.plan.event(), purpose=PURPOSE, delta=delta, private=answers.private, plan=plan, caveats=CAVEATS
+    )
+
+
+def _write(folder: RunFolder, result: PateResult, settings: PateSettings) -> None:
+    plan = asdict(settings)
+    folder.write_json("plan.json", plan)
+    folder.write_json("result.json", result.to_json())
+    labels = [
+        {"image": int(image), "label": int(label)}
+        for image, label in zip(result.queries, result.answers.labels, strict=True)
+    ]
+    folder.write_lines("labels.jsonl", labels)
+    weights = {name: value.contiguous() for name, value in result.model.state_dict().items()}
+    write_whole(folder.release / "model.safetensors", save(weights))
+    result.certificate.write(folder.release / "certificate.json")
+    buffer = io.BytesIO()
+    np.save(buffer, result.votes, allow_pickle=False)
+    write_whole(folder.private / "votes.npy", buffer.getvalue())
+    folder.write_json("timings.json", {"seconds": result.seconds}, private=True)
