@@ -12,6 +12,7 @@ from sfumato.cli import (
     data,
     demo,
     ledger,
+    local,
     prior,
     query,
     reproduce,
@@ -32,6 +33,7 @@ app = typer.Typer(
 COMMANDS = (
     demo,
     train,
+    local,
     query,
     trace,
     audit,

@@ -1,6 +1,7 @@
 """A noised data set as one file that others can learn from: reports, the public view, and what made them.
 
-No hash or size of the private data is in it beyond the number of reports, which is public: each person sends one.
+No hash of the private data is in it, and no size but the number of reports, which is public: each person sends
+one.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def read_noised(path: str | Path) -> NoisedData:
         about = json.loads(str(content["about"]))
     except (OSError, ValueError, KeyError) as error:
         raise InvalidInput(
-            f"expected {place} to be a noised data set, got something else; make one with: sfumato local release"
+            f"expected {place} to be a noised data set, got something else; sfumato local release makes one"
         ) from error
     if about.get("format") != FORMAT or any(name not in content for name in _ARRAYS):
         raise InvalidInput(f"expected a noised data set of format {FORMAT}, got {about.get('format')!r}")

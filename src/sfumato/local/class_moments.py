@@ -35,9 +35,7 @@ class ClassMoments:
         rows = np.asarray(vectors, dtype=np.float64)
         groups = [rows[labels == label] for label in range(classes)]
         if min(len(group) for group in groups) < 2:
-            raise InvalidInput(
-                "expected at least 2 public vectors of each class, got fewer; draw more of them"
-            )
+            raise InvalidInput("expected at least 2 public vectors of each class, got fewer; draw more of them")
         return cls(
             shares=np.array([len(group) for group in groups]) / len(rows),
             means=np.stack([group.mean(axis=0) for group in groups]),
@@ -68,7 +66,7 @@ class RawMoments:
         *,
         expected_shares: Floats | None = None,
     ) -> RawMoments:
-        """Class sizes are drawn towards `expected_shares` (even ones by default): their errors scale the means."""
+        """Class sizes are drawn towards `expected_shares` (even by default): their errors scale the means."""
         rows = np.asarray(points, dtype=np.float64)
         people, classes = len(rows), randomiser.classes
         if people < 2 or labels.shape != (people,) or rows.shape[1:] != (randomiser.dimension,):

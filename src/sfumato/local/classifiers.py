@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +12,6 @@ import numpy.typing as npt
 from sfumato import _validate
 from sfumato.errors import InvalidInput
 from sfumato.local.class_moments import ClassMoments, Floats
-
 
 
 class Classifier(Protocol):
@@ -61,7 +61,7 @@ def linear_discriminant(moments: ClassMoments) -> LinearClassifier:
 
     Hastie, Tibshirani & Friedman 2009, "The elements of statistical learning", section 4.3.
     """
-    weights = np.linalg.solve(moments.pooled, moments.means.T)
+    weights: Floats = np.linalg.solve(moments.pooled, moments.means.T).astype(np.float64)
     bias = np.log(moments.shares) - 0.5 * np.einsum("kd,dk->k", moments.means, weights)
     return LinearClassifier(weights=weights, bias=bias)
 
@@ -74,7 +74,9 @@ def quadratic_discriminant(moments: ClassMoments, *, even: float = 0.4) -> Quadr
     return QuadraticClassifier(moments=moments, even=even)
 
 
-def ridge(second: npt.ArrayLike, means: npt.ArrayLike, shares: npt.ArrayLike, penalty: float) -> LinearClassifier:
+def ridge(
+    second: npt.ArrayLike, means: npt.ArrayLike, shares: npt.ArrayLike, penalty: float
+) -> LinearClassifier:
     """Least squares on one-hot labels from debiased moments: (E[xxᵀ] + λI)⁻¹ E[x·1(class)].
 
     E[xxᵀ], its noise taken off, may have come out with negative eigenvalues; they are raised to 0.
@@ -82,15 +84,13 @@ def ridge(second: npt.ArrayLike, means: npt.ArrayLike, shares: npt.ArrayLike, pe
     penalty = _validate.positive("penalty", penalty)
     moment, centres, weight = (np.asarray(part, dtype=np.float64) for part in (second, means, shares))
     if moment.shape != (centres.shape[1],) * 2:
-        raise InvalidInput(
-            f"expected a second moment of shape {(centres.shape[1],) * 2}, got {moment.shape}"
-        )
+        raise InvalidInput(f"expected a second moment of shape {(centres.shape[1],) * 2}, got {moment.shape}")
     values, vectors = np.linalg.eigh(moment)
     inverse = (vectors / (np.maximum(values, 0.0) + penalty)) @ vectors.T
     return LinearClassifier(weights=inverse @ (centres * weight[:, None]).T, bias=np.zeros(len(weight)))
 
 
-CLASSIFIERS = {
+CLASSIFIERS: dict[str, Callable[[ClassMoments], Classifier]] = {
     "nearest-mean": nearest_mean,
     "linear": linear_discriminant,
     "quadratic": quadratic_discriminant,

@@ -1,8 +1,8 @@
 """Directions at pure ε: a unit vector, or a unit vector and a label at once, reported as a point near it.
 
 All three draw from a fixed reference measure that knows nothing of the person, but favour a *cap* around the
-truth. With q the measure of the cap, a report falls into it with probability p = e^ε q / (1 − q + e^ε q), so that
-the density is p/q inside and (1 − p)/(1 − q) outside, and their ratio is e^ε exactly.
+truth. With q the measure of the cap, a report falls into it with probability p = e^ε q / (1 − q + e^ε q): the
+density is p/q inside and (1 − p)/(1 − q) outside, and their ratio is e^ε exactly.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ class PrivUnit:
         return on_grid(points)
 
     def _heights(self, uniform: Floats, inside: Bools) -> Floats:
-        """⟨z, u⟩ above the threshold where inside, below it elsewhere; by the mirrored quantile, exact in tails."""
+        """⟨z, u⟩ above the threshold where inside, below it elsewhere, by quantiles from the top."""
         measure = self.measure
         tail = np.where(inside, uniform * measure, measure + uniform * (1.0 - measure))
         return 1.0 - 2.0 * special.betaincinv(*self._shape, tail)

@@ -30,8 +30,9 @@ def largest_local_epsilon(people: int, delta: float) -> float:
 def shuffled_epsilon(event: DpEvent, *, people: int, delta: float) -> float | None:
     """ε at δ of `people` shuffled reports that each cost `event`; None where no amplification may be claimed.
 
-    ε = ln(1 + (e^ε₀ − 1)/(e^ε₀ + 1) · (8√(e^ε₀ ln(4/δ)/n) + 8e^ε₀/n)), for a person's record replaced, where every
-    report comes from the same purely ε₀-DP randomiser and ε₀ ≤ ln(n/(16 ln(2/δ))). Gaussian reports are not pure.
+    ε = ln(1 + (e^ε₀ − 1)/(e^ε₀ + 1) · (8√(e^ε₀ ln(4/δ)/n) + 8e^ε₀/n)), for a person's record replaced, where
+    every report comes from the same purely ε₀-DP randomiser and ε₀ ≤ ln(n/(16 ln(2/δ))). Gaussian reports are
+    not pure.
     `people` is the number of different people whose reports reach the shuffler: duplicates hide nobody.
 
     Feldman, McMillan & Talwar 2021, "Hiding among the clones", theorem 3.1.
