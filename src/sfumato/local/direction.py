@@ -331,7 +331,9 @@ def _best_threshold(classes: int, epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def _best_height(dimension: int, epsilon: float) -> float:
-    return _largest(lambda t: _mean_height(t, dimension, epsilon), -0.5, 0.999)
+    # A height of a uniform point has a standard deviation of 1/√d.
+    low, high = -0.5 / math.sqrt(dimension), min(0.999, _HIGHEST / math.sqrt(dimension))
+    return _largest(lambda t: _mean_height(t, dimension, epsilon), low, high)
 
 
 def _largest(value: Callable[[float], float], low: float, high: float) -> float:
