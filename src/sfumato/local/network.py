@@ -22,7 +22,7 @@ Rows = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WienerFilter:
-    """The best linear guess of x from x + Z: mean + Σ(Σ + σ²I)⁻¹(report − mean), Σ debiased from the reports."""
+    """The best linear guess of x from x + Z: mean + Σ(Σ + σ²I)⁻¹(report − mean), Σ debiased from reports."""
 
     mean: Rows
     matrix: Rows  # (values, values)
@@ -79,7 +79,7 @@ def fit_network(
     channel: npt.NDArray[np.float64],
     config: NetworkFit | None = None,
 ) -> None:
-    """Fit in place to filtered images (n, 28, 28) and reported labels, whose channel P(report | truth) is known."""
+    """Fit in place to filtered images (n, 28, 28) and reported labels with the channel P(report | truth)."""
     config = config or NetworkFit()
     if len(images) != len(labels) or not len(images):
         raise InvalidInput(f"expected a label for each image, got {len(labels)} and {len(images)}")

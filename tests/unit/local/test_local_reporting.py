@@ -109,7 +109,8 @@ def test_a_client_needs_no_torch():
         "from sfumato.local import ReportPlan, GaussianVector\n"
         "from sfumato.randomness import SecretStream\n"
         "ReportPlan(classes=10, dimension=40, epsilon=8.0).randomise([3], np.eye(40)[:1], SecretStream())\n"
-        "GaussianVector.calibrated(dimension=784, epsilon=8, delta=1e-5).release(np.eye(784)[:1], SecretStream())\n"
+        "noise = GaussianVector.calibrated(dimension=784, epsilon=8, delta=1e-5)\n"
+        "noise.release(np.eye(784)[:1], SecretStream())\n"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
