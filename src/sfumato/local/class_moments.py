@@ -13,6 +13,7 @@ from sfumato.local.direction import LabelledDirection
 from sfumato.local.estimates import Estimate
 
 Floats = npt.NDArray[np.float64]
+_SURE = 3.0  # standard errors by which a signal must exceed the noise to be believed
 _SMALLEST_SHARE = 0.2  # of an even share: a class that seems rarer is taken for that, as its mean would explode
 
 
@@ -113,7 +114,8 @@ def shrink(raw: RawMoments, public: ClassMoments) -> Learnt:
 
     Deviations of the means are a part that all classes share (k times less noisy) and a part of each class;
     those of the covariances likewise. Each part has one variance τ², estimated by its mean square less the
-    known noise v, and is multiplied by τ²/(τ² + v). With much noise the guess itself comes out.
+    known noise v (and less what chance may add to it), and is multiplied by τ²/(τ² + v). With much noise the
+    guess itself comes out.
 
     Morris 1983, "Parametric empirical Bayes inference", section 1.
     """
@@ -153,7 +155,7 @@ def _shares(randomiser: LabelledDirection, labels: npt.NDArray[np.int64], expect
     gain = randomiser.keep - randomiser.lie
     spread = np.sqrt(np.maximum(seen * (1.0 - seen), 0.25 / labels.size) / (labels.size - 1)) / gain
     apart = (seen - randomiser.lie) / gain - expected
-    believed = signal(float(np.mean(apart**2)), float(np.mean(spread**2)))
+    believed = signal(apart, float(np.mean(spread**2)))
     shares = np.maximum(expected + believed * apart, _SMALLEST_SHARE / randomiser.classes)
     return Estimate(values=shares / shares.sum(), standard_errors=spread)
 
@@ -163,9 +165,9 @@ def shrunk_means(seen: Floats, guess: Floats, variance: float) -> tuple[Floats, 
     apart = seen - guess
     common = apart.mean(axis=0)
     own = apart - common
-    believed = signal(float(np.mean(common**2)), variance / classes)
+    believed = signal(common, variance / classes)
     freedom = max(classes - 1, 1) * dimension
-    trust = signal(float(np.sum(own**2)) / freedom, variance)
+    trust = signal(own, variance, freedom=freedom)
     return guess + believed * common + trust * own, trust
 
 
@@ -180,11 +182,20 @@ def _shrunk_covariances(seen: Floats, public: ClassMoments, variance: float) -> 
     return np.stack([at_least(matrix, smallest) for matrix in each])
 
 
-def signal(mean_square: float, variance: float) -> float:
-    """τ²/(τ² + v) where τ² + v is estimated by the mean square."""
-    return max(0.0, mean_square - variance) / mean_square if mean_square > 0 else 0.0
+def signal(values: Floats, variance: float, *, freedom: int | None = None) -> float:
+    """τ²/(τ² + v) for values of mean square τ² + v, from below: what chance may add is not believed.
+
+    The mean square of N normals of variance v exceeds v by more than `_SURE`·v·√(2/N) once in a thousand times.
+    """
+    count = values.size if freedom is None else freedom
+    if count == 0 or variance <= 0:
+        return 1.0
+    mean_square = float(np.sum(values**2)) / count
+    excess = mean_square - variance * (1.0 + _SURE * np.sqrt(2.0 / count))
+    return max(0.0, excess) / mean_square if mean_square > 0 else 0.0
 
 
-def beside_diagonal(matrices: Floats) -> float:
+def beside_diagonal(matrices: Floats) -> Floats:
+    """The entries above the diagonal, whose noise has one variance."""
     rows, columns = np.triu_indices(matrices.shape[-1], 1)
-    return float(np.mean(matrices[..., rows, columns] ** 2))
+    return matrices[..., rows, columns]

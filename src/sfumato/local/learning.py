@@ -83,9 +83,8 @@ def _from_gaussian(data: NoisedData) -> Learnt:
         each = np.repeat(pooled[None], data.plan.classes, axis=0)
     else:
         guess = public.pooled
-        pooled = guess + class_moments.signal(class_moments.beside_diagonal(pooled - guess), noise) * (
-            pooled - guess
-        )
+        apart = pooled - guess
+        pooled = guess + class_moments.signal(class_moments.beside_diagonal(apart), noise) * apart
         smallest = 0.3 * float(np.linalg.eigvalsh(guess)[0])
         each = np.stack([class_moments.at_least(pooled + own - guess, smallest) for own in public.covariances])
     return Learnt(moments=ClassMoments(shares=shares, means=centres, covariances=each), trust=trust)
