@@ -5,12 +5,14 @@ from __future__ import annotations
 import typer
 
 from sfumato.cli.reproduce.differencing import differencing
+from sfumato.cli.reproduce.local_noise import local_noise
 from sfumato.cli.reproduce.membership import membership
 from sfumato.cli.reproduce.pate import pate
 from sfumato.cli.reproduce.tracing import tracing
 
 RECIPES = (
     differencing,
+    local_noise,
     membership,
     pate,
     tracing,

@@ -1,0 +1,270 @@
+"""`sfumato local`: noise data before it leaves the person, and learn from what arrives."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sfumato.cli import show
+from sfumato.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from sfumato.datasets import Dataset
+    from sfumato.randomness import SecretStream
+
+app = typer.Typer(help="Data noised before it leaves the person, and learning from it.", no_args_is_help=True)
+_PRIOR_OF = {"mnist": "strokes", "digits": "strokes", "strokes": "strokes", "fashion-mnist": "shapes"}
+Seed = Annotated[
+    int | None, typer.Option("--test-seed", help="Repeatable noise, for tests; the release is not private.")
+]
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="local")
+
+
+@app.command()
+def release(
+    data: Annotated[str, typer.Argument(help="mnist, fashion-mnist, digits, a .npz of images, or a table.")],
+    out: Annotated[Path, typer.Option(help="Where the noised data go; the certificate goes beside it.")],
+    epsilon: Annotated[float | None, typer.Option(help="The ε of each person, label included.")] = None,
+    delta: Annotated[float, typer.Option(help="Of Gaussian reports; directions need none.")] = 1e-5,
+    randomiser: Annotated[str, typer.Option(help="direction (pure ε) or gaussian.")] = "direction",
+    prior: Annotated[
+        str | None, typer.Option(help="strokes, shapes, or none for low frequencies only.")
+    ] = None,
+    dimension: Annotated[int | None, typer.Option(help="How many directions are reported.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="Of a table: its columns and budget, TOML.")] = None,
+    size: Annotated[int | None, typer.Option(help="Use the first people only.")] = None,
+    classes: Annotated[int, typer.Option(help="Labels of a .npz file, declared.")] = 10,
+    ledger: Annotated[
+        Path | None, typer.Option(help="The people's ledger; by default one beside the noised data.")
+    ] = None,
+    test_seed: Seed = None,
+    json: show.Json = False,
+) -> None:
+    """Noise every record by itself, once, and write the noised data set with its certificate.
+
+    Example: sfumato local release mnist --epsilon 8 --out out/noised.npz
+    """
+    started = time.perf_counter()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    book = ledger or out.with_suffix(".ledger.db")
+    if policy is not None:
+        answer = _release_table(data, policy, epsilon, out, book, test_seed)
+    else:
+        if epsilon is None:
+            raise InvalidInput("expected --epsilon, got none; say how much each person may lose")
+        rows = _images(data, size, classes)
+        kind = {"none": "low-frequencies", None: _PRIOR_OF.get(data, "strokes")}.get(prior, prior)
+        answer = _release_images(rows, str(kind), dimension, epsilon, delta, randomiser, out, book, test_seed)
+    _show({**answer, "seconds": time.perf_counter() - started}, json=json)
+
+
+@app.command()
+def learn(
+    data: Annotated[Path, typer.Argument(help="A noised data set.")],
+    classifier: Annotated[str, typer.Option(help="quadratic, linear or nearest-mean.")] = "quadratic",
+    test: Annotated[str | None, typer.Option(help="Public images to count on; default: of its name.")] = None,
+    json: show.Json = False,
+) -> None:
+    """Learn from a noised data set alone, knowing its noise, and count on public test images.
+
+    Example: sfumato local learn out/noised.npz
+    """
+    from sfumato.local import learn as learn_from
+    from sfumato.local import read_noised
+
+    started = time.perf_counter()
+    noised = read_noised(data)
+    found = learn_from(noised, classifier=classifier)
+    rows = _test_images(test or noised.name, noised.plan.classes)
+    right = found.predict(rows.inputs[:, 0]) == rows.targets
+    answer = {
+        "test_accuracy": float(right.mean()),
+        "epsilon": noised.plan.price,
+        "delta": noised.plan.delta,
+        "people": len(noised),
+        "trust": found.trust,
+        "seconds": time.perf_counter() - started,
+    }
+    _show(answer, json=json)
+
+
+@app.command()
+def show_table(
+    data: Annotated[Path, typer.Argument(help="A noised table, as release wrote it.")],
+    policy: Annotated[Path, typer.Option(help="The policy it was noised by.")],
+    epsilon: Annotated[
+        float | None, typer.Option(help="The ε it was noised with, if not the policy's.")
+    ] = None,
+    json: show.Json = False,
+) -> None:
+    """What a noised table says of the crowd: means and shares with their 95% intervals.
+
+    Example: sfumato local show-table out/people.npz --policy people.toml
+    """
+    import numpy as np
+
+    from sfumato.local import read_table_plan
+
+    plan = read_table_plan(policy, epsilon=epsilon)
+    with np.load(data, allow_pickle=False) as archive:
+        reports = {column.name: archive[column.name] for column in plan.columns}
+    found = {}
+    for column, estimate in zip(plan.columns, plan.estimates(reports).values(), strict=True):
+        low, high = estimate.interval(0.95)
+        names = ["mean"] if column.categories is None else [str(value) for value in column.categories]
+        found[column.name] = {
+            name: [float(value), float(least), float(most)]
+            for name, value, least, most in zip(names, estimate.values, low, high, strict=True)
+        }
+    if json:
+        show.emit_json({"columns": found})
+        return
+    for name, parts in found.items():
+        for part, (value, least, most) in parts.items():
+            show.console.print(f"{name} {part}: {value:.4g} [{least:.4g}, {most:.4g}]", markup=False)
+
+
+def _release_images(
+    rows: Dataset,
+    kind: str,
+    dimension: int | None,
+    epsilon: float,
+    delta: float,
+    randomiser: str,
+    out: Path,
+    book: Path,
+    test_seed: int | None,
+) -> dict[str, Any]:
+    from sfumato.local import ReportPlan, build_view, certificate_place, open_ledger, release_images
+    from sfumato.local.release import refuse_to_overwrite
+    from sfumato.local.views import DIMENSIONS, KINDS
+
+    refuse_to_overwrite(out)
+    if kind not in KINDS:
+        raise InvalidInput(f"expected --prior strokes, shapes or none, got {kind!r}")
+    plan = ReportPlan(
+        classes=rows.classes or 2,
+        dimension=dimension or DIMENSIONS[kind],
+        epsilon=epsilon,
+        delta=delta if randomiser == "gaussian" else 0.0,
+        randomiser=randomiser,
+    )
+    sampler = _sampler(test_seed)
+    with open_ledger(book, epsilon=epsilon, delta=plan.delta) as ledger, show.errors.status("noising"):
+        _, certificate = release_images(
+            rows.inputs[:, 0],
+            rows.targets,
+            plan=plan,
+            view=build_view(kind, dimension),
+            name=rows.name,
+            sampler=sampler,
+            ledger=ledger,
+            out=out,
+        )
+        left = ledger.epsilon_left
+    return {
+        "out": str(out),
+        "certificate": str(certificate_place(out)),
+        "epsilon": certificate.prices.pld,
+        "delta": plan.delta,
+        "relation": str(certificate.relation),
+        "people": len(rows),
+        "dimension": plan.dimension,
+        "shuffled": certificate.plan["shuffled"]["epsilon"],
+        "epsilon_left": left,
+    }
+
+
+def _release_table(
+    data: str, policy: Path, epsilon: float | None, out: Path, book: Path, test_seed: int | None
+) -> dict[str, Any]:
+    from sfumato.datasets import read_table
+    from sfumato.local import certificate_place, open_ledger, read_table_plan
+    from sfumato.local.release import refuse_to_overwrite, release_table
+
+    refuse_to_overwrite(out)
+    plan = read_table_plan(policy, epsilon=epsilon)
+    frame = read_table(data)
+    with open_ledger(book, epsilon=plan.epsilon, delta=0.0) as ledger:
+        certificate = release_table(
+            frame, plan=plan, name=Path(data).stem, sampler=_sampler(test_seed), ledger=ledger, out=out
+        )
+        left = ledger.epsilon_left
+    return {
+        "out": str(out),
+        "certificate": str(certificate_place(out)),
+        "epsilon": certificate.prices.pld,
+        "delta": 0.0,
+        "columns": {column.name: column.epsilon for column in plan.columns},
+        "epsilon_left": left,
+    }
+
+
+def _images(data: str, size: int | None, classes: int) -> Dataset:
+    from sfumato import datasets
+
+    if data.endswith(".npz"):
+        rows = datasets_from_npz(Path(data), classes)
+    elif data.endswith((".csv", ".parquet", ".pq")):
+        raise InvalidInput("expected --policy POLICY.toml for a table; it declares what may be reported")
+    else:
+        rows = datasets.load(data, "train", side=28 if data == "digits" else None)
+    return rows if size is None else rows.take(size)
+
+
+def datasets_from_npz(place: Path, classes: int) -> Dataset:
+    """Images and labels under the names `images` and `labels`; grey levels of whole numbers are of 255."""
+    import numpy as np
+
+    from sfumato.datasets import Dataset
+    from sfumato.errors import DataUnavailable
+
+    if not place.is_file():
+        raise DataUnavailable(f"there is no file {place}; give the path of a .npz with images and labels")
+    with np.load(place, allow_pickle=False) as archive:
+        if not {"images", "labels"} <= set(archive.files):
+            raise InvalidInput(f"expected {place} to hold the arrays images and labels, got {archive.files}")
+        images, labels = archive["images"], archive["labels"]
+    scaled = images / np.float32(255.0) if images.dtype.kind in "iu" else images
+    pictures = np.ascontiguousarray(scaled.reshape(len(images), 1, *images.shape[-2:]), dtype=np.float32)
+    return Dataset(
+        inputs=pictures,
+        targets=labels.astype(np.int64),
+        name=place.stem,
+        visibility="private",
+        unit="person",
+        classes=classes,
+        public_size=len(images),
+    )
+
+
+def _test_images(name: str, classes: int) -> Dataset:
+    from sfumato import datasets
+
+    if name.endswith(".npz"):
+        return datasets_from_npz(Path(name), classes)
+    return datasets.load(name, "test", side=28 if name == "digits" else None)
+
+
+def _sampler(test_seed: int | None) -> SecretStream:
+    from sfumato.randomness import SecretStream
+
+    return SecretStream(test_seed=test_seed)
+
+
+def _show(answer: dict[str, Any], *, json: bool) -> None:
+    if json:
+        show.emit_json(answer)
+        return
+    show.facts(
+        [
+            (key.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+            for key, value in answer.items()
+        ]
+    )

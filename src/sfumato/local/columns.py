@@ -1,0 +1,200 @@
+"""Tables: each person's row noised column by column, by what a policy declares about them.
+
+The policy is the file that `sfumato query` reads too: columns with bounds or categories, and a budget.
+
+    [budget]
+    epsilon = 4.0
+
+    [columns.age]
+    type = "integer"
+    lower = 0
+    upper = 120
+
+    [columns.city]
+    type = "text"
+    categories = ["Delft", "Utrecht"]
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato import _validate, accounting
+from sfumato.accounting import Relation
+from sfumato.errors import InvalidInput
+from sfumato.local.bounded import LaplaceVector
+from sfumato.local.estimates import Estimate, frequencies, mean
+from sfumato.mechanisms import KaryResponse
+from sfumato.randomness import Sampler
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_KEYS = ("type", "lower", "upper", "categories")
+_TYPES = ("integer", "real", "text", "boolean")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedColumn:
+    """One column: either a number within bounds, or one of some categories; and its share of ε."""
+
+    name: str
+    epsilon: float
+    lower: float | None = None
+    upper: float | None = None
+    categories: tuple[Any, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _validate.positive("epsilon", self.epsilon)
+        if self.categories is None and (self.lower is None or self.upper is None):
+            raise InvalidInput(
+                f"expected columns.{self.name} to declare lower and upper, or categories; what is not declared"
+                " cannot be reported without reading it off people's data"
+            )
+        if self.categories is not None and len(self.categories) < 2:
+            raise InvalidInput(f"expected at least 2 categories in columns.{self.name}")
+
+    @property
+    def randomiser(self) -> KaryResponse | LaplaceVector:
+        if self.categories is not None:
+            return KaryResponse(classes=len(self.categories), epsilon=self.epsilon)
+        assert self.lower is not None
+        assert self.upper is not None
+        return LaplaceVector(dimension=1, epsilon=self.epsilon, lower=self.lower, upper=self.upper)
+
+    def encode(self, cells: Sequence[Any]) -> npt.NDArray[Any]:
+        """Cells as what the randomiser takes: clipped numbers (n, 1), or positions in the categories.
+
+        No cell can cause an error: what is no number becomes the middle of the bounds, what is no category the
+        first one; both before any noise, so that the report looks like any other.
+        """
+        if self.categories is not None:
+            places = {_spelling(category): place for place, category in enumerate(self.categories)}
+            return np.array([places.get(_spelling(cell), 0) for cell in cells], dtype=np.int64)
+        assert self.lower is not None
+        assert self.upper is not None
+        numbers = np.array([_number(cell, (self.lower + self.upper) / 2.0) for cell in cells])
+        return np.clip(numbers, self.lower, self.upper)[:, None]
+
+    def estimate(self, reports: npt.NDArray[Any]) -> Estimate:
+        """The mean of a number, or the shares of the categories."""
+        if isinstance(self.randomiser, KaryResponse):
+            return frequencies(self.randomiser, reports)
+        return mean(reports.reshape(-1, 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePlan:
+    """Which columns are reported, and how; the person's ε is the sum over their columns.
+
+    >>> plan = TablePlan(columns=(ReportedColumn(name="age", epsilon=1.0, lower=0, upper=100),))
+    >>> plan.epsilon
+    1.0
+    """
+
+    columns: tuple[ReportedColumn, ...]
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            raise InvalidInput("expected at least one column in the policy, got none; add [columns.NAME]")
+
+    def event(self) -> accounting.DpEvent:
+        return accounting.compose(*(column.randomiser.event() for column in self.columns))
+
+    @property
+    def epsilon(self) -> float:
+        return accounting.epsilon(self.event(), 0.0, relation=Relation.REPLACE_ONE)
+
+    def with_epsilon(self, epsilon: float) -> TablePlan:
+        """The same columns, with ε shared evenly."""
+        share = _validate.positive("epsilon", epsilon) / len(self.columns)
+        return replace(self, columns=tuple(replace(column, epsilon=share) for column in self.columns))
+
+    def check(self, frame: pd.DataFrame) -> None:
+        absent = [column.name for column in self.columns if column.name not in frame.columns]
+        if absent:
+            raise InvalidInput(
+                f"expected the table to have the columns {', '.join(absent)}; check the spelling"
+            )
+
+    def randomise(self, frame: pd.DataFrame, sampler: Sampler) -> dict[str, npt.NDArray[Any]]:
+        """Reports of each column, row by row; every row is one person."""
+        self.check(frame)
+        reports = {}
+        for column in self.columns:
+            cells = column.encode(list(frame[column.name]))
+            reports[column.name] = column.randomiser.release(cells, sampler).reshape(-1)
+        return reports
+
+    def estimates(self, reports: Mapping[str, npt.NDArray[Any]]) -> dict[str, Estimate]:
+        return {column.name: column.estimate(reports[column.name]) for column in self.columns}
+
+    def decoded(self, reports: Mapping[str, npt.NDArray[Any]]) -> dict[str, list[Any]]:
+        """Reports as a table shows them: categories by name."""
+        named = {}
+        for column in self.columns:
+            values = reports[column.name].tolist()
+            known = column.categories
+            named[column.name] = values if known is None else [known[place] for place in values]
+        return named
+
+
+def read_table_plan(path: str | Path, *, epsilon: float | None = None) -> TablePlan:
+    """The plan that a policy file describes; `epsilon` takes the place of its budget's."""
+    place = Path(path)
+    try:
+        data = tomllib.loads(place.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"expected a policy file at {place}: {error.strerror or error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"expected {place} to be TOML: {error}") from error
+    total = data.get("budget", {}).get("epsilon") if epsilon is None else epsilon
+    if total is None:
+        raise InvalidInput(f"expected budget.epsilon in {place} or --epsilon, got neither")
+    sections = data.get("columns", {})
+    share = _validate.positive("epsilon", total) / max(len(sections), 1)
+    return TablePlan(columns=tuple(_column(name, spec, share) for name, spec in sections.items()))
+
+
+def _column(name: str, spec: Mapping[str, Any], share: float) -> ReportedColumn:
+    unknown = sorted(set(spec) - set(_KEYS))
+    if unknown:
+        raise InvalidInput(
+            f"expected [columns.{name}] to hold only {', '.join(_KEYS)}, got {', '.join(unknown)}"
+        )
+    kind = _validate.one_of(f"columns.{name}.type", spec.get("type"), _TYPES)
+    categories = spec.get("categories", (False, True) if kind == "boolean" else None)
+    return ReportedColumn(
+        name=name,
+        epsilon=share,
+        lower=spec.get("lower"),
+        upper=spec.get("upper"),
+        categories=None if categories is None else tuple(categories),
+    )
+
+
+def _number(cell: Any, missing: float) -> float:
+    try:
+        number = float(cell)
+    except (TypeError, ValueError):
+        return missing
+    return number if np.isfinite(number) else missing
+
+
+def _spelling(value: Any) -> str:
+    """One text for 1, 1.0 and "1": how a column is read can hang on one person's cell."""
+    text = str(value).strip()
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else repr(number)

@@ -1,0 +1,90 @@
+"""Learning from a noised data set, knowing the noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato import _validate
+from sfumato.errors import InvalidInput
+from sfumato.local import class_moments
+from sfumato.local.artefact import NoisedData
+from sfumato.local.class_moments import ClassMoments, Learnt, RawMoments
+from sfumato.local.classifiers import CLASSIFIERS, Classifier, blend, quadratic_discriminant
+from sfumato.local.estimates import class_means, frequencies, second_moment
+from sfumato.local.views import PRIORS, View, prior_outputs
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LearntClassifier:
+    """A classifier of images: the prior where the reports say little, what they say where they say much."""
+
+    view: View
+    classifier: Classifier
+    trust: float  # in the reports, against the prior
+
+    def scores(self, images: npt.NDArray[np.float32]) -> Floats:
+        """(images, classes)."""
+        if self.view.kind not in PRIORS:
+            return self.classifier.scores(self.view.directions(images))
+        seen, prior = prior_outputs(self.view.kind, images)
+        return blend(prior, self.classifier.scores(self.view.directions_of(seen)), self.trust)
+
+    def predict(self, images: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+        return np.argmax(self.scores(images), axis=1)
+
+
+def learn(data: NoisedData, *, classifier: str = "quadratic") -> LearntClassifier:
+    """Debiased moments, drawn towards those of drawings where there are any, and a classifier from them."""
+    _validate.one_of("classifier", classifier, CLASSIFIERS)
+    found = moments(data)
+    if classifier == "quadratic" and data.view.public is None:
+        built: Classifier = quadratic_discriminant(found.moments, even=0.0)  # shrunk to the pooled one already
+    else:
+        built = CLASSIFIERS[classifier](found.moments)
+    return LearntClassifier(view=data.view, classifier=built, trust=found.trust)
+
+
+def moments(data: NoisedData) -> Learnt:
+    """What the reports say of each class's mean and covariance, with what is known in public."""
+    public = data.view.public
+    if data.plan.randomiser == "gaussian":
+        return _from_gaussian(data)
+    raw = RawMoments.of(
+        data.plan.labelled_direction,
+        data.labels,
+        data.vectors,
+        expected_shares=None if public is None else public.shares,
+    )
+    return class_moments.unguided(raw) if public is None else class_moments.shrink(raw, public)
+
+
+def _from_gaussian(data: NoisedData) -> Learnt:
+    """Class means under the noisy label channel; one covariance, the noise's taken off."""
+    split, public = data.plan.gaussian_split, data.view.public
+    if public is not None and public.means.shape[1] != data.plan.dimension:
+        raise InvalidInput("expected public moments of the reported dimension; make the release anew")
+    shares = np.maximum(frequencies(split.label, data.labels).values, 0.2 / data.plan.classes)
+    shares = shares / shares.sum()
+    means = class_means(data.labels, data.vectors, split.label)
+    variance = float(np.mean(means.standard_errors**2))
+    centres, trust = means.values, 1.0
+    second = second_moment(data.vectors, split.vector.sigma**2)
+    noise = float(np.mean(second.standard_errors**2))
+    if public is not None:
+        centres, trust = class_moments.shrunk_means(centres, public.means, variance)
+    pooled = second.values - np.einsum("k,ki,kj->ij", shares, centres, centres)
+    if public is None:
+        pooled = class_moments.at_least(pooled, 2.0 * float(np.sqrt(data.plan.dimension * noise)))
+        each = np.repeat(pooled[None], data.plan.classes, axis=0)
+    else:
+        guess = public.pooled
+        apart = pooled - guess
+        pooled = guess + class_moments.signal(class_moments.beside_diagonal(apart), noise) * apart
+        smallest = 0.3 * float(np.linalg.eigvalsh(guess)[0])
+        each = np.stack([class_moments.at_least(pooled + own - guess, smallest) for own in public.covariances])
+    return Learnt(moments=ClassMoments(shares=shares, means=centres, covariances=each), trust=trust)

@@ -1,0 +1,156 @@
+"""A data set released as one report a person, charged before anything is drawn."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato.accounting import Budget, DpEvent, Relation
+from sfumato.errors import InvalidInput
+from sfumato.ledger import Certificate, Ledger
+from sfumato.local.artefact import NoisedData
+from sfumato.local.columns import TablePlan
+from sfumato.local.plan import ReportPlan
+from sfumato.local.shuffle import shuffled_in_words
+from sfumato.local.views import PRIORS, View
+from sfumato.randomness import Sampler
+from sfumato.run_folder import write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ONE_REPORT = "one report per person, ever: a second release of the same people would cost as much again"
+NO_CURATOR = (
+    "each record was noised by itself, as on its owner's device; no curator need be trusted with the file"
+)
+SHUFFLE_DELTA = 1e-5
+
+
+def noise_images(
+    images: npt.NDArray[np.float32],
+    labels: npt.NDArray[np.int64],
+    *,
+    plan: ReportPlan,
+    view: View,
+    name: str,
+    sampler: Sampler,
+) -> NoisedData:
+    """One report for each image and its label; nothing else is read off them."""
+    vectors = view.directions(images)
+    said, noised = plan.randomise(labels, vectors, sampler)
+    return NoisedData(labels=said, vectors=noised, plan=plan, view=view, name=name)
+
+
+def open_ledger(place: str | Path, *, epsilon: float, delta: float) -> Ledger:
+    """The people's ledger; a new one has room for this release and for no second one."""
+    path = Path(place)
+    if path.exists():
+        return Ledger.open(path)
+    budget = Budget(epsilon=epsilon, delta=delta, unit="person", relation=Relation.REPLACE_ONE)
+    return Ledger.open(path, budget=budget)
+
+
+def release_images(
+    images: npt.NDArray[np.float32],
+    labels: npt.NDArray[np.int64],
+    *,
+    plan: ReportPlan,
+    view: View,
+    name: str,
+    sampler: Sampler,
+    ledger: Ledger,
+    out: Path,
+) -> tuple[NoisedData, Certificate]:
+    """Check, charge, noise, write: the noised data set at `out` and its certificate beside it."""
+    refuse_to_overwrite(out)
+    vectors = view.directions(images)
+    plan.check(labels, vectors)
+    charge = ledger.charge(
+        plan.event(),
+        purpose=f"local release of {name}",
+        relation=Relation.REPLACE_ONE,
+        unit="person",
+        private=sampler.private,
+    )
+    said, noised = plan.randomise(labels, vectors, sampler)
+    data = NoisedData(labels=said, vectors=noised, plan=plan, view=view, name=name)
+    certificate = ledger.certificate(
+        charge,
+        plan={
+            **plan.to_json(),
+            "view": view.kind,
+            "data": name,
+            "shuffled": _shuffled(plan.event(), len(said)),
+        },
+        eta=plan.eta,
+        caveats=caveats(view.kind),
+    )
+    write_whole(out, data.to_bytes())
+    certificate.write(certificate_place(out))
+    return data, certificate
+
+
+def certificate_place(out: Path) -> Path:
+    """The certificate of noised.npz is noised.certificate.json."""
+    return out.with_suffix(".certificate.json")
+
+
+def refuse_to_overwrite(out: Path) -> None:
+    for place in (out, certificate_place(out)):
+        if place.exists():
+            raise InvalidInput(
+                f"expected no file at {place}, got one; a release is made once, choose another --out"
+            )
+
+
+def caveats(view: str) -> Sequence[str]:
+    """What a reader of the certificate should know."""
+    said = [ONE_REPORT, NO_CURATOR, "the sampler is taken as ideal"]
+    if view in PRIORS:
+        said.append(
+            f"the public prior {view!r}, learnt from drawings, chose what is reported; it costs nothing"
+        )
+    return said
+
+
+def _shuffled(event: DpEvent, people: int) -> dict[str, Any]:
+    words = shuffled_in_words(event, people=people, delta=SHUFFLE_DELTA)
+    return {"people": people, "epsilon": words}
+
+
+def release_table(
+    frame: pd.DataFrame,
+    *,
+    plan: TablePlan,
+    name: str,
+    sampler: Sampler,
+    ledger: Ledger,
+    out: Path,
+) -> Certificate:
+    """Check, charge, noise, write: one report a row, an array a column."""
+    refuse_to_overwrite(out)
+    plan.check(frame)
+    charge = ledger.charge(
+        plan.event(),
+        purpose=f"local release of {name}",
+        relation=Relation.REPLACE_ONE,
+        unit="person",
+        private=sampler.private,
+    )
+    reports = plan.randomise(frame, sampler)
+    certificate = ledger.certificate(
+        charge,
+        plan={"columns": [asdict(column) for column in plan.columns]},
+        caveats=[ONE_REPORT, NO_CURATOR, "the sampler is taken as ideal", "every row is one person"],
+    )
+    buffer = io.BytesIO()
+    np.savez(buffer, **reports)  # type: ignore[arg-type]  # stubs take the names for options
+    write_whole(out, buffer.getvalue())
+    certificate.write(certificate_place(out))
+    return certificate

@@ -1,0 +1,79 @@
+"""What a trusted shuffler adds: reports without senders hide each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato import _validate
+from sfumato.accounting import DpEvent, Relation, epsilon
+from sfumato.randomness import Sampler
+
+Item = TypeVar("Item")
+NO_AMPLIFICATION = "no amplification"
+
+
+def largest_local_epsilon(people: int, delta: float) -> float:
+    """ln(n / (16 ln(2/δ))): above it the theorem says nothing.
+
+    >>> round(largest_local_epsilon(60_000, 1e-5), 2)
+    5.73
+    """
+    _validate.integer("people", people, least=1)
+    return math.log(people / (16.0 * math.log(2.0 / _validate.probability("delta", delta))))
+
+
+def shuffled_epsilon(event: DpEvent, *, people: int, delta: float) -> float | None:
+    """ε at δ of `people` shuffled reports that each cost `event`; None where no amplification may be claimed.
+
+    ε = ln(1 + (e^ε₀ − 1)/(e^ε₀ + 1) · (8√(e^ε₀ ln(4/δ)/n) + 8e^ε₀/n)), for a person's record replaced, where
+    every report comes from the same purely ε₀-DP randomiser and ε₀ ≤ ln(n/(16 ln(2/δ))). Gaussian reports are
+    not pure.
+    `people` is the number of different people whose reports reach the shuffler: duplicates hide nobody.
+
+    Feldman, McMillan & Talwar 2021, "Hiding among the clones", theorem 3.1.
+
+    >>> from sfumato.accounting import GaussianEvent, pure
+    >>> round(shuffled_epsilon(pure(1.0), people=60_000, delta=1e-5), 4)
+    0.0804
+    >>> shuffled_epsilon(pure(8.0), people=60_000, delta=1e-5) is None
+    True
+    >>> shuffled_epsilon(GaussianEvent(4.0), people=60_000, delta=1e-5) is None
+    True
+    """
+    local = epsilon(event, 0.0, relation=Relation.REPLACE_ONE)
+    if not local <= largest_local_epsilon(people, delta):
+        return None
+    grown = math.exp(local)
+    hidden = 8.0 * math.sqrt(grown * math.log(4.0 / delta) / people) + 8.0 * grown / people
+    return min(local, math.log1p((grown - 1.0) / (grown + 1.0) * hidden))
+
+
+def shuffled_in_words(event: DpEvent, *, people: int, delta: float) -> str:
+    """The amplified ε, or that there is none, for tables and certificates."""
+    found = shuffled_epsilon(event, people=people, delta=delta)
+    return NO_AMPLIFICATION if found is None else f"ε = {found:.3g} at δ = {delta:g} if the shuffler is trusted"
+
+
+def first_reports(senders: Iterable[Hashable], reports: Sequence[Item]) -> list[Item]:
+    """The first report of each sender, in order: what may go to the shuffler.
+
+    >>> first_reports(["ann", "bob", "ann"], [1, 0, 0])
+    [1, 0]
+    """
+    seen: set[Hashable] = set()
+    kept = []
+    for sender, report in zip(senders, reports, strict=True):
+        if sender not in seen:
+            seen.add(sender)
+            kept.append(report)
+    return kept
+
+
+def shuffle(people: int, sampler: Sampler) -> npt.NDArray[np.int64]:
+    """A secret uniform order of the reports."""
+    return np.argsort(sampler.uniform(people), kind="stable")

@@ -1,0 +1,170 @@
+"""What of an image is reported: a public map to a few directions, the same for everyone.
+
+The noise on a report grows with the number of directions, so that few of them should hold what matters. Which
+ones is decided by public knowledge alone: features of a prior learnt from drawings, and the spread of the
+drawings' classes in them; or, with no prior at all, the low frequencies of an image.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato import _validate
+from sfumato.errors import InvalidInput
+from sfumato.local.class_moments import ClassMoments
+
+Floats32 = npt.NDArray[np.float32]
+
+PRIORS = ("strokes", "shapes")
+LOW_FREQUENCIES = "low-frequencies"
+PIXELS = "pixels"
+KINDS = (*PRIORS, LOW_FREQUENCIES, PIXELS)
+DIMENSIONS = {"strokes": 40, "shapes": 40, LOW_FREQUENCIES: 60, PIXELS: 784}
+"""Directions for each kind; chosen on drawn digits, rotated and slanted."""
+
+_DRAWINGS = 12_000  # of which the public spread is measured
+_PUBLIC_SEED = 3
+_KEPT = 160  # principal directions in which classes are told apart
+_RIDGE = 0.05  # of the mean variance within classes, added before whitening
+_SIDE = 28
+_BATCH = 1000  # images through the prior at a time
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class View:
+    """Features, less a centre, times a matrix, scaled to length 1; all of it public."""
+
+    kind: str
+    centre: Floats32  # (features,)
+    matrix: Floats32  # (features, dimension)
+    public: ClassMoments | None = None  # of drawings seen this way
+
+    def __post_init__(self) -> None:
+        _validate.one_of("view", self.kind, KINDS)
+
+    @property
+    def dimension(self) -> int:
+        return int(self.matrix.shape[1])
+
+    def directions(self, images: Floats32) -> Floats32:
+        """(images, dimension), each of length 1; an image without any contrast becomes the first direction."""
+        return self.directions_of(features(self.kind, images))
+
+    def directions_of(self, seen: Floats32) -> Floats32:
+        vectors = (seen - self.centre) @ self.matrix
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        blank = lengths[:, 0] <= 1e-12
+        vectors[blank, 0] = 1.0
+        lengths[blank] = 1.0
+        return vectors / lengths
+
+
+def build_view(kind: str, dimension: int | None = None) -> View:
+    """The view of that name; made from drawings and formulas, never from people's data."""
+    _validate.one_of("view", kind, KINDS)
+    size = _validate.integer("dimension", DIMENSIONS[kind] if dimension is None else dimension, least=2)
+    if kind in PRIORS:
+        return _prior_view(kind, size)
+    return _frequency_view(size) if kind == LOW_FREQUENCIES else _pixel_view(size)
+
+
+def features(kind: str, images: Floats32) -> Floats32:
+    """(images, features): of the prior, or coefficients of the cosine transform, or the pixels."""
+    pictures = check_images(images)
+    if kind in PRIORS:
+        return prior_outputs(kind, pictures)[0]
+    if kind == LOW_FREQUENCIES:
+        from scipy.fft import dctn
+
+        return dctn(pictures, axes=(1, 2), norm="ortho").reshape(len(pictures), -1).astype(np.float32)
+    return pictures.reshape(len(pictures), -1)
+
+
+def prior_outputs(kind: str, images: Floats32) -> tuple[Floats32, Floats32]:
+    """Features (images, 576) and scores (images, classes) of the prior."""
+    import torch
+    from torch.nn import functional
+
+    from sfumato import models
+
+    net = models.load_prior(kind)
+    seen, scores = [], []
+    with torch.inference_mode():
+        for batch in torch.split(torch.from_numpy(check_images(images)[:, None]), _BATCH):
+            body = net.body(batch.to(memory_format=torch.channels_last))
+            seen.append(functional.normalize(body, dim=1).numpy())
+            scores.append(net.head(body).numpy())
+    return np.concatenate(seen), np.concatenate(scores)
+
+
+def check_images(images: npt.NDArray[np.float32]) -> Floats32:
+    """(images, 28, 28) in [0, 1]; anything else is refused, and the message shows none of it."""
+    pictures = np.asarray(images, dtype=np.float32)
+    if pictures.ndim == 4 and pictures.shape[1] == 1:
+        pictures = pictures[:, 0]
+    if pictures.shape[1:] != (_SIDE, _SIDE) or not len(pictures):
+        raise InvalidInput(
+            f"expected images of shape (images, {_SIDE}, {_SIDE}), got {pictures.shape}; resize each by itself"
+        )
+    if not (pictures.min() >= 0.0 and pictures.max() <= 1.0):  # NaN compares as false
+        raise InvalidInput("expected grey values from 0 to 1, got some outside or not finite; scale each image")
+    return np.ascontiguousarray(pictures)
+
+
+def _prior_view(kind: str, dimension: int) -> View:
+    """Directions along which drawings of different classes differ most, against the spread within classes."""
+    from sfumato.datasets import shapes, strokes
+
+    draw = strokes.draw if kind == "strokes" else shapes.draw
+    images, labels = draw(_DRAWINGS, seed=_PUBLIC_SEED)
+    seen = features(kind, images.astype(np.float32) / 255.0)
+    centre = seen.mean(axis=0)
+    matrix = _discriminating(seen - centre, labels, dimension)
+    bare = View(kind=kind, centre=centre, matrix=matrix)
+    public = ClassMoments.of(bare.directions_of(seen), labels, int(labels.max()) + 1)
+    return View(kind=kind, centre=centre, matrix=matrix, public=public)
+
+
+def _discriminating(centred: Floats32, labels: npt.NDArray[np.int64], dimension: int) -> Floats32:
+    """Whitened within classes, then the principal directions of what is left (Fisher's come first)."""
+    _, directions = np.linalg.eigh(np.cov(centred.T))
+    principal = directions[:, ::-1][:, :_KEPT]
+    rows = centred @ principal
+    means = np.stack([rows[labels == label].mean(axis=0) for label in range(int(labels.max()) + 1)])
+    within = np.cov((rows - means[labels]).T)
+    within += _RIDGE * float(np.trace(within)) / len(within) * np.eye(len(within))
+    values, vectors = np.linalg.eigh(within)
+    whitening = vectors / np.sqrt(values)
+    _, spread = np.linalg.eigh(whitening.T @ np.cov(rows.T) @ whitening)
+    return (principal @ whitening @ spread[:, ::-1][:, :dimension]).astype(np.float32)
+
+
+def _frequency_view(dimension: int) -> View:
+    """The lowest frequencies but the mean brightness, higher ones raised as images hold less of them."""
+    across, down = np.meshgrid(np.arange(_SIDE), np.arange(_SIDE))
+    frequency = np.hypot(across, down).reshape(-1)
+    order = np.argsort(frequency, kind="stable")[1 : dimension + 1]
+    matrix = np.zeros((_SIDE * _SIDE, dimension), dtype=np.float32)
+    matrix[order, np.arange(dimension)] = (1.0 + frequency[order]) ** 0.7
+    return View(kind=LOW_FREQUENCIES, centre=_blob(), matrix=matrix)
+
+
+def _blob() -> Floats32:
+    """The cosine transform of a round blob: a guess of the mean image of anything centred in a frame."""
+    place = np.arange(_SIDE) - (_SIDE - 1) / 2.0
+    squares = place[:, None] ** 2 + place[None, :] ** 2
+    return features(LOW_FREQUENCIES, np.exp(-squares / 50.0)[None].astype(np.float32) * 0.65)[0]
+
+
+def _pixel_view(dimension: int) -> View:
+    if math.isqrt(dimension) ** 2 != dimension or dimension != _SIDE * _SIDE:
+        raise InvalidInput(f"expected dimension={_SIDE * _SIDE} for pixels, got dimension={dimension}")
+    return View(
+        kind=PIXELS,
+        centre=np.zeros(dimension, dtype=np.float32),
+        matrix=np.eye(dimension, dtype=np.float32),
+    )

@@ -1,0 +1,235 @@
+"""Release, file, learn: on drawn digits and small crowds."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sfumato.audit.replay import Outcome
+from sfumato.datasets import load
+from sfumato.errors import BudgetExceeded, DataUnavailable, InvalidInput
+from sfumato.ledger import Certificate
+from sfumato.local import (
+    ClassMoments,
+    LabelledDirection,
+    ReportPlan,
+    TablePlan,
+    blend,
+    build_view,
+    certificate_place,
+    learn,
+    linear_discriminant,
+    nearest_mean,
+    noise_images,
+    open_ledger,
+    quadratic_discriminant,
+    read_noised,
+    read_table_plan,
+    release_images,
+    ridge,
+)
+from sfumato.local.release import release_table
+from sfumato.randomness import SecretStream
+
+
+@pytest.fixture(scope="module")
+def digits():
+    rows = load("digits", "train", side=28)
+    return rows.inputs[:, 0], rows.targets
+
+
+@pytest.fixture(scope="module")
+def view():
+    return build_view("low-frequencies", 24)
+
+
+def release(folder, digits, view, *, name="noised", epsilon=8.0, ledger=None, **changes):
+    plan = ReportPlan(classes=10, dimension=view.dimension, epsilon=epsilon, **changes)
+    place = folder / f"{name}.npz"
+    with open_ledger(ledger or folder / "people.db", epsilon=epsilon, delta=plan.delta) as book:
+        return release_images(
+            *digits,
+            plan=plan,
+            view=view,
+            name="digits",
+            sampler=SecretStream(test_seed=1),
+            ledger=book,
+            out=place,
+        )
+
+
+def test_a_release_is_a_file_with_a_certificate_that_holds(tmp_path, digits, view):
+    data, certificate = release(tmp_path, digits, view)
+    assert certificate.verify().pld == 8
+    assert certificate.unit == "person"
+    assert str(certificate.relation) == "replace-one"
+    assert certificate.plan["shuffled"]["epsilon"] == "no amplification"
+    read = read_noised(tmp_path / "noised.npz")
+    assert (read.vectors == data.vectors).all()
+    assert read.plan == data.plan
+    assert Certificate.read(certificate_place(tmp_path / "noised.npz")).event == certificate.event
+
+
+def test_the_same_people_are_released_once(tmp_path, digits, view):
+    release(tmp_path, digits, view)
+    with pytest.raises(InvalidInput, match="once"):
+        release(tmp_path, digits, view)
+    with pytest.raises(BudgetExceeded):
+        release(tmp_path, digits, view, name="again", epsilon=0.1)
+    assert not (tmp_path / "again.npz").exists()
+
+
+def test_bad_input_is_refused_and_nothing_is_charged(tmp_path, digits, view):
+    images, labels = digits
+    for bad in ((images, labels + 5), (images * 3, labels), (np.full_like(images, np.nan), labels)):
+        with pytest.raises(InvalidInput):
+            release(tmp_path, bad, view)
+    assert list(tmp_path.glob("*.npz")) == []
+    release(tmp_path, digits, view)  # the ledger still has room
+
+
+@pytest.mark.parametrize("classifier", ["nearest-mean", "linear", "quadratic"])
+def test_learning_from_reports_alone(tmp_path, digits, view, classifier):
+    data, _ = release(tmp_path, digits, view, epsilon=12.0)
+    test = load("digits", "test", side=28)
+    right = learn(data, classifier=classifier).predict(test.inputs[:, 0]) == test.targets
+    assert right.mean() > 0.6  # chance is 0.1: 360 guesses reach 0.6 with a chance below 1e-50
+
+
+def test_gaussian_reports_are_learnt_from_too(tmp_path, digits, view):
+    data, certificate = release(tmp_path, digits, view, epsilon=12.0, delta=1e-5, randomiser="gaussian")
+    assert certificate.verify().pld <= 12
+    assert certificate.eta > 0
+    test = load("digits", "test", side=28)
+    assert (learn(data, classifier="linear").predict(test.inputs[:, 0]) == test.targets).mean() > 0.3
+
+
+def test_one_person_moves_only_their_own_report(replay, digits, view):
+    images, labels = digits[0][:50], digits[1][:50]
+    other = images.copy()
+    other[-1] = images[0]
+
+    def pipeline(rows, sampler):
+        plan = ReportPlan(classes=10, dimension=view.dimension, epsilon=8.0)
+        data = noise_images(rows, labels, plan=plan, view=view, name="digits", sampler=sampler)
+        shown = (data.labels[:-1], data.vectors[:-1], data.plan.to_json(), data.vectors.shape)
+        return Outcome(public=shown)
+
+    replay(pipeline, images, other)
+
+
+def test_a_likelihood_attack_stays_below_epsilon():
+    from sfumato.audit import distinguishing_bound, epsilon_bound
+
+    randomiser = LabelledDirection(classes=4, dimension=8, epsilon=2.0)
+    one, other = np.eye(8)[0], -np.eye(8)[0]
+
+    def draws(label, vector):
+        def draw(count):
+            stream = SecretStream()
+            labels, points = randomiser.release(np.full(count, label), np.tile(vector, (count, 1)), stream)
+            return np.column_stack([labels, points])
+
+        return draw
+
+    def score(rows):
+        labels, points = rows[:, 0].astype(np.int64), rows[:, 1:]
+        return randomiser.log_density(labels, points, 0, one) - randomiser.log_density(labels, points, 1, other)
+
+    bound = distinguishing_bound(
+        draws(0, one),
+        draws(1, other),
+        lambda errors, alpha: epsilon_bound(errors, delta=0.0, alpha=alpha),
+        trials=20_000,
+        alpha=1e-6,
+        score=score,
+    )
+    assert 1.5 < bound <= 2.0
+
+
+def test_what_is_no_noised_data_set_is_refused(tmp_path):
+    with pytest.raises(DataUnavailable):
+        read_noised(tmp_path / "none.npz")
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    with pytest.raises(InvalidInput, match="noised data set"):
+        read_noised(tmp_path / "other.npz")
+
+
+def test_classifiers_agree_with_gaussians_by_hand():
+    moments = ClassMoments(
+        shares=np.array([0.5, 0.5]),
+        means=np.array([[0.0, 0.0], [2.0, 0.0]]),
+        covariances=np.stack([np.eye(2), np.eye(2)]),
+    )
+    rows = np.array([[0.9, 5.0], [1.1, -5.0]])  # the border is x = 1
+    for make in (nearest_mean, linear_discriminant, quadratic_discriminant):
+        assert make(moments).scores(rows).argmax(axis=1).tolist() == [0, 1]
+    # Least squares on (−1,0) and (1,0), half each: E[xxᵀ] = diag(1, 0), and weights ∓½ along x without penalty.
+    fitted = ridge(np.diag([1.0, 0.0]), [[-1.0, 0.0], [1.0, 0.0]], [0.5, 0.5], 1e-9)
+    assert fitted.weights == pytest.approx(np.array([[-0.5, 0.5], [0.0, 0.0]]), abs=1e-6)
+
+
+def test_a_blend_without_trust_is_the_prior():
+    prior, learnt = np.array([[2.0, 1.0]]), np.array([[0.0, 9.0]])
+    assert blend(prior, learnt, 0.0).argmax() == 0
+    assert blend(prior, learnt, 1.0).argmax() == 1
+
+
+POLICY = """
+[table]
+source = "people.csv"
+[budget]
+epsilon = 4.0
+[columns.age]
+type = "integer"
+lower = 0
+upper = 100
+[columns.city]
+type = "text"
+categories = ["Delft", "Utrecht"]
+"""
+
+
+@pytest.fixture
+def people(tmp_path):
+    (tmp_path / "policy.toml").write_text(POLICY)
+    return pd.DataFrame({"age": [20, 40] * 2000, "city": ["Delft", "Utrecht", "Delft", "Delft"] * 1000})
+
+
+def test_a_table_is_noised_column_by_column(tmp_path, people):
+    plan = read_table_plan(tmp_path / "policy.toml")
+    assert plan.epsilon == pytest.approx(4)
+    with open_ledger(tmp_path / "people.db", epsilon=plan.epsilon, delta=0.0) as ledger:
+        certificate = release_table(
+            people,
+            plan=plan,
+            name="people",
+            sampler=SecretStream(test_seed=1),
+            ledger=ledger,
+            out=tmp_path / "noised.npz",
+        )
+    assert certificate.verify().pld == pytest.approx(4)
+    with np.load(tmp_path / "noised.npz") as archive:
+        found = plan.estimates({name: archive[name] for name in archive.files})
+    # Laplace noise of scale 50 has standard deviation 71, over √4000: 1.1; six of them.
+    assert abs(found["age"].values[0] - 30) < 7
+    assert abs(found["city"].values[0] - 0.75) < 0.08
+
+
+def test_no_cell_can_cause_an_error(tmp_path, people):
+    plan = read_table_plan(tmp_path / "policy.toml")
+    odd = pd.DataFrame({"age": [None, "x", 1e9, -5], "city": ["Paris", None, 3, "Delft"]})
+    reports = plan.randomise(odd, SecretStream(test_seed=1))
+    assert {name: len(values) for name, values in reports.items()} == {"age": 4, "city": 4}
+    assert set(plan.decoded(reports)["city"]) <= {"Delft", "Utrecht"}
+
+
+def test_undeclared_columns_and_unknown_keys_are_refused(tmp_path, people):
+    place = tmp_path / "policy.toml"
+    place.write_text(POLICY.replace("lower = 0\n", ""))
+    with pytest.raises(InvalidInput, match="declare"):
+        read_table_plan(place)
+    place.write_text(POLICY.replace("lower", "low"))
+    with pytest.raises(InvalidInput, match="low"):
+        read_table_plan(place)
+    with pytest.raises(InvalidInput, match="at least one column"):
+        TablePlan(columns=())

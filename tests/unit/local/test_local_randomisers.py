@@ -1,0 +1,212 @@
+"""Each randomiser's worst likelihood ratio, exactly, and what it refuses."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, special, stats
+
+from sfumato import accounting
+from sfumato.accounting import Relation
+from sfumato.errors import InvalidInput
+from sfumato.local import (
+    GaussianSplit,
+    GaussianVector,
+    LabelledDirection,
+    LaplaceVector,
+    LocalHashing,
+    PrivUnit,
+    PrivUnitG,
+    UnaryEncoding,
+)
+from sfumato.mechanisms import KaryResponse, TwoCoinResponse
+from sfumato.randomness import SecretStream
+
+EPSILONS = [0.3, 1.0, 2.0, 4.0, 8.0, 12.0]
+
+
+def unit(dimension, seed=0, count=1):
+    rows = SecretStream(test_seed=seed).normal(count * dimension).reshape(count, dimension)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("classes", [1, 2, 10])
+def test_the_densities_of_a_labelled_direction_are_in_the_ratio_of_epsilon(classes, epsilon):
+    randomiser = LabelledDirection(classes=classes, dimension=5, epsilon=epsilon)
+    inside, outside = (
+        randomiser.inside / randomiser.measure,
+        (1 - randomiser.inside) / (1 - randomiser.measure),
+    )
+    # The cap's measure by itself: one label of k, and a normal tail.
+    assert randomiser.measure == pytest.approx(stats.norm.sf(randomiser.threshold) / classes, rel=1e-12)
+    assert math.log(inside / outside) <= epsilon
+    assert math.log(inside / outside) == pytest.approx(epsilon, abs=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("dimension", [2, 3, 40, 784])
+def test_the_densities_on_a_sphere_are_in_the_ratio_of_epsilon(dimension, epsilon):
+    randomiser = PrivUnit(dimension=dimension, epsilon=epsilon)
+    half = (dimension - 1) / 2
+    share = stats.beta(half, half).sf((1 + randomiser.threshold) / 2)
+    assert randomiser.measure == pytest.approx(share, rel=1e-9)
+    ratio = randomiser.inside * (1 - share) / ((1 - randomiser.inside) * share)
+    assert math.log(ratio) <= epsilon + 1e-12
+    assert math.log(ratio) == pytest.approx(epsilon, abs=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 4.0, 8.0])
+def test_slope_and_curvature_are_the_moments_of_the_reports(epsilon):
+    # By integrating over ⟨z, u⟩ the two-valued density against the normal, in place of the closed forms.
+    randomiser = LabelledDirection(classes=10, dimension=3, epsilon=epsilon)
+    high, low = randomiser.inside / randomiser.measure, (1 - randomiser.inside) / (1 - randomiser.measure)
+
+    def moment(power, shift):
+        def part(t, level):
+            return level / 10 * (t**power - shift) * stats.norm.pdf(t)
+
+        above = integrate.quad(part, randomiser.threshold, 12, args=(high,))[0]
+        return above + integrate.quad(part, -12, randomiser.threshold, args=(low,))[0]
+
+    assert randomiser.keep == pytest.approx(moment(0, 0), rel=1e-7)
+    assert randomiser.slope == pytest.approx(moment(1, 0), rel=1e-7)
+    assert randomiser.curvature == pytest.approx(moment(2, 1), rel=1e-7)
+    assert randomiser.keep + 9 * randomiser.lie == pytest.approx(1)
+
+
+def test_the_mean_height_on_a_sphere_is_its_integral():
+    randomiser = PrivUnit(dimension=7, epsilon=3.0)
+    density = stats.beta(3, 3)
+
+    def part(t, level):
+        return level * t * density.pdf((1 + t) / 2) / 2
+
+    levels = (
+        randomiser.inside / randomiser.measure,
+        (1 - randomiser.inside) / (1 - randomiser.measure),
+    )
+    above = integrate.quad(part, randomiser.threshold, 1, args=(levels[0],))[0]
+    below = integrate.quad(part, -1, randomiser.threshold, args=(levels[1],))[0]
+    assert randomiser.slope == pytest.approx(above + below, rel=1e-8)
+
+
+def test_one_coin_for_label_and_vector_beats_two():
+    # Half of ε = 8 for each: the slope that a class mean's noise is divided by is smaller.
+    apart = KaryResponse(classes=10, epsilon=4.0)
+    gain = apart.keep_probability * PrivUnitG(dimension=40, epsilon=4.0).joint.slope
+    assert LabelledDirection(classes=10, dimension=40, epsilon=8.0).slope > 1.3 * gain
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_unary_bits_are_in_the_ratio_of_epsilon(epsilon):
+    encoding = UnaryEncoding(classes=4, epsilon=epsilon)
+    table = encoding.bit_probabilities()
+    # The worst report: the bit of one answer set, that of the other not.
+    worst = max(
+        sum(math.log(max(p / q, (1 - p) / (1 - q))) for p, q in zip(table[one], table[other], strict=True))
+        for one in range(4)
+        for other in range(4)
+    )
+    assert worst <= epsilon + 1e-12
+    assert worst == pytest.approx(epsilon, abs=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
+def test_hashed_buckets_cost_what_their_response_costs(epsilon):
+    hashing = LocalHashing(classes=1000, epsilon=epsilon)
+    channel = hashing.response.channel()
+    assert math.log(channel.max() / channel.min()) <= epsilon + 1e-12
+    assert accounting.epsilon(hashing.event(), 0, relation=Relation.REPLACE_ONE) == pytest.approx(epsilon)
+
+
+def test_two_coins_cost_ln_3():
+    assert math.exp(TwoCoinResponse().epsilon) == pytest.approx(3)
+
+
+def test_gaussian_vectors_have_the_sensitivity_of_a_replaced_one():
+    noise = GaussianVector.calibrated(dimension=784, epsilon=8.0, delta=1e-5)
+    multiplier = noise.sigma / 2
+    delta = special.ndtr(0.5 / multiplier - 8 * multiplier) - math.exp(8) * special.ndtr(
+        -0.5 / multiplier - 8 * multiplier
+    )
+    assert 0.95e-5 < delta <= 1e-5
+    reports = noise.release(np.zeros((3, 784)), SecretStream(test_seed=1))
+    assert (np.mod(reports / noise.grid, 1) == 0).all()
+
+
+def test_six_and_two_are_less_than_eight():
+    # A Gaussian calibrated to 6 with a label's 2, composed exactly, is 7.754 (a published reference value).
+    both = accounting.compose(
+        GaussianVector.calibrated(dimension=40, epsilon=6, delta=1e-5).event(),
+        KaryResponse(classes=10, epsilon=2.0).event(),
+    )
+    assert accounting.epsilon(both, 1e-5, relation=Relation.REPLACE_ONE) == pytest.approx(7.754, abs=2e-3)
+
+
+def test_the_best_split_beats_near_by_ones_at_the_same_price():
+    best = GaussianSplit.best(classes=10, dimension=40, epsilon=8.0, delta=1e-5)
+    assert 7.98 < best.epsilon(1e-5) <= 8
+    from sfumato.local.split import _with_label_share
+
+    share = best.label.epsilon / 8
+    for other in (share - 0.1, share + 0.1):
+        assert _with_label_share(10, 40, 8.0, 1e-5, other).class_mean_variance > best.class_mean_variance
+
+
+RANDOMISERS = [
+    LabelledDirection(classes=10, dimension=4, epsilon=1.0),
+    PrivUnit(dimension=4, epsilon=1.0),
+    PrivUnitG(dimension=4, epsilon=1.0),
+    GaussianVector.calibrated(dimension=4, epsilon=1.0, delta=1e-5),
+    LaplaceVector(dimension=4, epsilon=1.0),
+]
+
+
+class NoDraws:
+    """A sampler that must not be asked."""
+
+    private = True
+
+    def __getattr__(self, name):
+        raise AssertionError("drawn before the input was checked")
+
+
+@pytest.mark.parametrize("randomiser", RANDOMISERS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("bad", ["long", "nan", "infinite", "shape"])
+def test_bad_vectors_are_refused_before_anything_is_drawn(randomiser, bad):
+    rows = np.full((2, 4), 0.5)
+    if bad == "shape":
+        rows = rows[:, :3]
+    else:
+        rows[1, 2] = {"long": 2.0, "nan": np.nan, "infinite": np.inf}[bad]
+    arguments = (np.array([0, 1]), rows) if isinstance(randomiser, LabelledDirection) else (rows,)
+    with pytest.raises(InvalidInput) as caught:
+        randomiser.release(*arguments, NoDraws())
+    assert "2.0" not in str(caught.value)
+    assert "nan" not in str(caught.value)
+
+
+@pytest.mark.parametrize("label", [-1, 10])
+def test_labels_outside_the_domain_are_refused(label):
+    with pytest.raises(InvalidInput, match="0 to 9"):
+        RANDOMISERS[0].release(np.array([label]), unit(4), NoDraws())
+    for kind in (UnaryEncoding, LocalHashing):
+        with pytest.raises(InvalidInput, match="0 to 9"):
+            kind(classes=10, epsilon=1.0).release(np.array([label]), NoDraws())
+
+
+@pytest.mark.parametrize("epsilon", [0, -1.0, math.nan, math.inf])
+@pytest.mark.parametrize("kind", [PrivUnit, PrivUnitG, LaplaceVector])
+def test_no_epsilon_no_report(kind, epsilon):
+    with pytest.raises(InvalidInput, match="epsilon"):
+        kind(dimension=3, epsilon=epsilon)
+
+
+def test_reports_lie_on_a_grid_and_a_seeded_one_repeats():
+    randomiser = LabelledDirection(classes=3, dimension=6, epsilon=2.0)
+    one, other = (
+        randomiser.release(np.array([2, 0]), unit(6, count=2), SecretStream(test_seed=5)) for _ in range(2)
+    )
+    assert (one[1] == other[1]).all()
+    assert (np.mod(one[1] * 2**12, 1) == 0).all()
