@@ -33,11 +33,15 @@ class Settings:
     batch: int = 512
     clip_norm: float = 1.0
     average_decay: float = 0.9
-    optimization: Optimization = Optimization(learning_rate=0.25, momentum=0.9, schedule="cosine")
+    learning_rate: float = 0.25
+
+    @property
+    def optimization(self) -> Optimization:
+        return Optimization(learning_rate=self.learning_rate, momentum=0.9, schedule="cosine")
 
 
 FULL = Settings()
-QUICK = Settings(rows=200, test_rows=200, epochs=2, batch=100)
+QUICK = Settings(rows=120, test_rows=100, epochs=2, batch=60)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +138,7 @@ def _draw_epochs(runs: Sequence[Run]) -> Figure:
         epochs = range(1, len(run.accuracy) + 1)
         axes.plot(epochs, [100 * value for value in run.accuracy], marker="o", label=run.name)
     axes.set(xlabel="epoch", ylabel="test accuracy, %", title="Accuracy after each epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xticks(range(1, len(runs[0].accuracy) + 1))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     return figure

@@ -239,7 +239,7 @@ def _train(row: Row, seed: int, material: Material, out: Path) -> Run:
 
 def linear_head(data: Dataset) -> nn.Module:
     """One linear layer, from zero."""
-    head = nn.utils.skip_init(nn.Linear, data.shape[0], data.classes or 10)
+    head = models.MLP(in_features=data.shape[0], classes=data.classes or 10, hidden=())
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.zero_()
@@ -294,7 +294,7 @@ def _blocks(
     transform: Scattering, part: Dataset, mean: torch.Tensor, deviation: torch.Tensor, watch: Watch
 ) -> Any:
     images, _ = part.tensors()
-    blocks = images.split(_BLOCK)
+    blocks = torch.split(images, _BLOCK)
     made: list[Any] = []
     for number, block in enumerate(blocks, start=1):
         maps = (transform(block) - mean[:, None, None]) / deviation[:, None, None]

@@ -32,6 +32,11 @@ class Scattering(nn.Module):
     pixel. Convolutions are products of Fourier transforms, on images reflected at their edges.
     """
 
+    wavelets0: Tensor  # (8, padded, padded), Fourier transforms, which are real
+    wavelets1: Tensor
+    smooth: Tensor
+    smooth_coarse: Tensor
+
     def __init__(self, *, side: int = 28) -> None:
         super().__init__()
         _validate.integer("side", side, least=2 * STRIDE, remedy="resize the images")
@@ -45,9 +50,7 @@ class Scattering(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        return torch.cat(
-            [self._transform(batch) for batch in images.split(_BATCH)] or [self._transform(images)]
-        )
+        return torch.cat([self._transform(batch) for batch in torch.split(images, _BATCH)])
 
     def _transform(self, images: Tensor) -> Tensor:
         count, channels, side, _ = images.shape
@@ -95,7 +98,7 @@ def _morlet(size: int, scale: int, turn: int) -> Tensor:
 
 
 def _periodic(values: Tensor, size: int) -> Tensor:
-    return values.unflatten(0, (5, size)).sum(0).unflatten(1, (5, size)).sum(1)
+    return values.reshape(5, size, 5, size).sum((0, 2))
 
 
 def _smoothing(side: int, padded: int, *, spacing: int) -> Tensor:
