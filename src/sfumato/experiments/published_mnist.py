@@ -118,7 +118,7 @@ ROWS = (
         claimed_epsilon=2.93,
         batch=2048,
         epochs=40,
-        noise_multiplier=2.03,
+        noise_multiplier=1.842,
         clip_norm=1.0,
         optimization=Optimization(learning_rate=1.0, momentum=0.9, schedule="cosine"),
         standardized=True,

@@ -50,6 +50,9 @@ class Scattering(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
+        if not len(images):  # which the Fourier transform refuses
+            _, channels, height, width = images.shape
+            return images.new_zeros(0, CHANNELS * channels, height // STRIDE, width // STRIDE)
         return torch.cat([self._transform(batch) for batch in torch.split(images, _BATCH)])
 
     def _transform(self, images: Tensor) -> Tensor:
