@@ -25,9 +25,10 @@ from torch import nn
 from sfumato import _validate, accounting, datasets, models
 from sfumato.accounting import DpEvent, GaussianEvent, Relation
 from sfumato.datasets import Dataset
+from sfumato.datasets.dataset import Inputs
 from sfumato.datasets.strokes import draw
 from sfumato.experiments.kept_runs import DELTA, Run, Watch, private_run, unwatched
-from sfumato.models.scattering import Scattering
+from sfumato.models.scattering import CHANNELS, STRIDE, Scattering
 from sfumato.run_folder import RunFolder
 from sfumato.training import Optimization, TrainingPlan
 
@@ -292,15 +293,16 @@ class Material:
 
 def _blocks(
     transform: Scattering, part: Dataset, mean: torch.Tensor, deviation: torch.Tensor, watch: Watch
-) -> Any:
+) -> Inputs:
+    """(images, 3969), filled block by block: there are a gigabyte of them."""
     images, _ = part.tensors()
-    blocks = torch.split(images, _BLOCK)
-    made: list[Any] = []
-    for number, block in enumerate(blocks, start=1):
-        maps = (transform(block) - mean[:, None, None]) / deviation[:, None, None]
-        made.append(maps.flatten(1).numpy())
-        watch(f"scattering {part.name}", number / len(blocks))
-    return np.concatenate(made)
+    made = np.empty((len(part), CHANNELS * (images.shape[-1] // STRIDE) ** 2), dtype=np.float32)
+    for start in range(0, len(made), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        maps = (transform(images[block]) - mean[:, None, None]) / deviation[:, None, None]
+        made[block] = maps.flatten(1).numpy()
+        watch(f"scattering {part.name}", min(1.0, (start + _BLOCK) / len(made)))
+    return made
 
 
 def _draw(found: Iterable[Reproduction]) -> Figure:

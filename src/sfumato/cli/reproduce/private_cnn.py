@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.table import Table
 
 from sfumato.cli import show
@@ -15,7 +16,13 @@ if TYPE_CHECKING:
 
 
 def private_cnn(
-    out: show.Out = Path("out/private-cnn"), quick: Quick = False, seed: Seed = 0, json: show.Json = False
+    out: show.Out = Path("out/private-cnn"),
+    quick: Quick = False,
+    seed: Seed = 0,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Only compare learning rates, on digits drawn by code.")
+    ] = False,
+    json: show.Json = False,
 ) -> None:
     """A small CNN on MNIST, plain and private, beside the source's figures and what its ε really was.
 
@@ -23,6 +30,9 @@ def private_cnn(
     """
     from sfumato.experiments import private_cnn as recipe
 
+    if tune:
+        _tune(json)
+        return
     with watching() as watch:
         result = recipe.run(out, quick=quick, seed=seed, watch=watch)
     if json:
@@ -33,6 +43,17 @@ def private_cnn(
         [(f"the source's real ε, {name}", f"{value:.3g}") for name, value in result.real_epsilon.items()]
     )
     show.console.print(f"Figures: {result.figures[0].parent}")
+
+
+def _tune(json: bool) -> None:
+    from sfumato.experiments.private_cnn import tune
+
+    with watching() as watch:
+        found = tune(watch=watch)
+    if json:
+        show.emit_json({"accuracy_by_learning_rate": found})
+    else:
+        show.facts([(f"rate {rate:g}", f"{accuracy:.2%}") for rate, accuracy in found.items()])
 
 
 def _table(result: Result) -> Table:
