@@ -131,6 +131,7 @@ def _draw_epsilons(runs: Sequence[Run]) -> Figure:
 
 def _draw_epochs(runs: Sequence[Run]) -> Figure:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
@@ -138,7 +139,7 @@ def _draw_epochs(runs: Sequence[Run]) -> Figure:
         epochs = range(1, len(run.accuracy) + 1)
         axes.plot(epochs, [100 * value for value in run.accuracy], marker="o", label=run.name)
     axes.set(xlabel="epoch", ylabel="test accuracy, %", title="Accuracy after each epoch")
-    axes.set_xticks(range(1, len(runs[0].accuracy) + 1))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     return figure

@@ -200,19 +200,22 @@ def _draw(
 def _draw_curves(runs: Sequence[Run]) -> Figure:
     """Accuracy and loss of all, side by side."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     for run in runs:
         epochs = range(1, len(run.accuracy) + 1)
-        label = run.name if run.epsilon is None else f"{run.name} (ε = {run.epsilon:.2f})"
+        told = run.epsilon is None or "ε" in run.name
+        label = run.name if told else f"{run.name} (ε = {run.epsilon:.2f})"
         left.plot(epochs, [100 * value for value in run.accuracy], marker="o", markersize=3, label=label)
         right.plot(epochs, run.loss, marker="o", markersize=3)
     left.axhline(100 * PUBLISHED["plain"]["test_accuracy"], color="0.6", ls=":", lw=1)
     left.axhline(100 * PUBLISHED["private"]["test_accuracy"], color="0.6", ls=":", lw=1)
     left.set(xlabel="epoch", ylabel="test accuracy, %", title="Accuracy (dotted: the source's figures)")
-    right.set(xlabel="epoch", ylabel="test loss, nats", title="Loss", yscale="log")
+    right.set(xlabel="epoch", ylabel="test loss, nats", title="Loss", ylim=(0, None))
     for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     return figure
