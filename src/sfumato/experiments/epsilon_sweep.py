@@ -122,7 +122,7 @@ def _draw_epsilons(runs: Sequence[Run]) -> Figure:
         axes.annotate(f"{accuracy:.1f}", (epsilon, accuracy), (0, -14), textcoords="offset points", ha="center")
     best = 100 * runs[-1].test_accuracy
     axes.axhline(best, color="C1", ls="--", label=f"no privacy: {best:.1f}")
-    axes.set(xlabel="ε (δ = 1e-5)", ylabel="test accuracy, %", title="ResNet-18, 10,000 digits, five epochs")
+    axes.set(xlabel="ε (δ = 1e-5)", ylabel="test accuracy, %", title="ResNet-18: accuracy against ε")
     axes.margins(y=0.15)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
