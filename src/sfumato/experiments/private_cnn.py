@@ -41,7 +41,7 @@ NOISE_LEVELS = (0.0, 0.25, 0.5, 1.0, 2.0)  # standard deviations, where white is
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Ours for the same network; chosen on digits drawn by code (see docs/design/reproductions.md)."""
+    """Ours for the same network: the rate chosen on digits drawn by code, see docs/design/reproductions.md."""
 
     batch: int = 4096
     epochs: int = 15
@@ -55,7 +55,7 @@ class Settings:
 
 
 OURS = Settings()
-TRIAL = Settings(batch=2048, epochs=8)  # as many steps as ours, at half the work
+TRIAL = Settings(batch=2048, epochs=8)  # about as many steps as ours, at half the work
 TRIAL_RATES = (0.25, 0.5, 1.0, 2.0)
 TRIAL_SHARE = 4
 
