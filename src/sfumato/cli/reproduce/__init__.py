@@ -8,6 +8,9 @@ from sfumato.cli.reproduce.differencing import differencing
 from sfumato.cli.reproduce.local_noise import local_noise
 from sfumato.cli.reproduce.membership import membership
 from sfumato.cli.reproduce.pate import pate
+from sfumato.cli.reproduce.epsilon_sweep import epsilon_sweep
+from sfumato.cli.reproduce.private_cnn import private_cnn
+from sfumato.cli.reproduce.published_mnist import published_mnist
 from sfumato.cli.reproduce.tracing import tracing
 
 RECIPES = (
@@ -15,6 +18,9 @@ RECIPES = (
     local_noise,
     membership,
     pate,
+    epsilon_sweep,
+    private_cnn,
+    published_mnist,
     tracing,
 )
 

@@ -1,0 +1,81 @@
+"""`sfumato reproduce private-cnn`: a CNN on MNIST, plain and private, at an ε that holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from sfumato.cli import show
+from sfumato.cli.reproduce.watching import Quick, Seed, watching
+
+if TYPE_CHECKING:
+    from sfumato.experiments.private_cnn import Result
+
+
+def private_cnn(
+    out: show.Out = Path("out/private-cnn"),
+    quick: Quick = False,
+    seed: Seed = 0,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Only compare learning rates, on digits drawn by code.")
+    ] = False,
+    json: show.Json = False,
+) -> None:
+    """A small CNN on MNIST, plain and private, beside the source's figures and what its ε really was.
+
+    Example: sfumato reproduce private-cnn --quick
+    """
+    from sfumato.experiments import private_cnn as recipe
+
+    if tune:
+        _tune(json)
+        return
+    with watching() as watch:
+        result = recipe.run(out, quick=quick, seed=seed, watch=watch)
+    if json:
+        show.emit_json(result.to_json())
+        return
+    show.console.print(_table(result))
+    show.facts(
+        [(f"the source's real ε, {name}", f"{value:.3g}") for name, value in result.real_epsilon.items()]
+    )
+    show.console.print(f"Figures: {result.figures[0].parent}")
+
+
+def _tune(json: bool) -> None:
+    from sfumato.experiments.private_cnn import tune
+
+    with watching() as watch:
+        found = tune(watch=watch)
+    if json:
+        show.emit_json({"accuracy_by_learning_rate": found})
+    else:
+        show.facts([(f"rate {rate:g}", f"{accuracy:.2%}") for rate, accuracy in found.items()])
+
+
+def _table(result: Result) -> Table:
+    from sfumato.experiments.private_cnn import PUBLISHED
+
+    table = Table(title="The same CNN on MNIST (δ = 1e-5)", title_justify="left")
+    for column in ("", "ε stated", "ε true", "test accuracy", "test loss", "seconds"):
+        table.add_column(column, justify="left" if not column else "right")
+    plain, private = PUBLISHED["plain"], PUBLISHED["private"]
+    real = result.real_epsilon["shuffled, zero-out"]
+    table.add_row("source, plain", "∞", "∞", f"{plain['test_accuracy']:.1%}", f"{plain['test_loss']:.2f}", "")
+    table.add_row(
+        "source, private",
+        f"{private['printed_epsilon']:.2f}",
+        f"{real:.1f}",
+        f"{private['test_accuracy']:.1%}",
+        "",
+        "",
+        end_section=True,
+    )
+    for run in result.runs:
+        epsilon = "∞" if run.epsilon is None else f"{run.epsilon:.3f}"
+        accuracy, loss = f"{run.test_accuracy:.2%}", f"{run.test_loss:.3f}"
+        table.add_row(run.name, epsilon, epsilon, accuracy, loss, f"{run.seconds:.0f}")
+    return table

@@ -1,0 +1,58 @@
+"""`sfumato reproduce published-mnist`: published accuracies, trained again, at the ε that holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from sfumato.cli import show
+from sfumato.cli.reproduce.watching import Quick, watching
+
+if TYPE_CHECKING:
+    from sfumato.experiments.published_mnist import Reproduction
+
+
+def published_mnist(
+    out: show.Out = Path("out/published-mnist"),
+    row: Annotated[list[str] | None, typer.Option(help="Only the row of this name; may be repeated.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many times each row is trained.")] = 1,
+    quick: Quick = False,
+    json: show.Json = False,
+) -> None:
+    """Published private accuracies on MNIST, trained again: theirs, ours, ε claimed, ε true.
+
+    Example: sfumato reproduce published-mnist --row "scattering + linear"
+    """
+    from sfumato.experiments import published_mnist as recipe
+
+    with watching() as watch:
+        result = recipe.run(out, quick=quick, seeds=seeds, only=row or (), watch=watch)
+    if json:
+        show.emit_json(result.to_json())
+        return
+    table = Table(title="Published private accuracies on MNIST (δ = 1e-5)", title_justify="left")
+    for column in ("", "theirs", "ε claimed", "ε true", "ε if shuffled", "ours", "our ε", "seconds"):
+        table.add_column(column, justify="left" if not column else "right")
+    for item in result.reproductions:
+        table.add_row(*_cells(item))
+    show.console.print(table)
+    show.console.print("ε true: of their settings under Poisson sampling, by privacy loss distributions.")
+    show.console.print(f"Figures: {result.figures[0].parent}")
+
+
+def _cells(item: Reproduction) -> tuple[str, ...]:
+    row = item.row
+    spread = "" if item.deviation is None else f" ± {100 * item.deviation:.2f}"
+    theirs = ("?", "?") if row.ours else (f"{row.true_epsilon():.3f}", f"{row.shuffled_epsilon():.1f}")
+    return (
+        row.name,
+        f"{row.accuracy:.1%}",
+        f"{row.claimed_epsilon:.2f}",
+        *theirs,
+        f"{item.test_accuracy:.2%}{spread}",
+        f"{item.epsilon:.3f}",
+        f"{sum(run.seconds for run in item.runs):.0f}",
+    )

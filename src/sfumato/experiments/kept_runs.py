@@ -1,0 +1,179 @@
+"""The runs of a recipe, each in a folder of its own: found again when done, taken up when interrupted.
+
+A run is the same if data, first weights and settings are. Curves are of the public test set; a plain network
+was not paid for and lies in the private half of its folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load, save
+from torch import nn
+
+from sfumato.datasets import Dataset
+from sfumato.fitting import FitConfig, fit
+from sfumato.run_folder import RunFolder, write_whole
+from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, train
+from sfumato.training.run import CHECKPOINT
+
+DELTA = 1e-5
+_RECORD = "run.json"
+
+Watch = Callable[[str, float], None]
+"""Told the name of the run under way and how much of it is done, 0 to 1."""
+
+
+def unwatched(name: str, share: float) -> None:
+    """Nobody looks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a network reached: accuracy and loss on the public test set after each epoch, and its price."""
+
+    name: str
+    epsilon: float | None  # at δ = 1e-5, by PLD; None without privacy
+    noise_multiplier: float | None
+    accuracy: tuple[float, ...]
+    loss: tuple[float, ...]
+    seconds: float
+    folder: str
+
+    @property
+    def test_accuracy(self) -> float:
+        return self.accuracy[-1]
+
+    @property
+    def test_loss(self) -> float:
+        return self.loss[-1]
+
+
+def plain_run(
+    name: str,
+    model: nn.Module,
+    data: Dataset,
+    test: Dataset,
+    config: FitConfig,
+    *,
+    out: Path,
+    watch: Watch = unwatched,
+) -> Run:
+    """Fit without privacy, or find what was fitted before; `model` has the weights afterwards."""
+    folder = RunFolder.make(out)
+    settings = _settings(model, data, fit=asdict(config))
+    if (kept := _kept(folder, settings)) is not None:
+        model.load_state_dict(load((folder.private / "model.safetensors").read_bytes()))
+        return kept
+    started = time.perf_counter()
+    watch(name, 0.0)
+    history = fit(
+        model,
+        data,
+        config,
+        evaluate_on=test,
+        on_epoch=lambda epoch: watch(name, epoch.number / config.epochs),
+        progress=False,
+    )
+    found = [epoch.evaluation for epoch in history if epoch.evaluation is not None]
+    run = Run(
+        name=name,
+        epsilon=None,
+        noise_multiplier=None,
+        accuracy=tuple(evaluation.accuracy for evaluation in found),
+        loss=tuple(evaluation.loss for evaluation in found),
+        seconds=time.perf_counter() - started,
+        folder=str(out),
+    )
+    state = {key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}
+    write_whole(folder.private / "model.safetensors", save(state))
+    return _keep(folder, settings, run)
+
+
+def private_run(
+    name: str,
+    model: nn.Module,
+    data: Dataset,
+    test: Dataset,
+    plan: TrainingPlan,
+    optimization: Optimization,
+    *,
+    out: Path,
+    caveats: tuple[str, ...] = (),
+    watch: Watch = unwatched,
+) -> Run:
+    """Train under the plan, or go on, or find what was trained before; `model` has the weights afterwards."""
+    folder = RunFolder.make(out)
+    settings = _settings(model, data, plan=plan.to_json(), optimization=asdict(optimization))
+    if (kept := _kept(folder, settings)) is not None:
+        model.load_state_dict(load((folder.release / "model.safetensors").read_bytes()))
+        return kept
+    _forget_others(folder, settings)
+
+    def after_step(trainer: PrivateTrainer) -> None:
+        watch(name, trainer.steps_done / plan.steps)
+
+    result = train(
+        model,
+        data,
+        plan,
+        delta=DELTA,
+        optimization=optimization,
+        test=test,
+        out=out,
+        caveats=caveats,
+        purpose=name,
+        on_step=after_step,
+    )
+    run = Run(
+        name=name,
+        epsilon=result.epsilon,
+        noise_multiplier=plan.noise_multiplier,
+        accuracy=tuple(report.test_accuracy or 0.0 for report in result.history),
+        loss=tuple(report.test_loss or 0.0 for report in result.history),
+        seconds=result.seconds,
+        folder=str(out),
+    )
+    return _keep(folder, settings, run)
+
+
+def _settings(model: nn.Module, data: Dataset, **choices: Any) -> dict[str, Any]:
+    """What makes a run the same run; the data are named, not hashed."""
+    weights = hashlib.sha256(save({name: value.contiguous() for name, value in model.state_dict().items()}))
+    facts = {
+        "data": data.name,
+        "size": data.public_size,
+        "model": str(model),
+        "first weights": weights.hexdigest(),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps({**facts, **choices}))
+    return plain
+
+
+def _kept(folder: RunFolder, settings: Mapping[str, Any]) -> Run | None:
+    path = folder.private / _RECORD
+    record = json.loads(path.read_text()) if path.exists() else {}
+    if record.get("settings") != settings or "run" not in record:
+        return None
+    found = record["run"]
+    curves = {name: tuple(found[name]) for name in ("accuracy", "loss")}
+    return Run(**{**found, **curves, "folder": str(folder.path)})
+
+
+def _keep(folder: RunFolder, settings: Mapping[str, Any], run: Run) -> Run:
+    folder.write_json(_RECORD, {"settings": settings, "run": asdict(run)}, private=True)
+    return run
+
+
+def _forget_others(folder: RunFolder, settings: Mapping[str, Any]) -> None:
+    """Drop a half-done run of other settings, which the checkpoint alone would not tell from this one."""
+    path = folder.private / _RECORD
+    if not path.exists() or json.loads(path.read_text()).get("settings") != settings:
+        (folder.private / CHECKPOINT).unlink(missing_ok=True)
+    folder.write_json(_RECORD, {"settings": settings}, private=True)

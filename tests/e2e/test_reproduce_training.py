@@ -1,0 +1,66 @@
+"""The recipes on small data: tables, JSON, figures, run folders that are found again."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+def check_figures(answer):
+    assert answer["figures"]
+    for path in answer["figures"]:
+        assert Path(path).read_bytes()[:4] == b"\x89PNG"
+        assert Path(path).stat().st_size > 5000
+
+
+def test_private_cnn(sfumato, sfumato_json, tmp_path):
+    words = ("reproduce", "private-cnn", "--quick", "--out", tmp_path)
+    answer = sfumato_json(*words)
+    check_figures(answer)
+    assert len(answer["figures"]) == 4
+    plain, source, priced, ours = answer["runs"]
+    assert plain["epsilon"] is None
+    assert source["noise_multiplier"] == 1.2
+    assert priced["epsilon"] <= 0.79
+    assert 0.78 < ours["epsilon"] <= 0.79
+    assert len(ours["accuracy"]) == len(ours["loss"]) == 2
+    assert json.loads((tmp_path / "release" / "result.json").read_text()) == answer
+    assert sfumato_json("verify", tmp_path / "ours" / "release" / "certificate.json")["pld"] == pytest.approx(
+        ours["epsilon"]
+    )
+    code, out, _ = sfumato(*words)  # found again, and told in words
+    assert code == 0
+    assert "93.4%" in out
+    assert "14.1" in out
+
+
+def test_epsilon_sweep(sfumato, sfumato_json, tmp_path):
+    words = ("reproduce", "epsilon-sweep", "--quick", "--out", tmp_path)
+    answer = sfumato_json(*words)
+    check_figures(answer)
+    assert [run["name"] for run in answer["runs"]] == ["ε = 1", "ε = 5", "ε = 10", "no privacy"]
+    assert all(len(run["accuracy"]) == 2 for run in answer["runs"])
+    noise = [run["noise_multiplier"] for run in answer["runs"][:-1]]
+    assert noise == sorted(noise, reverse=True)
+    assert "no privacy" in sfumato(*words)[1]
+
+
+def test_published_mnist(sfumato, sfumato_json, tmp_path):
+    words = ("reproduce", "published-mnist", "--quick", "--out", tmp_path, "--seeds", 2)
+    rows = ("--row", "tanh CNN", "--row", "scattering + linear")
+    answer = sfumato_json(*words, *rows)
+    check_figures(answer)
+    tanh, scattering = answer["rows"]
+    assert tanh["published"]["true_epsilon"] is None
+    assert scattering["published"]["true_epsilon"] < 2.59 < scattering["published"]["claimed_epsilon"]
+    assert scattering["ours"]["standard_deviation"] >= 0
+    # Guessing gets .1; five standard errors on 500 test digits are .07: .4 is learned, not guessed.
+    assert scattering["ours"]["test_accuracy"] > 0.4
+    assert len({run["folder"] for run in scattering["ours"]["runs"]}) == 2
+    assert "98.7%" in sfumato(*words, *rows)[1]
+
+
+def test_a_row_that_is_not_there_is_named(sfumato, tmp_path):
+    code, _, error = sfumato("reproduce", "published-mnist", "--quick", "--out", tmp_path, "--row", "resnet")
+    assert code == 2
+    assert "tanh CNN" in error
