@@ -32,8 +32,9 @@ def expected_count(noisy: Floats, noise: float, *, expected: Floats, size: float
     count = np.arange(_MOST + 1)[:, None]
     variance = noise**2 + spread**2 * count
     weight = count * np.log(mean) - special.gammaln(count + 1) - np.log(variance) / 2
-    # Far below 0 the wider normals of larger counts would win.
-    weight = weight - (np.maximum(noisy, -4 * noise) - size * count) ** 2 / (2 * variance)
+    # Below −size·noise²/spread² the wider normals of larger counts would win, and less would say more.
+    least = -size * (noise / spread) ** 2 if spread else -math.inf
+    weight = weight - (np.maximum(noisy, least) - size * count) ** 2 / (2 * variance)
     weight = np.exp(weight - weight.max(axis=0))  # (counts, people)
     return np.where(expected > 0, (count * weight).sum(axis=0) / weight.sum(axis=0), 0.0)
 
