@@ -54,7 +54,7 @@ def test_log_factors_move_by_at_most_the_declared_sensitivity(disease, seed):
     random = public_generator(seed)
     old, new = random.choice([0.0, 1.0, random.random()], 2) * disease.message_bound
     moved = abs(math.log1p(-disease.transmission * old) - math.log1p(-disease.transmission * new))
-    assert moved <= Release(method="dpfn").sensitivity(disease) * (1 + 1e-12)
+    assert moved <= Release(method="dpfn-daily").sensitivity(disease) * (1 + 1e-12)
 
 
 def test_own_positive_test_inside_the_score_breaks_the_published_sensitivity():

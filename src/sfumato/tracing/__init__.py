@@ -13,9 +13,9 @@ True
 
 from sfumato.tracing.attack import AttackResult, attack
 from sfumato.tracing.campaign import Campaign, Outcome, run
-from sfumato.tracing.contacts import ContactWindow
+from sfumato.tracing.contacts import ContactWindow, Meetings
 from sfumato.tracing.covasim import CovasimSimulator
-from sfumato.tracing.disease import Disease, TestKit
+from sfumato.tracing.disease import Disease, Kind, TestKit
 from sfumato.tracing.neighbours import Belief, Evidence, believe
 from sfumato.tracing.population import Population
 from sfumato.tracing.release import METHODS, Price, Release
@@ -31,6 +31,8 @@ __all__ = [
     "CovasimSimulator",
     "Disease",
     "Evidence",
+    "Kind",
+    "Meetings",
     "Outcome",
     "Population",
     "Price",

@@ -9,8 +9,10 @@ import numpy as np
 
 from sfumato import _validate
 from sfumato.errors import MissingExtra
-from sfumato.tracing.contacts import Pairs
+from sfumato.tracing.contacts import Meetings
 from sfumato.tracing.simulators import Bools
+
+LAYERS = ("h", "s", "w", "c")  # Covasim's names of home, school, work and community, nearest first
 
 
 def _covasim() -> Any:
@@ -55,12 +57,10 @@ class CovasimSimulator:
     def people(self) -> int:
         return self._people
 
-    def step(self, isolated: Bools) -> Pairs:
+    def step(self, isolated: Bools) -> Meetings:
         self._isolation.people_apart = isolated
         self._sim.run_one_step()
-        one, other = self._edges()
-        free = ~(isolated[one] | isolated[other])
-        return one[free], other[free]
+        return self._edges().without(isolated)
 
     def infectious(self) -> Bools:
         return self._mask(self._sim.diseases.covid.infectious.uids)
@@ -68,11 +68,11 @@ class CovasimSimulator:
     def infected(self) -> Bools:
         return self._mask(self._sim.diseases.covid.infected.uids)
 
-    def _edges(self) -> Pairs:
-        layers = [network.edges for network in self._sim.networks.values()]
+    def _edges(self) -> Meetings:
+        layers = [self._sim.networks[name].edges for name in LAYERS]
         one = np.concatenate([np.asarray(layer.p1, dtype=np.int64) for layer in layers])
         other = np.concatenate([np.asarray(layer.p2, dtype=np.int64) for layer in layers])
-        return one, other
+        return Meetings(one, other, np.repeat(np.arange(len(layers)), [len(layer.p1) for layer in layers]))
 
     def _mask(self, who: Any) -> Bools:
         mask = np.zeros(self._people, dtype=np.bool_)

@@ -14,12 +14,28 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of contact: `closeness`, as a multiple of p1, and `recurrence`, the share of days on which one
+    meets the same people again (0: never).
+    """
+
+    name: str = "any"
+    closeness: float = 1.0
+    recurrence: float = 0.5
+
+    def __post_init__(self) -> None:
+        _validate.positive("closeness", self.closeness)
+        _validate.probability("recurrence", self.recurrence)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Disease:
     """S → E → I → R, day by day, as the score assumes it (Romijnders et al. 2024, §3).
 
     `background` p0: infection from nowhere; `transmission` p1: from one contact with an infectious person;
     `onset` g: E → I; `recovery` h: I → R; `window`: days that a contact is remembered; `message_bound` γ: the
-    largest infectiousness that a message may claim.
+    largest infectiousness that a message may claim; `kinds` of contact, which both who met can tell apart;
+    `prevalence`: the share of one's contacts taken to be infectious while nobody says anything.
 
     >>> round(Disease().sensitivity, 4)
     0.0513
@@ -31,11 +47,14 @@ class Disease:
     recovery: float = 0.1
     window: int = 14
     message_bound: float = 1.0
+    kinds: tuple[Kind, ...] = (Kind(),)
+    prevalence: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("background", "onset", "recovery", "message_bound"):
             _validate.probability(name, getattr(self, name))
         _validate.probability("transmission", self.transmission)
+        _validate.non_negative("prevalence", self.prevalence)
         if self.transmission * self.message_bound >= 1:
             _validate.one_of("transmission", self.transmission, ["a number below 1"])
         _validate.integer("window", self.window, least=1)

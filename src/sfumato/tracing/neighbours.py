@@ -48,6 +48,13 @@ def believe(evidence: Evidence, disease: Disease) -> Belief:
     return Belief(infectious=infectious, tomorrow=tomorrow, second_morning=second_morning)
 
 
+def foresee(evidence: Evidence, disease: Disease) -> Floats:
+    """(4, people): `believe(…).tomorrow` alone, for less."""
+    stay = (1 - disease.background) * np.exp(-evidence.exposure)
+    last = _forward(evidence, disease, stay)[0][-1]
+    return np.asarray(last / last.sum(axis=0), dtype=np.float64)
+
+
 def _advance(state: Floats, stay: Floats, disease: Disease) -> Floats:
     """One night: (4, people) → (4, people)."""
     susceptible, exposed, infectious, recovered = state

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sfumato.tracing.contacts import ContactWindow, Integers, Pairs
+from sfumato.tracing.contacts import ContactWindow, Integers, Meetings, Pairs
 from sfumato.tracing.disease import Disease, Floats, TestKit
 from sfumato.tracing.neighbours import Evidence
 
 _LONG_AGO = -(10**6)
+_LEAST_NEWS = 2e-4  # positive tests a day and person: 2% tested, 1% of them falsely positive
 _MEMORY = 0.6  # weight of yesterday's average of released scores in today's
 
 
@@ -23,18 +24,19 @@ class Population:
     def __init__(self, people: int, disease: Disease, kit: TestKit) -> None:
         self.people, self.disease, self.kit = people, disease, kit
         self.day = -1
-        self.contacts = ContactWindow(people, disease.window)
+        self.contacts = ContactWindow(people, disease.window, kinds=len(disease.kinds))
         self.exposure: Floats = np.zeros((disease.window, people))
         self.booked: Integers = np.zeros((disease.window, people), dtype=np.int64)
         self.if_infectious: Floats = np.ones((disease.window + 1, people))
         self.if_other: Floats = np.ones((disease.window + 1, people))
         self.start: Floats = np.repeat(disease.start()[:, None], people, axis=1)
         self.next_start: Floats = self.start
+        self._positives = 0.0  # moving average of how many contacts the released news spoke of
         self._average: Floats | None = None  # of released scores
         self._variance = 1.0  # of that average, in variances of one release
         self.last_positive: Integers = np.full(people, _LONG_AGO, dtype=np.int64)
 
-    def begin_day(self, pairs: Pairs) -> None:
+    def begin_day(self, pairs: Pairs | Meetings) -> None:
         """Move the window one day on and take in today's contacts."""
         self.day += 1
         self.contacts.add_day(pairs)
@@ -59,6 +61,11 @@ class Population:
             self._average = _MEMORY * self._average + (1 - _MEMORY) * released
             self._variance = _MEMORY**2 * self._variance + (1 - _MEMORY) ** 2
         return self._average, self._variance
+
+    def news_rate(self, positives: float, contacts: float) -> float:
+        """Positive tests a day and contact, as the released news of the last days has it."""
+        self._positives += (1 - _MEMORY) * (positives - self._positives)
+        return max(_LEAST_NEWS, self._positives / max(1.0, contacts))
 
     def recently_positive(self) -> Integers:
         """1 for whoever tested positive in the window, 0 for others."""

@@ -40,7 +40,7 @@ def _every_day(disease: Disease) -> float:
 
 
 def _raised_once(disease: Disease) -> float:
-    """A message can only rise, by Δ in all: increments a, b ≥ 0 of sum ≤ 1 have ‖a − b‖² ≤ ‖a‖² + ‖b‖² ≤ 2."""
+    """A message can only rise, by 1 in all: increments a, b ≥ 0 of sum ≤ 1 have ‖a − b‖² ≤ ‖a‖² + ‖b‖² ≤ 2."""
     return math.sqrt(2)
 
 
@@ -68,8 +68,8 @@ def _messages_together(disease: Disease, contacts: float) -> float:
 
 METHODS: dict[str, Method] = {
     "dpfn": Method(
-        summary="factorised neighbours; each day's news in log Π noised once and booked",
-        sensitivity=lambda disease: disease.sensitivity,
+        summary="factorised neighbours; each day's news, by kind of contact, noised once and booked",
+        sensitivity=lambda disease: 1.0,  # a message is a number in [0, 1]
         life_norm=_raised_once,
         person_norm=_messages_raised,
     ),

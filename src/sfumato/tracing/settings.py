@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sfumato.tracing.covasim import CovasimSimulator
-from sfumato.tracing.disease import Disease
+from sfumato.tracing.disease import Disease, Kind
 from sfumato.tracing.simulators import SeirSimulator, Simulator, Town
 
 
@@ -27,11 +27,35 @@ def _covasim(people: int, days: int, seed: int) -> Simulator:
     return CovasimSimulator(people=people, days=days, seed=seed)
 
 
+_SEIR_KINDS = (
+    Kind(name="home", recurrence=1.0),
+    Kind(name="work", recurrence=0.7),
+    Kind(name="chance", recurrence=0.05),
+)
+_COVASIM_KINDS = (  # Covasim's relative transmission in its layers; all its contacts recur daily
+    Kind(name="home", closeness=3.0, recurrence=1.0),
+    Kind(name="school", closeness=0.6, recurrence=1.0),
+    Kind(name="work", closeness=0.6, recurrence=1.0),
+    Kind(name="community", closeness=0.3, recurrence=1.0),
+)
+
 SETTINGS: dict[str, Setting] = {
-    "seir": Setting(make=_seir, disease=Disease(onset=0.5, message_bound=0.3), test_fraction=0.1),
+    "seir": Setting(
+        make=_seir,
+        disease=Disease(onset=0.5, message_bound=0.3, kinds=_SEIR_KINDS, prevalence=0.0005),
+        test_fraction=0.1,
+    ),
     "covasim": Setting(
         make=_covasim,
-        disease=Disease(transmission=0.012, onset=0.25, recovery=0.12, background=0.0002, message_bound=0.15),
+        disease=Disease(
+            transmission=0.009,
+            onset=0.25,
+            recovery=0.12,
+            background=1e-5,
+            message_bound=0.15,
+            kinds=_COVASIM_KINDS,
+            prevalence=0.001,
+        ),
         test_fraction=0.02,
     ),
 }

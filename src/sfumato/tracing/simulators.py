@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sfumato import _validate
 from sfumato.randomness import public_generator
-from sfumato.tracing.contacts import Pairs
+from sfumato.tracing.contacts import Meetings, Pairs
 
 Bools = npt.NDArray[np.bool_]
 
@@ -23,8 +23,8 @@ class Simulator(Protocol):
     @property
     def people(self) -> int: ...
 
-    def step(self, isolated: Bools) -> Pairs:
-        """Live a day, on which isolated people stay apart; return who met whom."""
+    def step(self, isolated: Bools) -> Meetings:
+        """Live a day, on which isolated people stay apart; return who met whom, and in which way."""
         ...
 
     def infectious(self) -> Bools:
@@ -79,24 +79,25 @@ class SeirSimulator:
     def infected(self) -> Bools:
         return (self._state == _EXPOSED) | (self._state == _INFECTIOUS)
 
-    def step(self, isolated: Bools) -> Pairs:
-        one, other = self._meetings(isolated)
+    def step(self, isolated: Bools) -> Meetings:
+        meetings = self._meetings(isolated)
+        one, other = meetings.one, meetings.other
         struck = self._struck(one, other) | self._struck(other, one)
         draws = self._random.random(self.people)
         ill, incubating = self._state == _INFECTIOUS, self._state == _EXPOSED
         self._state[ill & (draws < self._town.recovery)] = _RECOVERED
         self._state[incubating & (draws < self._town.onset)] = _INFECTIOUS
         self._state[struck & (self._state == _SUSCEPTIBLE)] = _EXPOSED
-        return one, other
+        return meetings
 
-    def _meetings(self, isolated: Bools) -> Pairs:
+    def _meetings(self, isolated: Bools) -> Meetings:
         at_work = self._random.random(self._work[0].size) < self._town.work_presence
         work = (self._work[0][at_work], self._work[1][at_work])
         chance = _random_pairs(self.people, self._town.chance_contacts, self._random)
         one = np.concatenate([self._home[0], work[0], chance[0]])
         other = np.concatenate([self._home[1], work[1], chance[1]])
-        free = ~(isolated[one] | isolated[other])
-        return one[free], other[free]
+        kind = np.repeat(np.arange(3), [self._home[0].size, work[0].size, chance[0].size])
+        return Meetings(one, other, kind).without(isolated)
 
     def _struck(self, source: npt.NDArray[np.integer], target: npt.NDArray[np.integer]) -> Bools:
         """Targets to whom an infectious source passed the disease."""

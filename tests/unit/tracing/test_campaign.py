@@ -48,7 +48,7 @@ def test_everyone_isolated_meets_nobody_and_the_epidemic_dies():
     everyone = np.ones(TOWN.people, dtype=bool)
     before = int(simulator.infected().sum())
     for _ in range(100):
-        one, other = simulator.step(everyone)
+        one, other, _ = simulator.step(everyone)
         assert one.size == other.size == 0
     assert before > 0
     assert simulator.infected().sum() == 0  # 0.9^98 of 15 people are left: 5e-4, and the seed is fixed
@@ -72,7 +72,7 @@ def test_progress_hears_of_every_day():
 
 def test_households_and_contacts_have_the_declared_sizes():
     town = Town(people=20_000, work_contacts=0.0, chance_contacts=3.0)
-    one, _ = SeirSimulator(town, seed=1).step(np.zeros(20_000, dtype=bool))
+    one, _, _ = SeirSimulator(town, seed=1).step(np.zeros(20_000, dtype=bool))
     # Σ s²p/Σ s·p − 1 housemates for the sizes' distribution: 5.9/2.32 − 1 = 1.543; three chance contacts.
     sizes, shares = np.arange(1, 7), np.array([0.32, 0.33, 0.15, 0.13, 0.05, 0.02])
     housemates = (sizes**2 @ shares) / (sizes @ shares) - 1
@@ -93,7 +93,7 @@ def test_covasim_lives_by_the_same_protocol_and_isolation_works():
     apart = CovasimSimulator(people=400, days=20, seed=1, first_infected=0.05, transmission=0.05)
     nobody, everybody = np.zeros(400, dtype=bool), np.ones(400, dtype=bool)
     for _ in range(15):
-        one, other = free.step(nobody)
+        one, other, _ = free.step(nobody)
         assert one.size == other.size > 400
         assert apart.step(everybody)[0].size == 0
     assert apart.infected().sum() < free.infected().sum() / 2

@@ -9,7 +9,7 @@ from sfumato.errors import InvalidInput
 from sfumato.mechanisms import GridGaussian
 from sfumato.randomness import SecretStream
 from sfumato.tracing import METHODS, Disease, Population, Release, TestKit, release_scores, scoring
-from sfumato.tracing.scoring import denoise
+from sfumato.tracing.denoising import denoise
 
 NOBODY = np.zeros(0, dtype=np.int64)
 NOISED = [name for name, method in METHODS.items() if method.sensitivity is not None]

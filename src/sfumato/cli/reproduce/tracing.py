@@ -16,11 +16,19 @@ def tracing(
     simulator: Annotated[str, typer.Option(help="seir or covasim.")] = "seir",
     people: Annotated[int, typer.Option(help="People in the simulated town.")] = 10_000,
     days: Annotated[int, typer.Option(help="Days to live through.")] = 80,
+    towns: Annotated[int, typer.Option(min=1, help="Simulated towns, of which the median is shown.")] = 3,
+    first_town: Annotated[int, typer.Option(help="Seed of the first town; the others follow.")] = 1,
+    epsilon: Annotated[
+        list[float] | None, typer.Option(help="An ε to measure at; repeat for several. All: 0.3, 1, 3.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="A method to measure; repeat for several. Without: all.")
+    ] = None,
     json: show.Json = False,
 ) -> None:
     """Peak infection rate against ε for each way of scoring, beside the published table.
 
-    Example: sfumato reproduce tracing --simulator covasim
+    Example: sfumato reproduce tracing --simulator covasim --epsilon 1 --method dpfn --method traditional
     """
     from dataclasses import asdict
 
@@ -28,7 +36,14 @@ def tracing(
 
     with show.errors.status("simulating") as status:
         rows = recipe.run(
-            out, simulator=simulator, people=people, days=days, progress=lambda text: status.update(text)
+            out,
+            simulator=simulator,
+            people=people,
+            days=days,
+            epsilons=tuple(epsilon or (0.3, 1.0, 3.0)),
+            seeds=range(first_town, first_town + towns),
+            methods=tuple(method or recipe.METHODS),
+            progress=lambda text: status.update(text),
         )
     if json:
         show.emit_json({"rows": [asdict(row) for row in rows]})

@@ -1,0 +1,102 @@
+"""The daily news (method `dpfn`): which contacts tested positive since, noised once and booked for good."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sfumato.mechanisms import to_grid
+from sfumato.randomness import Sampler
+from sfumato.tracing.channel import channel
+from sfumato.tracing.contacts import Integers
+from sfumato.tracing.denoising import expected_count
+from sfumato.tracing.disease import Floats
+from sfumato.tracing.neighbours import Belief, believe, foresee
+from sfumato.tracing.population import Population
+from sfumato.tracing.release import Release
+
+# Public guesses, chosen on simulated towns that are nobody's data.
+_CONVINCING = 0.1  # the belief from which on a message says all it can
+_FIRMNESS = 0.9  # what a message of someone who tested positive says on average
+_SPREAD = 1 / 3  # its deviation, as a share of that
+_TRUTH = 0.6  # share of positive tests that are true
+_DAYS_BEFORE_TEST = 4.0  # on which someone who tests positive was infectious
+_DAYS_AFTER_TEST = 7  # on which they still are, should they meet anyone
+_SPAN = 9  # days over which the exposure behind a day's news is spread
+
+
+def score_news(population: Population, release: Release, sampler: Sampler) -> Floats:
+    """P(I) tomorrow, from own tests and from the noised news of each day and kind of contact.
+
+    A message about a contact day is u ∈ [0, 1]: 0 until its sender tests positive, then min(φ / 0.1, 1) with φ
+    the sender's belief to be infectious, from own tests and from what was released to the sender before. It may
+    only rise over its life. Released to each person, on each day and for each kind k of contact, is
+
+        yₖ = Σ of the rises since yesterday, over all messages of kind k in the window, + N(0, σ²).
+
+    *Guarantees*: a message belongs to one receiver and one kind, so it moves one number a day, by at most 1.
+    As its rises are ≥ 0 and add up to at most 1, all releases of its life together move by at most √2 when it
+    is replaced, however adaptively they were chosen (Smith & Thakurta 2022, "Fully adaptive composition for
+    Gaussian differential privacy"); noising the whole window anew every day would cost √14. The noise is the
+    same for every kind: in units of log Π it is proportional to how infectious that kind of contact is. All
+    that follows reads y, own tests and the own number of contacts: post-processing.
+    """
+    disease = population.disease
+    population.exposure[-1] = _quiet_exposure(population)
+    own = believe(population.evidence(population.exposure), disease)
+    population.next_start = own.second_morning
+    line = channel(release, disease, population.contacts.met.size)
+    newest = np.maximum(population.booked, to_grid(_messages(population, own), line.grid))
+    news = _received(population, newest - population.booked)
+    population.booked = newest
+    exposure = _exposure(population, line.send(news, sampler), line.sigma)
+    population.exposure[-_SPAN:] += exposure / min(_SPAN, disease.window)
+    return foresee(population.evidence(population.exposure), disease)[2]
+
+
+def _quiet_exposure(population: Population) -> Floats:
+    """What today's contacts bring while nobody says anything: p1·closeness·prevalence for each."""
+    disease = population.disease
+    closeness = np.array([kind.closeness for kind in disease.kinds])
+    met = closeness @ population.contacts.counts(-1)
+    return np.asarray(disease.transmission * disease.prevalence * met, dtype=np.float64)
+
+
+def _messages(population: Population, own: Belief) -> Floats:
+    """(window, people): u of who tested positive, on the days until a week after it; 0 of others.
+
+    Days before the sender can have been infectious count as well: the contact may have been the source.
+    """
+    said = np.minimum(own.infectious.max(axis=0) / _CONVINCING, 1.0)
+    days_ago = np.arange(population.disease.window)[::-1, None]
+    since_test = population.day - population.last_positive
+    return said * population.recently_positive() * (days_ago >= since_test - _DAYS_AFTER_TEST)
+
+
+def _received(population: Population, rises: Integers) -> Integers:
+    """(kinds, people): sums over the contacts of all days."""
+    news = np.zeros_like(population.contacts.met)
+    for day in np.flatnonzero(rises.any(axis=1)):
+        news += population.contacts.sums_by_kind(int(day), rises[day])
+    return news
+
+
+def _exposure(population: Population, noisy: Floats, noise: float) -> Floats:
+    """−log Π, over all days, that one expects behind a day's news.
+
+    A kind's news of size `again` is one positive contact. As one of both may have infected the other, and it is
+    not known who, each day on which the contact was infectious counts twice.
+    """
+    disease = population.disease
+    days = min(population.day + 1, disease.window)
+    again = np.array([max(1.0, days * kind.recurrence) for kind in disease.kinds])
+    contacts = population.contacts.met / again[:, None]
+    rate = population.news_rate(float((noisy.sum(axis=1) / (_FIRMNESS * again)).sum()), float(contacts.sum()))
+    exposure = np.zeros(population.people)
+    for number, kind in enumerate(disease.kinds):
+        size = _FIRMNESS * again[number]
+        positives = expected_count(
+            noisy[number], noise, expected=rate * contacts[number], size=size, spread=_SPREAD * size
+        )
+        telling = 2 * min(again[number], _DAYS_BEFORE_TEST)
+        exposure += disease.transmission * kind.closeness * _TRUTH * telling * positives
+    return exposure
