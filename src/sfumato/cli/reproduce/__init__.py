@@ -5,10 +5,10 @@ from __future__ import annotations
 import typer
 
 from sfumato.cli.reproduce.differencing import differencing
+from sfumato.cli.reproduce.epsilon_sweep import epsilon_sweep
 from sfumato.cli.reproduce.local_noise import local_noise
 from sfumato.cli.reproduce.membership import membership
 from sfumato.cli.reproduce.pate import pate
-from sfumato.cli.reproduce.epsilon_sweep import epsilon_sweep
 from sfumato.cli.reproduce.private_cnn import private_cnn
 from sfumato.cli.reproduce.published_mnist import published_mnist
 from sfumato.cli.reproduce.tracing import tracing
