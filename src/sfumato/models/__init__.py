@@ -4,6 +4,7 @@ model = sfumato.models.build("cnn", seed=1)
 """
 
 from sfumato.models.cnn import CNN
+from sfumato.models.feature_classifier import FeatureClassifier
 from sfumato.models.mlp import MLP
 from sfumato.models.normalization import replace_batchnorm
 from sfumato.models.prior import PRIORS, PriorNet, load_prior, prior_note
@@ -13,6 +14,7 @@ from sfumato.models.tanh_cnn import TanhCNN
 
 __all__ = [
     "CNN",
+    "FeatureClassifier",
     "MLP",
     "MODELS",
     "PRIORS",
