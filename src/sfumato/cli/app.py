@@ -17,6 +17,7 @@ from sfumato.cli import (
     reproduce,
     trace,
     train,
+    tune,
     verify,
 )
 from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
@@ -32,6 +33,7 @@ app = typer.Typer(
 COMMANDS = (
     demo,
     train,
+    tune,
     query,
     trace,
     audit,

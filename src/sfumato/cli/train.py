@@ -60,7 +60,7 @@ def train(
         raise InvalidInput("expected either --epsilon E or --plain; say how much privacy may be spent")
     if audit and out is None:
         raise InvalidInput("expected --out with --audit; what the canaries tell goes to its private half")
-    rows, test = _read(data, model, public_size, classes, test_data)
+    rows, test = read_data(data, model, public_size, classes, test_data)
     rows = rows if train_size is None else rows.take(train_size)
     given = Given(epochs=epochs, batch=batch, learning_rate=learning_rate, clip_norm=clip_norm, seed=seed)
     if epsilon is None:
@@ -97,9 +97,10 @@ class Job:
     prepared: Prepared | None = None
 
 
-def _read(
+def read_data(
     data: str, model: str, public_size: int | None, classes: str | None, test_data: str | None
 ) -> tuple[Dataset, Dataset | None]:
+    """A known data set by name, or the user's own images; and public images to measure on, if there are any."""
     from sfumato import datasets
     from sfumato.errors import InvalidInput
 
@@ -108,7 +109,7 @@ def _read(
         return datasets.load(data, "train", side=side), datasets.load(data, "test", side=side)
     if public_size is None or classes is None:
         raise InvalidInput(
-            "expected --public-size and --classes with your own images; they are declared, not read off the data"
+            "expected --public-size and --classes with your own images; they are declared, not counted"
         )
     names = [str(number) for number in range(int(classes))] if classes.isdigit() else classes.split(",")
     rows = datasets.read_images(data, classes=names, public_size=public_size)

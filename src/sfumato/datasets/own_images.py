@@ -47,7 +47,7 @@ def read_images(
         inputs, targets = _read_npz(place, names, side)
     else:
         raise DataUnavailable(
-            f"expected {place} to be a folder with one subfolder a class, or an .npz file with images and labels"
+            f"expected {place} to be a folder with one subfolder a class, or an .npz file of images and labels"
         )
     return Dataset(
         inputs=inputs,

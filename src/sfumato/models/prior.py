@@ -20,6 +20,7 @@ from sfumato import _validate
 from sfumato.errors import DataCorrupted
 
 PRIORS = ("strokes", "shapes")
+_THREE_BLOCKS = 11  # layers: convolution, normalisation, rectifier each, and two pools
 
 
 class PriorNet(nn.Module):
@@ -51,6 +52,23 @@ class PriorNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(images))
         return logits
+
+
+class PriorLevels(nn.Module):
+    """What the net sees at its last two depths: (images, 1440), 576 and 864 values, each part of unit length.
+
+    The last features know what told the drawings apart; a block earlier more is left of what did not, which
+    other people's writing may need. It is averaged over 2 × 2 positions first, to 3 × 3.
+    """
+
+    def __init__(self, net: PriorNet) -> None:
+        super().__init__()
+        self.lower, self.upper = net.body[:_THREE_BLOCKS], net.body[_THREE_BLOCKS:]
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = self.lower(images)  # (images, 96, 7, 7)
+        parts = (self.upper(maps), functional.avg_pool2d(maps, 2).flatten(1))
+        return torch.cat([functional.normalize(part, dim=1) for part in parts], dim=1)
 
 
 def _block(inputs: int, outputs: int, *, pooled: bool) -> list[nn.Module]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import typer
 
+from sfumato.cli.reproduce.accuracy import accuracy
 from sfumato.cli.reproduce.differencing import differencing
 from sfumato.cli.reproduce.membership import membership
 from sfumato.cli.reproduce.tracing import tracing
 
 RECIPES = (
+    accuracy,
     differencing,
     membership,
     tracing,

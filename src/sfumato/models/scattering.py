@@ -1,0 +1,114 @@
+"""The scattering transform: features of images that are designed, not learned, so that they cost no privacy.
+
+Bruna & Mallat, *Invariant Scattering Convolution Networks* (2013): moduli of wavelet coefficients, averaged,
+and moduli of wavelet coefficients of those moduli, averaged. Two scales (J = 2) and eight orientations, as in
+Tramèr & Boneh, *Differentially Private Learning Needs Better Features* (2021): 81 channels, a sixteenth of the
+positions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sfumato import _validate
+
+SCALES = 2
+ORIENTATIONS = 8
+CHANNELS = 1 + SCALES * ORIENTATIONS + ORIENTATIONS**2  # orders 0, 1 and 2 (finer scale, then coarser): 81
+STRIDE = 2**SCALES
+_BATCH = 16  # images transformed at a time: their maps stay in the cache
+
+
+@final
+class Scattering(nn.Module):
+    """(images, channels, side, side) → (images, 81·channels, side/4, side/4); no parameters, linear in scale.
+
+    S₀ = x∗φ, S₁ = |x∗ψ₁|∗φ, S₂ = ||x∗ψ₁|∗ψ₂|∗φ with ψ₂ of a coarser scale than ψ₁, φ sampled at every fourth
+    pixel. Convolutions are products of Fourier transforms, on images reflected at their edges.
+    """
+
+    wavelets0: Tensor  # (8, padded, padded), Fourier transforms, which are real
+    wavelets1: Tensor
+    smooth: Tensor
+    smooth_coarse: Tensor
+
+    def __init__(self, *, side: int = 28) -> None:
+        super().__init__()
+        _validate.integer("side", side, least=2 * STRIDE, remedy="resize the images")
+        _validate.one_of("side % 4", side % STRIDE, (0,), remedy="resize the images to a multiple of 4")
+        padded = side + 2 * STRIDE
+        for scale in range(SCALES):
+            filters = torch.stack([_morlet(padded, scale, turn) for turn in range(ORIENTATIONS)])
+            self.register_buffer(f"wavelets{scale}", torch.fft.fft2(filters).real)
+        self.register_buffer("smooth", _smoothing(side, padded, spacing=1))
+        self.register_buffer("smooth_coarse", _smoothing(side, padded, spacing=2))
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        if not len(images):  # which the Fourier transform refuses
+            _, channels, height, width = images.shape
+            return images.new_zeros(0, CHANNELS * channels, height // STRIDE, width // STRIDE)
+        return torch.cat([self._transform(batch) for batch in torch.split(images, _BATCH)])
+
+    def _transform(self, images: Tensor) -> Tensor:
+        count, channels, side, _ = images.shape
+        flat = images.reshape(count * channels, 1, side, side)
+        x = F.pad(flat, (STRIDE,) * 4, mode="reflect")
+        spectrum = torch.fft.fft2(x)
+        fine = torch.fft.ifft2(spectrum * self.wavelets0).abs()  # (images, 8, padded, padded)
+        coarse = self._coarse(spectrum)  # (images, 8, padded/2, padded/2)
+        second = self._coarse(torch.fft.fft2(fine).unsqueeze(2)).flatten(1, 2)  # (images, 64, …/2, …/2)
+        orders = (
+            self.smooth @ x @ self.smooth.T,
+            self.smooth @ fine @ self.smooth.T,
+            self.smooth_coarse @ coarse @ self.smooth_coarse.T,
+            self.smooth_coarse @ second @ self.smooth_coarse.T,
+        )
+        found = torch.cat(orders, dim=1)
+        return found.reshape(count, channels * CHANNELS, *found.shape[2:])
+
+    def _coarse(self, spectrum: Tensor) -> Tensor:
+        """|·∗ψ| at the coarser scale and every second pixel: dropping pixels folds the spectrum."""
+        parts = [self._part(spectrum, place) * self._part(self.wavelets1, place) for place in range(4)]
+        return torch.fft.ifft2((parts[0] + parts[1]).add_(parts[2]).add_(parts[3])).abs().mul_(0.25)
+
+    @staticmethod
+    def _part(spectrum: Tensor, place: int) -> Tensor:
+        half = spectrum.shape[-1] // 2
+        rows, columns = half * (place // 2), half * (place % 2)
+        return spectrum[..., rows : rows + half, columns : columns + half]
+
+
+def _morlet(size: int, scale: int, turn: int) -> Tensor:
+    """ψ(u) = G(u)·(e^{iξ·u} − β), a wave of mean zero under a Gaussian twice as long as it is wide."""
+    width, frequency, slant = 0.8 * 2**scale, 0.75 * math.pi / 2**scale, 4 / ORIENTATIONS
+    angle = math.pi * turn / ORIENTATIONS
+    # The grid is periodic: images of the filter from the neighbouring periods are added.
+    steps = torch.arange(-2 * size, 3 * size, dtype=torch.float64)
+    rows, columns = torch.meshgrid(steps, steps, indexing="ij")
+    along = math.cos(angle) * rows + math.sin(angle) * columns
+    across = -math.sin(angle) * rows + math.cos(angle) * columns
+    envelope = torch.exp(-(along**2 + (slant * across) ** 2) / (2 * width**2))
+    wave = envelope * torch.exp(1j * frequency * along)
+    norm = 2 * math.pi * width**2 / slant
+    wave, envelope = (_periodic(part, size) / norm for part in (wave, envelope))
+    return (wave - wave.sum() / envelope.sum() * envelope).to(torch.complex64)
+
+
+def _periodic(values: Tensor, size: int) -> Tensor:
+    return values.reshape(5, size, 5, size).sum((0, 2))
+
+
+def _smoothing(side: int, padded: int, *, spacing: int) -> Tensor:
+    """(side/4, padded/spacing): Gaussian averages about every fourth pixel of the image inside its padding."""
+    width = 0.8 * 2 ** (SCALES - 1)
+    places = torch.arange(0, padded, spacing, dtype=torch.float64)
+    centres = STRIDE + torch.arange(0, side, STRIDE, dtype=torch.float64)
+    distances = (places[None] - centres[:, None] + padded / 2) % padded - padded / 2
+    weights = torch.exp(-(distances**2) / (2 * width**2))
+    return (weights / weights.sum(1, keepdim=True)).to(torch.float32)
