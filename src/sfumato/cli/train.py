@@ -147,7 +147,7 @@ def _job(
             rows=ready.rows,
             test=ready.test,
             plan=ready.plan,
-            optimization=recipe.optimization,
+            optimization=_rated(recipe.optimization(epsilon), given),
             prepared=ready,
         )
     return Job(
@@ -155,7 +155,7 @@ def _job(
         rows=rows,
         test=test,
         plan=_plan(rows, given, epsilon, delta, canaries=canaries),
-        optimization=Optimization(learning_rate=given.learning_rate or 0.5),
+        optimization=_rated(Optimization(learning_rate=0.5), given),
     )
 
 
@@ -165,8 +165,16 @@ def _adjusted(recipe: Recipe, given: Given, size: int) -> Recipe:
         recipe,
         sample_rate=rate,
         steps=recipe.steps if given.epochs is None else max(1, round(given.epochs / rate)),
-        learning_rate=given.learning_rate or recipe.learning_rate,
         clip_norm=given.clip_norm or recipe.clip_norm,
+    )
+
+
+def _rated(optimization: Optimization, given: Given) -> Optimization:
+    """With the learning rate that was asked for, if one was."""
+    return (
+        optimization
+        if given.learning_rate is None
+        else replace(optimization, learning_rate=given.learning_rate)
     )
 
 

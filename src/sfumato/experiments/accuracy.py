@@ -173,7 +173,7 @@ def _private(cell: Cell, folder: Path, ready: list[Prepared]) -> tuple[float, fl
         job.rows,
         plan,
         delta=DELTA,
-        optimization=job.recipe.optimization,
+        optimization=job.recipe.optimization(cell.epsilon),
         test=job.test,
         out=folder,
         caveats=job.caveats,

@@ -30,8 +30,7 @@ from sfumato.run_folder import RunFolder, write_whole
 from sfumato.training import Optimization, TrainingPlan, TrainingResult, train
 
 SIDE = 28  # pixels the extractors look at
-_CENTRE_DRAWINGS = 2000
-_CENTRE_SEED = 7
+_DRAWINGS_SEED = 7
 _SCATTERING_GROUPS = 27  # of three channels
 
 
@@ -45,12 +44,13 @@ class Recipe:
     """
 
     extractors: tuple[str, ...]
-    drawings: str | None = "strokes"  # whose features' mean is taken off; None: none is
-    shifts: tuple[tuple[int, int], ...] = ((0, 0),)
-    steps: int = 100
+    drawings: str | None = "strokes"  # from which centre and directions come; None: neither
+    drawn: int = 10_000
+    directions: int | None = 512
+    steps: int = 200
     sample_rate: float = 0.2
     clip_norm: float = 0.2
-    learning_rate: float = 32.0
+    learning_rate: float = 32.0  # at ε = 1; it grows as √ε, for noise allows longer steps
     momentum: float = 0.9
     average_decay: float = 0.95
 
@@ -73,9 +73,8 @@ class Recipe:
             unit=unit,
         )
 
-    @property
-    def optimization(self) -> Optimization:
-        return Optimization(learning_rate=self.learning_rate, momentum=self.momentum)
+    def optimization(self, epsilon: float) -> Optimization:
+        return Optimization(learning_rate=self.learning_rate * epsilon**0.5, momentum=self.momentum)
 
     @property
     def priors(self) -> tuple[str, ...]:
@@ -104,8 +103,8 @@ class _NormalisedScattering(nn.Module):
 
 
 DIGITS = Recipe(extractors=("strokes",))
-THINGS = Recipe(extractors=("shapes", "scattering"), drawings="shapes", steps=200)
-DESIGNED = Recipe(extractors=("scattering",), drawings=None, steps=200)  # no prior at all
+THINGS = Recipe(extractors=("shapes", "scattering"), drawings="shapes", drawn=3000, directions=1024)
+DESIGNED = Recipe(extractors=("scattering",), drawings=None, directions=None)  # no prior at all
 RECIPES: Mapping[str, Recipe] = {"mnist": DIGITS, "digits": DIGITS, "strokes": DIGITS}
 
 
@@ -116,12 +115,11 @@ def recipe_for(data: str) -> Recipe:
 
 def build(recipe: Recipe, *, classes: int) -> FeatureClassifier:
     """The classifier before it has seen any private row."""
-    model = FeatureClassifier(
-        [EXTRACTORS[name]() for name in recipe.extractors], classes=classes, shifts=recipe.shifts
-    )
+    extractors = [EXTRACTORS[name]() for name in recipe.extractors]
+    model = FeatureClassifier(extractors, classes=classes, directions=recipe.directions)
     if recipe.drawings is not None:
-        drawn, _ = _DRAW[recipe.drawings](_CENTRE_DRAWINGS, seed=_CENTRE_SEED)
-        model.centre_on(torch.from_numpy(drawn).unsqueeze(1) / 255)
+        drawn, _ = _DRAW[recipe.drawings](recipe.drawn, seed=_DRAWINGS_SEED)
+        model.fit_to(torch.from_numpy(drawn).unsqueeze(1) / 255)
     return model.to(memory_format=torch.channels_last)
 
 
@@ -209,7 +207,7 @@ def run(
         ready.rows,
         ready.plan,
         delta=delta,
-        optimization=ready.recipe.optimization,
+        optimization=ready.recipe.optimization(epsilon),
         test=ready.test,
         ledger=ledger,
         out=out,

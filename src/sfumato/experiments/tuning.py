@@ -185,7 +185,7 @@ def _trial(ready: Prepared, recipe: Recipe, sampler: Sampler) -> float:
     for parameter in head.parameters():
         nn.init.zeros_(parameter)
     plan = replace(ready.plan, clip_norm=recipe.clip_norm)
-    trainer = PrivateTrainer(head, recipe.optimization.build(head), plan, sampler=sampler)
+    trainer = PrivateTrainer(head, recipe.optimization(1.0).build(head), plan, sampler=sampler)
     for batch in trainer.batches(ready.rows):
         trainer.step(batch, cross_entropy)
     with torch.no_grad():
