@@ -38,9 +38,7 @@ def run(rows: Dataset, *, epochs: float | None = None, seed: int = 0) -> PriorNe
     steps = max(1, round((epochs or EPOCHS) * len(images) / batch))
     optimizer = torch.optim.AdamW(net.parameters(), lr=_RATE, weight_decay=_DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=steps)
-    average = torch.optim.swa_utils.AveragedModel(
-        net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(_AVERAGING)
-    )
+    average = torch.optim.swa_utils.AveragedModel(net, avg_fn=_averaged)
     net.train()
     with randomness.public_torch_seed(seed):  # of the dropout
         for inputs, labels in _batches(images, targets, batch, steps, seed):
@@ -52,6 +50,11 @@ def run(rows: Dataset, *, epochs: float | None = None, seed: int = 0) -> PriorNe
             average.update_parameters(net)
     net.load_state_dict(average.module.state_dict())
     return net.eval()
+
+
+def _averaged(average: Tensor, value: Tensor, updates: Tensor | int) -> Tensor:
+    """The mean at first, then the last few hundred steps."""
+    return average.lerp(value, max(1 - _AVERAGING, 1 / (int(updates) + 1)))
 
 
 def _start(rows: Dataset, seed: int) -> PriorNet:

@@ -101,7 +101,7 @@ def test_scattering_needs_no_drawing():
 
 
 def test_plain_training_learns_too(rows, test):
-    net = plain_recipe.run(rows, epochs=2)
+    net = plain_recipe.run(rows, epochs=4)
     assert evaluate(net, plain_recipe.seen(test)).accuracy > 0.8
 
 
