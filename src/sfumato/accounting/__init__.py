@@ -40,6 +40,7 @@ from sfumato.accounting.filter import PrivacyFilter
 from sfumato.accounting.meaning import attacker_true_positive_rate, in_words
 from sfumato.accounting.pld import delta, epsilon
 from sfumato.accounting.rdp import rdp, rdp_epsilon
+from sfumato.accounting.selection import best_of, calibrate_selection, draw_trials, selection_epsilon
 
 __all__ = [
     "ApproximateEvent",
@@ -61,9 +62,12 @@ __all__ = [
     "RepeatAndSelectEvent",
     "RepeatedEvent",
     "attacker_true_positive_rate",
+    "best_of",
     "calibrate",
+    "calibrate_selection",
     "compose",
     "delta",
+    "draw_trials",
     "epsilon",
     "event_from_json",
     "event_to_json",
@@ -76,4 +80,5 @@ __all__ = [
     "rdp",
     "rdp_epsilon",
     "repeat",
+    "selection_epsilon",
 ]

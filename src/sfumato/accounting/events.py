@@ -136,6 +136,10 @@ def _hashable(event: DpEvent) -> DpEvent:
         return attr.evolve(
             event, sensitivities=tuple(event.sensitivities), sampling_probs=tuple(event.sampling_probs)
         )
+    if isinstance(event, RepeatAndSelectEvent):
+        return attr.evolve(event, event=_hashable(event.event))
+    if isinstance(event, ComposedEvent):
+        return ComposedEvent(tuple(_hashable(part) for part in event.events))
     return event
 
 

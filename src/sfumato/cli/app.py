@@ -19,6 +19,7 @@ from sfumato.cli import (
     reproduce,
     trace,
     train,
+    tune,
     verify,
 )
 from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
@@ -36,6 +37,7 @@ COMMANDS = (
     train,
     pate,
     local,
+    tune,
     query,
     trace,
     audit,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,10 @@ from sfumato.cli import show
 
 if TYPE_CHECKING:
     from sfumato.datasets import Dataset
-    from sfumato.training import TrainingPlan
+    from sfumato.experiments.best_recipe import Prepared, Recipe
+    from sfumato.training import Optimization, TrainingPlan
+
+RECIPE = "recipe"
 
 
 def register(app: typer.Typer) -> None:
@@ -20,16 +24,23 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    data: Annotated[str, typer.Option(help="mnist, fashion-mnist or digits.")],
-    model: Annotated[str, typer.Option(help="cnn, tanh-cnn, resnet18 or mlp.")] = "cnn",
+    data: Annotated[str, typer.Option(help="mnist, fashion-mnist, digits; or your folder or .npz of images.")],
+    model: Annotated[
+        str, typer.Option(help="recipe: a head on public features; or cnn, tanh-cnn, resnet18, mlp.")
+    ] = RECIPE,
     epsilon: Annotated[float | None, typer.Option(help="The ε that may be spent.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Train without privacy.")] = False,
     delta: Annotated[float, typer.Option(help="A small probability, well below 1 / number of people.")] = 1e-5,
-    epochs: Annotated[float, typer.Option(help="Expected passes over the data.")] = 10,
-    batch: Annotated[int, typer.Option(help="Expected batch (private), or batch size (plain).")] = 1024,
+    epochs: Annotated[
+        float | None, typer.Option(help="Passes over the data; default 10, or the recipe's.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Expected batch; default 1024, or the recipe's.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Default: 0.5 private, 0.05 plain.")] = None,
-    clip_norm: Annotated[float, typer.Option(help="Bound of one person's gradient.")] = 1.0,
+    clip_norm: Annotated[float | None, typer.Option(help="Bound of one person's gradient; default 1.")] = None,
     train_size: Annotated[int | None, typer.Option(help="Use the first rows only.")] = None,
+    public_size: Annotated[int | None, typer.Option(help="Of your own images: how many people.")] = None,
+    classes: Annotated[str | None, typer.Option(help="Of your own images: 10, or names as in cat,dog.")] = None,
+    test_data: Annotated[str | None, typer.Option(help="Public images like yours, to measure on.")] = None,
     seed: Annotated[int, typer.Option(help="Of the first weights, which are public; the noise has none.")] = 0,
     ledger: Annotated[str | None, typer.Option(help="The data set's ledger, charged before training.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; an interrupted run goes on from it.")] = None,
@@ -41,98 +52,185 @@ def train(
 ) -> None:
     """Train a model with differential privacy, or without.
 
-    Example: sfumato train --data mnist --model cnn --epsilon 1 --delta 1e-5 --epochs 10 --out out/cnn
+    Example: sfumato train --data mnist --epsilon 1 --delta 1e-5 --out out/mnist
     """
-    from sfumato import datasets, models
     from sfumato.errors import InvalidInput
 
     if plain == (epsilon is not None):
         raise InvalidInput("expected either --epsilon E or --plain; say how much privacy may be spent")
-    side = 28 if data == "digits" and model != "mlp" else None
-    rows = datasets.load(data, "train", side=side)
-    test = datasets.load(data, "test", side=side)
-    if train_size is not None:
-        rows = rows.take(train_size)
-    network = models.build(
-        model, classes=rows.classes or 2, in_channels=rows.shape[0], side=rows.shape[-1], seed=seed
-    )
-    if plain:
-        answer = _plain(
-            network, rows, test, epochs, min(batch, 64) if batch == 1024 else batch, learning_rate, seed
-        )
+    if audit and out is None:
+        raise InvalidInput("expected --out with --audit; what the canaries tell goes to its private half")
+    rows, test = read_data(data, model, public_size, classes, test_data)
+    rows = rows if train_size is None else rows.take(train_size)
+    given = Given(epochs=epochs, batch=batch, learning_rate=learning_rate, clip_norm=clip_norm, seed=seed)
+    if epsilon is None:
+        answer = _plain(model, rows, test, given)
     else:
-        assert epsilon is not None
-        if audit and out is None:
-            raise InvalidInput("expected --out with --audit; what the canaries tell goes to its private half")
-        plan = _plan(rows, epsilon, delta, epochs, batch, clip_norm, canaries=audit)
-        if dry_run:
-            answer = _dry_run(network, rows, plan, delta)
-        else:
-            answer = _private(network, rows, test, plan, delta, learning_rate or 0.5, ledger, out, audit)
+        job = _job(model, rows, test, given, epsilon, delta, canaries=audit)
+        answer = _dry_run(job, delta) if dry_run else _private(job, delta, ledger, out, audit)
     if json:
         show.emit_json(answer)
     else:
         show.facts([(name.replace("_", " "), _text(value)) for name, value in answer.items()])
 
 
-def _plan(
-    rows: Dataset, epsilon: float, delta: float, epochs: float, batch: int, clip_norm: float, *, canaries: int
-) -> TrainingPlan:
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What the user said about training; None: nothing."""
+
+    epochs: float | None
+    batch: int | None
+    learning_rate: float | None
+    clip_norm: float | None
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A private training run, priced and ready to be charged."""
+
+    network: Any
+    rows: Dataset
+    test: Dataset | None
+    plan: TrainingPlan
+    optimization: Optimization
+    prepared: Prepared | None = None
+
+
+def read_data(
+    data: str, model: str, public_size: int | None, classes: str | None, test_data: str | None
+) -> tuple[Dataset, Dataset | None]:
+    """A known data set by name, or the user's own images; and public images to measure on, if there are any."""
+    from sfumato import datasets
     from sfumato.errors import InvalidInput
+
+    if data in datasets.DATASETS or not Path(data).expanduser().exists():
+        side = 28 if data == "digits" and model not in ("mlp", RECIPE) else None
+        return datasets.load(data, "train", side=side), datasets.load(data, "test", side=side)
+    if public_size is None or classes is None:
+        raise InvalidInput(
+            "expected --public-size and --classes with your own images; they are declared, not counted"
+        )
+    names = [str(number) for number in range(int(classes))] if classes.isdigit() else classes.split(",")
+    rows = datasets.read_images(data, classes=names, public_size=public_size)
+    if test_data is None:
+        return rows, None
+    return rows, datasets.read_images(test_data, classes=names, public_size=None, visibility="public")
+
+
+def _network(model: str, rows: Dataset, seed: int) -> Any:
+    from sfumato import models
+
+    return models.build(
+        model, classes=rows.classes or 2, in_channels=rows.shape[0], side=rows.shape[-1], seed=seed
+    )
+
+
+def _job(
+    model: str,
+    rows: Dataset,
+    test: Dataset | None,
+    given: Given,
+    epsilon: float,
+    delta: float,
+    *,
+    canaries: int,
+) -> Job:
+    from sfumato.experiments import best_recipe
+    from sfumato.training import Optimization
+
+    if model == RECIPE:
+        recipe = _adjusted(best_recipe.recipe_for(rows.name), given, best_recipe.declared(rows)[0])
+        ready = best_recipe.prepare(rows, test, epsilon=epsilon, delta=delta, recipe=recipe, canaries=canaries)
+        return Job(
+            network=ready.model.head,
+            rows=ready.rows,
+            test=ready.test,
+            plan=ready.plan,
+            optimization=_rated(recipe.optimization(epsilon), given),
+            prepared=ready,
+        )
+    return Job(
+        network=_network(model, rows, given.seed),
+        rows=rows,
+        test=test,
+        plan=_plan(rows, given, epsilon, delta, canaries=canaries),
+        optimization=_rated(Optimization(learning_rate=0.5), given),
+    )
+
+
+def _adjusted(recipe: Recipe, given: Given, size: int) -> Recipe:
+    rate = recipe.sample_rate if given.batch is None else min(1.0, given.batch / size)
+    return replace(
+        recipe,
+        sample_rate=rate,
+        steps=recipe.steps if given.epochs is None else max(1, round(given.epochs / rate)),
+        clip_norm=given.clip_norm or recipe.clip_norm,
+    )
+
+
+def _rated(optimization: Optimization, given: Given) -> Optimization:
+    """With the learning rate that was asked for, if one was."""
+    return (
+        optimization
+        if given.learning_rate is None
+        else replace(optimization, learning_rate=given.learning_rate)
+    )
+
+
+def _plan(rows: Dataset, given: Given, epsilon: float, delta: float, *, canaries: int) -> TrainingPlan:
+    from sfumato.experiments.best_recipe import declared
     from sfumato.training import TrainingPlan
 
-    if rows.public_size is None:
-        raise InvalidInput(f"expected {rows.name} to declare its public size; its rows are not counted")
-    size = rows.public_size + canaries
+    size = declared(rows)[0] + canaries
     return TrainingPlan.calibrated(
         epsilon=epsilon,
         delta=delta,
         public_size=size,
-        expected_batch=min(batch, size),
-        epochs=epochs,
-        clip_norm=clip_norm,
+        expected_batch=min(given.batch or 1024, size),
+        epochs=given.epochs or 10,
+        clip_norm=given.clip_norm or 1.0,
         unit=rows.unit,
     )
 
 
-def _plain(
-    network: Any, rows: Dataset, test: Dataset, epochs: float, batch: int, rate: float | None, seed: int
-) -> dict[str, Any]:
-    from sfumato.fitting import FitConfig, fit
+def _plain(model: str, rows: Dataset, test: Dataset | None, given: Given) -> dict[str, Any]:
+    from sfumato.experiments import plain_recipe
+    from sfumato.fitting import FitConfig, evaluate, fit
 
     started = time.perf_counter()
-    config = FitConfig(epochs=round(epochs), batch_size=batch, learning_rate=rate or 0.05, seed=seed)
-    history = fit(network, rows, config, evaluate_on=test)
-    last = history[-1].evaluation if history else None
+    if model == RECIPE:
+        network, test = plain_recipe.run(rows, epochs=given.epochs, seed=given.seed), plain_recipe.seen(test)
+    else:
+        network = _network(model, rows, given.seed)
+        config = FitConfig(
+            epochs=round(given.epochs or 10),
+            batch_size=given.batch or 64,
+            learning_rate=given.learning_rate or 0.05,
+            seed=given.seed,
+        )
+        fit(network, rows, config)
+    measured = None if test is None else evaluate(network, test)
     return {
-        "test_accuracy": None if last is None else last.accuracy,
-        "test_loss": None if last is None else last.loss,
+        "test_accuracy": None if measured is None else measured.accuracy,
+        "test_loss": None if measured is None else measured.loss,
         "epsilon": float("inf"),
         "delta": 0.0,
         "seconds": time.perf_counter() - started,
     }
 
 
-def _private(
-    network: Any,
-    rows: Dataset,
-    test: Dataset,
-    plan: TrainingPlan,
-    delta: float,
-    rate: float,
-    place: str | None,
-    out: Path | None,
-    canaries: int,
-) -> dict[str, Any]:
+def _private(job: Job, delta: float, place: str | None, out: Path | None, canaries: int) -> dict[str, Any]:
     from sfumato.experiments.one_run_audit import audited
     from sfumato.fitting import evaluate
     from sfumato.ledger import Ledger
-    from sfumato.training import EpochReport, Optimization, PrivateTrainer, TrainingResult, cross_entropy, train
+    from sfumato.training import EpochReport, PrivateTrainer, TrainingResult, cross_entropy, train
 
     book = None if place is None else Ledger.open(place)
     found: dict[str, Any] = {}
+    ready = job.prepared
     with show.progress() as bar:
-        task = bar.add_task("training", total=plan.steps, note="")
+        task = bar.add_task("training", total=job.plan.steps, note="")
 
         def after_epoch(report: EpochReport) -> None:
             accuracy = "" if report.test_accuracy is None else f"  test {report.test_accuracy:.2%}"
@@ -145,32 +243,36 @@ def _private(
             return train(
                 model,
                 data,
-                plan,
+                job.plan,
                 delta=delta,
                 loss_fn=loss_fn,
-                optimization=Optimization(learning_rate=rate),
+                optimization=job.optimization,
                 test=shown,
                 ledger=book,
                 out=out,
+                caveats=() if ready is None else ready.caveats,
+                purpose="private training" if ready is None else ready.purpose,
                 on_step=after_step,
                 on_epoch=after_epoch,
             )
 
         if canaries and out is not None:
             result, verdict = audited(
-                network, rows, training, clip_norm=plan.clip_norm, canaries=canaries, out=out
+                job.network, job.rows, training, clip_norm=job.plan.clip_norm, canaries=canaries, out=out
             )
             found = {"audit_lower_bound": verdict.lower_bound, "audit": verdict.in_words}
         else:
-            result = training(network, rows, cross_entropy, test)
-    measured = evaluate(network, test)
+            result = training(job.network, job.rows, cross_entropy, job.test)
+    if ready is not None and out is not None:
+        ready.release(out)
+    measured = None if job.test is None else evaluate(job.network, job.test)
     return {
-        "test_accuracy": measured.accuracy,
-        "test_loss": measured.loss,
+        "test_accuracy": None if measured is None else measured.accuracy,
+        "test_loss": None if measured is None else measured.loss,
         "epsilon": result.epsilon,
         "delta": delta,
-        "noise_multiplier": plan.noise_multiplier,
-        "steps": plan.steps,
+        "noise_multiplier": job.plan.noise_multiplier,
+        "steps": job.plan.steps,
         "seconds": result.seconds,
         **found,
         **({} if out is None else {"out": str(out)}),
@@ -178,16 +280,16 @@ def _private(
     }
 
 
-def _dry_run(network: Any, rows: Dataset, plan: TrainingPlan, delta: float) -> dict[str, Any]:
+def _dry_run(job: Job, delta: float) -> dict[str, Any]:
     from sfumato.training import estimate
 
-    guess = estimate(network, plan, rows.shape, classes=rows.classes or 2)
+    guess = estimate(job.network, job.plan, job.rows.shape, classes=job.rows.classes or 2)
     return {
-        "epsilon": plan.epsilon(delta),
+        "epsilon": job.plan.epsilon(delta),
         "delta": delta,
-        "noise_multiplier": plan.noise_multiplier,
-        "sample_rate": plan.sample_rate,
-        "steps": plan.steps,
+        "noise_multiplier": job.plan.noise_multiplier,
+        "sample_rate": job.plan.sample_rate,
+        "steps": job.plan.steps,
         "seconds_expected": guess.seconds,
         "memory_expected_mb": guess.megabytes,
     }

@@ -10,6 +10,7 @@ then public sources.
 from sfumato.datasets.archive import Archive, ArchiveFile, LocalFile
 from sfumato.datasets.dataset import Dataset
 from sfumato.datasets.images import fetch, load, resize
+from sfumato.datasets.own_images import read_images
 from sfumato.datasets.registry import DATASETS, DatasetSpec
 from sfumato.datasets.tables import read_table, table_dataset
 
@@ -22,6 +23,7 @@ __all__ = [
     "LocalFile",
     "fetch",
     "load",
+    "read_images",
     "read_table",
     "resize",
     "table_dataset",

@@ -74,6 +74,14 @@ def draw(
     >>> images.shape, sorted(labels.tolist())[:4]
     ((20, 28, 28), [0, 0, 1, 1])
     """
+    images, labels, _ = draw_styles(count, seed=seed, hand=hand)
+    return images, labels
+
+
+def draw_styles(
+    count: int, *, seed: int, hand: Hand | None = None
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The same images and digits, and which of the ways to write its digit each shows (position in STYLES)."""
     count = _validate.integer("count", count, least=1)
     generator = public_generator(seed)
     hand = Hand() if hand is None else hand
@@ -83,7 +91,7 @@ def draw(
         block = slice(start, min(start + _BLOCK, count))
         points, radius = _shape(styles[block], hand, generator)
         images[block] = centre(_render(*_fit_box(points, radius), hand, generator))
-    return images, _DIGITS[styles]
+    return images, _DIGITS[styles], styles
 
 
 def read(split: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:

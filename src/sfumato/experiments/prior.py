@@ -25,6 +25,7 @@ from torch.nn import functional
 from sfumato import _validate, randomness
 from sfumato.datasets import Dataset, load, shapes, strokes
 from sfumato.datasets.images import scale
+from sfumato.datasets.skeletons import STYLES
 from sfumato.errors import DataUnavailable
 from sfumato.fitting import evaluate
 from sfumato.models.prior import PriorNet
@@ -33,12 +34,28 @@ Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 
 
+class Learner(nn.Module):
+    """A prior while it is trained: beside the classes it tells the kinds within them apart.
+
+    What only tells ten digits apart keeps too little for other people's digits; ways to write them are finer
+    classes that the drawings know for nothing. The layer that names them is left behind.
+    """
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.net = PriorNet(classes=source.classes)
+        width = self.net.head[0].out_features
+        self.kinds = nn.Linear(width, source.kinds) if source.kinds > 1 else nn.Identity()  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """What a prior is drawn from, and the public images it is measured on."""
 
     draw: Callable[..., tuple[Images, Labels]]
     classes: int
+    draw_finer: Callable[..., tuple[Images, Labels, Labels]]  # also the kinds within the classes, if it has any
+    kinds: int
     public: Mapping[str, Callable[[], Dataset]]
 
 
@@ -46,11 +63,15 @@ SOURCES: dict[str, Source] = {
     "strokes": Source(
         draw=strokes.draw,
         classes=10,
+        draw_finer=strokes.draw_styles,
+        kinds=len(STYLES),
         public={"digits": lambda: _digits(), "mnist": lambda: load("mnist", "test")},
     ),
     "shapes": Source(
         draw=shapes.draw,
         classes=shapes.CLASSES,
+        draw_finer=lambda count, *, seed: _without_kinds(*shapes.draw(count, seed=seed)),
+        kinds=1,
         public={
             "fashion-mnist": lambda: load("fashion-mnist", "test")
         },  # its ten labels are the first ten kinds
@@ -126,15 +147,18 @@ def pretrain(recipe: PriorRecipe, *, progress: Callable[[int, int], None] | None
 
 
 def _pretrain(recipe: PriorRecipe, progress: Callable[[int, int], None]) -> PriorNet:
-    net = PriorNet(classes=SOURCES[recipe.name].classes)
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
-    optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+    learner = Learner(SOURCES[recipe.name])
+    learner.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
+    net = learner.net
+    optimizer = torch.optim.AdamW(
+        learner.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+    )
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=recipe.steps)
     average = {name: value.clone() for name, value in net.state_dict().items()}
     batches = (batch for epoch in range(recipe.epochs) for batch in _batches(recipe, seed=recipe.seed + epoch))
-    for step, (images, targets) in enumerate(batches, start=1):
+    for step, (images, targets, kinds) in enumerate(batches, start=1):
         optimizer.zero_grad()
-        _loss(net, images, targets, recipe).backward()  # type: ignore[no-untyped-call]
+        _loss(learner, images, targets, kinds, recipe).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
         _average(average, net, min(recipe.averaging, step / (step + 10)))
@@ -145,9 +169,9 @@ def _pretrain(recipe: PriorRecipe, progress: Callable[[int, int], None]) -> Prio
     return net.eval()
 
 
-def _batches(recipe: PriorRecipe, *, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of fresh drawings (images, 1, 28, 28), each moved by up to a pixel, and their labels."""
-    images, labels = SOURCES[recipe.name].draw(recipe.drawings, seed=seed)
+def _batches(recipe: PriorRecipe, *, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Batches of fresh drawings (images, 1, 28, 28), each moved by up to a pixel, their classes and kinds."""
+    images, labels, kinds = SOURCES[recipe.name].draw_finer(recipe.drawings, seed=seed)
     moves = randomness.public_generator(seed).integers(3, size=(2, len(images)))
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, images.shape[1:], axis=(1, 2))
@@ -156,15 +180,23 @@ def _batches(recipe: PriorRecipe, *, seed: int) -> Iterator[tuple[Tensor, Tensor
         chosen = np.arange(start, start + batch)
         moved = scale(windows[chosen, moves[0, chosen], moves[1, chosen]], brightest=255)
         inputs = torch.from_numpy(moved).unsqueeze(1).contiguous(memory_format=torch.channels_last)
-        yield inputs, torch.from_numpy(labels[chosen])
+        yield inputs, torch.from_numpy(labels[chosen]), torch.from_numpy(kinds[chosen])
 
 
-def _loss(net: PriorNet, images: Tensor, targets: Tensor, recipe: PriorRecipe) -> Tensor:
-    """Of both heads; the linear one learns from the features without shaping them."""
+def _loss(learner: Learner, images: Tensor, targets: Tensor, kinds: Tensor, recipe: PriorRecipe) -> Tensor:
+    """Of both heads and of the kinds; the linear head learns from the features without shaping them."""
+    net = learner.net
     body = net.body(images)
-    main = functional.cross_entropy(net.head(functional.dropout(body, recipe.dropout)), targets)
+    hidden = net.head[:2](functional.dropout(body, recipe.dropout))
+    main = functional.cross_entropy(net.head[2](hidden), targets)
+    if SOURCES[recipe.name].kinds > 1:
+        main = main + functional.cross_entropy(learner.kinds(hidden), kinds)
     features = functional.normalize(body.detach(), dim=1)
     return main + functional.cross_entropy(net.linear(recipe.sharpness * features), targets)
+
+
+def _without_kinds(images: Images, labels: Labels) -> tuple[Images, Labels, Labels]:
+    return images, labels, np.zeros_like(labels)
 
 
 @torch.no_grad()

@@ -4,11 +4,13 @@ model = sfumato.models.build("cnn", seed=1)
 """
 
 from sfumato.models.cnn import CNN
+from sfumato.models.feature_classifier import FeatureClassifier
 from sfumato.models.mlp import MLP
 from sfumato.models.normalization import replace_batchnorm
-from sfumato.models.prior import PRIORS, PriorNet, load_prior, prior_note
+from sfumato.models.prior import PRIORS, PriorLevels, PriorNet, load_prior, prior_note
 from sfumato.models.registry import MODELS, Task, build
 from sfumato.models.resnet import ResNet, resnet18
+from sfumato.models.scattering import Scattering
 from sfumato.models.tanh_cnn import TanhCNN
 
 __all__ = [
@@ -16,8 +18,11 @@ __all__ = [
     "MLP",
     "MODELS",
     "PRIORS",
+    "FeatureClassifier",
+    "PriorLevels",
     "PriorNet",
     "ResNet",
+    "Scattering",
     "TanhCNN",
     "Task",
     "build",

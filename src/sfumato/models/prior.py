@@ -20,6 +20,7 @@ from sfumato import _validate
 from sfumato.errors import DataCorrupted
 
 PRIORS = ("strokes", "shapes")
+_TWO_BLOCKS, _THREE_BLOCKS = 8, 11  # layers of the body; the third block has no pool
 
 
 class PriorNet(nn.Module):
@@ -51,6 +52,25 @@ class PriorNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(images))
         return logits
+
+
+class PriorLevels(nn.Module):
+    """What the net sees at its last three depths: (images, 2016), 576 + 864 + 576, each part of unit length.
+
+    The last features know what told the drawings apart; earlier blocks keep more of what did not, which other
+    people's writing may need. Those are averaged over 2 × 2 positions, to 3 × 3.
+    """
+
+    def __init__(self, net: PriorNet) -> None:
+        super().__init__()
+        self.lower, self.middle = net.body[:_TWO_BLOCKS], net.body[_TWO_BLOCKS:_THREE_BLOCKS]
+        self.upper = net.body[_THREE_BLOCKS:]
+
+    def forward(self, images: Tensor) -> Tensor:
+        low = self.lower(images)  # (images, 64, 7, 7)
+        middle = self.middle(low)  # (images, 96, 7, 7)
+        pooled = [functional.avg_pool2d(maps, 2).flatten(1) for maps in (middle, low)]
+        return torch.cat([functional.normalize(part, dim=1) for part in (self.upper(middle), *pooled)], dim=1)
 
 
 def _block(inputs: int, outputs: int, *, pooled: bool) -> list[nn.Module]:

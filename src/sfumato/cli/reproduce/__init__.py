@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from sfumato.cli.reproduce.accuracy import accuracy
 from sfumato.cli.reproduce.differencing import differencing
 from sfumato.cli.reproduce.epsilon_sweep import epsilon_sweep
 from sfumato.cli.reproduce.local_noise import local_noise
@@ -14,6 +15,7 @@ from sfumato.cli.reproduce.published_mnist import published_mnist
 from sfumato.cli.reproduce.tracing import tracing
 
 RECIPES = (
+    accuracy,
     differencing,
     local_noise,
     membership,

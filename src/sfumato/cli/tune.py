@@ -1,0 +1,73 @@
+"""`sfumato tune`: settings chosen on the private data, and paid for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sfumato.cli import show
+from sfumato.cli.train import read_data
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(tune)
+
+
+def tune(
+    data: Annotated[str, typer.Option(help="mnist, fashion-mnist, digits; or your folder or .npz of images.")],
+    epsilon: Annotated[float, typer.Option(help="The ε that may be spent, on all trials together.")],
+    delta: Annotated[float, typer.Option(help="A small probability, well below 1 / number of people.")] = 1e-5,
+    trials: Annotated[float, typer.Option(help="How many on average; the number itself stays secret.")] = 5,
+    learning_rates: Annotated[str, typer.Option(help="To choose from, comma-separated.")] = "8,32,100",
+    clip_norms: Annotated[str, typer.Option(help="To choose from, comma-separated.")] = "0.1,0.5",
+    train_size: Annotated[int | None, typer.Option(help="Use the first rows only.")] = None,
+    public_size: Annotated[int | None, typer.Option(help="Of your own images: how many people.")] = None,
+    classes: Annotated[str | None, typer.Option(help="Of your own images: 10, or names as in cat,dog.")] = None,
+    test_data: Annotated[str | None, typer.Option(help="Public images like yours, to measure on.")] = None,
+    ledger: Annotated[str | None, typer.Option(help="The data set's ledger, charged before any trial.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder of the best trial.")] = None,
+    json: show.Json = False,
+) -> None:
+    """Train a random number of times with settings drawn from a list, and release the best.
+
+    The whole search is charged before it begins; the score is a noised count of right answers among the rows.
+
+    Example: sfumato tune --data digits --epsilon 3 --trials 5 --out out/tuned
+    """
+    from sfumato.experiments import tuning
+    from sfumato.ledger import Ledger
+
+    rows, test = read_data(data, "recipe", public_size, classes, test_data)
+    rows = rows if train_size is None else rows.take(train_size)
+    search = tuning.Tuning(
+        learning_rates=_numbers("learning_rates", learning_rates),
+        clip_norms=_numbers("clip_norms", clip_norms),
+        mean_trials=trials,
+    )
+    book = None if ledger is None else Ledger.open(ledger)
+    with show.errors.status("training a secret number of times"):
+        found = tuning.run(rows, test, epsilon=epsilon, delta=delta, tuning=search, ledger=book, out=out)
+    answer: dict[str, Any] = {
+        "test_accuracy": found.test_accuracy,
+        "epsilon": found.epsilon,
+        "delta": found.delta,
+        "learning_rate": found.recipe.learning_rate,
+        "clip_norm": found.recipe.clip_norm,
+        **({} if out is None else {"out": str(out)}),
+        **({} if book is None else {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}),
+    }
+    if json:
+        show.emit_json(answer)
+    else:
+        show.facts([(name.replace("_", " "), str(value)) for name, value in answer.items()])
+
+
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    from sfumato.errors import InvalidInput
+
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise InvalidInput(f"expected {name} to be numbers with commas between, got {name}={text!r}") from error

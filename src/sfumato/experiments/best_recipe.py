@@ -1,0 +1,249 @@
+"""The default of `sfumato train`: what gave the best private accuracy, whatever the images.
+
+Features cost nothing: a net that learned from drawings alone, or a designed transform, sees each image by
+itself. All of the budget goes into a linear head on them, trained with large batches: the noise of a step's
+mean gradient is then about √T·s·C/n for T steps, s the noise of one release of the whole, as good as without
+sampling, at a fifth of the work.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from sfumato import _validate
+from sfumato.datasets import Dataset, resize, shapes, strokes
+from sfumato.errors import InvalidInput
+from sfumato.ledger import Ledger
+from sfumato.models import FeatureClassifier, PriorLevels, Scattering, load_prior, prior_note
+from sfumato.models.scattering import CHANNELS as SCATTERING_CHANNELS
+from sfumato.randomness import Sampler
+from sfumato.run_folder import RunFolder, write_whole
+from sfumato.training import Optimization, TrainingPlan, TrainingResult, train
+
+SIDE = 28  # pixels the extractors look at
+_DRAWINGS_SEED = 7
+_SCATTERING_GROUPS = 27  # of three channels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Which features, and how the head is trained on them.
+
+    The values were chosen by cross-validation on scikit-learn's digits, scans of other writers, with the noise
+    of 60,000 rows, and on digits drawn by another hand, before a private row was seen; no accuracy on the test
+    images of MNIST or Fashion-MNIST chose anything.
+    """
+
+    extractors: tuple[str, ...]
+    drawings: str | None = "strokes"  # from which centre and directions come; None: neither
+    drawn: int = 10_000
+    directions: int | None = 512
+    steps: int = 200
+    sample_rate: float = 0.2
+    clip_norm: float = 0.2
+    learning_rate: float = 32.0  # at ε = 1; it grows as √ε, for noise allows longer steps
+    momentum: float = 0.9
+    average_decay: float = 0.95
+
+    def __post_init__(self) -> None:
+        for name in self.extractors:
+            _validate.one_of("extractor", name, EXTRACTORS)
+        if self.drawings is not None:
+            _validate.one_of("drawings", self.drawings, _DRAW)
+        _validate.integer("steps", self.steps, least=1)
+
+    def plan(self, *, epsilon: float, delta: float, public_size: int, unit: str = "record") -> TrainingPlan:
+        return TrainingPlan.calibrated(
+            epsilon=epsilon,
+            delta=delta,
+            public_size=public_size,
+            expected_batch=self.sample_rate * public_size,
+            steps=self.steps,
+            clip_norm=self.clip_norm,
+            average_decay=self.average_decay,
+            unit=unit,
+        )
+
+    def optimization(self, epsilon: float) -> Optimization:
+        return Optimization(learning_rate=self.learning_rate * epsilon**0.5, momentum=self.momentum)
+
+    @property
+    def priors(self) -> tuple[str, ...]:
+        return tuple(name for name in self.extractors if name in ("strokes", "shapes"))
+
+
+EXTRACTORS: Mapping[str, Callable[[], nn.Module]] = {
+    "strokes": lambda: PriorLevels(load_prior("strokes")),
+    "shapes": lambda: PriorLevels(load_prior("shapes")),
+    "scattering": lambda: _NormalisedScattering(),
+}
+_DRAW: Mapping[str, Callable[..., tuple[Any, Any]]] = {"strokes": strokes.draw, "shapes": shapes.draw}
+
+
+class _NormalisedScattering(nn.Module):
+    """Scattering whose channels are normalised in groups, each image by itself (Tramèr & Boneh 2021, §3.2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transform = Scattering(side=SIDE)
+        self.norm = nn.GroupNorm(_SCATTERING_GROUPS, SCATTERING_CHANNELS, affine=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps: Tensor = self.norm(self.transform(images))
+        return maps
+
+
+DIGITS = Recipe(extractors=("strokes",))
+THINGS = Recipe(extractors=("shapes", "scattering"), drawings="shapes", drawn=3000, directions=1024)
+DESIGNED = Recipe(extractors=("scattering",), drawings=None, directions=None)  # no prior at all
+RECIPES: Mapping[str, Recipe] = {"mnist": DIGITS, "digits": DIGITS, "strokes": DIGITS}
+
+
+def recipe_for(data: str) -> Recipe:
+    """The recipe for a data set by name; the one for things where nothing is known of the images."""
+    return RECIPES.get(data, THINGS)
+
+
+def build(recipe: Recipe, *, classes: int) -> FeatureClassifier:
+    """The classifier before it has seen any private row."""
+    extractors = [EXTRACTORS[name]() for name in recipe.extractors]
+    model = FeatureClassifier(extractors, classes=classes, directions=recipe.directions)
+    if recipe.drawings is not None:
+        drawn, _ = _DRAW[recipe.drawings](recipe.drawn, seed=_DRAWINGS_SEED)
+        model.fit_to(torch.from_numpy(drawn).unsqueeze(1) / 255)
+    return model.to(memory_format=torch.channels_last)
+
+
+def fitted(rows: Dataset) -> Dataset:
+    """Grey images of the extractors' size, each made by itself: channels averaged, resized."""
+    if len(rows.shape) != 3:
+        raise InvalidInput(
+            f"expected images (channels, height, width), got rows of shape {rows.shape}; "
+            "for tables choose --model mlp"
+        )
+    inputs = rows.inputs.mean(axis=1, keepdims=True) if rows.shape[0] > 1 else rows.inputs
+    if rows.shape[1:] != (SIDE, SIDE):
+        inputs = resize(inputs, SIDE)
+    return replace(rows, inputs=np.ascontiguousarray(inputs, dtype=np.float32))
+
+
+def featured(model: FeatureClassifier, rows: Dataset) -> Dataset:
+    """The same rows as features; what is declared of them stays."""
+    return replace(rows, inputs=model.features(fitted(rows).tensors()[0]).numpy())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A private training run, ready to be charged: the head, and rows and test images as features."""
+
+    recipe: Recipe
+    model: FeatureClassifier
+    plan: TrainingPlan
+    rows: Dataset
+    test: Dataset | None
+    caveats: tuple[str, ...]
+
+    @property
+    def purpose(self) -> str:
+        return f"linear head on public features ({', '.join(self.recipe.extractors)})"
+
+    def release(self, out: str | os.PathLike[str]) -> None:
+        """The whole classifier, extractors included, in place of the head alone."""
+        folder = RunFolder.make(out)
+        state = {name: value.detach().contiguous().clone() for name, value in self.model.state_dict().items()}
+        write_whole(folder.release / "model.safetensors", save(state))
+        folder.write_json("recipe.json", asdict(self.recipe))
+
+
+def prepare(
+    rows: Dataset,
+    test: Dataset | None,
+    *,
+    epsilon: float,
+    delta: float = 1e-5,
+    recipe: Recipe | None = None,
+    canaries: int = 0,
+) -> Prepared:
+    """Price the run, then look at each image by itself; `rows` must declare its size and classes."""
+    recipe = recipe or recipe_for(rows.name)
+    size, classes = declared(rows)
+    plan = recipe.plan(epsilon=epsilon, delta=delta, public_size=size + canaries, unit=rows.unit)
+    model = build(recipe, classes=classes)
+    return Prepared(
+        recipe=recipe,
+        model=model,
+        plan=plan,
+        rows=featured(model, rows),
+        test=None if test is None else featured(model, test),
+        caveats=caveats(recipe, rows.name),
+    )
+
+
+def run(
+    rows: Dataset,
+    test: Dataset | None,
+    *,
+    epsilon: float,
+    delta: float = 1e-5,
+    recipe: Recipe | None = None,
+    ledger: Ledger | None = None,
+    out: str | os.PathLike[str] | None = None,
+    sampler: Sampler | None = None,
+) -> TrainingResult:
+    """Train the head under (epsilon, delta), charged to `ledger` before the first step."""
+    started = time.perf_counter()
+    ready = prepare(rows, test, epsilon=epsilon, delta=delta, recipe=recipe)
+    result = train(
+        ready.model.head,
+        ready.rows,
+        ready.plan,
+        delta=delta,
+        optimization=ready.recipe.optimization(epsilon),
+        test=ready.test,
+        ledger=ledger,
+        out=out,
+        caveats=ready.caveats,
+        purpose=ready.purpose,
+        sampler=sampler,
+    )
+    if out is not None:
+        ready.release(out)
+    return replace(result, model=ready.model, seconds=time.perf_counter() - started)
+
+
+def declared(rows: Dataset) -> tuple[int, int]:
+    """Size and classes that may be known in public."""
+    if rows.public_size is None or rows.classes is None:
+        raise InvalidInput(
+            f"expected {rows.name} to declare its public size and classes, got "
+            f"public_size={rows.public_size}, classes={rows.classes}; the rows are not counted"
+        )
+    return rows.public_size, rows.classes
+
+
+def caveats(recipe: Recipe, data: str) -> tuple[str, ...]:
+    """What a reader of the certificate must know about where the features and the settings came from."""
+    return (
+        *features_from(recipe, data),
+        "settings were chosen on drawings and on scikit-learn's digits, not on these data",
+    )
+
+
+def features_from(recipe: Recipe, data: str) -> tuple[str, ...]:
+    """Which priors were used, made of what."""
+    notes = {name: prior_note(name) for name in recipe.priors}
+    found = [
+        f"public prior {name!r} (sha256 {note['sha256'][:16]}…): {note['data']}" for name, note in notes.items()
+    ]
+    if data == "digits" and recipe.priors:
+        found.append("the prior was validated on scikit-learn's digits, so that accuracy on them flatters it")
+    return tuple(found)
