@@ -14,7 +14,7 @@ from sfumato.experiments.story.size import BUDGET, Size
 from sfumato.ledger import Ledger
 from sfumato.run_folder import RunFolder
 
-_SIDE = 28  # of the images, which the network and the readers expect
+_SIDE = 28  # of the images that the network and the readers expect; those of "digits" are enlarged
 Progress = Callable[[float], None]  # the share of the stage that is done, in [0, 1]
 
 
@@ -31,7 +31,7 @@ class Shelf:
             raise self._missing
         if split not in self._found:
             try:
-                self._found[split] = datasets.load(self.name, split, side=_SIDE)
+                self._found[split] = datasets.load(self.name, split, side=_SIDE if self.name == "digits" else None)
             except DataError as error:
                 self._missing = error
                 raise
