@@ -92,10 +92,8 @@ def test_a_failing_stage_gives_exit_code_1_and_a_page(tmp_path, sfumato, monkeyp
         story.Stage(name="digits", title="digits dissolving", run=fail, seconds=(1, 1)),
         next(stage for stage in story.STAGES if stage.name == "differencing"),
     )
-    monkeypatch.setattr("sfumato.experiments.story.telling.STAGES", stages)
     monkeypatch.setattr(story, "STAGES", stages)
     monkeypatch.setattr(story, "QUICK", TINY)
-    monkeypatch.setattr(story.tell, "__kwdefaults__", {**story.tell.__kwdefaults__, "stages": stages})
     code, out, _ = sfumato("demo", "--quick", "--out", tmp_path)
     assert code == 1
     assert "✗ digits dissolving: No space left on device" in out

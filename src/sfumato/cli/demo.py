@@ -45,7 +45,14 @@ def demo(
         story.begin_again(out, size)
     with show.progress() as bar:
         watch = Watch(bar, story.STAGES, quick=quick, quiet=json)
-        told = story.tell(out, size, on_start=watch.start, on_progress=watch.advance, on_end=watch.end)
+        told = story.tell(
+            out,
+            size,
+            stages=story.STAGES,
+            on_start=watch.start,
+            on_progress=watch.advance,
+            on_end=watch.end,
+        )
         page = write_report([story.folder_of(out, size)], out / "report.html")
     if json:
         show.emit_json(_answer(told, page, story.folder_of(out, size)))

@@ -25,7 +25,7 @@ def stage():
             return {"answer": 42}
 
         calls = []
-        made = story.Stage(name=name, title=f"the {name}", run=run, seconds=(1, 1), **more)
+        made = story.Stage(name=name, title=f"the {name}", run=run, seconds=(1, 1), uses=("rows",), **more)
         return made, calls
 
     return make
@@ -49,6 +49,8 @@ def test_other_settings_are_another_run(stage, tmp_path):
     one, calls = stage("one")
     story.tell(tmp_path, TINY, stages=[one])
     story.tell(tmp_path, replace(TINY, rows=123), stages=[one])
+    assert calls == ["one", "one"]
+    story.tell(tmp_path, replace(TINY, rows=123, town=7), stages=[one])  # not a setting of this stage
     assert calls == ["one", "one"]
 
 

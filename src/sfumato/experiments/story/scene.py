@@ -31,7 +31,9 @@ class Shelf:
             raise self._missing
         if split not in self._found:
             try:
-                self._found[split] = datasets.load(self.name, split, side=_SIDE if self.name == "digits" else None)
+                self._found[split] = datasets.load(
+                    self.name, split, side=_SIDE if self.name == "digits" else None
+                )
             except DataError as error:
                 self._missing = error
                 raise

@@ -22,6 +22,7 @@ class Stage:
     title: str
     run: Callable[[Scene], dict[str, Any]]
     seconds: tuple[float, float]  # on two quiet cores, to say how much time is left
+    uses: tuple[str, ...] = ()  # the settings it is made with: when one changes, it is run again
     always: bool = False  # cheap, and out of date as soon as another stage was run
 
 
@@ -31,12 +32,44 @@ STAGES: tuple[Stage, ...] = (
         title="one network, plain and private",
         run=plain_and_private,
         seconds=(50, 8),
+        uses=("data", "rows", "plain_epochs", "private_epochs"),
     ),
-    Stage(name="sweep", title="the network at several ε", run=sweep, seconds=(100, 8)),
-    Stage(name="digits", title="digits dissolving", run=dissolving_digits, seconds=(6, 4)),
-    Stage(name="differencing", title="an age out of two averages", run=differencing, seconds=(8, 8)),
-    Stage(name="audit", title="attacking the private step", run=audit, seconds=(12, 3)),
-    Stage(name="membership", title="who was in the data?", run=membership_attack, seconds=(12, 4)),
-    Stage(name="epidemic", title="an epidemic held down", run=epidemic, seconds=(8, 3)),
-    Stage(name="ledger", title="the budget, spent", run=balance, seconds=(2, 2), always=True),
+    Stage(
+        name="sweep",
+        title="the network at several ε",
+        run=sweep,
+        seconds=(100, 8),
+        uses=("data", "rows", "sweep_epochs", "sweep_epsilons", "sweep_seeds"),
+    ),
+    Stage(
+        name="digits",
+        title="digits dissolving",
+        run=dissolving_digits,
+        seconds=(6, 4),
+        uses=("data", "readers_test"),
+    ),
+    Stage(
+        name="differencing",
+        title="an age out of two averages",
+        run=differencing,
+        seconds=(8, 5),
+        uses=("differencing_tries", "reconstruction_queries"),
+    ),
+    Stage(
+        name="membership",
+        title="who was in the data?",
+        run=membership_attack,
+        seconds=(12, 4),
+        uses=("data", "membership_rows", "membership_networks", "membership_targets"),
+    ),
+    Stage(name="audit", title="attacking the private step", run=audit, seconds=(12, 3), uses=("audit_pairs",)),
+    Stage(name="epidemic", title="an epidemic held down", run=epidemic, seconds=(8, 3), uses=("town", "days")),
+    Stage(
+        name="ledger",
+        title="the budget, spent",
+        run=balance,
+        seconds=(2, 2),
+        uses=("data", "rows"),
+        always=True,
+    ),
 )

@@ -8,7 +8,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -74,7 +74,8 @@ def _play(stage: Stage, scene: Scene) -> Told:
     if not stage.always and _is_done(scene.folder, key):
         return Told(stage=stage.name, title=stage.title, status="already done", seconds=0.0)
     started = time.perf_counter()
-    head = {"stage": stage.name, "title": stage.title, "settings": asdict(scene.size), "settings_key": key}
+    settings = settings_of(stage, scene.size)
+    head = {"stage": stage.name, "title": stage.title, "settings": settings, "settings_key": key}
     try:
         result = stage.run(scene)
     except Exception as error:
@@ -89,9 +90,17 @@ def _play(stage: Stage, scene: Scene) -> Told:
     return Told(stage=stage.name, title=stage.title, status="done", seconds=seconds)
 
 
+def settings_of(stage: Stage, size: Size) -> dict[str, Any]:
+    return {name: getattr(size, name) for name in stage.uses}
+
+
 def settings_key(stage: Stage, size: Size) -> str:
     """Changes with the settings and the version, so that what was made with others is made again."""
-    made_by = {"stage": stage.name, "size": asdict(size), "version": metadata.version("sfumato")}
+    made_by = {
+        "stage": stage.name,
+        "settings": settings_of(stage, size),
+        "version": metadata.version("sfumato"),
+    }
     return hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()[:16]
 
 
