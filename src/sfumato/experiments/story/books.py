@@ -1,0 +1,33 @@
+"""What the stages cost together, and what happens when more is asked than is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sfumato.errors import BudgetExceeded
+from sfumato.experiments.story.networks import private_plan
+from sfumato.experiments.story.scene import Scene
+from sfumato.experiments.story.size import BUDGET
+from sfumato.ledger import Ledger, statement
+
+
+def balance(scene: Scene) -> dict[str, Any]:
+    """The ledger's statement, with what was spent after each charge, and a refusal."""
+    with scene.ledger() as ledger:
+        spent = {charge.head.sequence: charge.epsilon_spent for charge in ledger.charges()}
+        found = statement.as_json(ledger)
+        for line in found["charges"]:
+            line.pop("event")
+            line["epsilon_spent"] = spent.get(line["entry"], found["epsilon_spent"])
+        refusal = _ask_for_too_much(ledger, scene.size.rows) if found["charges"] else None
+    return {**found, "refusal": refusal}
+
+
+def _ask_for_too_much(ledger: Ledger, rows: int) -> str:
+    """A plan that costs the whole budget, where some of it is spent already."""
+    plan = private_plan(rows, BUDGET.epsilon, 1)
+    try:
+        ledger.charge(plan.event(), purpose="one model more than the budget allows")
+    except BudgetExceeded as error:
+        return str(error)
+    raise AssertionError("the ledger let an overspending plan through")

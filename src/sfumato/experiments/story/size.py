@@ -1,0 +1,72 @@
+"""How much of everything the story computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sfumato.accounting import Budget
+
+DELTA = 1e-5
+BUDGET = Budget(epsilon=12.0, delta=DELTA)
+"""Of all MNIST stages together. A sweep with repetitions is a luxury that only public data can afford."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """The settings of all stages; a stage that was run with others is run again."""
+
+    name: str
+    data: str = "mnist"
+    rows: int  # for the networks
+    plain_epochs: int
+    private_epochs: int
+    sweep_epochs: int
+    sweep_epsilons: tuple[float, ...]
+    sweep_seeds: tuple[int, ...]
+    readers_test: int  # noised digits that are read at each ε
+    differencing_tries: int
+    reconstruction_queries: int
+    audit_pairs: int
+    membership_rows: int
+    membership_networks: int
+    membership_targets: int
+    town: int  # people
+    days: int
+
+
+FULL = Size(
+    name="demo",
+    rows=60_000,
+    plain_epochs=8,
+    private_epochs=8,
+    sweep_epochs=4,
+    sweep_epsilons=(0.5, 1.0, 2.0, 4.0),
+    sweep_seeds=(1, 2),
+    readers_test=2000,
+    differencing_tries=1000,
+    reconstruction_queries=256,
+    audit_pairs=40,
+    membership_rows=1000,
+    membership_networks=32,
+    membership_targets=8,
+    town=5000,
+    days=60,
+)
+QUICK = Size(
+    name="demo-quick",
+    rows=20_000,
+    plain_epochs=3,
+    private_epochs=4,
+    sweep_epochs=3,
+    sweep_epsilons=(0.5, 2.0),
+    sweep_seeds=(1,),
+    readers_test=500,
+    differencing_tries=300,
+    reconstruction_queries=96,
+    audit_pairs=6,
+    membership_rows=400,
+    membership_networks=16,
+    membership_targets=4,
+    town=3000,
+    days=45,
+)

@@ -1,0 +1,75 @@
+"""All stages, in the order in which they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato.experiments.story.attacks import audit, differencing, membership_attack
+from sfumato.experiments.story.books import balance
+from sfumato.experiments.story.dissolving import dissolving_digits
+from sfumato.experiments.story.epidemic import epidemic
+from sfumato.experiments.story.networks import plain_and_private, sweep
+from sfumato.experiments.story.scene import Scene
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A name, which is its folder; what the reader sees; and about how long it takes, full and quick."""
+
+    name: str
+    title: str
+    run: Callable[[Scene], dict[str, Any]]
+    seconds: tuple[float, float]  # on two quiet cores, to say how much time is left
+    uses: tuple[str, ...] = ()  # the settings it is made with: when one changes, it is run again
+    always: bool = False  # cheap, and out of date as soon as another stage was run
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage(
+        name="plain-and-private",
+        title="one network, plain and private",
+        run=plain_and_private,
+        seconds=(50, 8),
+        uses=("data", "rows", "plain_epochs", "private_epochs"),
+    ),
+    Stage(
+        name="sweep",
+        title="the network at several ε",
+        run=sweep,
+        seconds=(100, 8),
+        uses=("data", "rows", "sweep_epochs", "sweep_epsilons", "sweep_seeds"),
+    ),
+    Stage(
+        name="digits",
+        title="digits dissolving",
+        run=dissolving_digits,
+        seconds=(6, 4),
+        uses=("data", "readers_test"),
+    ),
+    Stage(
+        name="differencing",
+        title="an age out of two averages",
+        run=differencing,
+        seconds=(8, 5),
+        uses=("differencing_tries", "reconstruction_queries"),
+    ),
+    Stage(
+        name="membership",
+        title="who was in the data?",
+        run=membership_attack,
+        seconds=(12, 4),
+        uses=("data", "membership_rows", "membership_networks", "membership_targets"),
+    ),
+    Stage(name="audit", title="attacking the private step", run=audit, seconds=(12, 3), uses=("audit_pairs",)),
+    Stage(name="epidemic", title="an epidemic held down", run=epidemic, seconds=(8, 3), uses=("town", "days")),
+    Stage(
+        name="ledger",
+        title="the budget, spent",
+        run=balance,
+        seconds=(2, 2),
+        uses=("data", "rows"),
+        always=True,
+    ),
+)
