@@ -15,8 +15,8 @@ HEAD = """# Command-line reference
 
 <!-- Written by docs/generate_cli.py; change the commands, not this page. -->
 
-Every command explains itself with `--help`. With `--json` it prints one JSON object on standard output and nothing
-else there; an infinite ε is the string `"inf"`. Exit codes:
+Every command explains itself with `--help`. With `--json` it prints one JSON object on standard output and
+nothing else there; an infinite ε is the string `"inf"`. Exit codes:
 
 | code | meaning |
 |---|---|

@@ -7,7 +7,8 @@ text     right after a block that ran, is what that printed, … standing for an
 sample   the same, from one run among many: any number may stand for a number
 none     is a drawing, and may hold no command
 
-A block that must not run has `<!-- not run: the reason -->` on the line before it; its commands must still exist.
+A block that must not run has `<!-- not run: the reason -->` on the line before it; its commands must exist all
+the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The documentation builds without a warning, asks nothing of the network, and its generated page is current."""
+"""The documentation builds without a warning, asks nothing of the network, and its generated page is new."""
 
 from __future__ import annotations
 
