@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 COMMANDS = typer.main.get_command(app)
 GENERATED = {ROOT / "docs" / "reference" / "cli.md", ROOT / "docs" / "audit-sabotage.md"}
-PAGES = [README, *sorted(set((ROOT / "docs").rglob("*.md")) - GENERATED)]
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted(set((ROOT / "docs").rglob("*.md")) - GENERATED)]
 MOST_SKIPPED = 8
 FENCE = re.compile(
     r"^(?:<!-- not run: (?P<why>[^\n]+) -->\n)?```(?P<language>[a-z]*)\n(?P<text>.*?)^```$",
@@ -168,7 +168,7 @@ def test_few_blocks_do_not_run_and_python_among_them_parses():
 
 def test_every_command_and_option_that_is_shown_exists():
     strange = []
-    for page in PAGES:
+    for page in (*PAGES, *GENERATED):
         for command in commands_shown(page):
             strange += [f"{name(page)}: {command}: {problem}" for problem in problems_of(command)]
     assert strange == []
