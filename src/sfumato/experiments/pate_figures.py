@@ -92,7 +92,7 @@ def _accuracy(rows: Sequence[Row], published: Sequence[tuple[str, float, str, fl
     places, values, spreads = (np.array(column) for column in zip(*points, strict=True))
     axes.errorbar(places, 100 * values, 100 * spreads, marker="o", capsize=3, label="ours, data-independent ε")
     for number, (name, epsilon, kind, accuracy) in enumerate(published):
-        label = f"{name} ({kind})"
+        label = f"{name}, ε = {epsilon:g} ({kind})"
         axes.plot(epsilon, 100 * accuracy, marker="sD^vP*"[number % 6], linestyle="", label=label)
     axes.set(xlabel="ε (δ = 1e-5); 0 is without private labels", ylabel="student accuracy on MNIST, %")
     axes.set_title("Student accuracy against ε")
