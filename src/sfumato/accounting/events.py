@@ -139,7 +139,7 @@ def _hashable(event: DpEvent) -> DpEvent:
     if isinstance(event, RepeatAndSelectEvent):
         return attr.evolve(event, event=_hashable(event.event))
     if isinstance(event, ComposedEvent):
-        return ComposedEvent(tuple(_hashable(part) for part in event.events))
+        return ComposedEvent(tuple(_hashable(part) for part in event.events))  # type: ignore[arg-type]
     return event
 
 

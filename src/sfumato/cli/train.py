@@ -147,7 +147,7 @@ def _job(
             rows=ready.rows,
             test=ready.test,
             plan=ready.plan,
-            optimization=_rated(recipe.optimization(epsilon), given),
+            optimization=_rated(ready.optimization(epsilon), given),
             prepared=ready,
         )
     return Job(

@@ -20,7 +20,7 @@ def tune(
     epsilon: Annotated[float, typer.Option(help="The ε that may be spent, on all trials together.")],
     delta: Annotated[float, typer.Option(help="A small probability, well below 1 / number of people.")] = 1e-5,
     trials: Annotated[float, typer.Option(help="How many on average; the number itself stays secret.")] = 5,
-    learning_rates: Annotated[str, typer.Option(help="To choose from, comma-separated.")] = "8,32,100",
+    learning_rates: Annotated[str, typer.Option(help="To choose from, comma-separated.")] = "2,8,32",
     clip_norms: Annotated[str, typer.Option(help="To choose from, comma-separated.")] = "0.1,0.5",
     train_size: Annotated[int | None, typer.Option(help="Use the first rows only.")] = None,
     public_size: Annotated[int | None, typer.Option(help="Of your own images: how many people.")] = None,

@@ -69,7 +69,7 @@ def _read_folder(place: Path, names: Sequence[str], side: int) -> tuple[Inputs, 
                 continue
             try:
                 with Image.open(file) as picture:
-                    grey = np.asarray(picture.convert("L"), dtype=np.float32) / 255
+                    grey = np.asarray(picture.convert("L"), dtype=np.float32) / np.float32(255)
             except (UnidentifiedImageError, OSError, ValueError):
                 continue  # one person's broken file must not stop, and so show itself in, the run
             images.append(resize(grey[np.newaxis], side))

@@ -1,6 +1,6 @@
 """How much accuracy privacy costs: the default recipe over ε, beside the best that was published.
 
-Every run is the last step of a plan fixed before; nothing is picked on test images. Each run leaves its folder,
+Every run is the last step of a plan fixed before; no run is left out. Each run leaves its folder,
 so that an interrupted table goes on where it stopped. Repetitions of private runs differ in their secret noise
 and sampling; of plain ones in their seed.
 """
@@ -154,7 +154,8 @@ def _once(cell: Cell, folder: Path, number: int, ready: list[Prepared]) -> None:
         accuracy, spent = evaluate(net, datasets.load(cell.data, "test")).accuracy, _INFINITE
     else:
         accuracy, spent = _private(cell, folder, ready)
-    result = {"algorithm": "training", "epsilon": spent, "delta": DELTA, "test_accuracy": accuracy}
+    shown = "inf" if spent == _INFINITE else spent
+    result = {"algorithm": "training", "epsilon": shown, "delta": DELTA, "test_accuracy": accuracy}
     # Data and settings are public here, and so is the time they took.
     RunFolder.make(folder).write_json("result.json", {**result, "seconds": time.perf_counter() - started})
 
@@ -173,7 +174,7 @@ def _private(cell: Cell, folder: Path, ready: list[Prepared]) -> tuple[float, fl
         job.rows,
         plan,
         delta=DELTA,
-        optimization=job.recipe.optimization(cell.epsilon),
+        optimization=job.optimization(cell.epsilon),
         test=job.test,
         out=folder,
         caveats=job.caveats,

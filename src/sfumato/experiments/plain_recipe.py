@@ -63,7 +63,8 @@ def _start(rows: Dataset, seed: int) -> PriorNet:
     with randomness.public_torch_seed(seed):
         net = PriorNet(classes=declared(rows)[1])
     net.body.load_state_dict(prior.body.state_dict())
-    return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
+    return net
 
 
 def _batches(

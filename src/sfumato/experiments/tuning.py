@@ -26,7 +26,7 @@ from sfumato.ledger import Certificate, Ledger
 from sfumato.mechanisms import Gaussian
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.run_folder import RunFolder
-from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy
+from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, cross_entropy
 
 _COUNT_SHARE = 5.0  # the count's noise multiplier, in units of the whole training's: 4% of the divergence
 
@@ -35,7 +35,7 @@ _COUNT_SHARE = 5.0  # the count's noise multiplier, in units of the whole traini
 class Tuning:
     """Which settings are tried, and how often on average."""
 
-    learning_rates: tuple[float, ...] = (8.0, 32.0, 100.0)
+    learning_rates: tuple[float, ...] = (2.0, 8.0, 32.0)
     clip_norms: tuple[float, ...] = (0.1, 0.5)
     mean_trials: float = 5.0
 
@@ -185,7 +185,7 @@ def _trial(ready: Prepared, recipe: Recipe, sampler: Sampler) -> float:
     for parameter in head.parameters():
         nn.init.zeros_(parameter)
     plan = replace(ready.plan, clip_norm=recipe.clip_norm)
-    trainer = PrivateTrainer(head, recipe.optimization(1.0).build(head), plan, sampler=sampler)
+    trainer = PrivateTrainer(head, _exactly(recipe).build(head), plan, sampler=sampler)
     for batch in trainer.batches(ready.rows):
         trainer.step(batch, cross_entropy)
     with torch.no_grad():
@@ -194,6 +194,11 @@ def _trial(ready: Prepared, recipe: Recipe, sampler: Sampler) -> float:
         inputs, targets = ready.rows.tensors()
         right = int((head(inputs).argmax(1) == targets).sum())
     return float(_count(plan).release(float(right), sampler))
+
+
+def _exactly(recipe: Recipe) -> Optimization:
+    """The candidate's own learning rate: what suits the noise is for the search to find."""
+    return Optimization(learning_rate=recipe.learning_rate, momentum=recipe.momentum)
 
 
 def _write(folder: RunFolder, ready: Prepared, found: Tuned) -> None:

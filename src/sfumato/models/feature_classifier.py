@@ -43,13 +43,13 @@ class FeatureClassifier(nn.Module):
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
         """(images, features), each row of L2 norm 1, computed a few images at a time."""
-        rows = [self._projected(self._joined(chunk)) for chunk in images.split(_CHUNK)]
+        rows = [self._projected(self._joined(chunk)) for chunk in torch.split(images, _CHUNK)]
         return torch.cat(rows or [self._projected(self._joined(images))])
 
     @torch.no_grad()
     def fit_to(self, images: Tensor) -> None:
         """Take centre and directions from these images, which must be public."""
-        rows = torch.cat([self._joined(chunk) for chunk in images.split(_CHUNK)])
+        rows = torch.cat([self._joined(chunk) for chunk in torch.split(images, _CHUNK)])
         self.centre.copy_(rows.mean(0))
         if self.directions is not None:
             self.directions.copy_(_weighed_directions(rows - self.centre, self.directions.shape[1]))
