@@ -25,7 +25,7 @@ EPSILONS = (1.0, 5.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The source's data, network and epochs; batch, rate and clip are ours, a first guess that nothing tuned."""
+    """The source's data, network and epochs; batch, rate and clip are ours, not tuned."""
 
     rows: int = 10_000
     test_rows: int = 2_000

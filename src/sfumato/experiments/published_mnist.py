@@ -5,7 +5,7 @@ was computed as if they had been Poisson-sampled. Ours are Poisson-sampled and p
 distributions.
 
 Sources: TensorFlow Privacy's MNIST tutorial and Opacus's MNIST example (the CNN of `models.CNN`, one with
-pixels in [0, 1], the other standardised); Papernot et al. 2020 (tanh instead of ReLU; settings are ours, untuned);
+pixels in [0, 1], the other standardised); Papernot et al. 2020 (tanh instead of ReLU; settings ours, untuned);
 Tramèr & Boneh 2021 (scattering and a linear layer).
 """
 
