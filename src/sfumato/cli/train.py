@@ -34,6 +34,9 @@ def train(
     ledger: Annotated[str | None, typer.Option(help="The data set's ledger, charged before training.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; an interrupted run goes on from it.")] = None,
     audit: Annotated[int, typer.Option(help="Plant this many canaries, and attack the run with them.")] = 0,
+    canaries: Annotated[
+        str, typer.Option(help="dirac: own weights, heard in every step; labels: poisoned rows, black box.")
+    ] = "dirac",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Price, time and memory; nothing is spent.")
     ] = False,
@@ -68,7 +71,8 @@ def train(
         if dry_run:
             answer = _dry_run(network, rows, plan, delta)
         else:
-            answer = _private(network, rows, test, plan, delta, learning_rate or 0.5, ledger, out, audit)
+            planted = (canaries, audit) if audit else None
+            answer = _private(network, rows, test, plan, delta, learning_rate or 0.5, ledger, out, planted)
     if json:
         show.emit_json(answer)
     else:
@@ -122,9 +126,9 @@ def _private(
     rate: float,
     place: str | None,
     out: Path | None,
-    canaries: int,
+    canaries: tuple[str, int] | None,
 ) -> dict[str, Any]:
-    from sfumato.experiments.one_run_audit import audited
+    from sfumato.experiments.one_run_audit import Watch, audited
     from sfumato.fitting import evaluate
     from sfumato.ledger import Ledger
     from sfumato.training import EpochReport, Optimization, PrivateTrainer, TrainingResult, cross_entropy, train
@@ -141,7 +145,13 @@ def _private(
         def after_step(trainer: PrivateTrainer) -> None:
             bar.update(task, completed=trainer.steps_done)
 
-        def training(model: Any, data: Any, loss_fn: Any, shown: Dataset | None = None) -> TrainingResult:
+        def training(
+            model: Any, data: Any, loss_fn: Any, watch: Watch = after_step, shown: Dataset | None = None
+        ) -> TrainingResult:
+            def on_step(trainer: PrivateTrainer) -> None:
+                after_step(trainer)
+                watch(trainer)
+
             return train(
                 model,
                 data,
@@ -152,17 +162,16 @@ def _private(
                 test=shown,
                 ledger=book,
                 out=out,
-                on_step=after_step,
+                on_step=on_step,
                 on_epoch=after_epoch,
             )
 
-        if canaries and out is not None:
-            result, verdict = audited(
-                network, rows, training, clip_norm=plan.clip_norm, canaries=canaries, out=out
-            )
+        if canaries is not None and out is not None:
+            kind, count = canaries
+            result, verdict = audited(network, rows, training, plan=plan, kind=kind, canaries=count, out=out)
             found = {"audit_lower_bound": verdict.lower_bound, "audit": verdict.in_words}
         else:
-            result = training(network, rows, cross_entropy, test)
+            result = training(network, rows, cross_entropy, shown=test)
     measured = evaluate(network, test)
     return {
         "test_accuracy": measured.accuracy,
