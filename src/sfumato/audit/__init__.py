@@ -7,7 +7,7 @@ A proof on paper bounds ε from above, an attack in practice from below; a claim
 True
 """
 
-from sfumato.audit import one_run
+from sfumato.audit import one_run, trade_off
 from sfumato.audit.bounds import (
     DISPLAY_ALPHA,
     VERDICT_ALPHA,
@@ -27,9 +27,11 @@ from sfumato.audit.canaries import DiracScores, Step, dirac_scores
 from sfumato.audit.checks import Check, noise_checks, poisson_checks
 from sfumato.audit.distinguish import (
     Draws,
+    PairAttack,
     Score,
+    attack_pairs,
     channel_score,
-    distinguishing_bound,
+    distinguish,
     frequency_score,
     gaussian_score,
 )
@@ -45,6 +47,7 @@ from sfumato.audit.roc import (
     operating_point,
 )
 from sfumato.audit.verdict import Verdict
+from sfumato.audit.votes import vote_attack, worst_votes
 
 __all__ = [
     "DISPLAY_ALPHA",
@@ -59,6 +62,7 @@ __all__ = [
     "Interval",
     "OperatingPoint",
     "Outcome",
+    "PairAttack",
     "RecordingSampler",
     "Release",
     "ReplayReport",
@@ -68,6 +72,7 @@ __all__ = [
     "Step",
     "Verdict",
     "at_false_positive_rate",
+    "attack_pairs",
     "auc",
     "best_threshold",
     "bound_corrected",
@@ -75,7 +80,7 @@ __all__ = [
     "channel_score",
     "clopper_pearson",
     "dirac_scores",
-    "distinguishing_bound",
+    "distinguish",
     "draw_roc",
     "epsilon_bound",
     "frequency_score",
@@ -88,4 +93,7 @@ __all__ = [
     "operating_point",
     "poisson_checks",
     "replay",
+    "trade_off",
+    "vote_attack",
+    "worst_votes",
 ]

@@ -2,14 +2,16 @@
 
 A layer of canary weights is trained beside the model, under the same sampling, clipping and noise. Each canary
 is put into the training data or left out by a coin of its own; its gradient is one canary weight, and nothing
-else. What that weight has become is all that a release says about the coin: after training, the guesses are
-made from it, the layer is thrown away, and the model's own weights have only seen a batch with some idle rows.
+else. What each step releases at that weight is all that the run says about the coin. After training the layer
+is thrown away, and the model's own weights have only seen batches with some idle rows.
 
-    canaries = Canaries.drawn(1000, SecretStream(), loudness=10 * plan.clip_norm)
-    trainer = PrivateTrainer(canaries.beside(model), …)         # any optimizer without momentum or decay
+    canaries = Canaries(included=one_run.toss(1000, SecretStream()), loudness=10 * plan.clip_norm)
+    joint = canaries.beside(model)
+    trainer = PrivateTrainer(joint, …)
     for batch in trainer.batches(canaries.among(inputs, targets)):
         trainer.step(batch, canaries.loss(loss_fn))
-    Guesses.of_scores(canaries.scores(trainer.model), canaries.included, guesses=100)
+        joint.hear(plan.expected_batch / plan.clip_norm, deviation=plan.noise_multiplier, rate=plan.sample_rate)
+    Guesses.of_scores(canaries.scores(joint), canaries.included, guesses=80)
 """
 
 from __future__ import annotations
@@ -24,15 +26,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from sfumato import _validate
-from sfumato.randomness import Sampler
-
 
 class WithCanaries(nn.Module):
     """A model, and a square of canary weights beside it; takes rows and their canary codes.
 
-    Without codes it is the model alone, so that it can be evaluated as one.
+    Without codes it is the model alone, so that it can be evaluated as one. What was heard of each canary is
+    kept in buffers, so that a checkpoint holds it.
     """
+
+    evidence: Tensor  # (canaries,): ln P(all that was heard | in) − ln P(… | out)
+    this_pass: Tensor  # the same of a shuffled pass that has not ended, before its logarithm is added
 
     def __init__(self, model: nn.Module, side: int) -> None:
         super().__init__()
@@ -40,10 +43,36 @@ class WithCanaries(nn.Module):
         like = next(model.parameters())
         self.canaries = nn.Linear(side, side, bias=False, dtype=like.dtype)
         nn.init.zeros_(self.canaries.weight)
+        self.register_buffer("evidence", torch.zeros(side * side, dtype=torch.float64))
+        self.register_buffer("this_pass", torch.full((side * side,), -math.inf, dtype=torch.float64))
 
     def forward(self, inputs: Tensor, codes: Tensor | None = None) -> Any:
         predicted = self.model(inputs)
         return predicted if codes is None else (predicted, self.canaries(codes))
+
+    def hear(self, scale: float, *, deviation: float, rate: float) -> None:
+        """A step that each canary that is in took part in with probability `rate`, and nobody knows who did.
+
+        `scale` turns the gradient into the noised sum in clip norms, N(1, deviation²) at a canary that took
+        part and N(0, deviation²) at any other.
+        """
+        ratio = math.log(rate) + self._ratio(scale, deviation)
+        absent = torch.tensor(math.log1p(-rate) if rate < 1 else -math.inf, dtype=torch.float64)
+        self.evidence += torch.logaddexp(absent, ratio)
+
+    def hear_in_pass(self, scale: float, *, deviation: float, steps: int, last: bool) -> None:
+        """A step of a pass of so many, in exactly one of which each canary that is in took part."""
+        self.this_pass.copy_(torch.logaddexp(self.this_pass, self._ratio(scale, deviation) - math.log(steps)))
+        if last:
+            self.evidence += self.this_pass
+            self.this_pass.fill_(-math.inf)
+
+    def _ratio(self, scale: float, deviation: float) -> Tensor:
+        """ln of N(x; 1, s²) / N(x; 0, s²) = (x − ½) / s² at each canary's weight."""
+        gradient = self.canaries.weight.grad
+        assert gradient is not None
+        heard = -scale * gradient.detach().double().flatten()  # a canary's loss falls as its weight grows
+        return (heard - 0.5) / deviation**2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,13 +80,7 @@ class Canaries:
     """`included[j]` is the coin of canary j, whose weight is the j-th of the square."""
 
     included: npt.NDArray[np.bool_]
-    loudness: float  # norm of a canary's gradient before clipping
-
-    @classmethod
-    def drawn(cls, count: int, sampler: Sampler, *, loudness: float) -> Canaries:
-        """Toss the coins; `loudness` should be several clip norms."""
-        _validate.integer("count", count, least=2)
-        return cls(included=sampler.bernoulli(0.5, count), loudness=_validate.positive("loudness", loudness))
+    loudness: float  # norm of a canary's gradient before clipping: several clip norms
 
     @property
     def side(self) -> int:
@@ -66,14 +89,19 @@ class Canaries:
     def beside(self, model: nn.Module) -> WithCanaries:
         return WithCanaries(model, self.side)
 
-    def among(self, inputs: Tensor, targets: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def among(
+        self, inputs: Tensor, targets: Tensor, *, zero_out: bool = False
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """The rows with the included canaries after them, as named inputs of `WithCanaries`, and targets.
 
-        A canary's row is the first input's shape in zeros; its target is −1 − its row of the square.
+        A canary's row is the first input's shape in zeros; its target is −1 − its row of the square. With
+        `zero_out` those that are left out keep a row that moves nothing, as the relation of that name wants.
         """
-        row, column = np.divmod(np.flatnonzero(self.included), self.side)
+        planted = np.arange(self.included.size) if zero_out else np.flatnonzero(self.included)
+        row, column = np.divmod(planted, self.side)
         codes = inputs.new_zeros(len(inputs) + len(row), self.side)
-        codes[torch.arange(len(inputs), len(codes)), torch.from_numpy(column)] = self.loudness
+        loud = torch.from_numpy(self.included[planted]).to(codes.dtype) * self.loudness
+        codes[torch.arange(len(inputs), len(codes)), torch.from_numpy(column)] = loud
         idle = inputs.new_zeros(len(row), *inputs.shape[1:])
         return {"inputs": torch.cat([inputs, idle]), "codes": codes}, torch.cat(
             [targets, torch.from_numpy(-1 - row)]
@@ -91,6 +119,5 @@ class Canaries:
         return combined
 
     def scores(self, trained: WithCanaries) -> npt.NDArray[np.float64]:
-        """What each canary's weight has become: with plain steps, the sum of all that was released about it."""
-        weights = trained.canaries.weight.detach().double().flatten().numpy()
-        return weights[: self.included.size].copy()
+        """The evidence on each coin: above 0 where it speaks for "in"."""
+        return trained.evidence[: self.included.size].numpy().copy()

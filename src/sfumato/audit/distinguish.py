@@ -6,39 +6,79 @@ likelihood ratio (Neyman & Pearson 1933), known or estimated from other outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sfumato import _validate
-from sfumato.audit.bounds import Bound, Errors, Floats, best_threshold
+from sfumato.audit.bounds import DISPLAY_ALPHA, Bound, Errors, Floats, best_threshold
 
 Draws = Callable[[int], npt.NDArray[Any]]
 """So many independent outputs on one input."""
 Score = Callable[[npt.NDArray[Any]], Floats]
 
 
-def distinguishing_bound(
+def distinguish(
     on_one: Draws,
     on_other: Draws,
     bound: Bound,
     *,
     trials: int,
-    alpha: float,
     score: Score | None = None,
-) -> float:
-    """A lower bound from `trials` outputs on each input to choose the attack by, and as many to count.
+) -> Errors:
+    """Errors of an attacker who chose by `trials` outputs on each input, counted on as many others.
 
-    `score` is the log-likelihood ratio where it is known; otherwise outputs must be whole numbers (labels,
-    winners, counts), and their frequencies on the first outputs take its place.
+    He takes the threshold with the largest `bound`. `score` is the log-likelihood ratio where it is known;
+    otherwise outputs must be whole numbers (labels, winners, counts), and how often the first outputs were
+    which takes its place.
     """
     _validate.integer("trials", trials, least=1)
     one, other = on_one(trials), on_other(trials)
     score = frequency_score(one, other) if score is None else score
-    threshold = best_threshold(score(one), score(other), bound, alpha=alpha)
-    return bound(Errors.at(threshold, score(on_one(trials)), score(on_other(trials))), alpha)
+    threshold = best_threshold(score(one), score(other), bound, alpha=DISPLAY_ALPHA)
+    return Errors.at(threshold, score(on_one(trials)), score(on_other(trials)))
+
+
+@dataclass(frozen=True)
+class PairAttack:
+    """What an attacker did on several pairs of inputs that were fixed in advance."""
+
+    errors: tuple[Errors, ...]  # of each pair
+
+    def bound(self, bound: Bound, alpha: float) -> float:
+        """The best over all pairs, each at α over their number (Bonferroni)."""
+        return max(bound(errors, alpha / len(self.errors)) for errors in self.errors)
+
+
+def attack_pairs(
+    randomise: Callable[[Any, int], npt.NDArray[Any]],
+    pairs: Iterable[tuple[Any, Any]],
+    bound: Bound,
+    *,
+    trials: int,
+    score: Callable[[Any, Any], Score] | None = None,
+) -> PairAttack:
+    """`distinguish` on each pair; `randomise(input, n)` gives n independent outputs.
+
+    Say all pairs where the worst is not known: a broken randomiser need not be worst where an intact one is.
+    `score(one, other)` gives the likelihood ratio of a pair.
+    """
+    return PairAttack(
+        tuple(
+            distinguish(
+                partial(randomise, one),
+                partial(randomise, other),
+                bound,
+                trials=trials,
+                score=None if score is None else score(one, other),
+            )
+            for one, other in pairs
+        )
+    )
 
 
 def frequency_score(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> Score:

@@ -45,6 +45,9 @@ def train(
     ledger: Annotated[str | None, typer.Option(help="The data set's ledger, charged before training.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; an interrupted run goes on from it.")] = None,
     audit: Annotated[int, typer.Option(help="Plant this many canaries, and attack the run with them.")] = 0,
+    canaries: Annotated[
+        str, typer.Option(help="dirac: own weights, heard in every step; labels: poisoned rows, black box.")
+    ] = "dirac",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Price, time and memory; nothing is spent.")
     ] = False,
@@ -67,7 +70,8 @@ def train(
         answer = _plain(model, rows, test, given)
     else:
         job = _job(model, rows, test, given, epsilon, delta, canaries=audit)
-        answer = _dry_run(job, delta) if dry_run else _private(job, delta, ledger, out, audit)
+        planted = (canaries, audit) if audit else None
+        answer = _dry_run(job, delta) if dry_run else _private(job, delta, ledger, out, planted)
     if json:
         show.emit_json(answer)
     else:
@@ -220,8 +224,10 @@ def _plain(model: str, rows: Dataset, test: Dataset | None, given: Given) -> dic
     }
 
 
-def _private(job: Job, delta: float, place: str | None, out: Path | None, canaries: int) -> dict[str, Any]:
-    from sfumato.experiments.one_run_audit import audited
+def _private(
+    job: Job, delta: float, place: str | None, out: Path | None, canaries: tuple[str, int] | None
+) -> dict[str, Any]:
+    from sfumato.experiments.one_run_audit import Watch, audited
     from sfumato.fitting import evaluate
     from sfumato.ledger import Ledger
     from sfumato.training import EpochReport, PrivateTrainer, TrainingResult, cross_entropy, train
@@ -239,7 +245,13 @@ def _private(job: Job, delta: float, place: str | None, out: Path | None, canari
         def after_step(trainer: PrivateTrainer) -> None:
             bar.update(task, completed=trainer.steps_done)
 
-        def training(model: Any, data: Any, loss_fn: Any, shown: Dataset | None = None) -> TrainingResult:
+        def training(
+            model: Any, data: Any, loss_fn: Any, watch: Watch = after_step, shown: Dataset | None = None
+        ) -> TrainingResult:
+            def on_step(trainer: PrivateTrainer) -> None:
+                after_step(trainer)
+                watch(trainer)
+
             return train(
                 model,
                 data,
@@ -252,17 +264,18 @@ def _private(job: Job, delta: float, place: str | None, out: Path | None, canari
                 out=out,
                 caveats=() if ready is None else ready.caveats,
                 purpose="private training" if ready is None else ready.purpose,
-                on_step=after_step,
+                on_step=on_step,
                 on_epoch=after_epoch,
             )
 
-        if canaries and out is not None:
+        if canaries is not None and out is not None:
+            kind, count = canaries
             result, verdict = audited(
-                job.network, job.rows, training, clip_norm=job.plan.clip_norm, canaries=canaries, out=out
+                job.network, job.rows, training, plan=job.plan, kind=kind, canaries=count, out=out
             )
             found = {"audit_lower_bound": verdict.lower_bound, "audit": verdict.in_words}
         else:
-            result = training(job.network, job.rows, cross_entropy, job.test)
+            result = training(job.network, job.rows, cross_entropy, shown=job.test)
     if ready is not None and out is not None:
         ready.release(out)
     measured = None if job.test is None else evaluate(job.network, job.test)

@@ -1,7 +1,7 @@
 """A run folder, audited: its plan through Dirac canaries, and the canaries it was trained with, if any.
 
 A run trained with canaries leaves private/canaries.json: for each canary its coin (`included`) and its score
-(`scores`), and the number of `guesses` that was registered before training.
+(`scores`), and the `kind` of canaries and the number of `guesses` that were registered before training.
 """
 
 from __future__ import annotations
@@ -13,58 +13,72 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sfumato.audit import Guesses, Verdict, one_run
+from sfumato.audit import DISPLAY_ALPHA, Guesses, Verdict, one_run, trade_off
 from sfumato.errors import InvalidInput
 from sfumato.experiments import mechanism_audit
 from sfumato.run_folder import RunFolder
 from sfumato.training import TrainingPlan
 
-UNTESTED_BY_ONE_RUN = ("whatever moves the model along no canary's direction",)
+UNTESTED_BY_ONE_RUN = {
+    "dirac": ("whatever moves the model along no canary's direction",),
+    "labels": ("whoever sees more than the finished model's answers: each step, or the weights",),
+}
 
 
 def run(path: str | Path, *, pairs: int = 40, on_pair: Callable[[], object] = bool) -> Verdict:
     """The verdict with the larger bound; also written, with both, to the run's private half."""
     folder = RunFolder(Path(path))
-    plan, claim = _read(folder.release / "plan.json"), _read(folder.release / "result.json")
+    plan = TrainingPlan.from_json(_read(folder.release / "plan.json"))
+    claim = _read(folder.release / "result.json")
     figure = folder.private / "audit.png"
     verdicts = {
         "mechanism": _claimed(
-            mechanism_audit.run(
-                TrainingPlan.from_json(plan), delta=claim["delta"], pairs=pairs, figure=figure, on_pair=on_pair
-            ),
+            mechanism_audit.run(plan, delta=claim["delta"], pairs=pairs, figure=figure, on_pair=on_pair),
             claim["epsilon"],
         )
     }
     canaries = folder.private / "canaries.json"
     if canaries.exists() and "scores" in (record := _read(canaries)):
-        verdicts["one run"] = one_run_verdict(record, epsilon=claim["epsilon"], delta=claim["delta"])
+        verdicts["one run"] = one_run_verdict(record, plan, epsilon=claim["epsilon"], delta=claim["delta"])
     folder.write_json("audit.json", {name: v.to_json() for name, v in verdicts.items()}, private=True)
     return max(verdicts.values(), key=lambda verdict: (verdict.refuted, verdict.lower_bound))
 
 
-def one_run_verdict(canaries: dict[str, Any], *, epsilon: float, delta: float) -> Verdict:
-    """What the guesses about a run's own canaries prove, for any mechanism and if it were a Gaussian's."""
+def one_run_verdict(canaries: dict[str, Any], plan: TrainingPlan, *, epsilon: float, delta: float) -> Verdict:
+    """What the guesses about a run's own canaries prove of its plan, and of any mechanism."""
     guesses = Guesses.of_scores(canaries["scores"], canaries["included"], guesses=canaries["guesses"])
     return Verdict.of(
-        partial(_best_bound, guesses, delta),
+        partial(_epsilon_bound, guesses, plan, delta),
         claimed_epsilon=epsilon,
         delta=delta,
-        untested=UNTESTED_BY_ONE_RUN,
+        untested=UNTESTED_BY_ONE_RUN[canaries["kind"]],
         details={
+            "kind_of_canaries": canaries["kind"],
             "canaries": guesses.canaries,
             "guesses": guesses.made,
             "right": guesses.right,
-            "lower_bound_of_any_mechanism": one_run.epsilon_bound(guesses, delta=delta, alpha=0.05),
+            "lower_bound_of_any_mechanism": one_run.epsilon_bound(guesses, delta=delta, alpha=DISPLAY_ALPHA),
         },
     )
 
 
-def _best_bound(guesses: Guesses, delta: float, alpha: float) -> float:
-    """The better of two bounds, each at half of α."""
-    return max(
-        one_run.epsilon_bound(guesses, delta=delta, alpha=alpha / 2),
-        one_run.gdp_epsilon_bound(guesses, delta=delta, alpha=alpha / 2),
-    )
+def _epsilon_bound(guesses: Guesses, plan: TrainingPlan, delta: float, alpha: float) -> float:
+    return plan_bound(lambda inverse: one_run.refutes(guesses, inverse, alpha=alpha), plan, delta=delta)
+
+
+def plan_bound(
+    refuted: Callable[[trade_off.InverseBlowUp], bool], plan: TrainingPlan, *, delta: float
+) -> float:
+    """The plan's ε if its noise were as little as an attack allows: all that hides more is refuted."""
+
+    def with_noise(strength: float) -> TrainingPlan:
+        return replace(plan, noise_multiplier=1 / strength)
+
+    def too_strong(strength: float) -> bool:
+        return refuted(trade_off.event_inverse(with_noise(strength).event(), relation=plan.relation))
+
+    strength = trade_off.strength_bound(too_strong, start=1 / plan.noise_multiplier)
+    return with_noise(strength).epsilon(delta) if strength else 0.0
 
 
 def _claimed(verdict: Verdict, epsilon: float) -> Verdict:

@@ -21,16 +21,16 @@ import torch
 from torch import nn
 
 from sfumato import audit, mechanisms
-from sfumato.audit.bounds import VERDICT_ALPHA, Errors, epsilon_bound, gdp_epsilon_bound
+from sfumato.audit import VERDICT_ALPHA, Verdict
 from sfumato.experiments import mechanism_audit as canaries
-from sfumato.mechanisms import Gaussian, GridGaussian, KaryResponse, NoisyMax, noisy_max
+from sfumato.experiments import randomiser_audit
+from sfumato.mechanisms import GridGaussian, KaryResponse, noisy_max
 from sfumato.randomness import Integers, Sampler, SecretStream
 from sfumato.training import Flat, PrivateTrainer, TrainingPlan, clip_chunk, trainer
 from sfumato.training.sampling import Sample, shuffled_samples
 
 PLAN = TrainingPlan(sample_rate=0.1, expected_batch=40, steps=200, noise_multiplier=1.1)
 _SIDE = 32  # 2,048 canaries
-_TRIALS = 10_000  # outputs on each input of a randomiser, to choose the attack by and again to count
 
 Audit = Callable[[], str | None]
 """Looks at the code as it is now: what is wrong with it, or nothing."""
@@ -131,75 +131,13 @@ def _one_step(rows: Any, sampler: Sampler, *, plan: TrainingPlan) -> audit.Outco
     )
 
 
-def vote() -> str | None:
-    """Winners of a noisy vote, all counts equal, against one vote more for the last candidate."""
-    subject = NoisyMax(noise="laplace", candidates=10, sensitivity=1, scale=0.5, monotone=True)
-    even = np.full((_TRIALS, 10), 5)
-    ahead = even + (np.arange(10) == 9)
-    return _distinguished(
-        lambda n: subject.release_each(ahead[:n], SecretStream()),
-        lambda n: subject.release_each(even[:n], SecretStream()),
-        claimed=2.0,
-    )
+def _refuted(attack: Callable[[], Verdict]) -> Audit:
+    def look() -> str | None:
+        verdict = attack()
+        return f"ε ≥ {verdict.sure_bound:.2f}, claimed {verdict.claimed_epsilon:g}" if verdict.refuted else None
 
-
-def labels() -> str | None:
-    """Reports of one label against those of another."""
-    subject = KaryResponse(classes=10, epsilon=1.0)
-    return _distinguished(
-        lambda n: subject.release(np.full(n, 3), SecretStream()),
-        lambda n: subject.release(np.full(n, 4), SecretStream()),
-        claimed=1.0,
-    )
-
-
-def local_vectors() -> str | None:
-    """A unit vector noised by the Gaussian mechanism, against its opposite."""
-    epsilon, delta = 2.0, 1e-5
-    axis = np.array([1.0, 0.0, 0.0])
-
-    def released(vector: npt.NDArray[np.float64], count: int) -> npt.NDArray[Any]:
-        subject = Gaussian.calibrated(
-            sensitivity=unit_sphere_sensitivity(), epsilon=epsilon, delta=delta, dimension=3 * count
-        )
-        return subject.release(np.tile(vector, (count, 1)), SecretStream())
-
-    return _distinguished(
-        partial(released, axis),
-        partial(released, -axis),
-        claimed=epsilon,
-        score=audit.gaussian_score(axis, -axis),
-        bound=partial(_gdp_bound, delta),
-        trials=8_000,
-    )
-
-
-def unit_sphere_sensitivity() -> float:
-    """The largest distance of two unit vectors: what replacing one by another moves."""
-    return 2.0
-
-
-def _distinguished(
-    one: audit.Draws,
-    other: audit.Draws,
-    *,
-    claimed: float,
-    score: audit.Score | None = None,
-    bound: Callable[[Errors, float], float] | None = None,
-    trials: int = _TRIALS,
-) -> str | None:
-    found = audit.distinguishing_bound(
-        one, other, bound or _pure_bound, trials=trials, alpha=VERDICT_ALPHA, score=score
-    )
-    return f"ε ≥ {found:.2f}, claimed {claimed:g}" if found > claimed else None
-
-
-def _pure_bound(errors: Errors, alpha: float) -> float:
-    return epsilon_bound(errors, delta=0.0, alpha=alpha)
-
-
-def _gdp_bound(delta: float, errors: Errors, alpha: float) -> float:
-    return gdp_epsilon_bound(errors, delta=delta, alpha=alpha)
+    look.__doc__ = attack.__doc__
+    return look
 
 
 STEP_AUDITS: Mapping[str, Audit] = {
@@ -208,7 +146,11 @@ STEP_AUDITS: Mapping[str, Audit] = {
     "sampler": poisson,
     "replay": replayed_step,
 }
-RANDOMISER_AUDITS: Mapping[str, Audit] = {"vote": vote, "labels": labels, "vectors": local_vectors}
+RANDOMISER_AUDITS: Mapping[str, Audit] = {
+    name: _refuted(attack) for name, attack in randomiser_audit.RANDOMISERS.items()
+}
+VOTE_AUDITS = {name: look for name, look in RANDOMISER_AUDITS.items() if "vote" in name}
+LOCAL_AUDITS = {name: look for name, look in RANDOMISER_AUDITS.items() if "vote" not in name}
 AUDITS = {**STEP_AUDITS, **RANDOMISER_AUDITS}
 
 
@@ -306,9 +248,7 @@ def _label_off_by_one() -> Any:
 
 
 def _sensitivity_one() -> Any:
-    import sys
-
-    return ((sys.modules[__name__], "unit_sphere_sensitivity", lambda: 1.0),)
+    return ((randomiser_audit, "unit_sphere_sensitivity", lambda: 1.0),)
 
 
 SABOTAGES: tuple[Sabotage, ...] = (
@@ -325,19 +265,19 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "vote noise truncated",
         "Laplace noise on votes is cut to whole numbers",
         _truncated_votes,
-        RANDOMISER_AUDITS,
+        VOTE_AUDITS,
     ),
     Sabotage(
         "label channel off by one",
         "a lie may be the truth, and never the answer before it",
         _label_off_by_one,
-        RANDOMISER_AUDITS,
+        LOCAL_AUDITS,
     ),
     Sabotage(
         "sensitivity 1 instead of 2",
         "vectors on the unit sphere are priced as moving by 1",
         _sensitivity_one,
-        RANDOMISER_AUDITS,
+        LOCAL_AUDITS,
     ),
 )
 

@@ -20,6 +20,7 @@ from sfumato.audit import (
     noise_checks,
     one_run,
     poisson_checks,
+    trade_off,
 )
 from sfumato.randomness import public_generator
 
@@ -82,19 +83,19 @@ def test_one_run_bound():
 
 @pytest.mark.parametrize("guessed", [200, 60])
 def test_one_run_f_dp_bound(guessed):
-    """m independent canaries of one Gaussian each; the highest and lowest scores are guessed."""
+    """m independent canaries of one Gaussian each; those farthest from the middle are guessed."""
     draw = public_generator(14)
     coins = draw.random((REPEATS, 200)) < 0.5
     noise = draw.normal(size=(REPEATS, 200))
     counts = []
     for factor in (1.0, 0.25):
-        scores = coins + factor * noise
+        scores = coins - 0.5 + factor * noise
         counts.append(
             [Guesses.of_scores(s, c, guesses=guessed).right for s, c in zip(scores, coins, strict=True)]
         )
     refuted = {
         v: one_run.refutes(
-            Guesses(canaries=200, made=guessed, right=v), one_run.gaussian_inverse(1.0), alpha=ALPHA
+            Guesses(canaries=200, made=guessed, right=v), trade_off.gaussian_inverse(1.0), alpha=ALPHA
         )
         for v in range(guessed + 1)
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.experiments import sabotage
+from sfumato.experiments import randomiser_audit, sabotage
 
 pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[3] / "docs" / "audit-sabotage.md"
@@ -39,4 +39,4 @@ def test_the_published_table_is_true(rows):
 
 def test_sabotage_is_undone(rows):
     assert sabotage.replayed_step() is None
-    assert sabotage.unit_sphere_sensitivity() == 2.0
+    assert randomiser_audit.unit_sphere_sensitivity() == 2.0

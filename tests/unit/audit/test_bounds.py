@@ -18,6 +18,7 @@ from sfumato.audit import (
     gdp_epsilon_bound,
     mu_bound,
     one_run,
+    trade_off,
 )
 from sfumato.errors import InvalidInput
 from sfumato.randomness import public_generator
@@ -92,14 +93,14 @@ def test_f_dp_with_one_canary_is_the_trade_off_itself():
     """One guess: P[right] ≤ f̄(P[wrong]) with both adding up to 1, so the most is Φ(μ/2)."""
     guess = Guesses(canaries=1, made=1, right=1)
     most = stats.norm.cdf(0.5)
-    inverse = one_run.gaussian_inverse(1.0)
+    inverse = trade_off.gaussian_inverse(1.0)
     assert not one_run.refutes(guess, inverse, alpha=most - 1e-6)
     assert one_run.refutes(guess, inverse, alpha=most + 1e-6)
 
 
 def test_f_dp_of_an_event_agrees_with_its_closed_form():
-    inverse = one_run.event_inverse(accounting.GaussianEvent(1.0))
-    exact = one_run.gaussian_inverse(1.0)
+    inverse = trade_off.event_inverse(accounting.GaussianEvent(1.0))
+    exact = trade_off.gaussian_inverse(1.0)
     for y in (0.01, 0.2, 0.5, 0.9):
         assert exact(y) - 2e-3 <= inverse(y) <= exact(y) + 1e-9  # a finite grid of ε refutes less
 

@@ -8,7 +8,7 @@ import pytest
 
 from sfumato.audit import (
     channel_score,
-    distinguishing_bound,
+    distinguish,
     epsilon_bound,
     frequency_score,
     gaussian_score,
@@ -25,7 +25,7 @@ def test_label_channel(known):
     mechanism, stream = KaryResponse(classes=4, epsilon=2.0), SecretStream(test_seed=1)
     draw = [lambda n, a=answer: mechanism.release(np.full(n, a), stream) for answer in (0, 1)]
     score = channel_score(mechanism.channel(), 0, 1) if known else None
-    found = distinguishing_bound(*draw, PURE, trials=20_000, alpha=1e-6, score=score)
+    found = PURE(distinguish(*draw, PURE, trials=20_000, score=score), 1e-6)
     assert 1.7 < found < 2.0
 
 
@@ -36,15 +36,14 @@ def test_gaussian_vectors():
     def draws(centre, count):
         return centre + 2 * stream.normal(2 * count).reshape(count, 2)
 
-    found = distinguishing_bound(
+    errors = distinguish(
         partial(draws, one),
         partial(draws, other),
         lambda errors, alpha: mu_bound(errors, alpha=alpha),
         trials=20_000,
-        alpha=1e-6,
         score=gaussian_score(one, other),
     )
-    assert 0.9 < found < 1.0  # two apart, σ = 2
+    assert 0.9 < mu_bound(errors, alpha=1e-6) < 1.0  # two apart, σ = 2
 
 
 def test_frequencies():

@@ -1,19 +1,12 @@
 """Networks trained as one batch against the trainer's own clipped sums, and the attacks that use them."""
 
-import json
-
-import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
-from sfumato import datasets, models
-from sfumato.audit import Guesses
-from sfumato.audit.canary_layer import Canaries
-from sfumato.experiments import black_box, ensemble, membership, one_run_audit, run_audit
+from sfumato.experiments import black_box, ensemble, membership
 from sfumato.models import MLP
-from sfumato.randomness import SecretStream, public_torch_generator
+from sfumato.randomness import public_torch_generator
 from sfumato.training import clipped_gradient_sum, cross_entropy
 
 
@@ -72,58 +65,6 @@ def test_black_box_proves_something_of_ten():
 def test_black_box_without_noise_is_refuted(monkeypatch):
     monkeypatch.setattr(ensemble, "_noised", lambda slope, step, sampler: slope / step.expected_batch)
     assert black_box.run(data="digits", networks=200, rows=50, steps=4, epsilon=1.0).refuted
-
-
-def test_canaries_beside_a_model():
-    """A canary's gradient is minus the loudness at its own weight; the model's own gradients are untouched."""
-    model = MLP(in_features=4, hidden=(3,), classes=2)
-    canaries = Canaries(included=np.array([True, False, True, True, False]), loudness=4.0)
-    joint, loss = canaries.beside(model), canaries.loss(cross_entropy)
-    inputs, targets = torch.randn(3, 4, generator=public_torch_generator(5)), torch.tensor([0, 1, 1])
-    rows, labels = canaries.among(inputs, targets)
-    sums = clipped_gradient_sum(joint, loss, rows, labels, 1.0)
-    expected = torch.tensor([-1.0, 0, -1, -1, 0, 0, 0, 0, 0])
-    torch.testing.assert_close(sums["canaries.weight"].flatten(), expected, rtol=1e-5, atol=1e-6)
-    alone = clipped_gradient_sum(model, cross_entropy, inputs, targets, 1.0)
-    for name, value in alone.items():
-        torch.testing.assert_close(sums[f"model.{name}"], value)
-
-
-def test_one_run_on_digits(tmp_path):
-    """2,000 canaries at ε = 8: about 97 of the surest 100 guesses are right; 75 by luck: 1e-6."""
-    verdict = one_run_audit.run(tmp_path, canaries=2000, epsilon=8.0, steps=6, sample_rate=1.0)
-    assert verdict.details["right"] > 75
-    assert 0 < verdict.lower_bound < verdict.claimed_epsilon
-    record = json.loads((tmp_path / "private" / "canaries.json").read_text())
-    again = Guesses.of_scores(record["scores"], record["included"], guesses=record["guesses"])
-    assert again.right == verdict.details["right"]
-    assert not list((tmp_path / "release").glob("*canar*"))
-    released = load_file(tmp_path / "release" / "model.safetensors")
-    assert released.keys() == models.build("mlp", side=8).state_dict().keys()
-    # The run folder can be audited again, without training: the same coins, the same guesses.
-    audit = run_audit.run(tmp_path, pairs=1)
-    written = json.loads((tmp_path / "private" / "audit.json").read_text())
-    assert written["one run"]["right"] == again.right
-    assert not audit.refuted
-
-
-def test_an_interrupted_run_keeps_its_coins(tmp_path):
-    def stopped(*_):
-        raise KeyboardInterrupt
-
-    rows, network = datasets.load("digits", "train").take(20), models.build("mlp", side=8)
-    records = []
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            one_run_audit.audited(network, rows, stopped, clip_norm=1.0, canaries=50, out=tmp_path)
-        records.append((tmp_path / "private" / "canaries.json").read_text())
-    assert records[0] == records[1]
-
-
-def test_coins_are_fair_and_secret():
-    one, other = (Canaries.drawn(1000, SecretStream(), loudness=1.0).included for _ in range(2))
-    assert 380 < one.sum() < 620
-    assert (one != other).any()
 
 
 def test_membership_recipe(tmp_path, monkeypatch):

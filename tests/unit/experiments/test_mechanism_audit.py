@@ -100,7 +100,12 @@ def run_folder(path, *, epsilon, canaries=None):
 def test_a_run_with_canaries_of_its_own(tmp_path):
     """Canaries that are found without a mistake refute ε = 3 where the plan's own noise does not."""
     coins = public_generator(6).permutation([True, False] * 200).tolist()
-    canaries = {"included": coins, "scores": [float(coin) for coin in coins], "guesses": 400}
+    canaries = {
+        "kind": "dirac",
+        "included": coins,
+        "scores": [coin - 0.5 for coin in coins],
+        "guesses": 400,
+    }
     verdict = run_audit.run(run_folder(tmp_path, epsilon=3.0, canaries=canaries), pairs=1)
     assert verdict.details["right"] == 400
     assert verdict.refuted

@@ -1,0 +1,116 @@
+"""Our own small randomisers, attacked by likelihood tests on their worst inputs: votes, answers, vectors.
+
+sfumato audit randomisers
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato import accounting
+from sfumato.audit import (
+    Bound,
+    Errors,
+    PairAttack,
+    Verdict,
+    attack_pairs,
+    epsilon_bound,
+    gaussian_score,
+    gdp_epsilon_bound,
+    vote_attack,
+)
+from sfumato.mechanisms import Gaussian, KaryResponse, NoisyMax, TwoCoinResponse
+from sfumato.randomness import SecretStream
+
+DELTA = 1e-5
+_ROUNDS = 4_000  # of a vote: exact discrete noise takes a while
+_REPORTS = 10_000
+
+
+def laplace_vote() -> Verdict:
+    """Winners of a vote of ten with Laplace noise, with and without one voter."""
+    subject = NoisyMax(noise="laplace", candidates=10, sensitivity=1, scale=0.5, monotone=True)
+    claimed = accounting.epsilon(subject.event(), 0.0)
+    return _verdict(_vote(subject, _pure, replaced=False), _pure, claimed, delta=0.0)
+
+
+def gaussian_vote() -> Verdict:
+    """Winners of a vote of four with Gaussian noise, one voter of another mind."""
+    subject = NoisyMax(noise="gaussian", candidates=4, sensitivity=1, scale=1.0, changed=2)
+    claimed = accounting.epsilon(subject.event(), DELTA)
+    return _verdict(_vote(subject, _gdp, replaced=True), _gdp, claimed, delta=DELTA)
+
+
+def labels() -> Verdict:
+    """Reports of ten labels by k-ary randomized response, every two of them."""
+    subject = KaryResponse(classes=10, epsilon=1.0)
+    return _verdict(_answers(subject.release, 10), _pure, subject.epsilon, delta=0.0)
+
+
+def coins() -> Verdict:
+    """Yes and no by two coins."""
+    subject = TwoCoinResponse()
+    return _verdict(_answers(subject.release, 2), _pure, subject.epsilon, delta=0.0)
+
+
+def vectors() -> Verdict:
+    """A unit vector noised by the Gaussian mechanism, against its opposite."""
+    epsilon, axis = 2.0, np.array([1.0, 0.0, 0.0])
+
+    def released(vector: npt.NDArray[np.float64], count: int) -> npt.NDArray[Any]:
+        subject = Gaussian.calibrated(
+            sensitivity=unit_sphere_sensitivity(), epsilon=epsilon, delta=DELTA, dimension=3 * count
+        )
+        return subject.release(np.tile(vector, (count, 1)), SecretStream())
+
+    attack = attack_pairs(released, [(axis, -axis)], _gdp, trials=_REPORTS, score=gaussian_score)
+    return _verdict(attack, _gdp, epsilon, delta=DELTA)
+
+
+def unit_sphere_sensitivity() -> float:
+    """The largest distance of two unit vectors: what replacing one by another moves."""
+    return 2.0
+
+
+RANDOMISERS: Mapping[str, Callable[[], Verdict]] = {
+    "Laplace vote": laplace_vote,
+    "Gaussian vote": gaussian_vote,
+    "labels": labels,
+    "coins": coins,
+    "vectors": vectors,
+}
+
+
+def _vote(subject: NoisyMax, bound: Bound, *, replaced: bool) -> PairAttack:
+    return vote_attack(
+        lambda rounds: subject.release_each(rounds, SecretStream()),
+        candidates=subject.candidates,
+        replaced=replaced,
+        bound=bound,
+        trials=_ROUNDS,
+    )
+
+
+def _answers(release: Callable[..., npt.NDArray[Any]], classes: int) -> PairAttack:
+    def drawn(answer: int, count: int) -> npt.NDArray[Any]:
+        return release(np.full(count, answer), SecretStream())
+
+    return attack_pairs(drawn, itertools.combinations(range(classes), 2), _pure, trials=_REPORTS)
+
+
+def _verdict(attack: PairAttack, bound: Bound, claimed: float, *, delta: float) -> Verdict:
+    return Verdict.of(partial(attack.bound, bound), claimed_epsilon=claimed, delta=delta)
+
+
+def _pure(errors: Errors, alpha: float) -> float:
+    return epsilon_bound(errors, delta=0.0, alpha=alpha)
+
+
+def _gdp(errors: Errors, alpha: float) -> float:
+    return gdp_epsilon_bound(errors, delta=DELTA, alpha=alpha)
