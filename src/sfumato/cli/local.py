@@ -67,7 +67,10 @@ def release(
 @app.command()
 def learn(
     data: Annotated[Path, typer.Argument(help="A noised data set.")],
-    classifier: Annotated[str, typer.Option(help="quadratic, linear or nearest-mean.")] = "quadratic",
+    classifier: Annotated[
+        str | None,
+        typer.Option(help="linear, quadratic or nearest-mean; default: linear with a prior, else quadratic."),
+    ] = None,
     test: Annotated[str | None, typer.Option(help="Public images to count on; default: of its name.")] = None,
     json: show.Json = False,
 ) -> None:

@@ -67,10 +67,7 @@ def linear_discriminant(moments: ClassMoments) -> LinearClassifier:
 
 
 def quadratic_discriminant(moments: ClassMoments, *, even: float = 0.4) -> QuadraticClassifier:
-    """Gaussians with a covariance each, regularised towards the pooled one (Friedman 1989).
-
-    The default was chosen on drawn digits that had been rotated and slanted.
-    """
+    """Gaussians with a covariance each, regularised towards the pooled one (Friedman 1989)."""
     return QuadraticClassifier(moments=moments, even=even)
 
 

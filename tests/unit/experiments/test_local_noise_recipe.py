@@ -35,7 +35,8 @@ def test_distorted_copies_are_crops_of_the_image():
     found = distort(images, 0.0, public_torch_generator(1))
     assert found.shape == (64, 1, 24, 24)
     assert float(found.max()) == pytest.approx(0.5)
-    assert found[:, 0, 12, 12].tolist() == [0.5] * 64  # the middle of any crop lies inside the square
+    # The middle of any crop lies inside the square.
+    assert found[:, 0, 12, 12].tolist() == pytest.approx([0.5] * 64)
 
 
 def test_clusters_are_named_one_to_one():
