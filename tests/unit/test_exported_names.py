@@ -25,7 +25,19 @@ def test_public_names():
 
 @pytest.mark.parametrize(
     "package",
-    ["accounting", "ledger", "mechanisms", "datasets", "models", "training", "query", "tracing", "audit"],
+    [
+        "accounting",
+        "ledger",
+        "mechanisms",
+        "datasets",
+        "models",
+        "training",
+        "pate",
+        "local",
+        "query",
+        "tracing",
+        "audit",
+    ],
 )
 def test_packages_export_what_they_say(package):
     module = __import__(f"sfumato.{package}", fromlist=["__all__"])
