@@ -12,8 +12,8 @@ from sfumato.errors import DataUnavailable
 
 FLOOR = 0.972
 """Five runs of the command below gave 97.98, 97.77, 97.88, 97.81 and 97.66%: mean 97.82, standard deviation
-0.12. A sound run falls five deviations below the mean, under 97.2, with a chance of about 3e-7, if such runs are
-normally distributed. Steps that were not shortened for the smaller size gave 93 to 94."""
+0.12. A sound run falls five deviations below the mean, under 97.2, with a chance of about 3e-7, if such runs
+are normally distributed. Steps that were not shortened for the smaller size gave 93 to 94."""
 
 
 @pytest.mark.slow
