@@ -17,6 +17,11 @@ TINY = replace(
     sweep_epochs=1,
     sweep_epsilons=(1.0, 4.0),
     sweep_seeds=(1,),
+    recipe_epsilons=(1.0, 2.0),
+    recipe_seeds=(1,),
+    teachers=150,  # fewer would be drowned by the noise after one answer
+    vote_images=200,
+    vote_adaptation=0,
     readers_test=40,
     differencing_tries=20,
     reconstruction_queries=8,
@@ -58,7 +63,17 @@ def test_all_stages_are_done_and_the_page_is_there(demo):
 def test_every_part_of_the_story_is_on_the_page(demo):
     page = (demo[0] / "report.html").read_text(encoding="utf-8")
     for part in (
-        *("meaning", "dissolve", "frontier", "learning", "maps", "differencing", "membership", "audit"),
+        *(
+            "meaning",
+            "dissolve",
+            "frontier",
+            "learning",
+            "maps",
+            "votes",
+            "differencing",
+            "membership",
+            "audit",
+        ),
         *("epidemic", "ledger", "certificates"),
     ):
         assert f'<section id="{part}">' in page

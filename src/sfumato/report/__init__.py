@@ -8,9 +8,9 @@ plain-and-private   data, rows, delta, attacker_true_positive_rate,
                     runs: [{name, epsilon, test_accuracy, test_loss, history: [{test_accuracy, test_loss}]}],
                     feature_maps: {digit: FILE, plain: {conv1: FILE, conv2: FILE}, private: {…}} under figures/
 sweep, best-recipe  data, delta, runs: [{epsilon, target_epsilon, seed, test_accuracy}], note (best-recipe)
-pate                epsilon, delta, test_accuracy, teachers, asked, answered,
-                    votes: [{counts: […], noisy: […], label}] of some queries
-local               delta, runs: [{epsilon, test_accuracy}]
+votes               epsilon, delta, test_accuracy, start_accuracy, teachers, asked, answered, sigma,
+                    votes: [{counts: […], noisy: […], label, truth}] of some queries
+reports             delta, people, note, runs: [{epsilon, test_accuracy}]
 digits              delta, sheet: FILE (one row of ten digits for each level), levels: [{epsilon, readable}]
 differencing        differencing: {…}, histogram: {counts, edges}, reconstruction_…: {people, …}
 audit               claimed_epsilon, lower_bound, sure_bound, delta, verdict, untested: […], canaries

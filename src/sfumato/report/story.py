@@ -45,9 +45,9 @@ def releases(story: Story) -> list[Release]:
         rows += [_network(run.result, one) for one in run.result["runs"]]
     for run in story.of("best-recipe"):
         rows += [_best(run.result)] if run.result["runs"] else []
-    for run in story.of("pate"):
+    for run in story.of("votes"):
         rows.append(_stated(run.result, "Labels by private vote", "a keeper for each teacher"))
-    for run in story.of("local"):
+    for run in story.of("reports"):
         rows += [_local(run.result, one) for one in run.result["runs"]]
     return rows or [_by_hand(run) for run in story.of("training") if run.result.get("test_accuracy")]
 

@@ -51,6 +51,27 @@ RESULTS = {
         "note": "features learned from drawings",
         "runs": [trained(e, a, seed=s) for e, a in ((0.5, 0.982), (1.0, 0.985)) for s in (1, 2, 3)],
     },
+    "votes": {
+        "epsilon": 0.99,
+        "delta": 1e-5,
+        "test_accuracy": 0.98,
+        "start_accuracy": 0.96,
+        "label_accuracy": 0.9,
+        "teachers": 100,
+        "asked": 60,
+        "answered": 60,
+        "sigma": 18.0,
+        "votes": [
+            {"counts": [90, 10, *[0] * 8], "noisy": [85.1, 22.0, *[-3.0] * 8], "label": 0, "truth": 0},
+            {"counts": [40, 35, 25, *[0] * 7], "noisy": [31.0, 44.0, *[1.0] * 8], "label": 1, "truth": 0},
+        ],
+    },
+    "reports": {
+        "delta": 0.0,
+        "people": 60000,
+        "note": "features learned from drawings",
+        "runs": [{"epsilon": 4.0, "test_accuracy": 0.97}],
+    },
     "digits": {
         "delta": 1e-5,
         "sheet": "digits.png",

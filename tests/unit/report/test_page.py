@@ -18,6 +18,7 @@ EVERYTHING = (
     "frontier",
     "learning",
     "maps",
+    "votes",
     "differencing",
     "membership",
     "audit",

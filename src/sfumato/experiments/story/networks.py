@@ -106,7 +106,7 @@ def _privately(
 ) -> dict[str, Any]:
     plan = private_plan(scene.size.rows, epsilon, epochs)
     folder = RunFolder(scene.folder.path / name)
-    if not _is_finished(folder, plan):
+    if not finished_run(folder, plan):
         with scene.ledger() as ledger:
             train(
                 net,
@@ -134,7 +134,7 @@ def _privately(
     }
 
 
-def _is_finished(folder: RunFolder, plan: TrainingPlan) -> bool:
+def finished_run(folder: RunFolder, plan: TrainingPlan) -> bool:
     """Whether a stage that was stopped later had finished this run, under this plan: it is not paid twice."""
     try:
         told = json.loads((folder.release / "plan.json").read_text(encoding="utf-8"))

@@ -23,6 +23,11 @@ class Size:
     sweep_epochs: int
     sweep_epsilons: tuple[float, ...]
     sweep_seeds: tuple[int, ...]
+    recipe_epsilons: tuple[float, ...]
+    recipe_seeds: tuple[int, ...]
+    teachers: int
+    vote_images: int  # public images that a student learns from and is tested on
+    vote_adaptation: int  # steps
     readers_test: int  # noised digits that are read at each ε
     differencing_tries: int
     reconstruction_queries: int
@@ -42,6 +47,11 @@ FULL = Size(
     sweep_epochs=4,
     sweep_epsilons=(0.5, 1.0, 2.0, 4.0),
     sweep_seeds=(1, 2),
+    recipe_epsilons=(0.5, 1.0, 2.0),
+    recipe_seeds=(1, 2),
+    teachers=500,
+    vote_images=10_000,
+    vote_adaptation=40,
     readers_test=2000,
     differencing_tries=1000,
     reconstruction_queries=256,
@@ -60,6 +70,11 @@ QUICK = Size(
     sweep_epochs=3,
     sweep_epsilons=(0.5, 2.0),
     sweep_seeds=(1,),
+    recipe_epsilons=(1.0,),
+    recipe_seeds=(1,),
+    teachers=200,
+    vote_images=2000,
+    vote_adaptation=0,
     readers_test=500,
     differencing_tries=300,
     reconstruction_queries=96,

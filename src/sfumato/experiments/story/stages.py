@@ -11,6 +11,7 @@ from sfumato.experiments.story.books import balance
 from sfumato.experiments.story.dissolving import dissolving_digits
 from sfumato.experiments.story.epidemic import epidemic
 from sfumato.experiments.story.networks import plain_and_private, sweep
+from sfumato.experiments.story.releases import recipe, reports, votes
 from sfumato.experiments.story.scene import Scene
 
 
@@ -40,6 +41,27 @@ STAGES: tuple[Stage, ...] = (
         run=sweep,
         seconds=(100, 8),
         uses=("data", "rows", "sweep_epochs", "sweep_epsilons", "sweep_seeds"),
+    ),
+    Stage(
+        name="best-recipe",
+        title="the recipe that loses least",
+        run=recipe,
+        seconds=(60, 12),
+        uses=("data", "rows", "recipe_epsilons", "recipe_seeds"),
+    ),
+    Stage(
+        name="votes",
+        title="labels by private vote",
+        run=votes,
+        seconds=(60, 8),
+        uses=("data", "rows", "teachers", "vote_images", "vote_adaptation"),
+    ),
+    Stage(
+        name="reports",
+        title="digits noised before they leave",
+        run=reports,
+        seconds=(25, 10),
+        uses=("data", "rows"),
     ),
     Stage(
         name="digits",

@@ -11,6 +11,7 @@ from sfumato.report.sections.frontier import frontier
 from sfumato.report.sections.meaning import dissolving, meaning
 from sfumato.report.sections.networks import feature_maps, learning
 from sfumato.report.sections.section import Section
+from sfumato.report.sections.voting import voting
 from sfumato.report.story import Story
 
 SECTIONS: tuple[Callable[[Story], Section | None], ...] = (
@@ -19,6 +20,7 @@ SECTIONS: tuple[Callable[[Story], Section | None], ...] = (
     frontier,
     learning,
     feature_maps,
+    voting,
     differencing,
     membership,
     audit,
