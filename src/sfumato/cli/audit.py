@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ Delta = Annotated[float, typer.Option(help="The δ at which ε is stated.")]
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Attack releases: lower bounds of ε, beside the claim.", no_args_is_help=True)
-    for command in (mechanism, run, sabotage):
+    for command in (mechanism, run, randomisers, shuffle, sabotage):
         group.command()(command)
     app.add_typer(group, name="audit")
 
@@ -69,6 +70,42 @@ def run(
     _conclude(verdict, json)
 
 
+def randomisers(json: show.Json = False) -> None:
+    """Votes, randomized answers and noised vectors on their worst inputs; exit code 1 if a claim is refuted.
+
+    Example: sfumato audit randomisers
+    """
+    from sfumato.experiments.randomiser_audit import RANDOMISERS
+
+    verdicts = {}
+    with show.progress() as bar:
+        task = bar.add_task("randomisers", total=len(RANDOMISERS), note="")
+        for name, attack in RANDOMISERS.items():
+            verdicts[name] = attack()
+            bar.advance(task)
+    _show(verdicts, json)
+    if any(verdict.refuted for verdict in verdicts.values()):
+        raise typer.Exit(1)
+
+
+def shuffle(
+    canaries: Annotated[int, typer.Option(help="Records that nobody is; more prove more.")] = 20_000,
+    json: show.Json = False,
+) -> None:
+    """A run on shuffled batches against its own price, and against the price of Poisson sampling.
+
+    The second must be refuted: that is why it is not charged. Exit code 1 if it is not, or the first is.
+
+    Example: sfumato audit shuffle
+    """
+    from sfumato.experiments import shuffle_audit
+
+    prices = shuffle_audit.run(canaries=canaries)
+    _show({"its own price": prices.shuffled, "priced as Poisson": prices.poisson}, json)
+    if prices.shuffled.refuted or not prices.poisson.refuted:
+        raise typer.Exit(1)
+
+
 def sabotage(
     out: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
     json: show.Json = False,
@@ -96,6 +133,18 @@ def sabotage(
         )
     if rows[0].findings or not all(row.findings for row in rows[1:]):
         raise typer.Exit(1)
+
+
+def _show(verdicts: Mapping[str, Verdict], json: bool) -> None:
+    if json:
+        show.emit_json({name: verdict.to_json() for name, verdict in verdicts.items()})
+    else:
+        show.facts(
+            [
+                (name, f"claimed ε {verdict.claimed_epsilon:.4g}; {verdict.in_words}")
+                for name, verdict in verdicts.items()
+            ]
+        )
 
 
 def _conclude(verdict: Verdict, json: bool) -> None:

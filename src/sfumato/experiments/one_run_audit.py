@@ -71,21 +71,21 @@ def run(
         model, classes=rows.classes or 2, in_channels=rows.shape[0], side=rows.shape[-1], seed=seed
     )
 
+    training = in_doubles(plan, delta=delta, out=out_dir)
+    return audited(network, rows, training, plan=plan, kind=kind, canaries=canaries, out=out_dir)[1]
+
+
+def in_doubles(plan: TrainingPlan, *, delta: float, out: str | Path | None = None) -> Training:
+    """Plain steps in float64."""
+
     def training(joint: nn.Module, among: Any, loss: LossFunction, watch: Watch) -> TrainingResult:
         doubles = pytree.tree_map(lambda column: column.double(), among[0]), among[1]
         plain = Optimization(learning_rate=0.5, momentum=0.0)
         return train(
-            joint.double(),
-            doubles,
-            plan,
-            delta=delta,
-            loss_fn=loss,
-            optimization=plain,
-            out=out_dir,
-            on_step=watch,
+            joint.double(), doubles, plan, delta=delta, loss_fn=loss, optimization=plain, out=out, on_step=watch
         )
 
-    return audited(network, rows, training, plan=plan, kind=kind, canaries=canaries, out=out_dir)[1]
+    return training
 
 
 def audited(
@@ -118,9 +118,10 @@ def audited(
     return replace(result, model=network), verdict
 
 
-def _with_weights(
+def with_weights(
     network: nn.Module, rows: Dataset, training: Training, plan: TrainingPlan, included: Bools
 ) -> tuple[TrainingResult, Floats]:
+    """Train with canary weights beside the network; the evidence on each coin."""
     planted = Canaries(included=included, loudness=_LOUDNESS * plan.clip_norm)
     joint = planted.beside(network)
     zero_out = plan.relation is Relation.ZERO_OUT
@@ -144,6 +145,7 @@ def _hear(joint: WithCanaries, trainer: PrivateTrainer) -> None:
 def _with_labels(
     network: nn.Module, rows: Dataset, training: Training, plan: TrainingPlan, included: Bools
 ) -> tuple[TrainingResult, Floats]:
+    """Train with poisoned labels among the rows; how much each canary was taken to heart."""
     if plan.relation is not Relation.ADD_REMOVE:
         raise InvalidInput(
             f"expected relation 'add-remove' with canaries of kind 'labels', got {plan.relation}"
@@ -155,7 +157,7 @@ def _with_labels(
 
 
 _PATTERNS = 20  # the public seed of the rows of noise
-_PLANTED = {"dirac": _with_weights, "labels": _with_labels}
+_PLANTED = {"dirac": with_weights, "labels": _with_labels}
 
 
 def _registered(folder: RunFolder, kind: str, canaries: int) -> dict[str, Any]:

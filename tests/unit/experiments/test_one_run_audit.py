@@ -14,10 +14,10 @@ from sfumato.audit import Guesses, one_run
 from sfumato.audit.canary_layer import Canaries, WithCanaries
 from sfumato.audit.label_canaries import LabelCanaries
 from sfumato.errors import InvalidInput
-from sfumato.experiments import one_run_audit, run_audit
+from sfumato.experiments import one_run_audit, run_audit, shuffle_audit
 from sfumato.models import MLP
 from sfumato.randomness import SecretStream, public_torch_generator
-from sfumato.training import TrainingPlan, clipped_gradient_sum, cross_entropy
+from sfumato.training import Optimization, TrainingPlan, clipped_gradient_sum, cross_entropy, train
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=35, steps=4, noise_multiplier=1.0)
 
@@ -92,14 +92,33 @@ def test_one_run_on_digits(tmp_path):
     assert not audit.refuted
 
 
-def test_poisoned_labels_find_a_run_without_noise(tmp_path, monkeypatch):
-    """All but noiseless training at a claim of ε = 1: the model knows the canaries by heart."""
+def poisoned(tmp_path, *, epsilon):
+    """Fifty rows and two hundred poisoned ones, half of them in."""
+    rows, network = datasets.load("digits", "train").take(50), models.build("mlp", side=8)
+    plan = TrainingPlan.calibrated(epsilon=epsilon, delta=1e-5, public_size=250, expected_batch=200, steps=60)
+    plain = Optimization(learning_rate=1.0, momentum=0.0)
+
+    def training(model, data, loss_fn, watch):
+        return train(model, data, plan, delta=1e-5, loss_fn=loss_fn, optimization=plain, on_step=watch)
+
+    return one_run_audit.audited(network, rows, training, plan=plan, kind="labels", canaries=200, out=tmp_path)[
+        1
+    ]
+
+
+def test_poisoned_labels_refute_a_run_without_noise(tmp_path, monkeypatch):
+    """The model knows the canaries by heart: 35 guesses of 35."""
     monkeypatch.setattr(SecretStream, "rounded_normal", lambda self, scale, size: np.ones(size, dtype=np.int64))
-    attack = partial(one_run_audit.run, kind="labels", canaries=200, epsilon=1.0, steps=80, sample_rate=0.9)
-    verdict = attack(tmp_path)
-    assert verdict.details["right"] >= 32  # of 35: by luck with a chance of 2e-7
-    assert verdict.lower_bound > verdict.claimed_epsilon
-    assert verdict.details["kind_of_canaries"] == "labels"
+    verdict = poisoned(tmp_path, epsilon=0.5)
+    assert verdict.details["right"] >= 34
+    assert verdict.refuted
+
+
+def test_poisoned_labels_tell_little_of_a_private_run(tmp_path):
+    """About 31 of 35 right at ε = 8; 18 are expected of luck, and fewer than 20 of this attack once in 1e6."""
+    verdict = poisoned(tmp_path, epsilon=8.0)
+    assert verdict.details["right"] >= 20
+    assert not verdict.refuted
 
 
 def test_poisoned_labels_through_an_honest_run(tmp_path):
@@ -160,3 +179,12 @@ def test_coins_are_fair_and_secret():
 
 def test_planned_guesses():
     assert [one_run.planned_guesses(m) for m in (2, 4, 10_000)] == [2, 4, 250]
+
+
+def test_shuffled_batches_keep_their_own_price_and_break_that_of_poisson_sampling():
+    """Errors of 18% a side where Poisson sampling leaves 25% and 19%: seven deviations beyond the limit."""
+    prices = shuffle_audit.run()
+    assert not prices.shuffled.refuted
+    assert 0 < prices.shuffled.lower_bound < prices.shuffled.claimed_epsilon
+    assert prices.poisson.refuted
+    assert prices.poisson.claimed_epsilon < prices.shuffled.claimed_epsilon
