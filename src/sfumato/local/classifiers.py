@@ -95,9 +95,14 @@ CLASSIFIERS: dict[str, Callable[[ClassMoments], Classifier]] = {
 
 
 def blend(prior: npt.ArrayLike, learnt: npt.ArrayLike, trust: float) -> Floats:
-    """Log-probabilities between the prior's (trust 0) and the learnt ones (trust 1)."""
+    """Log-probabilities between the prior's and the learnt ones (trust 1).
+
+    Where less than half of what was seen is signal, the prior answers alone: more privacy should never do worse
+    than no data at all.
+    """
     before, after = _log_softmax(prior), _log_softmax(learnt)
-    return (1.0 - trust) * before + trust * after
+    weight = trust if trust >= 0.5 else 0.0
+    return (1.0 - weight) * before + weight * after
 
 
 def _log_softmax(scores: npt.ArrayLike) -> Floats:
