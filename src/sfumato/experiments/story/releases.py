@@ -59,7 +59,7 @@ def _head(
                 ready.rows,
                 plan,
                 delta=DELTA,
-                optimization=ready.recipe.optimization(epsilon),
+                optimization=ready.optimization(epsilon),
                 test=ready.test,
                 ledger=ledger,
                 out=folder.path,
