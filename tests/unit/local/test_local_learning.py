@@ -118,7 +118,7 @@ def test_one_person_moves_only_their_own_report(replay, digits, view):
 
 
 def test_a_likelihood_attack_stays_below_epsilon():
-    from sfumato.audit import distinguishing_bound, epsilon_bound
+    from sfumato.audit import distinguish, epsilon_bound
 
     randomiser = LabelledDirection(classes=4, dimension=8, epsilon=2.0)
     one, other = np.eye(8)[0], -np.eye(8)[0]
@@ -135,15 +135,11 @@ def test_a_likelihood_attack_stays_below_epsilon():
         labels, points = rows[:, 0].astype(np.int64), rows[:, 1:]
         return randomiser.log_density(labels, points, 0, one) - randomiser.log_density(labels, points, 1, other)
 
-    bound = distinguishing_bound(
-        draws(0, one),
-        draws(1, other),
-        lambda errors, alpha: epsilon_bound(errors, delta=0.0, alpha=alpha),
-        trials=20_000,
-        alpha=1e-6,
-        score=score,
-    )
-    assert 1.5 < bound <= 2.0
+    def bound(errors, alpha):
+        return epsilon_bound(errors, delta=0.0, alpha=alpha)
+
+    errors = distinguish(draws(0, one), draws(1, other), bound, trials=20_000, score=score)
+    assert 1.5 < bound(errors, 1e-6) <= 2.0
 
 
 def test_what_is_no_noised_data_set_is_refused(tmp_path):
