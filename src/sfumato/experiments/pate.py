@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 from collections.abc import Callable, Sequence
@@ -20,7 +21,6 @@ from sfumato import datasets, pate
 from sfumato.datasets import Dataset
 from sfumato.experiments import pate_figures, pate_source
 from sfumato.pate import Adaptation, PateSettings, PublicSide, VotePlan, queries_for
-from sfumato.pate.votes import Integers
 
 DELTA = 1e-5
 PRIVATE_ROWS = 50_000
@@ -88,7 +88,8 @@ def run(
     progress("features of the private rows")
     images = private.tensors()[0]
     features = side.views[0].features(images), side.views[1].features(images)
-    rows, kept = [], {}
+    rows: list[Row] = []
+    kept: dict[int, pate.PateResult] = {}
     for epsilon in epsilons:
         teachers = TEACHERS.get(epsilon, 250)
         settings = _settings(epsilon, teachers, adaptation, len(public), public.classes or 10)
@@ -97,7 +98,7 @@ def run(
             progress(f"ε = {epsilon:g}, run {seed + 1} of {seeds}")
             results.append(pate.run(private, public, settings, delta=DELTA, side=side, features=features))
         rows.append(_row(settings.plan, results))
-        kept[teachers] = (results[0].votes, settings.plan)
+        kept[teachers] = results[0]
     cells = pate_source.run(private, public, progress=progress) if source else []
     report = Report(rows=tuple(rows), source=tuple(cells), agreement=_agreement(kept))
     (out / "pate.json").write_text(json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n")
@@ -136,10 +137,14 @@ def _row(plan: VotePlan, results: Sequence[pate.PateResult]) -> Row:
     )
 
 
-def _agreement(kept: dict[int, tuple[Integers, VotePlan]]) -> dict[int, float]:
-    """On the images asked about, which are the hardest; private, shown here for MNIST, which everyone has."""
+def _agreement(kept: dict[int, pate.PateResult]) -> dict[int, float]:
+    """On the images that all were asked about, which are the hardest ones.
+
+    Figures that show votes are private; here they are of MNIST, which everyone has.
+    """
+    common = functools.reduce(np.intersect1d, (result.queries for result in kept.values()))
     shares = {}
-    for teachers, (votes, plan) in sorted(kept.items()):
-        counts = pate.count_votes(votes, classes=plan.classes)
+    for teachers, result in sorted(kept.items()):
+        counts = pate.count_votes(result.votes[:, np.isin(result.queries, common)], classes=result.classes)
         shares[teachers] = float(np.mean(counts.max(axis=1) / teachers))
     return shares

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from sfumato.pate import VotePlan, count_votes
+from sfumato.pate import PateResult, VotePlan, count_votes
 from sfumato.pate.votes import Integers
 from sfumato.randomness import SecretStream
 
 if TYPE_CHECKING:
     from sfumato.experiments.pate import Row
 
-Kept = Mapping[int, tuple[Integers, VotePlan]]  # teachers → votes, plan
+Kept = Mapping[int, PateResult]  # by number of teachers
 
 
 def draw(
@@ -28,9 +28,9 @@ def draw(
     delta: float,
 ) -> None:
     """Vote histograms, ε against answers, accuracy against ε, agreement against teachers."""
-    votes, plan = kept[max(kept)]
-    _save(folder / "histograms.png", _histograms(votes, plan))
-    _save(folder / "epsilon.png", _epsilon_curves([plan for _, plan in kept.values()], delta))
+    shown = kept[max(kept)]
+    _save(folder / "histograms.png", _histograms(shown.votes, shown.answers.plan))
+    _save(folder / "epsilon.png", _epsilon_curves([result.answers.plan for result in kept.values()], delta))
     _save(folder / "accuracy.png", _accuracy(rows, published))
     _save(folder / "agreement.png", _agreement(agreement))
 
@@ -113,6 +113,7 @@ def _agreement(agreement: Mapping[int, float]) -> Figure:
         xlabel="teachers (their shards shrink as they grow in number)",
         ylabel="share of the leading class, %",
         title="How far teachers agree on the images asked about",
+        ylim=(0, 100),
     )
     axes.grid(alpha=0.3)
     return figure

@@ -74,6 +74,10 @@ class PateResult:
     certificate: Certificate
     seconds: float
 
+    @property
+    def classes(self) -> int:
+        return self.answers.plan.classes
+
     def to_json(self) -> dict[str, Any]:
         """What may be published."""
         names = ("epsilon", "delta", "student_accuracy", "fold_accuracies", "start_accuracy", "label_accuracy")

@@ -32,7 +32,7 @@ def assign(unit_ids: npt.ArrayLike, *, teachers: int, key: bytes) -> Integers:
     teacher saw whom, which breaks no guarantee).
 
     >>> key = bytes(32)
-    >>> assign(["ann", "bob", "cyd"], teachers=5, key=key)[1] == assign(["bob"], teachers=5, key=key)[0]
+    >>> bool(assign(["ann", "bob"], teachers=5, key=key)[1] == assign(["bob"], teachers=5, key=key)[0])
     True
     """
     teachers = _validate.integer("teachers", teachers, least=1)
