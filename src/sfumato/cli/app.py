@@ -23,6 +23,7 @@ from sfumato.cli import (
     tune,
     verify,
 )
+from sfumato.cli.remedies import in_a_sentence
 from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
 
 app = typer.Typer(
@@ -54,6 +55,8 @@ for module in COMMANDS:
     module.register(app)
 
 DONE, FAILED, WRONG_USAGE, REFUSED = 0, 1, 2, 3
+_TYPER_INTERRUPTED = 130  # what Typer makes of Ctrl-C, without a word
+_INTERRUPTED = "interrupted; what was reserved stays charged, and the same command goes on from there"
 
 
 def main() -> None:
@@ -67,11 +70,15 @@ def main() -> None:
     except SfumatoError as error:
         _stop(str(error), FAILED)
     except KeyboardInterrupt:
-        _stop("interrupted; what was reserved stays charged, and the same command goes on from there", FAILED)
+        _stop(_INTERRUPTED, FAILED)
+    except SystemExit as stop:
+        if stop.code == _TYPER_INTERRUPTED:
+            _stop(_INTERRUPTED, FAILED)
+        raise
     except BrokenPipeError:
         sys.exit(DONE)
     except OSError as error:
-        _stop(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), FAILED)
+        _stop(in_a_sentence(error), FAILED)
 
 
 def _stop(sentence: str, code: int) -> None:

@@ -40,7 +40,7 @@ def facts(rows: Sequence[tuple[str, str]], *, title: str | None = None) -> None:
     """Names and values in two columns."""
     table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim")
-    table.add_column()
+    table.add_column(overflow="fold")  # paths are copied: they must not lose their end
     for name, value in rows:
         table.add_row(name, value)
     console.print(table)

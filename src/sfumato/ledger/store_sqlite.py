@@ -163,7 +163,10 @@ def _explained(place: str) -> Iterator[None]:
             raise LedgerError(
                 f"the ledger {place} was kept busy by another process for {PATIENCE:g} s; try again"
             ) from error
-        raise LedgerError(f"the ledger {place} cannot be used: {error}") from error
+        raise LedgerError(
+            f"the ledger {place} cannot be used: {error}; choose a place in a folder that exists, can be "
+            "written and has room"
+        ) from error
     except sqlite3.IntegrityError as error:
         raise LedgerError(f"the ledger {place} refused an entry: {error}") from error
     except sqlite3.DatabaseError as error:
