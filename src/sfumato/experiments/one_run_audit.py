@@ -25,7 +25,7 @@ from sfumato.audit.canary_layer import Canaries, WithCanaries
 from sfumato.audit.label_canaries import LabelCanaries
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
-from sfumato.experiments.run_audit import one_run_verdict
+from sfumato.experiments.run_audit import draw_canaries, one_run_verdict
 from sfumato.randomness import Bools, Floats, SecretStream
 from sfumato.run_folder import RunFolder, write_whole
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, TrainingResult, cross_entropy, train
@@ -115,6 +115,7 @@ def audited(
     write_whole(folder.release / "model.safetensors", save(state))
     folder.write_json("canaries.json", record, private=True)
     folder.write_json("audit.json", {"one run": verdict.to_json()}, private=True)
+    draw_canaries(record, verdict, folder.private / "canaries.png")
     return replace(result, model=network), verdict
 
 

@@ -29,7 +29,7 @@ from sfumato.mechanisms import Gaussian, KaryResponse, NoisyMax, TwoCoinResponse
 from sfumato.randomness import SecretStream
 
 DELTA = 1e-5
-_ROUNDS = 4_000  # of a vote: exact discrete noise takes a while
+_ROUNDS = 8_000  # of a vote; its exact discrete noise is the slowest of all
 _REPORTS = 10_000
 
 

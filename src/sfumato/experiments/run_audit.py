@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sfumato.audit import DISPLAY_ALPHA, Guesses, Verdict, one_run, trade_off
 from sfumato.errors import InvalidInput
 from sfumato.experiments import mechanism_audit
@@ -40,6 +42,7 @@ def run(path: str | Path, *, pairs: int = 40, on_pair: Callable[[], object] = bo
     canaries = folder.private / "canaries.json"
     if canaries.exists() and "scores" in (record := _read(canaries)):
         verdicts["one run"] = one_run_verdict(record, plan, epsilon=claim["epsilon"], delta=claim["delta"])
+        draw_canaries(record, verdicts["one run"], folder.private / "canaries.png")
     folder.write_json("audit.json", {name: v.to_json() for name, v in verdicts.items()}, private=True)
     return max(verdicts.values(), key=lambda verdict: (verdict.refuted, verdict.lower_bound))
 
@@ -60,6 +63,30 @@ def one_run_verdict(canaries: dict[str, Any], plan: TrainingPlan, *, epsilon: fl
             "lower_bound_of_any_mechanism": one_run.epsilon_bound(guesses, delta=delta, alpha=DISPLAY_ALPHA),
         },
     )
+
+
+def draw_canaries(canaries: dict[str, Any], verdict: Verdict, path: Path) -> Path:
+    """Histograms of the scores of both sides of the coin; grey is where no guess was made."""
+    from matplotlib.figure import Figure
+
+    scores, included = np.array(canaries["scores"]), np.array(canaries["included"], dtype=np.bool_)
+    edge = float(np.sort(np.abs(scores))[-canaries["guesses"]])
+    image = Figure(figsize=(6.4, 3.8), layout="constrained")
+    axes = image.subplots()
+    bins = np.histogram_bin_edges(scores, 80).tolist()
+    for name, coin, colour in (("in", included, "C0"), ("out", ~included, "C1")):
+        axes.hist(scores[coin], bins, alpha=0.5, color=colour, label=f"canaries that were {name}")
+    axes.axvspan(-edge, edge, color="0.5", alpha=0.15, lw=0, label="not guessed")
+    axes.set(yscale="log", xlabel="the attacker's score: in to the right, out to the left", ylabel="canaries")
+    axes.set_title(
+        f"{verdict.details['right']} of {verdict.details['guesses']} guesses right: "
+        f"claimed ε {verdict.claimed_epsilon:.3g}, proved ε ≥ {verdict.lower_bound:.3g}"
+    )
+    axes.margins(x=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    image.savefig(path, dpi=144)
+    return path
 
 
 def _epsilon_bound(guesses: Guesses, plan: TrainingPlan, delta: float, alpha: float) -> float:

@@ -146,3 +146,24 @@ def test_threshold_on_a_half_and_corrected():
 def test_refusals(wrong):
     with pytest.raises(InvalidInput, match="expected"):
         wrong()
+
+
+def test_errors_below_a_curve_refute_it():
+    """1-GDP: at the middle threshold both errors are Φ(−½) = .309; 2,000 a side tell .309 from .2."""
+    inverse = trade_off.gaussian_inverse(1.0)
+    allowed = Errors(false_positives=617, negatives=2000, false_negatives=617, positives=2000)
+    better = Errors(false_positives=400, negatives=2000, false_negatives=400, positives=2000)
+    assert not trade_off.refutes(allowed, inverse, alpha=0.05)
+    assert trade_off.refutes(better, inverse, alpha=1e-6)
+
+
+@pytest.mark.parametrize("truth", [0.03, 0.4, 1.0, 1.7])
+def test_where_refutation_ends(truth):
+    found = trade_off.strength_bound(lambda strength: strength <= truth, start=1.0)
+    assert found == pytest.approx(truth, rel=0.012)
+    assert found <= truth
+
+
+def test_refutation_beyond_all_bounds_and_none():
+    assert trade_off.strength_bound(lambda _: True, start=1.5) == 3.0
+    assert trade_off.strength_bound(lambda _: False, start=1.5) == 0.0

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 from sfumato import datasets, models
 from sfumato.audit import Guesses, one_run
 from sfumato.audit.canary_layer import Canaries, WithCanaries
 from sfumato.audit.label_canaries import LabelCanaries
+from sfumato.cli.app import app
 from sfumato.errors import InvalidInput
 from sfumato.experiments import one_run_audit, run_audit, shuffle_audit
 from sfumato.models import MLP
@@ -107,10 +109,10 @@ def poisoned(tmp_path, *, epsilon):
 
 
 def test_poisoned_labels_refute_a_run_without_noise(tmp_path, monkeypatch):
-    """The model knows the canaries by heart: 35 guesses of 35."""
+    """The model knows the canaries by heart: 34 or 35 guesses of 35 are right."""
     monkeypatch.setattr(SecretStream, "rounded_normal", lambda self, scale, size: np.ones(size, dtype=np.int64))
-    verdict = poisoned(tmp_path, epsilon=0.5)
-    assert verdict.details["right"] >= 34
+    verdict = poisoned(tmp_path, epsilon=0.2)
+    assert verdict.details["right"] >= 30
     assert verdict.refuted
 
 
@@ -188,3 +190,20 @@ def test_shuffled_batches_keep_their_own_price_and_break_that_of_poisson_samplin
     assert 0 < prices.shuffled.lower_bound < prices.shuffled.claimed_epsilon
     assert prices.poisson.refuted
     assert prices.poisson.claimed_epsilon < prices.shuffled.claimed_epsilon
+
+
+@pytest.mark.parametrize("kind", one_run_audit.KINDS)
+def test_train_command_with_canaries(tmp_path, kind):
+    words = "train --data digits --model mlp --epsilon 4 --epochs 1 --batch 512 --audit 60 --json"
+    result = CliRunner().invoke(app, [*words.split(), "--canaries", kind, "--out", str(tmp_path)])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["audit_lower_bound"] >= 0
+    assert json.loads((tmp_path / "private" / "canaries.json").read_text())["kind"] == kind
+    assert (tmp_path / "private" / "canaries.png").exists()
+    assert not [path for path in (tmp_path / "release").rglob("*") if "canar" in path.name]
+
+
+def test_train_command_knows_its_kinds(tmp_path):
+    words = "train --data digits --model mlp --epsilon 4 --audit 60 --canaries parrots"
+    result = CliRunner().invoke(app, [*words.split(), "--out", str(tmp_path)])
+    assert isinstance(result.exception, InvalidInput)
