@@ -7,7 +7,8 @@ A run folder's `release/result.json` says what it is: by "algorithm" for a run m
 plain-and-private   data, rows, delta, attacker_true_positive_rate,
                     runs: [{name, epsilon, test_accuracy, test_loss, history: [{test_accuracy, test_loss}]}],
                     feature_maps: {digit: FILE, plain: {conv1: FILE, conv2: FILE}, private: {…}} under figures/
-sweep, best-recipe  data, delta, runs: [{epsilon, target_epsilon, seed, test_accuracy}], note (best-recipe)
+sweep, best-recipe  data, delta, runs: [{epsilon, target_epsilon, seed, test_accuracy}],
+                    and of best-recipe: note, plain_accuracy (the same without privacy)
 votes               epsilon, delta, test_accuracy, start_accuracy, teachers, asked, answered, sigma,
                     votes: [{counts: […], noisy: […], label, truth}] of some queries
 reports             delta, people, note, runs: [{epsilon, test_accuracy}]

@@ -24,11 +24,13 @@ class Headline:
 
     @classmethod
     def of(cls, rows: Sequence[Release]) -> Headline:
-        """The best release at ε of about 1 or less, against no privacy at all."""
-        plain = max((row for row in rows if row.epsilon is None), key=lambda row: row.accuracy, default=None)
+        """The best release at ε of about 1 or less, against the same method without privacy, if it was run."""
         private = [row for row in rows if row.epsilon is not None]
         strict = [row for row in private if row.epsilon is not None and row.epsilon <= 1.05] or private
         best = max(strict, key=lambda row: row.accuracy, default=None)
+        without = [row for row in rows if row.epsilon is None]
+        same = [row for row in without if best is not None and row.method == best.method] or without
+        plain = max(same, key=lambda row: row.accuracy, default=None)
         if best is None:
             return cls(
                 before="What was", figure="released", after="", lede="These runs say nothing about accuracy."
@@ -41,7 +43,7 @@ class Headline:
 def _difference(plain: Release, best: Release) -> Headline:
     points = round(100 * (plain.accuracy - best.accuracy), 1)
     lede = (
-        f"Without privacy the network gets {plain.accuracy:.1%} of unseen digits right. With it, "
+        f"Without privacy, {plain.accuracy:.1%} of unseen digits are read right. With it, "
         f"{best.accuracy:.1%}. {_price(best)}"
     )
     if points <= 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sfumato.report.reading import Run
@@ -26,6 +26,9 @@ class Story:
         return [run.result for run in self.runs if run.failed]
 
 
+_EVERYBODY = "everybody who sees the model"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Release:
     """A row of the headline table."""
@@ -36,6 +39,7 @@ class Release:
     accuracy: float
     who: str  # who has to be trusted
     note: str = ""
+    method: str = ""  # a release is held against the one without privacy of the same method
 
 
 def releases(story: Story) -> list[Release]:
@@ -44,7 +48,7 @@ def releases(story: Story) -> list[Release]:
     for run in story.of("plain-and-private"):
         rows += [_network(run.result, one) for one in run.result["runs"]]
     for run in story.of("best-recipe"):
-        rows += [_best(run.result)] if run.result["runs"] else []
+        rows += _best(run.result)
     for run in story.of("votes"):
         rows.append(_stated(run.result, "Labels by private vote", "a keeper for each teacher"))
     for run in story.of("reports"):
@@ -55,26 +59,41 @@ def releases(story: Story) -> list[Release]:
 def _network(result: Mapping[str, Any], one: Mapping[str, Any]) -> Release:
     plain = one["epsilon"] is None
     return Release(
-        name="The network, without privacy" if plain else "The same network, with privacy",
+        name="A small network, without privacy" if plain else "The same network, with privacy",
         epsilon=one["epsilon"],
         delta=None if plain else result["delta"],
         accuracy=one["test_accuracy"],
-        who="everybody who sees the model" if plain else "the keeper of the data",
+        who=_EVERYBODY if plain else "the keeper of the data",
+        method="network",
     )
 
 
-def _best(result: Mapping[str, Any]) -> Release:
-    """The recipe at the ε nearest to 1, averaged over its repetitions."""
+def _best(result: Mapping[str, Any]) -> list[Release]:
+    """The recipe at the ε nearest to 1, averaged over its repetitions, and its twin without privacy."""
+    if not result["runs"]:
+        return []
     nearest = min((run["epsilon"] for run in result["runs"]), key=lambda epsilon: abs(epsilon - 1))
     same = [run for run in result["runs"] if abs(run["epsilon"] - nearest) < 0.05 * nearest]
-    return Release(
-        name="The best recipe",
+    private = Release(
+        name="The best recipe, with privacy",
         epsilon=nearest,
         delta=result["delta"],
         accuracy=sum(run["test_accuracy"] for run in same) / len(same),
         who="the keeper of the data",
         note=result.get("note", ""),
+        method="recipe",
     )
+    if result.get("plain_accuracy") is None:
+        return [private]
+    plain = replace(
+        private,
+        name="The best recipe, without privacy",
+        epsilon=None,
+        delta=None,
+        accuracy=result["plain_accuracy"],
+        who=_EVERYBODY,
+    )
+    return [plain, private]
 
 
 def _stated(result: Mapping[str, Any], name: str, who: str) -> Release:

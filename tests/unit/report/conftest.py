@@ -49,6 +49,7 @@ RESULTS = {
         "data": "mnist",
         "delta": 1e-5,
         "note": "features learned from drawings",
+        "plain_accuracy": 0.992,
         "runs": [trained(e, a, seed=s) for e, a in ((0.5, 0.982), (1.0, 0.985)) for s in (1, 2, 3)],
     },
     "votes": {

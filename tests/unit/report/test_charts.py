@@ -2,6 +2,7 @@
 
 import math
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
@@ -95,6 +96,14 @@ def release(epsilon, accuracy):
 )
 def test_the_headline(rows, text):
     assert Headline.of([release(epsilon, accuracy) for epsilon, accuracy in rows]).text == text
+
+
+def test_a_release_is_held_against_its_own_method():
+    def row(method, epsilon, accuracy):
+        return replace(release(epsilon, accuracy), method=method)
+
+    rows = [row("network", None, 0.97), row("network", 1.0, 0.95), row("recipe", None, 0.992)]
+    assert Headline.of([*rows, row("recipe", 1.0, 0.985)]).text == "Privacy cost you 0.7 points"
 
 
 def test_the_lede_names_the_price():

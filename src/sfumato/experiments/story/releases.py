@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from sfumato import local, pate
 from sfumato.datasets import Dataset
@@ -14,6 +15,7 @@ from sfumato.experiments import best_recipe
 from sfumato.experiments.story.networks import finished_run
 from sfumato.experiments.story.scene import Progress, Scene
 from sfumato.experiments.story.size import DELTA
+from sfumato.fitting import FitConfig, evaluate, fit
 from sfumato.local.views import DIMENSIONS
 from sfumato.pate.votes import Integers
 from sfumato.randomness import SecretStream
@@ -25,6 +27,7 @@ _PRIOR = "strokes"
 _VOTE_EPSILON = 1.0
 _REPORT_EPSILON = 4.0
 _SHOWN_VOTES = 4
+_PLAIN_HEAD = FitConfig(epochs=8, batch_size=256, learning_rate=16.0)  # the best of four that were tried
 _FROM_DRAWINGS = "on features that a network learned from drawings, nobody’s data"
 
 
@@ -41,7 +44,27 @@ def recipe(scene: Scene) -> dict[str, Any]:
         share = 0.7 / len(cases)
         progress = scene.part(0.3 + number * share, 0.3 + (number + 1) * share)
         runs.append(_head(scene, ready, epsilon, seed, progress))
-    return {"data": size.data, "rows": size.rows, "delta": DELTA, "note": _FROM_DRAWINGS, "runs": runs}
+    return {
+        "data": size.data,
+        "rows": size.rows,
+        "delta": DELTA,
+        "note": _FROM_DRAWINGS,
+        "runs": runs,
+        "plain_accuracy": _plain_head(ready),
+    }
+
+
+def _plain_head(ready: best_recipe.Prepared) -> float:
+    """The same head on the same features, trained without noise or clipping: what privacy is held against."""
+    assert ready.test is not None
+    _from_zero(ready.model.head)
+    fit(ready.model.head, ready.rows, _PLAIN_HEAD, progress=False)
+    return evaluate(ready.model.head, ready.test).accuracy
+
+
+def _from_zero(head: nn.Module) -> None:
+    for parameter in head.parameters():
+        parameter.data.zero_()
 
 
 def _head(
@@ -51,8 +74,7 @@ def _head(
     folder = RunFolder(scene.folder.path / f"epsilon-{epsilon:g}-repetition-{seed}")
     plan = ready.recipe.plan(epsilon=epsilon, delta=DELTA, public_size=scene.size.rows)
     if not finished_run(folder, plan):
-        for parameter in ready.model.head.parameters():
-            parameter.data.zero_()
+        _from_zero(ready.model.head)
         with scene.ledger() as ledger:
             train(
                 ready.model.head,

@@ -22,7 +22,7 @@ def frontier(story: Story) -> Section | None:
     if not ours:
         return None
     rows = [row for row in releases(story) if row.epsilon is not None]
-    plain = next((row.accuracy for row in releases(story) if row.epsilon is None), None)
+    plain = max((row.accuracy for row in releases(story) if row.epsilon is None), default=None)
     lone = [row for row in rows if row.name.startswith("Labels")]
     named = list(zip(_LETTERS, MNIST, strict=False))
     return Section(
