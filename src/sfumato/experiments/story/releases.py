@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import nn
 
 from sfumato import local, pate
@@ -18,7 +19,7 @@ from sfumato.experiments.story.size import DELTA
 from sfumato.fitting import FitConfig, evaluate, fit
 from sfumato.local.views import DIMENSIONS
 from sfumato.pate.votes import Integers
-from sfumato.randomness import SecretStream
+from sfumato.randomness import Sampler, SecretStream
 from sfumato.run_folder import RunFolder
 from sfumato.training import train
 from sfumato.training.run import read_history
@@ -151,22 +152,32 @@ def _in_order(scene: Scene) -> Callable[[str, float], None]:
 def _some_votes(
     counts: Integers, labels: Integers, public: Dataset, queries: Integers, sigma: float
 ) -> list[dict[str, Any]]:
-    """From a clear vote to a contested one, with noise of the same size drawn afresh.
+    """From a clear vote to a contested one, each with noise as it may have been, given the answer.
 
     Votes are private: they are shown here because everybody has MNIST.
     """
     order = np.argsort(-counts.max(axis=1))
     chosen = order[np.linspace(0, len(order) - 1, min(_SHOWN_VOTES, len(order))).astype(int)]
-    noise = sigma * SecretStream().normal(counts[chosen].size).reshape(counts[chosen].shape)
+    sampler = SecretStream()
     return [
         {
             "counts": counts[one].tolist(),
-            "noisy": (counts[one] + noise[number]).round(1).tolist(),
+            "noisy": _with_noise(counts[one], int(labels[one]), sigma, sampler).round(1).tolist(),
             "label": int(labels[one]),
             "truth": int(public.targets[queries[one]]),
         }
-        for number, one in enumerate(chosen)
+        for one in chosen
     ]
+
+
+def _with_noise(
+    counts: Integers, label: int, sigma: float, sampler: Sampler, *, tries: int = 10_000
+) -> npt.NDArray[np.float64]:
+    """Noised counts whose winner is `label`: the first such draw, or the last if none is."""
+    draws = counts + sigma * sampler.normal(tries * counts.size).reshape(tries, -1)
+    agreeing = np.flatnonzero(draws.argmax(axis=1) == label)
+    found: npt.NDArray[np.float64] = draws[agreeing[0] if agreeing.size else -1]
+    return found
 
 
 def reports(scene: Scene) -> dict[str, Any]:

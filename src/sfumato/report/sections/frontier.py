@@ -54,7 +54,9 @@ def _chart(room: Format, ours: Sequence[Measured], plain: float | None, lone: Se
         _ours(chart, curve, kind)
     for row in lone:
         if row.epsilon:
-            chart.dot((row.epsilon, row.accuracy), "accent square", says=f"Sfumato, {row.name}", radius=6)
+            chart.dot((row.epsilon, row.accuracy), "accent", says=f"Sfumato, {row.name}", radius=5)
+            text = "vote" if room.narrow else "Sfumato, private vote"
+            chart.words((row.epsilon, row.accuracy), text, "accent small", move=(9, 4))
     return chart.svg(
         "Accuracy on MNIST against epsilon: this page's runs as lines, published results as points"
     )
