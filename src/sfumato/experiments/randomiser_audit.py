@@ -26,6 +26,7 @@ from sfumato.audit import (
     vote_attack,
 )
 from sfumato.mechanisms import Gaussian, KaryResponse, NoisyMax, TwoCoinResponse
+from sfumato.pate import VotePlan, Voting
 from sfumato.randomness import SecretStream
 
 DELTA = 1e-5
@@ -37,14 +38,32 @@ def laplace_vote() -> Verdict:
     """Winners of a vote of ten with Laplace noise, with and without one voter."""
     subject = NoisyMax(noise="laplace", candidates=10, sensitivity=1, scale=0.5, monotone=True)
     claimed = accounting.epsilon(subject.event(), 0.0)
-    return _verdict(_vote(subject, _pure, replaced=False), _pure, claimed, delta=0.0)
+    attack = vote_attack(
+        lambda rounds: subject.release_each(rounds, SecretStream()),
+        candidates=subject.candidates,
+        replaced=False,
+        bound=_pure,
+        trials=_ROUNDS,
+    )
+    return _verdict(attack, _pure, claimed, delta=0.0)
 
 
 def gaussian_vote() -> Verdict:
-    """Winners of a vote of four with Gaussian noise, one voter of another mind."""
-    subject = NoisyMax(noise="gaussian", candidates=4, sensitivity=1, scale=1.0, changed=2)
-    claimed = accounting.epsilon(subject.event(), DELTA)
-    return _verdict(_vote(subject, _gdp, replaced=True), _gdp, claimed, delta=DELTA)
+    """Labels that teachers vote for, four classes and Gaussian noise, one teacher of another mind."""
+    plan = VotePlan(mechanism="gnmax", teachers=100, queries=_ROUNDS, classes=4, sigma=1.0)
+    claimed = accounting.epsilon(plan.answer_event(), DELTA)
+    return _verdict(teachers_vote(plan), _gdp, claimed, delta=DELTA)
+
+
+def teachers_vote(plan: VotePlan) -> PairAttack:
+    """One query of the plan, answered again and again by the aggregator; no answer is an answer too."""
+    return vote_attack(
+        lambda rounds: Voting(plan).ask(rounds),
+        candidates=plan.classes,
+        replaced=True,
+        bound=_gdp,
+        trials=plan.queries,
+    )
 
 
 def labels() -> Verdict:
@@ -85,16 +104,6 @@ RANDOMISERS: Mapping[str, Callable[[], Verdict]] = {
     "coins": coins,
     "vectors": vectors,
 }
-
-
-def _vote(subject: NoisyMax, bound: Bound, *, replaced: bool) -> PairAttack:
-    return vote_attack(
-        lambda rounds: subject.release_each(rounds, SecretStream()),
-        candidates=subject.candidates,
-        replaced=replaced,
-        bound=bound,
-        trials=_ROUNDS,
-    )
 
 
 def _answers(release: Callable[..., npt.NDArray[Any]], classes: int) -> PairAttack:
