@@ -97,7 +97,7 @@ def _accuracy(rows: Sequence[Row], published: Sequence[tuple[str, float, str, fl
     axes.set(xlabel="ε (δ = 1e-5); 0 is without private labels", ylabel="student accuracy on MNIST, %")
     axes.set_title("Student accuracy against ε")
     axes.grid(alpha=0.3)
-    figure.legend(fontsize=7, loc="outside lower center", ncols=2)
+    figure.legend(fontsize=7, loc="outside lower center", ncols=1)
     return figure
 
 
