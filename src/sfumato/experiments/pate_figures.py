@@ -85,7 +85,7 @@ def _part(plan: VotePlan, queries: int) -> VotePlan:
 
 
 def _accuracy(rows: Sequence[Row], published: Sequence[tuple[str, float, str, float]]) -> Figure:
-    figure = Figure(figsize=(8, 4.6), layout="constrained")
+    figure = Figure(figsize=(8, 6), layout="constrained")
     axes = figure.subplots()
     points = [(0.0, rows[0].start_accuracy, 0.0)]
     points += [(row.epsilon, row.student_accuracy, row.deviation) for row in sorted(rows, key=_by_epsilon)]
@@ -97,7 +97,7 @@ def _accuracy(rows: Sequence[Row], published: Sequence[tuple[str, float, str, fl
     axes.set(xlabel="ε (δ = 1e-5); 0 is without private labels", ylabel="student accuracy on MNIST, %")
     axes.set_title("Student accuracy against ε")
     axes.grid(alpha=0.3)
-    figure.legend(fontsize=7, loc="outside lower center", ncols=1)
+    figure.legend(fontsize=8, loc="outside lower center")
     return figure
 
 

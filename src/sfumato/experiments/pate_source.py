@@ -56,7 +56,7 @@ def run(
     public: Dataset,
     *,
     teachers: Sequence[int] = (50, 100, 250),
-    epochs: Sequence[int] = (5, 20),
+    epochs: Sequence[int] = (5, 40),
     gammas: Sequence[float] = (0.05, 0.1),
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[SourceRow]:
