@@ -35,8 +35,8 @@ class GaussianVector:
 
     >>> from sfumato.randomness import SecretStream
     >>> noise = GaussianVector.calibrated(dimension=4, epsilon=8.0, delta=1e-5)
-    >>> round(noise.sigma, 3), noise.release(np.eye(4), SecretStream()).shape
-    (1.197, (4, 4))
+    >>> round(noise.sigma, 2), noise.release(np.eye(4), SecretStream()).shape  # 2 · 0.6002 · (1+η)
+    (1.2, (4, 4))
     """
 
     dimension: int

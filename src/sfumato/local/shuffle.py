@@ -39,7 +39,7 @@ def shuffled_epsilon(event: DpEvent, *, people: int, delta: float) -> float | No
 
     >>> from sfumato.accounting import GaussianEvent, pure
     >>> round(shuffled_epsilon(pure(1.0), people=60_000, delta=1e-5), 4)
-    0.0804
+    0.0858
     >>> shuffled_epsilon(pure(8.0), people=60_000, delta=1e-5) is None
     True
     >>> shuffled_epsilon(GaussianEvent(4.0), people=60_000, delta=1e-5) is None
