@@ -107,8 +107,8 @@ def test_every_public_group_is_in_the_answer(ledger: Ledger) -> None:
     )
     keys = [row[:2] for row in answer.rows]
     assert keys == [(city, smoker) for city in COLUMNS["city"]["categories"] for smoker in (False, True)]
-    # Nothing is known of an empty group, unless its noisy count is surely positive: 2.5 in 100 times. That all but
-    # one of six and more are has a chance below 1e-7.
+    # Nothing is known of an empty group, unless its noisy count is surely positive: 2.5 in 100 times. That all
+    # but one of six and more are has a chance below 1e-7.
     assert len(keys) >= 6
     assert sum(interval[2] == (0.0, 100.0) for interval in answer.intervals) >= 2
 
