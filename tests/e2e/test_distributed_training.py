@@ -56,6 +56,7 @@ SCRIPT = textwrap.dedent(
     }
     with open(f"{folder}/rank{peers.rank}.json", "w") as file:
         json.dump(report, file)
+    torch.distributed.destroy_process_group()
     """
 )
 

@@ -31,6 +31,7 @@ SCRIPT = textwrap.dedent(
         TeacherConfig(kind="mlp", fit=EnsembleFit(epochs=3, batch=8)), classes=3, ranks=ranks,
     )
     np.savez(sys.argv[1] + f"/rank{ranks.rank}.npz", votes=votes, key=np.frombuffer(key, np.uint8))
+    torch.distributed.destroy_process_group()
     """
 )
 
