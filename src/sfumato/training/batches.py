@@ -109,11 +109,11 @@ class Batch:
     data: TrainingData
     sample: Sample
 
-    def chunks(self, count: int) -> Iterator[Rows]:
-        """The rows, chunk by chunk; empty chunks are left out."""
-        for units in self.sample.chunks(count):
+    def chunks(self, count: int) -> Iterator[tuple[int, Rows]]:
+        """The number of each chunk and its rows; empty chunks are left out."""
+        for number, units in enumerate(self.sample.chunks(count)):
             if len(units):
-                yield self.data.fetch(units)
+                yield number, self.data.fetch(units)
 
 
 def _columns(data: Any) -> tuple[Any, Any, Any, int]:

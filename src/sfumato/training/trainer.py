@@ -19,7 +19,7 @@ from sfumato.training.averaging import WeightAverage
 from sfumato.training.batches import Batch, LossFunction, TrainingData, Views
 from sfumato.training.distributed import ALONE, Peers
 from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk, rounding_bound
-from sfumato.training.noise import NoisySum
+from sfumato.training.noise import NoisySum, joining_error
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
 from sfumato.training.probe import survey
@@ -65,7 +65,7 @@ class PrivateTrainer:
         self.charge: Charge | None = None
         self.seeded_before = False  # whether steps before a resume had noise from a seeded stream
         self._sum = NoisySum(self.parameters)
-        self._float_error = 0.0
+        self._chunk_error = 0.0
         self._largest_chunk = 0
         self._chunks = 0
 
@@ -96,12 +96,12 @@ class PrivateTrainer:
         clipping = self.plan.clipping_at(self.clip_norm)
         mechanism = self._mechanism()
         below = 0
-        for rows in batch.chunks(self._chunks):
+        for number, rows in batch.chunks(self._chunks):
             result = clip_chunk(
                 self.model, rows.weighted(loss_fn), rows.inputs, rows.targets, clipping, units=rows.units
             )
             self._check_rounding(result)
-            self._sum.add(result.sums, mechanism)
+            self._sum.add(result.sums, mechanism, chunk=number)
             below += int((result.norms <= self.clip_norm).all(1).sum()) * 2 - len(result.norms)
             self.private_log.add(result)
         gradients = self.peers.release(self._sum, mechanism, self.sampler, divisor=self.plan.expected_batch)
@@ -165,7 +165,7 @@ class PrivateTrainer:
         self._chunks = max(1, round(batch * rows_a_unit / rows))
         # Ten standard deviations above what is expected; a larger chunk means a wrong declaration.
         self._largest_chunk = int(batch / self._chunks + 10 * (batch / self._chunks) ** 0.5 + 16)
-        self._float_error = rounding_bound(
+        self._chunk_error = rounding_bound(
             self.model,
             loss_fn,
             example.inputs,
@@ -209,7 +209,7 @@ class PrivateTrainer:
             clip_norm=self.plan.clipping_at(self.clip_norm).sensitivity,
             dimension=self._sum.dimension,
             noise_multiplier=self.plan.noise_at(self.steps_done),
-            float_error=self._float_error,
+            float_error=self._chunk_error + joining_error(self._chunks, self._largest_chunk),
         )
 
     def _check_turn(self, batch: Batch) -> None:
@@ -224,7 +224,7 @@ class PrivateTrainer:
             )
 
     def _check_rounding(self, result: ChunkResult) -> None:
-        if len(result.norms) > self._largest_chunk or result.rounding > self._float_error * (1 + 1e-9):
+        if len(result.norms) > self._largest_chunk or result.rounding > self._chunk_error * (1 + 1e-9):
             raise Refused(
                 f"expected at most {self._largest_chunk} units in a chunk; the data has many more than the "
                 "plan's expected_batch / sample_rate declares: declare the size it may have"

@@ -1,0 +1,90 @@
+"""Chunks of a step: joined in float32 within a declared error, exact from there on."""
+
+import numpy as np
+import pytest
+import torch
+
+from sfumato.mechanisms import GridGaussian
+from sfumato.training.noise import JOINED, NoisySum, joining_error
+
+PARAMETERS = {"weight": torch.zeros(7, 5), "bias": torch.zeros(9)}
+DIMENSION = 44
+UNITS = 1000
+
+
+def mechanism(**more):
+    return GridGaussian(clip_norm=1.0, dimension=DIMENSION, noise_multiplier=1.0, **more)
+
+
+def chunk_sum(generator, units=UNITS):
+    """The sum of so many unit vectors that all point the same way: the longest a chunk sum can be."""
+    flat = torch.randn(DIMENSION, generator=generator, dtype=torch.float64)
+    flat *= units / flat.norm()
+    return {"weight": flat[:35].view(7, 5).float(), "bias": flat[35:].float()}
+
+
+def total(chunks, grid):
+    sums = NoisySum(PARAMETERS)
+    for number, chunk in chunks.items():
+        sums.add({name: value.clone() for name, value in chunk.items()}, grid, chunk=number)
+    return sums.total(grid).copy()
+
+
+def exact(chunks):
+    return sum(np.concatenate([c["weight"].double().ravel(), c["bias"].double()]) for c in chunks.values())
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 9])
+def test_the_total_is_the_sum_within_the_declared_error(count):
+    generator = torch.Generator().manual_seed(count)
+    chunks = {number: chunk_sum(generator) for number in range(count)}
+    grid = mechanism()
+    error = total(chunks, grid) * grid.grid - exact(chunks)
+    groups = -(-count // JOINED)
+    rounding_to_grid = groups * grid.grid / 2 * np.sqrt(DIMENSION)
+    assert np.linalg.norm(error) <= groups * joining_error(count, UNITS) / 2 + rounding_to_grid
+
+
+def test_one_chunk_is_joined_with_nothing():
+    assert joining_error(1, UNITS) == 0.0
+    assert joining_error(JOINED + 5, UNITS) == joining_error(JOINED, UNITS) > joining_error(2, UNITS) > 0.0
+
+
+@pytest.mark.parametrize("lone", [0, 2, 3, 5])
+def test_a_chunk_of_one_unit_moves_the_total_by_no_more_than_that_unit(lone):
+    """Without its only unit a chunk is empty: the others must be joined as before."""
+    generator = torch.Generator().manual_seed(lone)
+    chunks = {number: chunk_sum(generator, units=1 if number == lone else UNITS) for number in range(9)}
+    without = {number: chunk for number, chunk in chunks.items() if number != lone}
+    grid = mechanism(float_error=joining_error(9, UNITS))
+    moved = total(chunks, grid) - total(without, grid)
+    assert np.linalg.norm(moved * grid.grid) <= grid.sensitivity
+
+
+def test_counting_chunks_by_arrival_would_move_every_group():
+    """What the numbers are for: float32 loses a 1 that is added to 2²⁴, so it matters who is joined with whom."""
+    values = {0: 0.01, **dict.fromkeys(range(1, 9), 1.0), JOINED: 2.0**24}
+    chunks = {
+        number: {k: torch.full_like(v, values[number]) for k, v in PARAMETERS.items()} for number in values
+    }
+    grid = mechanism()
+
+    def moved(others):
+        return np.linalg.norm((total(chunks, grid) - total(others, grid)) * grid.grid)
+
+    assert (
+        moved({number: chunks[number] for number in range(1, 9)}) <= 0.01 * np.sqrt(DIMENSION) + grid.grid * 7
+    )
+    assert moved({number - 1: chunks[number] for number in range(1, 9)}) > grid.sensitivity
+
+
+def test_half_precision_sums_are_added_in_single_precision():
+    grid = mechanism()
+    sums = NoisySum(PARAMETERS)
+    for number in range(2):
+        halves = {
+            name: torch.full_like(value, 2.0**-9 if number else 1.0) for name, value in PARAMETERS.items()
+        }
+        sums.add({name: value.to(torch.bfloat16) for name, value in halves.items()}, grid, chunk=number)
+    steps = sums.total(grid) * grid.grid
+    assert steps == pytest.approx(np.full(DIMENSION, 1 + 2.0**-9), abs=grid.grid)
