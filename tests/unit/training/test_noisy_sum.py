@@ -62,7 +62,7 @@ def test_a_chunk_of_one_unit_moves_the_total_by_no_more_than_that_unit(lone):
 
 
 def test_counting_chunks_by_arrival_would_move_every_group():
-    """What the numbers are for: float32 loses a 1 that is added to 2²⁴, so it matters who is joined with whom."""
+    """What the numbers are for: float32 loses a 1 that is added to 2²⁴, so who joins whom matters."""
     values = {0: 0.01, **dict.fromkeys(range(1, 9), 1.0), JOINED: 2.0**24}
     chunks = {
         number: {k: torch.full_like(v, values[number]) for k, v in PARAMETERS.items()} for number in values
