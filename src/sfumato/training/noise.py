@@ -19,13 +19,13 @@ JOINED = 4  # chunks that are added in float32 before they go to the grid
 
 
 def joining_error(chunks: int, units: int) -> float:
-    """What adding the chunks of a step in float32 may add to η, with up to `units` units in each.
+    """What taking the chunks of a step as float32 and adding them may add to η, `units` units in each.
 
-    Of k ≤ JOINED chunks, each of k - 1 additions rounds a sum of norm at most k · units · C by at most 2⁻²⁴ of
-    it, for both of two neighbours. Whole-number additions of further chunks are exact.
+    Of k ≤ JOINED chunks, k - 1 additions, and the conversion of wider sums before, each round a sum of norm at
+    most k · units · C by at most 2⁻²⁴ of it, for both of two neighbours. Whole numbers are added exactly.
     """
     joined = min(chunks, JOINED)
-    return 1.02 * 2 * (joined - 1) * joined * units * 2.0**-24  # 1.02: second-order terms
+    return 1.02 * 2 * joined * joined * units * 2.0**-24  # 1.02: second-order terms
 
 
 class NoisySum:

@@ -44,12 +44,14 @@ class Fold:
     """How matrices (groups, outputs, inputs) become a parameter of this shape.
 
     `kernel` is the extent of the kernel that met data, with channels last; taps outside `offset` +
-    `kernel` only ever saw padding, and their gradient is zero.
+    `kernel` only ever saw padding, and their gradient is zero. `abreast` lines of a flat kernel lie side
+    by side, tap by tap.
     """
 
     shape: Shape
     kernel: Shape = ()
     offset: Shape = ()
+    abreast: int = 1
 
     def __call__(self, matrices: Tensor) -> Tensor:
         """(…, groups, outputs, inputs) → (…, *shape)."""
@@ -57,6 +59,10 @@ class Fold:
         if not self.kernel:
             return matrices.reshape(*lead, *self.shape)
         channels = self.shape[1]
+        if self.abreast > 1:
+            lines, run = self.kernel
+            split = (*lead, self.shape[0], lines // self.abreast, run, self.abreast, channels)
+            matrices = matrices.reshape(split).transpose(-2, -3)
         taps = matrices.reshape(*lead, self.shape[0], *self.kernel, channels).movedim(-1, len(lead) + 1)
         if self.kernel == self.shape[2:]:
             return taps
