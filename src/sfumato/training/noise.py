@@ -44,6 +44,7 @@ class NoisySum:
         self._sizes = [parameter.numel() for parameter in parameters.values()]
         self.dimension = sum(self._sizes)
         self._flat = torch.empty(self.dimension)  # what was released last; fresh pages cost as much as the copy
+        self._released = self._shaped(self._flat.numpy())
         self._waiting: Mapping[str, Tensor] | None = None
         self._group = 0  # which chunks wait: those numbered JOINED · group and on
         self._total: npt.NDArray[np.int64] | None = None
@@ -78,9 +79,10 @@ class NoisySum:
         if self._waiting is None or self._total is not None:
             return self._shaped(mechanism.release(self._emptied(mechanism), sampler, divisor=divisor))
         waiting, self._waiting = self._waiting, None
-        for name, part in self._shaped(self._flat.numpy()).items():
+        for name, part in self._released.items():
             part.copy_(waiting[name])
-        return self._shaped(mechanism.release(self._flat.numpy(), sampler, divisor=divisor))
+        mechanism.release(self._flat.numpy(), sampler, divisor=divisor)
+        return self._released
 
     def add_noise(self, mechanism: GridGaussian, sampler: Sampler) -> None:
         mechanism.add_noise_in_place(self.total(mechanism), sampler)
