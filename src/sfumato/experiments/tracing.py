@@ -10,13 +10,17 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sfumato.randomness import SecretStream
 from sfumato.tracing import Campaign, Outcome, Release, attack
 from sfumato.tracing import run as run_campaign
 from sfumato.tracing.release import Span
 from sfumato.tracing.settings import SETTINGS, Setting
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DELTA = 1e-3
 PUBLISHED = {
@@ -154,36 +158,59 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 
 def draw(folder: Path, simulator: str, rows: Sequence[Row]) -> None:
     """Peak against ε, and the prevalence curves at ε = 1 a release."""
+    methods = list(dict.fromkeys(row.method for row in rows))
+    peaks, axes = _canvas("Peak infection rate against ε", simulator)
+    for number, method in enumerate(methods):
+        _draw_peaks(axes, [row for row in rows if row.method == method], f"C{number}")
+    axes.set(xscale="log", xlabel="ε of one message (δ = 0.001)", ylabel="peak infection rate, ‰")
+    _finish(peaks, axes, folder / "peak.png")
+    curves, axes = _canvas("Prevalence, ε = 1 a release", simulator)
+    for number, method in enumerate(methods):
+        _draw_curves(axes, [row for row in rows if row.method == method], f"C{number}")
+    axes.set(xlabel="day", ylabel="infected, ‰")
+    _finish(curves, axes, folder / "prevalence.png")
+
+
+def _draw_peaks(axes: Axes, rows: Sequence[Row], color: str) -> None:
+    """One method: a line for each way of counting ε, with the towns as faint points."""
+    for span, style in (("release", "-o"), ("lifetime", "--s")):
+        mine = [(row.epsilon, row) for row in rows if row.span == span and row.epsilon]
+        if mine:
+            medians = [1000 * row.peak for _, row in mine]
+            axes.plot([e for e, _ in mine], medians, style, color=color, label=f"{rows[0].method}, per {span}")
+        for epsilon, row in mine:
+            axes.plot([epsilon] * len(row.peaks), [1000 * p for p in row.peaks], "_", color=color, alpha=0.4)
+    flat = [row for row in rows if row.epsilon is None]
+    if flat and flat[0].method in ("random", "none"):
+        axes.axhline(1000 * flat[0].peak, color=color, linestyle=":", label=flat[0].method)
+
+
+def _draw_curves(axes: Axes, rows: Sequence[Row], color: str) -> None:
+    for row in rows:
+        if row.span == "release" and row.epsilon in (1.0, None):
+            protected = row.epsilon is not None or row.method in ("random", "none")
+            label = row.method if protected else f"{row.method}, no noise"
+            curve = [1000 * value for value in row.prevalence]
+            axes.plot(curve, color=color, linestyle="-" if protected else ":", label=label)
+
+
+def _canvas(title: str, simulator: str) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
-    for number, method in enumerate(dict.fromkeys(row.method for row in rows)):
-        mine = [row for row in rows if row.method == method]
-        color = f"C{number}"
-        for span, style in (("release", "-o"), ("lifetime", "--s")):
-            points = [(row.epsilon, 1000 * row.peak) for row in mine if row.span == span and row.epsilon]
-            if points:
-                axes.plot(*zip(*points, strict=True), style, color=color, label=f"{method}, per {span}")
-        flat = [row for row in mine if row.epsilon is None]
-        if flat and method in ("random", "none"):
-            axes.axhline(1000 * flat[0].peak, color=color, linestyle=":", label=method)
-    axes.set(xscale="log", yscale="log", xlabel="ε of one message (δ = 0.001)", ylabel="peak infection rate, ‰")
-    axes.set_title(f"Peak infection rate against ε ({simulator})")
-    figure.legend(fontsize=7, loc="outside right center")
-    figure.savefig(folder / "peak.png", dpi=120)
+    axes.set(yscale="log", title=f"{title} ({simulator})")
+    return figure, axes
 
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for number, method in enumerate(dict.fromkeys(row.method for row in rows)):
-        for row in rows:
-            if row.method == method and row.span == "release" and row.epsilon in (1.0, None):
-                protected = row.epsilon is not None or method in ("random", "none")
-                label = method if protected else f"{method}, no noise"
-                curve = [1000 * value for value in row.prevalence]
-                axes.plot(curve, color=f"C{number}", linestyle="-" if protected else ":", label=label)
-    axes.set(
-        yscale="log", xlabel="day", ylabel="infected, ‰", title=f"Prevalence, ε = 1 a release ({simulator})"
-    )
+
+def _finish(figure: Figure, axes: Axes, path: Path) -> None:
+    """Plain numbers on the logarithmic axes, and the legend beside them."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        if axis.get_scale() == "log":
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(NullFormatter())
     figure.legend(fontsize=7, loc="outside right center")
-    figure.savefig(folder / "prevalence.png", dpi=120)
+    figure.savefig(path, dpi=120)
