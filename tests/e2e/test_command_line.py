@@ -166,3 +166,23 @@ def test_the_installed_command_starts():
         [sys.executable, "-m", "sfumato", "--help"], capture_output=True, text=True, check=True
     )
     assert "privacy budget" in done.stdout
+
+
+def test_accuracy_on_records_kept_out_is_paid_for(sfumato, sfumato_json, tmp_path):
+    book, out = tmp_path / "digits.db", tmp_path / "run"
+    sfumato("ledger", "create", book, "--epsilon", "1.3", "--delta", "1e-5")
+    words = ("train", "--data", "digits", "--model", "mlp", "--epsilon", "1", "--epochs", "1", "--ledger", book)
+    code, _, err = sfumato(*words, "--hold-out", "0.2", "--hold-out-epsilon", "0.9", "--out", out)
+    assert code == 3
+    assert "Traceback" not in err
+    assert sfumato_json("ledger", "show", book)["epsilon_spent"] == 0  # training alone would have fitted
+    answer = sfumato_json(*words, "--hold-out", "0.2", "--hold-out-epsilon", "0.1", "--out", out)
+    low, high = answer["held_out_interval"]
+    assert low <= answer["held_out_accuracy"] <= high
+    assert answer["epsilon"] < answer["epsilon_with_hold_out"] <= answer["epsilon"] + 0.1
+    kept = json.loads((out / "release" / "hold_out.json").read_text())
+    assert kept["accuracy"] == answer["held_out_accuracy"]
+    assert kept["certificate"]["purpose"] == "accuracy on records kept out"
+    code, _, err = sfumato("train", "--data", "digits", "--plain", "--hold-out", "0.2")
+    assert code == 2
+    assert "--epsilon" in err

@@ -12,9 +12,11 @@ import typer
 from sfumato.cli import show
 
 if TYPE_CHECKING:
+    from sfumato.accounting import DpEvent
     from sfumato.datasets import Dataset
     from sfumato.experiments.best_recipe import Prepared, Recipe
-    from sfumato.training import Optimization, TrainingPlan
+    from sfumato.ledger import Ledger
+    from sfumato.training import HeldOut, Optimization, TrainingPlan
 
 RECIPE = "recipe"
 
@@ -41,6 +43,10 @@ def train(
     public_size: Annotated[int | None, typer.Option(help="Of your own images: how many people.")] = None,
     classes: Annotated[str | None, typer.Option(help="Of your own images: 10, or names as in cat,dog.")] = None,
     test_data: Annotated[str | None, typer.Option(help="Public images like yours, to measure on.")] = None,
+    hold_out: Annotated[
+        float | None, typer.Option(help="Keep this share out of training, and measure on it, at a price.")
+    ] = None,
+    hold_out_epsilon: Annotated[float, typer.Option(help="What measuring on it may cost, on top.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Of the first weights, which are public; the noise has none.")] = 0,
     ledger: Annotated[str | None, typer.Option(help="The data set's ledger, charged before training.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; an interrupted run goes on from it.")] = None,
@@ -63,15 +69,20 @@ def train(
         raise InvalidInput("expected either --epsilon E or --plain; say how much privacy may be spent")
     if audit and out is None:
         raise InvalidInput("expected --out with --audit; what the canaries tell goes to its private half")
+    if hold_out is not None and plain:
+        raise InvalidInput("expected --hold-out with --epsilon; without privacy nothing is measured at a price")
     rows, test = read_data(data, model, public_size, classes, test_data)
     rows = rows if train_size is None else rows.take(train_size)
+    held = None
+    if hold_out is not None:
+        rows, held = _keep_out(rows, hold_out, hold_out_epsilon, None if dry_run else out)
     given = Given(epochs=epochs, batch=batch, learning_rate=learning_rate, clip_norm=clip_norm, seed=seed)
     if epsilon is None:
         answer = _plain(model, rows, test, given)
     else:
         job = _job(model, rows, test, given, epsilon, delta, canaries=audit)
         planted = (canaries, audit) if audit else None
-        answer = _dry_run(job, delta) if dry_run else _private(job, delta, ledger, out, planted)
+        answer = _dry_run(job, delta, held) if dry_run else _private(job, delta, ledger, out, planted, held)
     if json:
         show.emit_json(answer)
     else:
@@ -87,6 +98,20 @@ class Given:
     learning_rate: float | None
     clip_norm: float | None
     seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """Records kept out of training, and what measuring on them may cost."""
+
+    rows: HeldOut
+    epsilon: float
+
+    @property
+    def event(self) -> DpEvent:
+        from sfumato.training.hold_out import price
+
+        return price(self.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +145,16 @@ def read_data(
     if test_data is None:
         return rows, None
     return rows, datasets.read_images(test_data, classes=names, public_size=None, visibility="public")
+
+
+def _keep_out(rows: Dataset, share: float, epsilon: float, out: Path | None) -> tuple[Dataset, Held]:
+    from sfumato import _validate
+    from sfumato.run_folder import RunFolder
+    from sfumato.training import keep_out
+
+    epsilon = _validate.positive("hold_out_epsilon", epsilon)
+    rows, kept = keep_out(rows, share, folder=None if out is None else RunFolder.make(out))
+    return rows, Held(rows=kept, epsilon=epsilon)
 
 
 def _network(model: str, rows: Dataset, seed: int) -> Any:
@@ -225,7 +260,12 @@ def _plain(model: str, rows: Dataset, test: Dataset | None, given: Given) -> dic
 
 
 def _private(
-    job: Job, delta: float, place: str | None, out: Path | None, canaries: tuple[str, int] | None
+    job: Job,
+    delta: float,
+    place: str | None,
+    out: Path | None,
+    canaries: tuple[str, int] | None,
+    held: Held | None,
 ) -> dict[str, Any]:
     from sfumato.experiments.one_run_audit import Watch, audited
     from sfumato.fitting import evaluate
@@ -233,6 +273,8 @@ def _private(
     from sfumato.training import EpochReport, PrivateTrainer, TrainingResult, cross_entropy, train
 
     book = None if place is None else Ledger.open(place)
+    if held is not None and book is not None:
+        _check_both(book, job.plan, held, out)
     found: dict[str, Any] = {}
     ready = job.prepared
     with show.progress() as bar:
@@ -278,6 +320,8 @@ def _private(
             result = training(job.network, job.rows, cross_entropy, shown=job.test)
     if ready is not None and out is not None:
         ready.release(out)
+    if held is not None:
+        found |= _measured(job, held, delta, book, out)
     measured = None if job.test is None else evaluate(job.network, job.test)
     return {
         "test_accuracy": None if measured is None else measured.accuracy,
@@ -293,7 +337,42 @@ def _private(
     }
 
 
-def _dry_run(job: Job, delta: float) -> dict[str, Any]:
+def _check_both(book: Ledger, plan: TrainingPlan, held: Held, out: Path | None) -> None:
+    """Refuse before anything is spent what the ledger has no room for; a run that goes on is paid already."""
+    from sfumato.accounting import Relation
+    from sfumato.training.run import CHECKPOINT
+
+    goes_on = out is not None and (out / "private" / CHECKPOINT).exists()
+    events = [held.event] if goes_on else [plan.event(), held.event]
+    book.check(events, relation=Relation.ADD_REMOVE, unit=plan.unit)
+
+
+def _measured(job: Job, held: Held, delta: float, book: Ledger | None, out: Path | None) -> dict[str, Any]:
+    """Accuracy on the records kept out, with what it cost on top of training."""
+    from sfumato.experiments.best_recipe import fitted
+    from sfumato.run_folder import RunFolder
+
+    model, kept = job.network, held.rows
+    if job.prepared is not None:
+        model, kept = job.prepared.model, replace(kept, rows=fitted(kept.rows))
+    answer = kept.accuracy(model, epsilon=held.epsilon, delta=delta, ledger=book)
+    if out is not None:
+        RunFolder.make(out).write_json("hold_out.json", answer.to_json())
+    return {
+        "held_out_accuracy": answer.accuracy,
+        "held_out_interval": (answer.low, answer.high),
+        "held_out_epsilon": answer.epsilon,
+        "epsilon_with_hold_out": _both(job.plan, held, delta),
+    }
+
+
+def _both(plan: TrainingPlan, held: Held, delta: float) -> float:
+    from sfumato.accounting import compose, epsilon
+
+    return epsilon(compose(plan.event(), held.event), delta)
+
+
+def _dry_run(job: Job, delta: float, held: Held | None) -> dict[str, Any]:
     from sfumato.training import estimate
 
     guess = estimate(job.network, job.plan, job.rows.shape, classes=job.rows.classes or 2)
@@ -305,8 +384,11 @@ def _dry_run(job: Job, delta: float) -> dict[str, Any]:
         "steps": job.plan.steps,
         "seconds_expected": guess.seconds,
         "memory_expected_mb": guess.megabytes,
+        **({} if held is None else {"epsilon_with_hold_out": _both(job.plan, held, delta)}),
     }
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " to ".join(map(_text, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)

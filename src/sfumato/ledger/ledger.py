@@ -137,6 +137,21 @@ class Ledger:
         charge = Charge.from_entry(entry, unit=self.budget.unit, settled=False)
         return Reservation(charge=charge, _ledger=self)
 
+    def check(
+        self,
+        event: DpEvent | Sequence[DpEvent],
+        *,
+        allocation: str | None = None,
+        relation: Relation | None = None,
+        unit: str | None = None,
+    ) -> None:
+        """Raise what `charge` would raise now, and write nothing: for a refusal before work that takes long.
+
+        It holds nothing back: another process may spend what is left in the meantime.
+        """
+        plan = event if isinstance(event, DpEvent) else compose(*event)
+        self.state.admit(counted_event(plan, self.budget, relation=relation, unit=unit), allocation)
+
     def reservation(self, head: Head) -> Reservation:
         """An open reservation of an earlier process, to go on with and settle."""
         entry = self._check_holds(head)

@@ -18,6 +18,7 @@ from sfumato.training.gradient import (
     clipped_gradient_sum,
     rounding_bound,
 )
+from sfumato.training.hold_out import HeldOut, NoisyAccuracy, keep_out
 from sfumato.training.plan import AdaptiveClipping, TrainingPlan
 from sfumato.training.probe import Survey, survey
 from sfumato.training.run import EpochReport, Optimization, TrainingResult, cross_entropy, train
@@ -31,6 +32,8 @@ __all__ = [
     "EpochReport",
     "Estimate",
     "Flat",
+    "HeldOut",
+    "NoisyAccuracy",
     "Optimization",
     "Peers",
     "PerLayer",
@@ -44,6 +47,7 @@ __all__ = [
     "clipped_gradient_sum",
     "cross_entropy",
     "estimate",
+    "keep_out",
     "resume",
     "rounding_bound",
     "save_checkpoint",

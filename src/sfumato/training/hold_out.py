@@ -1,0 +1,156 @@
+"""Accuracy on private records that were kept out of training: two noisy counts, charged like any release.
+
+Most people have no public data like their own to measure on. `keep_out` sets some records aside; `accuracy`
+says how many of them a model gets right, at a price.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import beta
+from torch import nn
+
+from sfumato import _validate
+from sfumato.accounting import DpEvent, Relation
+from sfumato.datasets import Dataset
+from sfumato.errors import InvalidInput
+from sfumato.fitting import evaluate
+from sfumato.ledger import Certificate, Ledger
+from sfumato.mechanisms import DiscreteLaplace
+from sfumato.randomness import Sampler, SecretStream
+from sfumato.run_folder import RunFolder, write_whole
+
+PURPOSE = "accuracy on records kept out"
+_COINS = "kept_out.bin"  # one byte a record, in the private half of a run folder
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyAccuracy:
+    """Share of right answers among records kept out, from noisy counts.
+
+    `low` and `high` hold the accuracy on people like these with 95% confidence, noise and the luck of who was
+    kept out included.
+    """
+
+    accuracy: float
+    low: float
+    high: float
+    epsilon: float
+    certificate: Certificate
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "accuracy": self.accuracy,
+            "low": self.low,
+            "high": self.high,
+            "epsilon": self.epsilon,
+            "certificate": self.certificate.to_json(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Private records that no training has seen."""
+
+    rows: Dataset
+
+    def accuracy(
+        self,
+        model: nn.Module,
+        *,
+        epsilon: float,
+        delta: float = 1e-5,
+        ledger: Ledger | None = None,
+        sampler: Sampler | None = None,
+    ) -> NoisyAccuracy:
+        """How much the model gets right, charged to `ledger` before a record is looked at.
+
+        *Guarantees*: released are the counts of right and of wrong answers with discrete Laplace noise of scale
+        1/ε. A record is in one count only, and adding or removing it moves that count by one: ε-differential
+        privacy. What training cost is added to it, although no record is in both: simple, and never too low.
+        Ghosh, Roughgarden & Sundararajan 2012; Dwork & Roth 2014, theorem 3.6.
+        """
+        mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=epsilon)
+        sampler = SecretStream() if sampler is None else sampler
+        certificate = _charged(mechanism.event(), self.rows, delta, ledger, private=sampler.private)
+        right = round(evaluate(model, self.rows).accuracy * len(self.rows)) if len(self.rows) else 0
+        noisy = mechanism.release(np.array([right, len(self.rows) - right]), sampler)
+        counts = [max(0, int(count)) for count in noisy]
+        low, high = _interval(*counts, slack=_noise_bound(mechanism.scale, (1 - _CONFIDENCE) / 4))
+        return NoisyAccuracy(
+            accuracy=counts[0] / max(1, sum(counts)),
+            low=low,
+            high=high,
+            epsilon=epsilon,
+            certificate=certificate,
+        )
+
+
+def price(epsilon: float) -> DpEvent:
+    """The event of one `accuracy` at ε."""
+    return DiscreteLaplace.calibrated(sensitivity=1, epsilon=epsilon).event()
+
+
+def keep_out(
+    data: Dataset, share: float = 0.1, *, folder: RunFolder | None = None, sampler: Sampler | None = None
+) -> tuple[Dataset, HeldOut]:
+    """The records to train on, and those kept out: each with chance `share`, by a secret coin of its own.
+
+    Coins depend on no data, so that a record that comes or goes moves no other. `folder` keeps them, so that an
+    interrupted run goes on with the same records.
+
+    >>> rows = Dataset(inputs=np.zeros((1000, 2), np.float32), targets=np.zeros(1000, np.int64), name="toy",
+    ...                visibility="private", public_size=1000)
+    >>> training, held = keep_out(rows, 0.2)
+    >>> training.public_size, len(training) + len(held.rows)
+    (800, 1000)
+    """
+    if not 0 < _validate.probability("share", share) < 1:
+        raise InvalidInput(f"expected a share between 0 and 1, got share={share}; 0.1 keeps out a tenth")
+    coins = _coins(len(data), share, folder, SecretStream() if sampler is None else sampler)
+    size = None if data.public_size is None else max(1, round((1 - share) * data.public_size))
+    return data.select(~coins, public_size=size), HeldOut(rows=data.select(coins))
+
+
+def _coins(count: int, share: float, folder: RunFolder | None, sampler: Sampler) -> npt.NDArray[np.bool_]:
+    path = None if folder is None else folder.private / _COINS
+    if path is not None and path.exists():
+        kept = np.frombuffer(path.read_bytes(), dtype=np.bool_)
+        if len(kept) != count:
+            raise InvalidInput(f"expected {path} to be of the same data set; start anew in another folder")
+        return kept
+    coins = sampler.bernoulli(share, count)
+    if path is not None:
+        write_whole(path, coins.tobytes())
+    return coins
+
+
+def _charged(
+    event: DpEvent, rows: Dataset, delta: float, ledger: Ledger | None, *, private: bool
+) -> Certificate:
+    terms: dict[str, Any] = {"unit": rows.unit, "relation": Relation.ADD_REMOVE, "private": private}
+    if ledger is None:
+        return Certificate.of(event, purpose=PURPOSE, delta=delta, **terms)
+    return ledger.certificate(ledger.charge(event, purpose=PURPOSE, **terms))
+
+
+def _noise_bound(scale: float, chance: float) -> int:
+    """The least t with P(|X| > t) ≤ chance for discrete Laplace X: 2aᵗ⁺¹ / (1 + a), a = exp(−1/scale)."""
+    a = math.exp(-1 / scale)
+    return max(0, math.ceil(math.log(chance * (1 + a) / 2) / math.log(a)) - 1)
+
+
+def _interval(right: int, wrong: int, *, slack: int) -> tuple[float, float]:
+    """Of the accuracy, if both counts may be off by `slack` (with half the risk), by Clopper & Pearson 1934."""
+    least, most = max(0, right - slack), right + slack
+    fewest, many = max(0, wrong - slack), wrong + slack
+    risk = (1 - _CONFIDENCE) / 4
+    low = 0.0 if least == 0 else float(beta.ppf(risk, least, many + 1))
+    high = 1.0 if fewest == 0 else float(beta.ppf(1 - risk, most + 1, fewest))
+    return low, high
