@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SCRIPTS = ("step.py", "noise.py", "ledger.py", "query.py")
+SCRIPTS = ("step.py", "noise.py", "ledger.py", "query.py", "pate.py", "local.py")
 
 
 def main() -> None:
