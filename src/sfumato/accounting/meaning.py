@@ -32,8 +32,14 @@ def attacker_true_positive_rate(
     return max(alpha, min(1.0, float(one_way.min()), float(other_way.min())))
 
 
-def in_words(true_positive_rate: float) -> str:
+def in_words(true_positive_rate: float, relation: Relation = Relation.ADD_REMOVE) -> str:
     """The attacker's rate at 1% false positives, in one sentence for a reader who is no expert."""
+    if relation is Relation.REPLACE_ONE:
+        return (
+            "An attacker who knows everything but which of two values one person gave, and who names the first "
+            "for 1 in 100 of those who gave the second, names it for at most "
+            f"{true_positive_rate:.1%} of those who gave it (1.0% would be pure guessing)."
+        )
     return (
         "An attacker who knows everything but whether one person took part, and who accuses 1 in 100 of those "
         f"who did not, finds at most {true_positive_rate:.1%} of those who did (1.0% would be pure guessing)."

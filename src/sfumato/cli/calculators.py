@@ -61,7 +61,7 @@ def epsilon(
             (f"ε for {group} people together", _number(together)),
         ]
     )
-    show.console.print(accounting.in_words(rate))
+    show.console.print(accounting.in_words(rate, kind))
 
 
 def sigma(
@@ -106,7 +106,7 @@ def sigma(
         ]
     )
     rate = accounting.attacker_true_positive_rate(plan(noise), relation=kind)
-    show.console.print(accounting.in_words(rate))
+    show.console.print(accounting.in_words(rate, kind))
 
 
 def _group_epsilon(plan: object, size: int, delta: float, relation: object) -> float | None:

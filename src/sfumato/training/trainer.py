@@ -144,7 +144,7 @@ class PrivateTrainer:
             private=self.private,
             plan=self.plan.to_json(),
             eta=self.eta,
-            caveats=("not charged to a ledger", *caveats),
+            caveats=caveats,
         )
 
     @contextmanager
