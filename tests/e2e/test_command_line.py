@@ -189,7 +189,7 @@ def test_accuracy_on_records_kept_out_is_paid_for(sfumato, sfumato_json, tmp_pat
 
 
 def test_words_fit_the_relation(sfumato):
-    words = ("epsilon", "--noise-multiplier", "4", "--sample-rate", "0.01", "--steps", "100")
+    words = ("epsilon", "--noise-multiplier", "4", "--sample-rate", "0.01", "--steps", "9", "--delta", "1e-5")
     assert "took part" in " ".join(sfumato(*words)[1].split())
     replaced = " ".join(sfumato(*words, "--relation", "replace-one")[1].split())
     assert "which of two values" in replaced
