@@ -38,10 +38,10 @@ class Rows:
 class TrainingData:
     """Rows grouped by the privacy unit they belong to.
 
-    Takes a pair (inputs, targets) of tensors or arrays, anything with `.inputs` and `.targets`, or a map-style
-    torch data set of (input, target) pairs. `units` names each row's person, of whose rows the first
-    `rows_per_unit` count; without it each row is a unit. `views(inputs)` returns K random views of each row,
-    (rows, K, …), which are rows of the same unit.
+    Takes a pair (inputs, targets) of tensors or arrays (inputs may be a tuple or dict of them), anything with
+    `.inputs` and `.targets`, or a map-style torch data set of (input, target) pairs. `units` names each row's
+    person, of whose rows the first `rows_per_unit` count; without it each row is a unit. `views(inputs)` gives
+    K random views of each row, (rows, K, …), which are rows of the same unit.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Batch:
 def _columns(data: Any) -> tuple[Any, Any, Any, int]:
     if hasattr(data, "inputs") and hasattr(data, "targets"):
         data = (data.inputs, data.targets)
-    if isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], tuple):
+    if _is_columns(data):
         inputs, targets = (pytree.tree_map(torch.as_tensor, column) for column in data)
         lengths = {len(leaf) for leaf in pytree.tree_leaves((inputs, targets))}
         if len(lengths) != 1:
@@ -131,6 +131,13 @@ def _columns(data: Any) -> tuple[Any, Any, Any, int]:
         f"expected (inputs, targets) or a map-style data set, got {type(data).__name__}; "
         "streams cannot be Poisson-sampled"
     )
+
+
+def _is_columns(data: Any) -> bool:
+    """A tuple of two is (inputs, targets), even if inputs are a tuple; of a list of tuples each is an example."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        return False
+    return isinstance(data, tuple) or not isinstance(data[0], tuple)
 
 
 def _grouping(

@@ -14,6 +14,7 @@ from sfumato.errors import BudgetExceeded, InvalidInput, Refused, RelationMismat
 from sfumato.ledger import Ledger
 from sfumato.randomness import SecretStream
 from sfumato.training import AdaptiveClipping, PrivateTrainer, TrainingPlan, clipped_gradient_sum
+from sfumato.training.batches import TrainingData
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=4, noise_multiplier=1.0, clip_norm=1.0)
 
@@ -335,3 +336,27 @@ def test_the_certificate_can_be_recomputed(ledger):
 def test_nothing_ran_costs_nothing():
     assert make_trainer().epsilon(1e-5) == 0
     assert PLAN.event(0) == NoEvent()
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(2, 3), nn.Linear(3, 3)
+
+    def forward(self, left, right):
+        return self.left(left) + self.right(right)
+
+
+def test_a_model_with_two_inputs_takes_them_as_a_tuple():
+    """((a, b), targets): columns, not two examples."""
+    inputs, targets = rows()
+    model = TwoInputs()
+    before = model.right.weight.detach().clone()
+    trainer = run(make_trainer(model=model), ((inputs[:, :2], inputs[:, 2:]), targets))
+    assert trainer.steps_done == PLAN.steps
+    assert not torch.equal(before, model.right.weight)
+
+
+def test_a_list_of_two_examples_is_a_data_set():
+    inputs, targets = rows(2)
+    assert TrainingData([(inputs[0], targets[0]), (inputs[1], targets[1])]).rows == 2
