@@ -134,7 +134,7 @@ def _columns(data: Any) -> tuple[Any, Any, Any, int]:
 
 
 def _is_columns(data: Any) -> bool:
-    """A tuple of two is (inputs, targets), even if inputs are a tuple; of a list of tuples each is an example."""
+    """A tuple of two is (inputs, targets), even if inputs are one; of a list of tuples each is an example."""
     if not isinstance(data, tuple | list) or len(data) != 2:
         return False
     return isinstance(data, tuple) or not isinstance(data[0], tuple)
