@@ -115,4 +115,5 @@ def _tell(told: tuple[Told, ...], page: Page, folder: Path) -> None:
     failed = [ending for ending in told if ending.status == "failed"]
     if failed:
         rows.append(("failed", f"{len(failed)} of {len(told)} stages; run the same command to try them again"))
-    show.facts(rows)
+    for name, value in rows:  # commands are copied: they must stay on one line
+        show.console.print(f"{name:<15}{value}", markup=False, highlight=False, soft_wrap=True)

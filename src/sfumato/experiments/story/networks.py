@@ -22,6 +22,7 @@ from sfumato.training import Optimization, TrainingPlan, train
 from sfumato.training.run import read_history
 
 EPSILON = 1.0  # of the private twin
+_PLAIN_BATCH = 128
 _SHOWN_DIGIT = 0  # of the public test images: the one that the feature maps are of
 
 
@@ -54,6 +55,7 @@ def plain_and_private(scene: Scene) -> dict[str, Any]:
     return {
         "data": scene.size.data,
         "rows": scene.size.rows,
+        "test_rows": len(scene.test()),
         "delta": DELTA,
         "runs": runs,
         "attacker_true_positive_rate": attacker_true_positive_rate(
@@ -83,7 +85,7 @@ def _plainly(net: nn.Module, scene: Scene, progress: Progress) -> dict[str, Any]
     history = fit(
         net,
         scene.rows(),
-        FitConfig(epochs=epochs),
+        FitConfig(epochs=epochs, batch_size=_PLAIN_BATCH),
         evaluate_on=scene.test(),
         on_epoch=lambda epoch: progress(epoch.number / epochs),
         progress=False,

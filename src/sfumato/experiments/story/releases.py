@@ -48,6 +48,7 @@ def recipe(scene: Scene) -> dict[str, Any]:
     return {
         "data": size.data,
         "rows": size.rows,
+        "test_rows": len(scene.test()),
         "delta": DELTA,
         "note": _FROM_DRAWINGS,
         "runs": runs,
@@ -117,7 +118,7 @@ def votes(scene: Scene) -> dict[str, Any]:
     )
     with scene.ledger() as ledger:
         result = pate.run(
-            scene.rows(),
+            scene.rows().take(size.vote_rows),
             public,
             settings,
             delta=DELTA,
