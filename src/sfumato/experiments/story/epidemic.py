@@ -35,7 +35,7 @@ def epidemic(scene: Scene) -> dict[str, Any]:
 
 
 def _campaign(scene: Scene, method: str, epsilon: float | None) -> dict[str, Any]:
-    """One town's epidemic; an ε is for a message's whole life, and what it comes to for a person is said too."""
+    """One town's epidemic; an ε is for a message's whole life, and what that comes to for a person is told."""
     setting = SETTINGS[_SIMULATOR]
     release = Release(method=method)
     if epsilon is not None:

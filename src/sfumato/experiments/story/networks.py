@@ -13,26 +13,28 @@ from torch import Tensor, nn
 
 from sfumato import models
 from sfumato.accounting import attacker_true_positive_rate
+from sfumato.experiments import private_cnn
 from sfumato.experiments.story.pictures import save_grey, tiles
 from sfumato.experiments.story.scene import Progress, Scene
 from sfumato.experiments.story.size import DELTA
 from sfumato.fitting import FitConfig, fit
 from sfumato.run_folder import RunFolder
-from sfumato.training import Optimization, TrainingPlan, train
+from sfumato.training import TrainingPlan, train
 from sfumato.training.run import read_history
 
 EPSILON = 1.0  # of the private twin
 _PLAIN_BATCH = 128
+_BATCHES_AN_EPOCH = 120  # of the private network
 _SHOWN_DIGIT = 0  # of the public test images: the one that the feature maps are of
 
 
 def private_plan(rows: int, epsilon: float, epochs: int) -> TrainingPlan:
-    """Sixty batches an epoch; the average over the last weights is released."""
+    """Many small batches an epoch; the average over the last weights is released."""
     return TrainingPlan.calibrated(
         epsilon=epsilon,
         delta=DELTA,
         public_size=rows,
-        expected_batch=rows // 60,
+        expected_batch=rows // _BATCHES_AN_EPOCH,
         epochs=epochs,
         clip_norm=1.0,
         average_decay=0.95,
@@ -115,7 +117,7 @@ def _privately(
                 scene.rows(),
                 plan,
                 delta=DELTA,
-                optimization=Optimization(learning_rate=0.5, schedule="cosine"),
+                optimization=private_cnn.OURS.optimization,
                 test=scene.test(),
                 ledger=ledger,
                 out=folder.path,

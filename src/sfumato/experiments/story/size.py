@@ -30,6 +30,7 @@ class Size:
     vote_rows: int  # private images that the teachers share
     vote_images: int  # public images that a student learns from and is tested on
     vote_adaptation: int  # steps
+    readers_drawings: int  # that the readers of noised digits learn from
     readers_test: int  # noised digits that are read at each ε
     differencing_tries: int
     reconstruction_queries: int
@@ -46,8 +47,8 @@ FULL = Size(
     rows=60_000,
     test_rows=10_000,
     plain_epochs=5,
-    private_epochs=6,
-    sweep_epochs=3,
+    private_epochs=5,
+    sweep_epochs=2,
     sweep_epsilons=(0.5, 1.0, 2.0, 4.0),
     sweep_seeds=(1, 2),
     recipe_epsilons=(0.5, 1.0, 2.0),
@@ -56,6 +57,7 @@ FULL = Size(
     vote_rows=60_000,
     vote_images=10_000,
     vote_adaptation=40,
+    readers_drawings=6000,
     readers_test=2000,
     differencing_tries=1000,
     reconstruction_queries=256,
@@ -81,6 +83,7 @@ QUICK = Size(
     vote_rows=8000,
     vote_images=2000,
     vote_adaptation=0,
+    readers_drawings=4000,
     readers_test=300,
     differencing_tries=300,
     reconstruction_queries=80,

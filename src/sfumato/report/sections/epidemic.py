@@ -28,7 +28,12 @@ def epidemic(story: Story) -> Section | None:
         name="epidemic",
         title="An epidemic, held down in private",
         template="epidemic.html",
-        facts={**run.result, "chart": both(lambda room: _prevalence(room, shown)), "shown": shown},
+        facts={
+            **run.result,
+            "chart": both(lambda room: _prevalence(room, shown)),
+            "shown": shown,
+            "person": max((curve.get("epsilon_person") or 0.0 for curve in shown), default=0.0),
+        },
     )
 
 
