@@ -28,6 +28,7 @@ TINY = replace(
     readers_drawings=500,
     readers_test=40,
     differencing_tries=20,
+    reconstruction_people=16,
     reconstruction_queries=8,
     audit_pairs=1,
     membership_rows=120,

@@ -33,6 +33,7 @@ class Size:
     readers_drawings: int  # that the readers of noised digits learn from
     readers_test: int  # noised digits that are read at each ε
     differencing_tries: int
+    reconstruction_people: int
     reconstruction_queries: int
     audit_pairs: int
     membership_rows: int
@@ -60,6 +61,7 @@ FULL = Size(
     readers_drawings=6000,
     readers_test=2000,
     differencing_tries=1000,
+    reconstruction_people=64,
     reconstruction_queries=256,
     audit_pairs=40,
     membership_rows=1000,
@@ -86,7 +88,8 @@ QUICK = Size(
     readers_drawings=4000,
     readers_test=300,
     differencing_tries=300,
-    reconstruction_queries=80,
+    reconstruction_people=32,
+    reconstruction_queries=64,
     audit_pairs=4,
     membership_rows=400,
     membership_networks=16,

@@ -75,7 +75,7 @@ STAGES: tuple[Stage, ...] = (
         title="an age out of two averages",
         run=differencing,
         seconds=(12, 4),
-        uses=("differencing_tries", "reconstruction_queries"),
+        uses=("differencing_tries", "reconstruction_people", "reconstruction_queries"),
     ),
     Stage(
         name="membership",
