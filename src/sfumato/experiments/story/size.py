@@ -72,8 +72,8 @@ FULL = Size(
 )
 QUICK = Size(
     name="demo-quick",
-    rows=15_000,
-    test_rows=5000,
+    rows=12_000,
+    test_rows=4000,
     plain_epochs=3,
     private_epochs=3,
     sweep_epochs=2,
