@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from sfumato.experiments import story
+from sfumato.experiments import best_recipe, story
+from sfumato.local import views
 
 TINY = replace(
     story.QUICK,
     name="demo-quick",
     data="digits",
     rows=600,
+    test_rows=400,
     plain_epochs=2,
     private_epochs=2,
     sweep_epochs=1,
@@ -20,10 +22,13 @@ TINY = replace(
     recipe_epsilons=(1.0, 2.0),
     recipe_seeds=(1,),
     teachers=150,  # fewer would be drowned by the noise after one answer
+    vote_rows=600,
     vote_images=200,
     vote_adaptation=0,
+    readers_drawings=500,
     readers_test=40,
     differencing_tries=20,
+    reconstruction_people=16,
     reconstruction_queries=8,
     audit_pairs=1,
     membership_rows=120,
@@ -44,6 +49,8 @@ def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(story, "QUICK", TINY)
+        patch.setattr(best_recipe, "DIGITS", replace(best_recipe.DIGITS, drawn=500, directions=32, steps=10))
+        patch.setattr(views, "_DRAWINGS", 1500)
         first = CliRunner().invoke(app, ["demo", "--quick", "--json", "--out", str(out)])
         again = CliRunner().invoke(app, ["demo", "--quick", "--out", str(out)])
     return out, first, again

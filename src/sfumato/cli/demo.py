@@ -68,7 +68,8 @@ class Watch:
     def __init__(self, bar: Progress, stages: tuple[Stage, ...], *, quick: bool, quiet: bool) -> None:
         self._bar, self._quiet = bar, quiet
         self._usual = {stage.name: stage.seconds[quick] for stage in stages}
-        self._all = bar.add_task("the whole story", total=sum(self._usual.values()), note="")
+        self._total = sum(self._usual.values())
+        self._all = bar.add_task("the whole story", total=self._total, note="")
         self._stage = bar.add_task("", total=100, note="")
         self._before = 0.0
         self._shown = time.monotonic()
@@ -81,8 +82,11 @@ class Watch:
         self._bar.update(self._all, completed=self._before + share * self._usual[stage.name])
 
     def end(self, told: Told) -> None:
-        self._before += self._usual[told.stage]
-        self._bar.update(self._all, completed=self._before)
+        if told.status == "already done":  # a jump forward would be taken for speed
+            self._total -= self._usual[told.stage]
+        else:
+            self._before += self._usual[told.stage]
+        self._bar.update(self._all, completed=self._before, total=self._total)
         if not self._quiet:
             show.console.print(_line(told), markup=False, highlight=False, soft_wrap=True)
             sys.stdout.flush()
@@ -115,4 +119,5 @@ def _tell(told: tuple[Told, ...], page: Page, folder: Path) -> None:
     failed = [ending for ending in told if ending.status == "failed"]
     if failed:
         rows.append(("failed", f"{len(failed)} of {len(told)} stages; run the same command to try them again"))
-    show.facts(rows)
+    for name, value in rows:  # commands are copied: they must stay on one line
+        show.console.print(f"{name:<15}{value}", markup=False, highlight=False, soft_wrap=True)

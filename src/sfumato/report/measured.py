@@ -73,12 +73,19 @@ def curves(story: Story) -> list[Measured]:
     """Ours, the best first."""
     found = [
         Measured.of(name, [one for run in story.of(kind) for one in run.result["runs"]])
-        for kind, name in (("best-recipe", "Sfumato, best recipe"), ("sweep", "Sfumato, CNN from scratch"))
+        for kind, name in (("best-recipe", "Sfumato, best recipe"), ("sweep", _sweep_name(story)))
     ]
     if not any(curve.spots for curve in found):
         trained = [run.result for run in story.of("training") if run.result.get("test_accuracy")]
         found.append(Measured.of("these runs", trained))
     return [curve for curve in found if curve.spots]
+
+
+def _sweep_name(story: Story) -> str:
+    """With its epochs, where they are told: the sweep learns for fewer than the network of the table."""
+    run = story.first("sweep")
+    epochs = None if run is None else run.result.get("settings", {}).get("sweep_epochs")
+    return "Sfumato, CNN from scratch" + (f", {epochs} epochs" if epochs else "")
 
 
 def keepers_curve(story: Story) -> Measured | None:

@@ -43,6 +43,7 @@ def write_report(runs: Iterable[Path], out: Path) -> Page:
         .render(
             headline=headline,
             rows=releases(story),
+            counts=story.counts,
             sections=sections,
             sheet=digit_sheet(story),
             failures=story.failures,

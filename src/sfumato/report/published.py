@@ -37,8 +37,8 @@ MNIST: tuple[Published, ...] = (
         label_move=(-8, 12),
         anchor="end",
     ),
-    Published(name="Best without public data", points=((1.0, 0.979),), label_move=(8, 14)),
-    Published(name="Tanh CNN", points=((2.93, 0.981),)),
+    Published(name="Best without public data", points=((1.0, 0.979),), label_move=(-8, 4), anchor="end"),
+    Published(name="Tanh CNN", points=((2.93, 0.981),), label_move=(4, -8)),
     Published(name="Scattering 2021", points=((2.59, 0.987),), label_move=(8, -5)),
     Published(name="PATE 2017", points=((2.04, 0.980), (8.03, 0.981)), label_at=1, data_dependent=True),
     Published(
@@ -48,7 +48,7 @@ MNIST: tuple[Published, ...] = (
         label_move=(-8, -4),
         anchor="end",
     ),
-    Published(name="Private-kNN 2020", points=((0.47, 0.988),), data_dependent=True),
+    Published(name="Private-kNN 2020", points=((0.47, 0.988),), data_dependent=True, label_move=(-4, -10)),
 )
 
 IN_USE: tuple[tuple[str, float], ...] = (

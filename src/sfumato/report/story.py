@@ -22,6 +22,12 @@ class Story:
         return next(self.of(kind), None)
 
     @property
+    def counts(self) -> tuple[int, int] | None:
+        """How many digits were learned from and tried on, where a stage of the demo says it."""
+        said = (run.result for kind in ("plain-and-private", "best-recipe") for run in self.of(kind))
+        return next(((one["rows"], one["test_rows"]) for one in said if "test_rows" in one), None)
+
+    @property
     def failures(self) -> list[Mapping[str, Any]]:
         return [run.result for run in self.runs if run.failed]
 

@@ -14,6 +14,7 @@ from sfumato.audit import Roc
 from sfumato.experiments import mechanism_audit, membership
 from sfumato.experiments.differencing import PUBLISHED_AGE
 from sfumato.experiments.story.scene import Scene
+from sfumato.experiments.story.size import Size
 from sfumato.ledger import Ledger
 from sfumato.query import attack
 
@@ -26,20 +27,23 @@ def differencing(scene: Scene) -> dict[str, Any]:
     found = attack.differencing(epsilon=1.0, tries=size.differencing_tries)
     counts, edges = np.histogram(found.private, bins=48)
     scene.progress(0.2)
-    without_limit = _reconstruct(Budget(epsilon=10_000), size.reconstruction_queries)
+    without_limit = _reconstruct(Budget(epsilon=10_000), size)
     scene.progress(0.9)
     return {
         "published_age": PUBLISHED_AGE,
         "differencing": found.to_json(),
         "histogram": {"counts": counts.tolist(), "edges": edges.tolist()},
         "reconstruction_without_a_limit": without_limit,
-        "reconstruction_under_a_budget": _reconstruct(Budget(epsilon=5), size.reconstruction_queries),
+        "reconstruction_under_a_budget": _reconstruct(Budget(epsilon=5), size),
     }
 
 
-def _reconstruct(budget: Budget, queries: int) -> dict[str, Any]:
+def _reconstruct(budget: Budget, size: Size) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place, Ledger.open(Path(place) / "ward.db", budget=budget) as ledger:
-        return asdict(attack.reconstruction(ledger, epsilon=1.0, queries=queries))
+        found = attack.reconstruction(
+            ledger, people=size.reconstruction_people, queries=size.reconstruction_queries, epsilon=1.0
+        )
+    return asdict(found)
 
 
 def audit(scene: Scene) -> dict[str, Any]:

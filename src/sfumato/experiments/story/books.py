@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sfumato.accounting import GaussianEvent, gaussian_noise_multiplier
 from sfumato.errors import BudgetExceeded
-from sfumato.experiments.story.networks import private_plan
 from sfumato.experiments.story.scene import Scene
 from sfumato.experiments.story.size import BUDGET
 from sfumato.ledger import Ledger, statement
@@ -19,15 +19,15 @@ def balance(scene: Scene) -> dict[str, Any]:
         for line in found["charges"]:
             line.pop("event")
             line["epsilon_spent"] = spent.get(line["entry"], found["epsilon_spent"])
-        refusal = _ask_for_too_much(ledger, scene.size.rows) if found["charges"] else None
+        refusal = _ask_for_too_much(ledger) if found["charges"] else None
     return {**found, "refusal": refusal}
 
 
-def _ask_for_too_much(ledger: Ledger, rows: int) -> str:
-    """A plan that costs the whole budget, where some of it is spent already."""
-    plan = private_plan(rows, BUDGET.epsilon, 1)
+def _ask_for_too_much(ledger: Ledger) -> str:
+    """A release that costs the whole budget, where some of it is spent already."""
+    everything = GaussianEvent(gaussian_noise_multiplier(BUDGET.epsilon, BUDGET.delta))
     try:
-        ledger.charge(plan.event(), purpose="one model more than the budget allows")
+        ledger.charge(everything, purpose="one release more than the budget allows")
     except BudgetExceeded as error:
         return str(error)
-    raise AssertionError("the ledger let an overspending plan through")
+    raise AssertionError("the ledger let an overspending release through")

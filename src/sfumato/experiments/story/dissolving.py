@@ -25,7 +25,6 @@ EPSILONS = (
     *(0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0, 16.0, 30.0, 60.0, 100.0, 200.0, 300.0, 500.0),
     *(1e3, 2e3, 3e3, 5e3, 1e4, 3e4, 1e5),
 )
-_DRAWINGS = 6000
 
 
 def dissolving_digits(scene: Scene) -> dict[str, Any]:
@@ -34,7 +33,7 @@ def dissolving_digits(scene: Scene) -> dict[str, Any]:
     images = test.inputs[:, 0].reshape(len(test), -1).astype(np.float64)
     shown = images[[int(np.flatnonzero(test.targets == digit)[0]) for digit in range(10)]]
     some, labels = images[: scene.size.readers_test], test.targets[: scene.size.readers_test]
-    reader, sampler = Reader(), SecretStream()
+    reader, sampler = Reader(scene.size.readers_drawings), SecretStream()
     rows, right = [_as_shown(shown, 0.0)], [reader.share_right(some, labels, 0.0)]
     for number, epsilon in enumerate(reversed(EPSILONS)):
         sigma = 2 * gaussian_noise_multiplier(epsilon, DELTA)
@@ -66,8 +65,8 @@ class Reader:
 
     length = 9.2  # of a usual image of a digit, 28 × 28 in [0, 1]
 
-    def __init__(self) -> None:
-        drawn, labels = strokes.draw(_DRAWINGS, seed=11)
+    def __init__(self, drawings: int) -> None:
+        drawn, labels = strokes.draw(drawings, seed=11)
         flat = drawn.reshape(len(drawn), -1) / 255.0
         self._means = np.stack([flat[labels == digit].mean(axis=0) for digit in range(10)])
         self._spread = np.cov(flat - self._means[labels], rowvar=False)
@@ -80,7 +79,7 @@ class Reader:
     def _by_network(self, images: Floats) -> npt.NDArray[np.int64]:
         pictures = torch.from_numpy(images.clip(0, 1).astype(np.float32)).reshape(-1, 1, 28, 28)
         with torch.inference_mode():
-            parts = torch.split(pictures, 500)
+            parts = torch.split(pictures, 100)  # whose maps stay in the cache
             return np.concatenate([self._net(part).argmax(1).numpy() for part in parts])
 
     def _by_rule(self, images: Floats, noise: float) -> npt.NDArray[np.int64]:

@@ -2,51 +2,55 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from sfumato.experiments import tracing
 from sfumato.experiments.story.scene import Scene
+from sfumato.experiments.tracing import DELTA
+from sfumato.randomness import SecretStream
+from sfumato.tracing import Campaign, Release, run
+from sfumato.tracing.settings import SETTINGS
 
-_METHODS = ("none", "traditional", "dpfn")
-_NAMES = {
-    "none": "no tests",
-    "traditional": "tests for contacts of the sick",
-    "dpfn": "tests by risk score",
-}
+_SIMULATOR, _SEED, _EPSILON = "seir", 1, 1.0
+_CASES: tuple[tuple[str, str, float | None], ...] = (
+    ("none", "no tests", None),
+    ("traditional", "tests for contacts of the sick", _EPSILON),
+    ("dpfn", "tests by risk score", None),
+    ("dpfn", "tests by risk score", _EPSILON),
+)
 
 
 def epidemic(scene: Scene) -> dict[str, Any]:
     """Prevalence by day without tests, with traditional tracing, and with scores, exact and private."""
-    size, done = scene.size, iter(range(1, 100))
-    rows = tracing.run(
-        scene.folder.figures,
-        people=size.town,
-        days=size.days,
-        epsilons=(1.0,),
-        seeds=(1,),
-        methods=_METHODS,
-        progress=lambda _: scene.progress(min(1.0, next(done) / 7)),
-    )
-    attacks = json.loads((scene.folder.figures / "tracing.json").read_text())["attack"]
+    curves = []
+    for number, (method, name, epsilon) in enumerate(_CASES, start=1):
+        curves.append({"method": method, "name": name, "epsilon": epsilon, **_campaign(scene, method, epsilon)})
+        scene.progress(number / len(_CASES))
     return {
-        "people": size.town,
-        "days": size.days,
-        "delta": tracing.DELTA,
+        "people": scene.size.town,
+        "days": scene.size.days,
+        "delta": DELTA,
         "unit": "one contact-day message",
-        "curves": [_curve(row) for row in rows if row.span == "release" or row.epsilon],
-        "attack": attacks,
+        "curves": curves,
     }
 
 
-def _curve(row: tracing.Row) -> dict[str, Any]:
+def _campaign(scene: Scene, method: str, epsilon: float | None) -> dict[str, Any]:
+    """One town's epidemic; an ε is for a message's whole life, and what that comes to for a person is told."""
+    setting = SETTINGS[_SIMULATOR]
+    release = Release(method=method)
+    if epsilon is not None:
+        release = Release.calibrated(
+            method=method, epsilon=epsilon, delta=DELTA, disease=setting.disease, span="lifetime"
+        )
+    plan = Campaign(
+        release=release, disease=setting.disease, days=scene.size.days, test_fraction=setting.test_fraction
+    )
+    town = setting.make(scene.size.town, scene.size.days, _SEED)
+    outcome = run(plan, town, SecretStream(), seed=_SEED)
+    price = release.price(setting.disease, contacts_per_day=outcome.contacts_per_day).epsilons(DELTA)
     return {
-        "method": row.method,
-        "name": _NAMES[row.method],
-        "epsilon": row.epsilon,
-        "span": row.span,
-        "peak": row.peak,
-        "prevalence": list(row.prevalence),
-        "epsilon_lifetime": None if row.epsilon is None else row.epsilon_lifetime,
-        "epsilon_person": None if row.epsilon is None else row.epsilon_person,
+        "peak": outcome.peak_infection_rate,
+        "prevalence": list(outcome.prevalence),
+        "epsilon_lifetime": None if epsilon is None else price["lifetime"],
+        "epsilon_person": None if epsilon is None else price["person"],
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sfumato import models
 from sfumato.accounting import attacker_true_positive_rate
+from sfumato.experiments import private_cnn
 from sfumato.experiments.story.pictures import save_grey, tiles
 from sfumato.experiments.story.scene import Progress, Scene
 from sfumato.experiments.story.size import DELTA
@@ -22,6 +23,8 @@ from sfumato.training import Optimization, TrainingPlan, train
 from sfumato.training.run import read_history
 
 EPSILON = 1.0  # of the private twin
+_PLAIN_BATCH = 128
+_BATCHES_AN_EPOCH = 60  # of the private network
 _SHOWN_DIGIT = 0  # of the public test images: the one that the feature maps are of
 
 
@@ -31,11 +34,17 @@ def private_plan(rows: int, epsilon: float, epochs: int) -> TrainingPlan:
         epsilon=epsilon,
         delta=DELTA,
         public_size=rows,
-        expected_batch=rows // 60,
+        expected_batch=rows // _BATCHES_AN_EPOCH,
         epochs=epochs,
         clip_norm=1.0,
         average_decay=0.95,
     )
+
+
+def _optimization(rows: int) -> Optimization:
+    """The rate chosen on drawings for all of MNIST; fewer rows have more noise, and take shorter steps."""
+    chosen = private_cnn.OURS.optimization
+    return replace(chosen, learning_rate=chosen.learning_rate * (rows / private_cnn.SIZE) ** 0.5)
 
 
 def plain_and_private(scene: Scene) -> dict[str, Any]:
@@ -54,6 +63,7 @@ def plain_and_private(scene: Scene) -> dict[str, Any]:
     return {
         "data": scene.size.data,
         "rows": scene.size.rows,
+        "test_rows": len(scene.test()),
         "delta": DELTA,
         "runs": runs,
         "attacker_true_positive_rate": attacker_true_positive_rate(
@@ -83,7 +93,7 @@ def _plainly(net: nn.Module, scene: Scene, progress: Progress) -> dict[str, Any]
     history = fit(
         net,
         scene.rows(),
-        FitConfig(epochs=epochs),
+        FitConfig(epochs=epochs, batch_size=_PLAIN_BATCH),
         evaluate_on=scene.test(),
         on_epoch=lambda epoch: progress(epoch.number / epochs),
         progress=False,
@@ -113,7 +123,7 @@ def _privately(
                 scene.rows(),
                 plan,
                 delta=DELTA,
-                optimization=Optimization(learning_rate=0.5, schedule="cosine"),
+                optimization=_optimization(scene.size.rows),
                 test=scene.test(),
                 ledger=ledger,
                 out=folder.path,

@@ -30,6 +30,7 @@ _REPORT_EPSILON = 4.0
 _SHOWN_VOTES = 4
 _PLAIN_HEAD = FitConfig(epochs=8, batch_size=256, learning_rate=16.0)  # the best of four that were tried
 _FROM_DRAWINGS = "on features that a network learned from drawings, nobody’s data"
+_STARTING_FROM_DRAWINGS = "starting from a network that learned from drawings, nobody’s data"
 
 
 def recipe(scene: Scene) -> dict[str, Any]:
@@ -48,6 +49,7 @@ def recipe(scene: Scene) -> dict[str, Any]:
     return {
         "data": size.data,
         "rows": size.rows,
+        "test_rows": len(scene.test()),
         "delta": DELTA,
         "note": _FROM_DRAWINGS,
         "runs": runs,
@@ -117,7 +119,7 @@ def votes(scene: Scene) -> dict[str, Any]:
     )
     with scene.ledger() as ledger:
         result = pate.run(
-            scene.rows(),
+            scene.rows().take(size.vote_rows),
             public,
             settings,
             delta=DELTA,
@@ -131,6 +133,7 @@ def votes(scene: Scene) -> dict[str, Any]:
         **{
             name: told[name] for name in ("epsilon", "delta", "teachers", "asked", "answered", "start_accuracy")
         },
+        "note": _STARTING_FROM_DRAWINGS,
         "test_accuracy": result.student_accuracy,
         "label_accuracy": result.label_accuracy,
         "sigma": plan.sigma,

@@ -17,7 +17,8 @@ class Size:
 
     name: str
     data: str = "mnist"
-    rows: int  # for the networks
+    rows: int  # private training images
+    test_rows: int  # public test images
     plain_epochs: int
     private_epochs: int
     sweep_epochs: int
@@ -26,10 +27,13 @@ class Size:
     recipe_epsilons: tuple[float, ...]
     recipe_seeds: tuple[int, ...]
     teachers: int
+    vote_rows: int  # private images that the teachers share
     vote_images: int  # public images that a student learns from and is tested on
     vote_adaptation: int  # steps
+    readers_drawings: int  # that the readers of noised digits learn from
     readers_test: int  # noised digits that are read at each ε
     differencing_tries: int
+    reconstruction_people: int
     reconstruction_queries: int
     audit_pairs: int
     membership_rows: int
@@ -42,18 +46,22 @@ class Size:
 FULL = Size(
     name="demo",
     rows=60_000,
-    plain_epochs=8,
-    private_epochs=8,
-    sweep_epochs=4,
+    test_rows=10_000,
+    plain_epochs=5,
+    private_epochs=5,
+    sweep_epochs=2,
     sweep_epsilons=(0.5, 1.0, 2.0, 4.0),
     sweep_seeds=(1, 2),
     recipe_epsilons=(0.5, 1.0, 2.0),
     recipe_seeds=(1, 2),
     teachers=500,
+    vote_rows=60_000,
     vote_images=10_000,
     vote_adaptation=40,
+    readers_drawings=6000,
     readers_test=2000,
     differencing_tries=1000,
+    reconstruction_people=64,
     reconstruction_queries=256,
     audit_pairs=40,
     membership_rows=1000,
@@ -64,21 +72,25 @@ FULL = Size(
 )
 QUICK = Size(
     name="demo-quick",
-    rows=20_000,
+    rows=12_000,
+    test_rows=4000,
     plain_epochs=3,
-    private_epochs=4,
-    sweep_epochs=3,
+    private_epochs=3,
+    sweep_epochs=2,
     sweep_epsilons=(0.5, 2.0),
     sweep_seeds=(1,),
     recipe_epsilons=(1.0,),
     recipe_seeds=(1,),
     teachers=200,
+    vote_rows=8000,
     vote_images=2000,
     vote_adaptation=0,
-    readers_test=500,
+    readers_drawings=4000,
+    readers_test=300,
     differencing_tries=300,
-    reconstruction_queries=96,
-    audit_pairs=6,
+    reconstruction_people=32,
+    reconstruction_queries=64,
+    audit_pairs=4,
     membership_rows=400,
     membership_networks=16,
     membership_targets=4,

@@ -85,7 +85,7 @@ def _roc(room: Format, networks: Mapping[str, Any]) -> Markup:
             (middle[0], max(middle[1], 0.001)),
             name,
             kind,
-            move=(-6, -10) if above else (10, 20),
+            move=(-6, -10) if above else (14, 32),
             anchor="end" if above else "start",
         )
     return chart.svg("Members found against others accused, on log axes, with and without privacy")

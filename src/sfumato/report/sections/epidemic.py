@@ -28,17 +28,22 @@ def epidemic(story: Story) -> Section | None:
         name="epidemic",
         title="An epidemic, held down in private",
         template="epidemic.html",
-        facts={**run.result, "chart": both(lambda room: _prevalence(room, shown)), "shown": shown},
+        facts={
+            **run.result,
+            "chart": both(lambda room: _prevalence(room, shown)),
+            "shown": shown,
+            "person": max((curve.get("epsilon_person") or 0.0 for curve in shown), default=0.0),
+        },
     )
 
 
 def _shown(curves: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """No tests; traditional tracing at ε; scores without noise; scores at ε over a message's whole life."""
+    """No tests; traditional tracing at ε; scores without noise; scores at ε."""
     found = []
     for curve in curves:
         exact = curve["epsilon"] is None
         kind = _KINDS.get((curve["method"], exact))
-        if kind is None or (not exact and curve["span"] != "lifetime"):
+        if kind is None:
             continue
         name = curve["name"] if exact and curve["method"] == "none" else f"{curve['name']}, {_price(curve)}"
         found.append({**curve, "kind": kind, "label": name})

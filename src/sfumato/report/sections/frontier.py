@@ -34,9 +34,18 @@ def frontier(story: Story) -> Section | None:
             "ours": list(zip(ours, _KINDS, strict=False)),
             "published": named,
             "plain": plain,
+            "epochs": _epochs(story),
             "repetitions": max(spot.repetitions for curve in ours for spot in curve.spots),
         },
     )
+
+
+def _epochs(story: Story) -> tuple[int, int] | None:
+    """For how long the network learned in the sweep, and in the table; None where it is not told."""
+    told = (("sweep", "sweep_epochs"), ("plain-and-private", "private_epochs"))
+    runs = [(story.first(kind), name) for kind, name in told]
+    few, many = (None if run is None else run.result.get("settings", {}).get(name) for run, name in runs)
+    return (few, many) if few and many and few != many else None
 
 
 def _chart(room: Format, ours: Sequence[Measured], plain: float | None, lone: Sequence[Release]) -> Markup:
