@@ -59,7 +59,7 @@ class Ensemble:
     def votes(self, inputs: Tensor) -> Tensor:
         """The class each model names for each row: (models, rows)."""
         models = len(next(iter(self.parameters.values())))
-        rows = max(1, _CHUNK // (models * max(1, inputs[0].numel())))
+        rows = max(1, _CHUNK // (models * max(1, inputs.shape[1:].numel())))
         with torch.no_grad():
             return torch.cat([self.logits(part).argmax(2) for part in torch.split(inputs, rows)], dim=1)
 
@@ -72,7 +72,7 @@ def stack(models: Sequence[nn.Module]) -> Ensemble:
 
 def fit(ensemble: Ensemble, inputs: Tensor, targets: Tensor, table: Integers, how: EnsembleFit) -> Ensemble:
     """Train model k on the rows table[k]; momentum, and decay towards the first weights."""
-    together = _models_together(ensemble, inputs[0].numel() * table.shape[1], how)
+    together = _models_together(ensemble, inputs.shape[1:].numel() * table.shape[1], how)
     parts = []
     for first in range(0, len(table), together):
         some = slice(first, first + together)
