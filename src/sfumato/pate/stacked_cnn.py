@@ -56,7 +56,7 @@ def _runs(images: Tensor) -> tuple[Tensor, int]:
     first = 2 * second + 3  # those of the first that reach it
     pairs, pair = first + _RUN - 1, 4 * channels
     padded = F.pad(images.flatten(0, 1), (_PAD, _PAD, _PAD, _PAD))[..., : 2 * pairs, : 2 * pairs]
-    halves = padded.unflatten(3, (pairs, 2)).unflatten(2, (pairs, 2)).permute(0, 4, 2, 3, 5, 1).contiguous()
+    halves = padded.reshape(-1, channels, pairs, 2, pairs, 2).permute(0, 4, 2, 3, 5, 1).contiguous()
     strides = (pairs * pairs * pair, pairs * pair, pair, pairs * pair, 1)
     runs = halves.as_strided((models * rows, first, pairs, _RUN, pair), strides).contiguous()
     return runs.view(models, rows, first, pairs, _RUN * pair), second
@@ -65,12 +65,12 @@ def _runs(images: Tensor) -> tuple[Tensor, int]:
 def _laid_out(start: Parameters) -> Parameters:
     """Weights as the batched products take them: (models, outputs, inputs), inputs by column, row, channel."""
     one, two, three = (start[f"{name}.weight"] for name in ("conv1", "conv2", "hidden"))
-    one = one.unflatten(4, (_RUN, 2)).unflatten(3, (_RUN, 2)).permute(0, 1, 3, 5, 4, 6, 2)
+    one = one.reshape(*one.shape[:3], _RUN, 2, _RUN, 2).permute(0, 1, 3, 5, 4, 6, 2)
     side = _side(three)
     changed = {
         "conv1.weight": one.flatten(2),
         "conv2.weight": two.permute(0, 1, 4, 3, 2).flatten(2),
-        "hidden.weight": three.unflatten(2, (_SECOND, side, side)).permute(0, 1, 4, 3, 2).flatten(2),
+        "hidden.weight": three.reshape(*three.shape[:2], _SECOND, side, side).permute(0, 1, 4, 3, 2).flatten(2),
     }
     return {**start, **{name: value.contiguous() for name, value in changed.items()}}
 
@@ -80,9 +80,9 @@ def _as_in_model(values: Parameters, like: Parameters) -> Parameters:
     one, two, three = (values[f"{name}.weight"] for name in ("conv1", "conv2", "hidden"))
     side = _side(three)
     changed = {
-        "conv1.weight": one.unflatten(2, (_RUN, _RUN, 2, 2, -1)).permute(0, 1, 6, 2, 4, 3, 5),
-        "conv2.weight": two.unflatten(2, (_KERNEL, _KERNEL, _FIRST)).permute(0, 1, 4, 3, 2),
-        "hidden.weight": three.unflatten(2, (side, side, _SECOND)).permute(0, 1, 4, 3, 2),
+        "conv1.weight": one.reshape(*one.shape[:2], _RUN, _RUN, 2, 2, -1).permute(0, 1, 6, 2, 4, 3, 5),
+        "conv2.weight": two.reshape(*two.shape[:2], _KERNEL, _KERNEL, _FIRST).permute(0, 1, 4, 3, 2),
+        "hidden.weight": three.reshape(*three.shape[:2], side, side, _SECOND).permute(0, 1, 4, 3, 2),
     }
     return {**values, **{name: value.reshape(like[name].shape) for name, value in changed.items()}}
 
@@ -108,14 +108,15 @@ class _Batch:
         models, _, first, pairs, run = runs.shape
         empty, images, between = runs.new_empty, models * rows, first - 1
         self.runs = empty(models, rows, first, pairs, run)
-        shape = (images, first, first, _RUN * run)
-        self.overlapping = self.runs.as_strided(shape, (first * pairs * run, pairs * run, run, 1))
-        self.patches = empty(shape)
+        strides = (first * pairs * run, pairs * run, run, 1)
+        self.overlapping = self.runs.as_strided((images, first, first, _RUN * run), strides)
+        self.patches = empty(self.overlapping.shape)
         self.one = _Pooled(self.patches.view(models, -1, _RUN * run), (models, rows, first, _FIRST))
-        shape = (images, second, second, _KERNEL, _KERNEL * _FIRST)
-        strides = (between**2 * _FIRST, 2 * between * _FIRST, 2 * _FIRST, between * _FIRST, 1)
-        self.reached = self.one.maps.as_strided(shape, strides)
-        self.again = empty(shape)
+        self.reached = self.one.maps.as_strided(
+            (images, second, second, _KERNEL, _KERNEL * _FIRST),
+            (between**2 * _FIRST, 2 * between * _FIRST, 2 * _FIRST, between * _FIRST, 1),
+        )
+        self.again = empty(self.reached.shape)
         self.two = _Pooled(self.again.view(models, -1, _KERNEL**2 * _FIRST), (models, rows, second, _SECOND))
         self.again_back = torch.empty_like(self.two.inputs)
         self.folds = _folds(self.again_back, self.one.maps_back, second)

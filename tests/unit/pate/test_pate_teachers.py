@@ -154,6 +154,25 @@ def test_the_student_learns_from_a_few_labels():
     assert not start.weight.any()  # the head it starts from is left as it was
 
 
+def test_few_labels_leave_the_student_near_its_start():
+    """The pull to the start fades with the number of labels: few of them, mostly noise, must not spoil it."""
+    features, targets = blobs()
+    start = nn.Linear(3, 3)
+    with torch.no_grad():
+        start.weight.copy_(torch.eye(3))
+        start.bias.zero_()
+
+    def moved(count, pull):
+        labels = np.full(300, -1)
+        labels[:count] = (targets[:count] + 1) % 3  # all of them wrong
+        head = learn(start, features, labels, StudentConfig(learning_rate=0.5, pull=pull))
+        return float((head.weight.detach() - start.weight.detach()).norm())
+
+    few, many = (moved(count, 5.0) / moved(count, 0.0) for count in (5, 150))
+    assert few < 0.7 * many
+    assert many > 0.9
+
+
 def test_a_label_weighs_as_much_as_it_is_trusted():
     head = nn.Linear(1, 2)
     with torch.no_grad():
