@@ -55,10 +55,11 @@ def _runs(images: Tensor) -> tuple[Tensor, int]:
     second = ((side + 2 * _PAD - 8) // 2 - 4) // 2 + 1  # positions of the second convolution
     first = 2 * second + 3  # those of the first that reach it
     pairs, pair = first + _RUN - 1, 4 * channels
-    padded = F.pad(images.flatten(0, 1), (_PAD, _PAD, _PAD, _PAD))[..., : 2 * pairs, : 2 * pairs]
-    halves = padded.reshape(-1, channels, pairs, 2, pairs, 2).permute(0, 4, 2, 3, 5, 1).contiguous()
-    strides = (pairs * pairs * pair, pairs * pair, pair, pairs * pair, 1)
-    runs = halves.as_strided((models * rows, first, pairs, _RUN, pair), strides).contiguous()
+    padded = F.pad(images.flatten(0, 1), (_PAD, _PAD, _PAD, _PAD))
+    numbers = torch.arange(padded[0].numel()).view(padded.shape[1:])[:, : 2 * pairs, : 2 * pairs]
+    numbers = numbers.reshape(channels, pairs, 2, pairs, 2).permute(3, 1, 2, 4, 0).contiguous()
+    numbers = numbers.as_strided((first, pairs, _RUN, pair), (pairs * pair, pair, pairs * pair, 1))
+    runs = torch.index_select(padded.flatten(1), 1, numbers.flatten())
     return runs.view(models, rows, first, pairs, _RUN * pair), second
 
 
