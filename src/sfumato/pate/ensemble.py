@@ -7,22 +7,22 @@ whatever the other shards hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, stack_module_state, vmap
-from torch.nn import functional as F
+from torch.func import functional_call, stack_module_state, vmap
 
 from sfumato import _validate, randomness
-from sfumato.models import MLP
-from sfumato.pate.shards import NO_ROW, Integers
+from sfumato.pate.shards import Integers
+from sfumato.pate.stacked import Method, Parameters, Shards, any_method
+from sfumato.pate.stacked_cnn import cnn_method, is_stackable
+from sfumato.pate.stacked_dense import dense_layers, dense_method
 
-Parameters = dict[str, Tensor]  # each (models, …)
-_CACHED = 1 << 20  # parameters of models trained together
+_CACHED = 1 << 21  # parameters and inputs of models trained together
+_CACHED_ROWS = 32  # images of convolutional models trained together, in one step
 _CHUNK = 1 << 24  # activations held at a time while voting
-Push = Callable[[Parameters, Parameters, float, Tensor, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Ensemble:
     def votes(self, inputs: Tensor) -> Tensor:
         """The class each model names for each row: (models, rows)."""
         models = len(next(iter(self.parameters.values())))
-        rows = max(1, _CHUNK // (models * max(1, inputs[0].numel())))
+        rows = max(1, _CHUNK // (models * max(1, inputs.shape[1:].numel())))
         with torch.no_grad():
             return torch.cat([self.logits(part).argmax(2) for part in torch.split(inputs, rows)], dim=1)
 
@@ -71,116 +71,48 @@ def stack(models: Sequence[nn.Module]) -> Ensemble:
 
 
 def fit(ensemble: Ensemble, inputs: Tensor, targets: Tensor, table: Integers, how: EnsembleFit) -> Ensemble:
-    """Train model k on the rows table[k]; momentum, and decay towards the first weights.
-
-    As many models at a time as stay in a core's cache with their gradients and momenta: for larger stacks
-    moving parameters would take longer than the arithmetic.
-    """
-    rows = torch.from_numpy(table)  # (models, capacity)
-    each = sum(value[0].numel() for value in ensemble.parameters.values())
-    models = max(1, _CACHED // each)
-    parts = [
-        _fit_together(ensemble.template, _some(ensemble.parameters, part), inputs, targets, rows[part], how)
-        for part in torch.split(torch.arange(len(rows)), models)
-    ]
+    """Train model k on the rows table[k]; momentum, and decay towards the first weights."""
+    together = _models_together(ensemble, inputs.shape[1:].numel() * table.shape[1], how)
+    parts = []
+    for first in range(0, len(table), together):
+        some = slice(first, first + together)
+        start = {name: value[some] for name, value in ensemble.parameters.items()}
+        shards = Shards.of(inputs, targets, table[some])
+        parts.append(_fit_together(_method(ensemble.template, start, shards, how), table.shape[1], how))
     joined = {name: torch.cat([part[name] for part in parts]) for name in ensemble.parameters}
     return Ensemble(template=ensemble.template, parameters=joined)
 
 
-def _some(parameters: Parameters, models: Tensor) -> Parameters:
-    return {name: value[models] for name, value in parameters.items()}
+def _models_together(ensemble: Ensemble, shard: int, how: EnsembleFit) -> int:
+    """As many as stay near the core in its caches: moving numbers takes longer than arithmetic on them.
+
+    `shard` is how many numbers one model learns from.
+    """
+    if is_stackable(ensemble.template):
+        return max(1, _CACHED_ROWS // how.batch)
+    each = sum(value[0].numel() for value in ensemble.parameters.values())
+    return max(1, _CACHED // (each + shard))
 
 
-def _fit_together(
-    template: nn.Module, start: Parameters, inputs: Tensor, targets: Tensor, rows: Tensor, how: EnsembleFit
-) -> Parameters:
-    parameters = {name: value.clone() for name, value in start.items()}
-    velocity = {name: torch.zeros_like(value) for name, value in start.items()}
-    push = _dense_push(template) or _any_push(template)
+def _method(template: nn.Module, start: Parameters, shards: Shards, how: EnsembleFit) -> Method:
+    layers = dense_layers(template)
+    if layers is not None:
+        return dense_method(layers, start, shards, epochs=how.epochs)
+    return cnn_method(start, shards) if is_stackable(template) else any_method(template, start, shards)
+
+
+def _fit_together(method: Method, capacity: int, how: EnsembleFit) -> Parameters:
+    start, values = method.values, {name: value.clone() for name, value in method.values.items()}
+    velocity = {name: torch.zeros_like(value) for name, value in values.items()}
     source = randomness.public_torch_generator(how.seed)
     for _ in range(how.epochs):
-        for places in torch.split(torch.randperm(rows.shape[1], generator=source), how.batch):
-            batch = rows[:, places]
-            present, at = batch != NO_ROW, batch.clamp(min=0)
-            own = inputs[at]
-            own[~present] = 0.0  # another shard's row stands there: times 0 it would still hand on a NaN
-            push(parameters, velocity, how.momentum, own, targets[at], present.float())
-            for name, value in parameters.items():
+        for places in torch.split(torch.randperm(capacity, generator=source), how.batch):
+            method.push(values, velocity, how.momentum, places)
+            for name, value in values.items():
                 if how.weight_decay:
                     velocity[name].add_(value - start[name], alpha=how.weight_decay)
                 value.sub_(velocity[name], alpha=how.learning_rate)
-    return parameters
-
-
-def _any_push(template: nn.Module) -> Push:
-    """velocity ← momentum·velocity + gradient, by automatic differentiation."""
-    slopes_of = vmap(grad(_loss(template)))
-
-    def push(
-        parameters: Parameters,
-        velocity: Parameters,
-        momentum: float,
-        inputs: Tensor,
-        targets: Tensor,
-        present: Tensor,
-    ) -> None:
-        slopes = slopes_of(parameters, inputs, targets, present)
-        for name, slope in slopes.items():
-            velocity[name].mul_(momentum).add_(slope)
-
-    return push
-
-
-def _dense_push(template: nn.Module) -> Push | None:
-    """The same for linear layers with ReLU between them: a gradient goes into its momentum as it is made."""
-    layers = dense_layers(template)
-    if layers is None:
-        return None
-
-    def push(
-        parameters: Parameters,
-        velocity: Parameters,
-        momentum: float,
-        inputs: Tensor,
-        targets: Tensor,
-        present: Tensor,
-    ) -> None:
-        values, last = [inputs.flatten(2)], len(layers) - 1  # (models, rows, features)
-        for number, (weight, bias) in enumerate(layers):
-            out = torch.baddbmm(parameters[bias][:, None], values[-1], parameters[weight].mT)
-            values.append(out.relu_() if number < last else torch.softmax(out, 2))
-        back = values.pop()
-        back.scatter_add_(2, targets[..., None], torch.full((*targets.shape, 1), -1.0))
-        back *= (present / present.sum(1, keepdim=True).clamp(min=1.0))[..., None]
-        for number in range(last, -1, -1):
-            weight, bias = layers[number]
-            below = values[number]
-            velocity[weight].baddbmm_(back.mT, below, beta=momentum)
-            velocity[bias].mul_(momentum).add_(back.sum(1))
-            if number:
-                back = torch.bmm(back, parameters[weight]) * (below > 0)
-
-    return push
-
-
-def dense_layers(template: nn.Module) -> list[tuple[str, str]] | None:
-    """Names of weights and biases of a plain stack of linear layers and ReLUs, in order; None for others."""
-    if isinstance(template, nn.Linear):
-        return [("weight", "bias")] if template.bias is not None else None
-    if not isinstance(template, MLP):
-        return None
-    named = enumerate(template.layers)
-    places = [number for number, layer in named if isinstance(layer, nn.Linear)]
-    return [(f"layers.{number}.weight", f"layers.{number}.bias") for number in places]
-
-
-def _loss(template: nn.Module) -> Callable[[Parameters, Tensor, Tensor, Tensor], Tensor]:
-    def loss(parameters: Parameters, inputs: Tensor, targets: Tensor, present: Tensor) -> Tensor:
-        logits: Tensor = functional_call(template, parameters, (inputs,))
-        each = F.cross_entropy(logits, targets, reduction="none")
-        return (each * present).sum() / present.sum().clamp(min=1.0)
-
-    return loss
+    return method.finish(values)
 
 
 def _forward_all(template: nn.Module, parameters: Parameters, inputs: Tensor) -> Tensor:

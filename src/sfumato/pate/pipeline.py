@@ -149,7 +149,7 @@ def run(
     `features` of the private rows by its views, are what was prepared before, if it was: runs can share them.
     """
     started = time.perf_counter()
-    classes = _check(private, public, settings.plan)
+    classes = _check(private, public, settings)
     folder = None if out is None else RunFolder.make(out)
     sampler = SecretStream() if sampler is None else sampler
     side = side or PublicSide.of(public.inputs, settings.adaptation, classes=classes, progress=progress)
@@ -179,7 +179,8 @@ def run(
     return result
 
 
-def _check(private: Dataset, public: Dataset, plan: VotePlan) -> int:
+def _check(private: Dataset, public: Dataset, settings: PateSettings) -> int:
+    plan = settings.plan
     if public.visibility != "public":
         raise InvalidInput("expected public to be public data; students may not learn from private images")
     if public.shape != _SHAPE or private.shape != _SHAPE:
@@ -193,6 +194,10 @@ def _check(private: Dataset, public: Dataset, plan: VotePlan) -> int:
         raise InvalidInput(
             f"expected classes={private.classes} and queries <= {len(public)}, got classes={plan.classes} and "
             f"queries={plan.queries}"
+        )
+    if settings.folds > len(public):
+        raise InvalidInput(
+            f"expected folds <= {len(public)}, the number of public images, got folds={settings.folds}"
         )
     return private.classes
 
@@ -224,6 +229,8 @@ def _votes(
     for own in (0, 1):
         progress("training the teachers", own / 2)
         mine, view = side.half[queries] == own, side.views[own]
+        if not mine.any():  # few queries may all lie in one half
+            continue
         asked = side.features[own][queries[mine]]
         features = view.features(images) if prepared is None else prepared[own]
         votes[:, mine] = vote(features, targets, table, asked, config, classes=classes, start=view.head)

@@ -27,7 +27,7 @@ class StudentConfig:
     steps: int = 100
     learning_rate: float = 8.0
     momentum: float = 0.9
-    pull: float = 1e-4  # towards the first head
+    pull: float = 0.2  # towards the first head, divided by the number of answers: few noisy ones move it less
 
     def __post_init__(self) -> None:
         _validate.probability("trust", self.trust)
@@ -73,11 +73,12 @@ def learn(
     weights = weights / weights.sum().clamp(min=1.0)
     head = copy.deepcopy(start).requires_grad_(True)
     first = [parameter.detach().clone() for parameter in head.parameters()]
+    pull = config.pull / max(1, int((labels != MISSING).sum()))
     optimizer = torch.optim.SGD(head.parameters(), lr=config.learning_rate, momentum=config.momentum)
     for _ in range(config.steps):
         loss = -(weights[:, None] * targets * F.log_softmax(head(features), 1)).sum()
         for parameter, anchor in zip(head.parameters(), first, strict=True):
-            loss = loss + 0.5 * config.pull * (parameter - anchor).square().sum()
+            loss = loss + 0.5 * pull * (parameter - anchor).square().sum()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

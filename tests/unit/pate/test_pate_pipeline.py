@@ -80,6 +80,21 @@ def test_mechanisms_that_may_stay_silent(data, side, mechanism):
     assert result.answers.asked <= 30
 
 
+@pytest.mark.parametrize("queries", [1, 2])
+@pytest.mark.parametrize("kind", ["head", "mlp"])
+def test_queries_may_all_lie_in_one_half(data, side, queries, kind):
+    asked = side.queries(queries)
+    assert queries == 2 or len(set(side.half[asked])) == 1
+    settings = settings_for(queries=queries, sigma=0.5)
+    fit = replace(settings.teacher.fit, epochs=2, learning_rate=0.05)
+    settings = replace(settings, teacher=TeacherConfig(kind=kind, fit=fit))
+    result = pate.run(*data, settings, side=side)
+    assert result.queries.tolist() == asked.tolist()
+    assert result.votes.shape == (20, queries)
+    assert set(np.unique(result.votes)) <= set(range(10))  # every teacher voted
+    assert result.answers.answered == queries
+
+
 def test_public_labels_teach_nothing(data, side):
     private, public = data
     scrambled = replace(public, targets=(public.targets + 3) % 10)
@@ -99,6 +114,8 @@ def test_refusals_come_before_anything_is_spent(data, side, tmp_path):
             pate.run(private, replace(public, visibility="private"), settings_for(), ledger=ledger, side=side)
         with pytest.raises(InvalidInput, match="queries"):
             pate.run(private, public, settings_for(queries=81), ledger=ledger, side=side)
+        with pytest.raises(InvalidInput, match="folds <= 80"):
+            pate.run(private, public, replace(settings_for(), folds=82), ledger=ledger, side=side)
         with pytest.raises(InvalidInput, match="declare"):
             pate.run(replace(private, public_size=None), public, settings_for(), ledger=ledger, side=side)
         assert ledger.epsilon_spent == 0

@@ -12,6 +12,7 @@ from sfumato import models
 from sfumato.errors import InvalidInput
 from sfumato.pate import EnsembleFit, StudentConfig, TeacherConfig, learn, shard_table, train_teachers, vote
 from sfumato.pate.ensemble import fit, stack
+from sfumato.pate.stacked_dense import coefficients_pay
 from sfumato.pate.student import beliefs, least_sure
 from sfumato.randomness import public_torch_generator
 
@@ -43,18 +44,49 @@ def one_by_one(model, inputs, targets, rows, how):
     return model
 
 
-@pytest.mark.parametrize("kind", ["mlp", "cnn", "head"])
-def test_batched_is_the_loop(kind):
+def model_and_inputs(kind):
     inputs, targets = images()
     if kind == "head":
-        inputs, model = inputs.flatten(1)[:, :200], nn.Linear(200, 3)
-    else:
-        model = models.build(kind, classes=3)
+        return nn.Linear(200, 3), inputs.flatten(1)[:, :200], targets
+    if kind == "cnn of three channels, 33 × 33":
+        inputs = F.pad(inputs, (2, 3, 1, 4)).repeat(1, 3, 1, 1) * torch.tensor([1.0, 0.5, -0.5])[:, None, None]
+        return models.build("cnn", classes=3, in_channels=3, side=33), inputs, targets
+    if kind == "cnn on blank paper":  # most patches are equal, so that pools decide between equals
+        return models.build("cnn", classes=3), inputs * (inputs > 0.5), targets
+    if kind == "cnn with tanh":  # by automatic differentiation
+        return models.CNN(classes=3, activation=nn.Tanh), inputs, targets
+    return models.build(kind, classes=3), inputs, targets
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["mlp", "head", "cnn", "cnn on blank paper", "cnn of three channels, 33 × 33", "cnn with tanh"],
+)
+def test_batched_is_the_loop(kind):
+    model, inputs, targets = model_and_inputs(kind)
     table = shard_table(np.arange(60) % 3, teachers=4, capacity=24)  # the fourth teacher has no rows
     how = EnsembleFit(epochs=2, batch=8, learning_rate=0.1, weight_decay=0.01)
     trained = fit(stack([model] * 4), inputs, targets, table, how)
     for teacher in range(4):
         alone = one_by_one(model, inputs, targets, table[teacher], how)
+        for name, value in alone.named_parameters():
+            torch.testing.assert_close(trained.parameters[name][teacher], value.detach(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("epochs", [1, 6])
+def test_both_ways_of_keeping_a_wide_layer_are_the_loop(epochs):
+    """Few epochs keep the weights, more of them keep coefficients of the rows."""
+    assert coefficients_pay(20, 784, 128, epochs) == (epochs == 6)
+    inputs, targets = images()
+    model = models.build("mlp", classes=3)
+    first, other = copy.deepcopy(model), copy.deepcopy(model)
+    with torch.no_grad():
+        other.layers[1].weight.mul_(0.5)  # teachers need not start alike
+    table = shard_table(np.arange(60) % 3, teachers=3, capacity=20)
+    how = EnsembleFit(epochs=epochs, batch=6, learning_rate=0.1, weight_decay=0.02)
+    trained = fit(stack([first, other, first]), inputs, targets, table, how)
+    for teacher, start in enumerate([first, other, first]):
+        alone = one_by_one(start, inputs, targets, table[teacher], how)
         for name, value in alone.named_parameters():
             torch.testing.assert_close(trained.parameters[name][teacher], value.detach(), rtol=1e-3, atol=1e-5)
 
@@ -120,6 +152,25 @@ def test_the_student_learns_from_a_few_labels():
         right = head(features[60:]).argmax(1).numpy() == targets[60:]
     assert right.mean() > 0.9
     assert not start.weight.any()  # the head it starts from is left as it was
+
+
+def test_few_labels_leave_the_student_near_its_start():
+    """The pull to the start fades with the number of labels: few of them, mostly noise, must not spoil it."""
+    features, targets = blobs()
+    start = nn.Linear(3, 3)
+    with torch.no_grad():
+        start.weight.copy_(torch.eye(3))
+        start.bias.zero_()
+
+    def moved(count, pull):
+        labels = np.full(300, -1)
+        labels[:count] = (targets[:count] + 1) % 3  # all of them wrong
+        head = learn(start, features, labels, StudentConfig(learning_rate=0.5, pull=pull))
+        return float((head.weight.detach() - start.weight.detach()).norm())
+
+    few, many = (moved(count, 5.0) / moved(count, 0.0) for count in (5, 150))
+    assert few < 0.7 * many
+    assert many > 0.9
 
 
 def test_a_label_weighs_as_much_as_it_is_trusted():
