@@ -60,7 +60,7 @@ class ClusteringPlan:
     heads: int = 10
     over_heads: int = 5
     pairs: int = 700
-    steps: int = 1500
+    steps: int = 1000
     learning_rate: float = 2e-3
     distortion: Distortion = field(default_factory=Distortion)
     seed: int = 0

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from sfumato import accounting, datasets, models
 from sfumato.experiments.clustering import ClusteringPlan, cluster
-from sfumato.experiments.local_noise_releases import Case, Released, run_releases
+from sfumato.experiments.local_noise_releases import CASES, Case, Released, run_releases
+from sfumato.local import GaussianVector
 from sfumato.local.network import NetworkFit, WienerFilter, fit_network, predict
 from sfumato.local.views import LOW_FREQUENCIES
 from sfumato.randomness import SecretStream
@@ -44,6 +45,7 @@ class Row:
     source_error: float
     network_error: float
     clustering_error: float | None = None
+    clustering_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +100,9 @@ def run(
     train, test = datasets.load(settings.data, "train"), datasets.load(settings.data, "test")
     train, test = train.take(settings.people), test.take(settings.test)
     private, public = (unit_images(part.inputs[:, 0]) for part in (train, test))
-    honest = run_releases(people=settings.people, releases=settings.releases, progress=tell)
+    honest = _honest(folder / "parts", settings, tell)
     rows = []
-    for epsilon in (*SOURCE_EPSILONS, math.inf):
+    for epsilon in (math.inf, *reversed(SOURCE_EPSILONS)):
         tell(f"the source's ε = {epsilon:g}")
         crowd = _Crowd(
             epsilon=epsilon, private=private, labels=train.targets, public=public, truth=test.targets
@@ -110,6 +112,20 @@ def run(
     draw_grid(folder / "noised.png", private[:8])
     draw_errors(folder / "errors.png", rows, honest)
     return rows, honest
+
+
+def _honest(parts: Path, settings: Settings, tell: Callable[[str], None]) -> list[Released]:
+    about = {
+        "people": settings.people,
+        "releases": settings.releases,
+        "cases": [asdict(case) for case in CASES],
+    }
+
+    def make() -> list[dict[str, Any]]:
+        found = run_releases(people=settings.people, releases=settings.releases, cases=CASES, progress=tell)
+        return [part.to_json() for part in found]
+
+    return [Released.from_json(part) for part in _kept(parts / "releases.json", about, make)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -142,14 +158,14 @@ class _Crowd:
 
 def _measure(crowd: _Crowd, parts: Path, settings: Settings) -> Row:
     common = {"data": settings.data, "people": settings.people, "test": settings.test, "seed": settings.seed}
-    name, clustering_error = f"{crowd.epsilon:g}.json", None
+    name, clustering = f"{crowd.epsilon:g}.json", {}
     about = {**common, "epochs": settings.epochs}
-    network_error = _kept(parts / f"network-{name}", about, lambda: _network_error(crowd, settings))
+    network = _kept(parts / f"network-{name}", about, lambda: {"error": _network_error(crowd, settings)})
     if settings.clustering_steps:
         share = 1.0 if crowd.raw else settings.noised_share
         plan = ClusteringPlan(steps=max(1, round(share * settings.clustering_steps)), seed=settings.seed)
         about = {**common, "plan": asdict(plan)}
-        clustering_error = _kept(parts / f"clustering-{name}", about, lambda: _clustering_error(crowd, plan))
+        clustering = _kept(parts / f"clustering-{name}", about, lambda: _clustering(crowd, plan))
     sigma = crowd.sigma
     return Row(
         source_epsilon=crowd.epsilon,
@@ -157,21 +173,22 @@ def _measure(crowd: _Crowd, parts: Path, settings: Settings) -> Row:
         honest_epsilon=math.inf if crowd.raw else honest_epsilon(sigma),
         honest_epsilon_redrawn=math.inf if crowd.raw else honest_epsilon(sigma, releases=SOURCE_EPOCHS),
         source_error=SOURCE_ERRORS[crowd.epsilon],
-        network_error=network_error,
-        clustering_error=clustering_error,
+        network_error=network["error"],
+        clustering_error=clustering.get("error"),
+        clustering_seconds=clustering.get("seconds"),
     )
 
 
-def _kept(place: Path, about: dict[str, Any], make: Callable[[], float]) -> float:
-    """The error that was measured with the same settings; or else it is measured now, and kept."""
+def _kept(place: Path, about: dict[str, Any], make: Callable[[], Any]) -> Any:
+    """What was measured with the same settings; or else it is measured now, and kept."""
     if place.is_file():
         kept = json.loads(place.read_text())
         if kept["settings"] == about:
-            return float(kept["error"])
-    error = make()
+            return kept["found"]
+    found = make()
     place.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(place, json.dumps({"settings": about, "error": error}, indent=1).encode())
-    return error
+    write_whole(place, json.dumps({"settings": about, "found": found}, indent=1).encode())
+    return found
 
 
 def _noise(rows: Images, sigma: float, sampler: SecretStream) -> Images:
@@ -194,10 +211,11 @@ def _network_error(crowd: _Crowd, settings: Settings) -> float:
     return float(np.mean(predict(net, tested) != crowd.truth))
 
 
-def _clustering_error(crowd: _Crowd, plan: ClusteringPlan) -> float:
+def _clustering(crowd: _Crowd, plan: ClusteringPlan) -> dict[str, float]:
     """Without any label."""
     noised, tested = crowd.pictures()
-    return 1 - cluster(noised, tested, crowd.truth, plan).accuracy
+    found = cluster(noised, tested, crowd.truth, plan)
+    return {"error": 1 - found.accuracy, "seconds": found.seconds}
 
 
 def _write(folder: Path, rows: Sequence[Row], honest: Sequence[Released], settings: Settings) -> None:
@@ -216,21 +234,22 @@ def _plain(value: Any) -> Any:
 
 
 def draw_grid(place: Path, digits: Images) -> None:
-    """The same digits at each ε of the source, with the honest ε beside."""
+    """The same digits at each ε of the source, with the honest ε beside, and at an honest ε of 8."""
     from matplotlib.figure import Figure
 
-    epsilons = (math.inf, *reversed(SOURCE_EPSILONS))
-    figure = Figure(figsize=(8.6, 6.2), layout="constrained")
-    axes = figure.subplots(len(epsilons), len(digits))
-    for line, epsilon in zip(axes, epsilons, strict=True):
-        raw = math.isinf(epsilon)
-        noised = digits if raw else _noise(digits, classical_sigma(epsilon), SecretStream())
-        for frame, row in zip(line, noised, strict=True):
-            frame.imshow(row.reshape(28, 28), cmap="gray_r", vmin=-0.05, vmax=0.25)
+    lines = [("raw", 0.0)]
+    for epsilon in reversed(SOURCE_EPSILONS):
+        sigma = classical_sigma(epsilon)
+        lines.append((f"source ε {epsilon:,}\nhonest {honest_epsilon(sigma):,.0f}", sigma))
+    small = GaussianVector.calibrated(dimension=digits.shape[1], epsilon=8.0, delta=SOURCE_DELTA)
+    lines.append(("honest ε 8", small.sigma))
+    figure = Figure(figsize=(8.6, 7.0), layout="constrained")
+    for line, (text, sigma) in zip(figure.subplots(len(lines), len(digits)), lines, strict=True):
+        for frame, row in zip(line, _noise(digits, sigma, SecretStream()), strict=True):
+            frame.imshow(row.reshape(28, 28), cmap="gray_r", vmin=0.0, vmax=0.2)
             frame.set(xticks=[], yticks=[])
-        text = "raw" if raw else f"source ε {epsilon:,}\nhonest {honest_epsilon(classical_sigma(epsilon)):,.0f}"
         line[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=9)
-    figure.suptitle("Images of length 1, noised once by the source's formula", fontsize=11)
+    figure.suptitle("Images of length 1, noised once: the source's formula, and what ε = 8 takes", fontsize=11)
     figure.savefig(place, dpi=120)
 
 

@@ -6,7 +6,7 @@ looks like in a view is computed once; noise is drawn, and everything learnt, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
@@ -78,6 +78,15 @@ class Released:
             "classifiers": list(self.classifiers),
             "prior_accuracy": self.prior_accuracy,
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Released:
+        return cls(
+            case=Case(**{name: data[name] for name in ("data", "view", "randomiser", "epsilon")}),
+            accuracies=tuple(data["accuracies"]),
+            classifiers=tuple(data["classifiers"]),
+            prior_accuracy=data["prior_accuracy"],
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

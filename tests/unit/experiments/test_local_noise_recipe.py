@@ -130,16 +130,14 @@ def test_releases_are_repeatable_and_each_has_its_own_noise():
 
 def test_a_stopped_recipe_is_taken_up(tmp_path, monkeypatch):
     settings = local_noise.Settings(people=300, test=100, epochs=1, clustering_steps=2, releases=2)
-    cases = [Case(view="low-frequencies", epsilon=8.0)]
-    monkeypatch.setattr(
-        local_noise, "run_releases", lambda **given: run_releases(people=300, releases=2, cases=cases)
-    )
+    monkeypatch.setattr(local_noise, "CASES", (Case(view="low-frequencies", epsilon=8.0),))
     rows, honest = local_noise.run(tmp_path, settings)
-    assert [row.source_epsilon for row in rows] == [*local_noise.SOURCE_EPSILONS, math.inf]
+    assert [row.source_epsilon for row in rows] == [math.inf, 200_000, 5000, 3000, 2000, 150]
     assert all(0 <= row.network_error <= 1 and 0 <= row.clustering_error <= 1 for row in rows)
     assert len(honest) == 1
     written = {place.name for place in tmp_path.glob("*")}
     assert written == {"parts", "local_noise.json", "noised.png", "errors.png"}
     monkeypatch.setattr(local_noise, "cluster", lambda *given: pytest.fail("measured twice"))
     monkeypatch.setattr(local_noise, "fit_network", lambda *given: pytest.fail("measured twice"))
-    assert local_noise.run(tmp_path, settings)[0] == rows
+    monkeypatch.setattr(local_noise, "run_releases", lambda **given: pytest.fail("measured twice"))
+    assert local_noise.run(tmp_path, settings) == (rows, honest)

@@ -21,9 +21,8 @@ def local_noise(
     people: Annotated[int, typer.Option(help="Images that are noised and learnt from.")] = 60_000,
     epochs: Annotated[int, typer.Option(help="Passes of the network over the noised images.")] = 3,
     clustering_steps: Annotated[
-        int | None,
-        typer.Option(help="Of the clustering of raw images, a quarter for noised ones; 0 leaves it out."),
-    ] = None,
+        int, typer.Option(help="Of the clustering of raw images, a quarter for noised ones; 0 leaves it out.")
+    ] = 1000,
     releases: Annotated[int, typer.Option(help="Of the same people at each honest ε: mean and spread.")] = 5,
     json: show.Json = False,
 ) -> None:
@@ -31,13 +30,13 @@ def local_noise(
 
     Example: sfumato reproduce local-noise --clustering-steps 0
     """
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
     from sfumato.experiments import local_noise as recipe
 
-    settings = recipe.Settings(people=people, epochs=epochs, releases=releases)
-    if clustering_steps is not None:
-        settings = replace(settings, clustering_steps=clustering_steps)
+    settings = recipe.Settings(
+        people=people, epochs=epochs, clustering_steps=clustering_steps, releases=releases
+    )
     with show.errors.status("noising") as status:
         rows, honest = recipe.run(out, settings, progress=lambda text: status.update(text))
     if json:
@@ -50,7 +49,15 @@ def local_noise(
 
 def _source_table(rows: Sequence[Row]) -> Table:
     table = Table(title="Images of length 1, noised once; labels as they are", title_justify="left")
-    for column in ("source ε", "honest ε", "honest ε, 80 epochs", "source error", "network", "clustering"):
+    for column in (
+        "source ε",
+        "honest ε",
+        "honest ε, 80 epochs",
+        "source error",
+        "network",
+        "clustering",
+        "took",
+    ):
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
@@ -60,6 +67,7 @@ def _source_table(rows: Sequence[Row]) -> Table:
             f"{row.source_error:.0%}",
             f"{row.network_error:.1%}",
             "" if row.clustering_error is None else f"{row.clustering_error:.1%}",
+            "" if row.clustering_seconds is None else f"{row.clustering_seconds:,.0f} s",
         )
     return table
 
