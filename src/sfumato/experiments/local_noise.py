@@ -215,7 +215,7 @@ def _clustering(crowd: _Crowd, plan: ClusteringPlan) -> dict[str, float]:
     """Without any label."""
     noised, tested = crowd.pictures()
     found = cluster(noised, tested, crowd.truth, plan)
-    return {"error": 1 - found.accuracy, "seconds": found.seconds}
+    return {"error": 1 - found.accuracy, "seconds": found.seconds, "cpu_seconds": found.cpu_seconds}
 
 
 def _write(folder: Path, rows: Sequence[Row], honest: Sequence[Released], settings: Settings) -> None:
@@ -264,9 +264,9 @@ def draw_errors(place: Path, rows: Sequence[Row], honest: Sequence[Released]) ->
     at = [row.honest_epsilon for row in noised]
     axes.plot(at, [row.source_error for row in noised], "k--o", label="source, as reported")
     axes.plot(at, [row.network_error for row in noised], "C0-s", label="ours: network on filtered images")
-    if all(row.clustering_error is not None for row in noised):
-        errors = [row.clustering_error for row in noised]
-        axes.plot(at, errors, "C1-^", label="ours: clustering, no labels")
+    clustered = [row.clustering_error for row in noised if row.clustering_error is not None]
+    if len(clustered) == len(noised):
+        axes.plot(at, clustered, "C1-^", label="ours: clustering, no labels")
     for view, style, words in (("strokes", "C2-D", "drawn prior"), (LOW_FREQUENCIES, "C4-v", "no prior")):
         line = [part for part in honest if part.case == Case(view=view, epsilon=part.case.epsilon)]
         line.sort(key=lambda part: part.case.epsilon)

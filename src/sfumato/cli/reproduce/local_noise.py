@@ -22,7 +22,7 @@ def local_noise(
     epochs: Annotated[int, typer.Option(help="Passes of the network over the noised images.")] = 3,
     clustering_steps: Annotated[
         int, typer.Option(help="Of the clustering of raw images, a quarter for noised ones; 0 leaves it out.")
-    ] = 1000,
+    ] = 800,
     releases: Annotated[int, typer.Option(help="Of the same people at each honest ε: mean and spread.")] = 5,
     json: show.Json = False,
 ) -> None:
