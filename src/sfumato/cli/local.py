@@ -69,7 +69,7 @@ def learn(
     data: Annotated[Path, typer.Argument(help="A noised data set.")],
     classifier: Annotated[
         str | None,
-        typer.Option(help="linear, quadratic or nearest-mean; default: linear with a prior, else quadratic."),
+        typer.Option(help="linear, quadratic or nearest-mean; default: as the reports allow."),
     ] = None,
     test: Annotated[str | None, typer.Option(help="Public images to count on; default: of its name.")] = None,
     json: show.Json = False,
@@ -92,6 +92,7 @@ def learn(
         "delta": noised.plan.delta,
         "people": len(noised),
         "trust": found.trust,
+        "classifier": found.name,
         "seconds": time.perf_counter() - started,
     }
     _show(answer, json=json)
@@ -145,7 +146,7 @@ def _release_images(
     test_seed: int | None,
 ) -> dict[str, Any]:
     from sfumato.local import ReportPlan, build_view, certificate_place, open_ledger, release_images
-    from sfumato.local.release import refuse_to_overwrite
+    from sfumato.local.release import refuse_beyond_budget, refuse_to_overwrite
     from sfumato.local.views import DIMENSIONS, KINDS
 
     refuse_to_overwrite(out)
@@ -160,6 +161,7 @@ def _release_images(
     )
     sampler = _sampler(test_seed)
     with open_ledger(book, epsilon=epsilon, delta=plan.delta) as ledger, show.errors.status("noising"):
+        refuse_beyond_budget(ledger, plan.event())  # before the view is built, which takes seconds
         _, certificate = release_images(
             rows.inputs[:, 0],
             rows.targets,
@@ -189,14 +191,19 @@ def _release_table(
 ) -> dict[str, Any]:
     from sfumato.datasets import read_table
     from sfumato.local import certificate_place, open_ledger, read_table_plan
-    from sfumato.local.release import refuse_to_overwrite, release_table
+    from sfumato.local.release import refuse_beyond_budget, refuse_to_overwrite, release_table
 
     refuse_to_overwrite(out)
     plan = read_table_plan(policy, epsilon=epsilon)
-    frame = read_table(data)
     with open_ledger(book, epsilon=plan.epsilon, delta=0.0) as ledger:
+        refuse_beyond_budget(ledger, plan.event())  # before a large table is read
         certificate = release_table(
-            frame, plan=plan, name=Path(data).stem, sampler=_sampler(test_seed), ledger=ledger, out=out
+            read_table(data),
+            plan=plan,
+            name=Path(data).stem,
+            sampler=_sampler(test_seed),
+            ledger=ledger,
+            out=out,
         )
         left = ledger.epsilon_left
     return {

@@ -17,10 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sfumato import accounting, datasets
+from sfumato import accounting, datasets, models
 from sfumato.experiments.clustering import ClusteringPlan, cluster
-from sfumato.local import ReportPlan, build_view, learn, noise_images
+from sfumato.experiments.local_noise_releases import CASES, Case, Released, run_releases
+from sfumato.local import GaussianVector
+from sfumato.local.network import NetworkFit, WienerFilter, fit_network, predict
+from sfumato.local.views import LOW_FREQUENCIES
 from sfumato.randomness import SecretStream
+from sfumato.run_folder import write_whole
 
 SOURCE_DELTA = 1 / 784**2
 SOURCE_EPOCHS = 80  # in each of which the source noised every image anew
@@ -40,7 +44,8 @@ class Row:
     honest_epsilon_redrawn: float
     source_error: float
     network_error: float
-    clustering_error: float | None
+    clustering_error: float | None = None
+    clustering_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +56,9 @@ class Settings:
     people: int = 60_000
     test: int = 10_000
     epochs: int = 3
-    clustering_people: int = 60_000
-    clustering_epochs: int = 12  # 0: no clustering
+    clustering_steps: int = ClusteringPlan.steps  # 0: no clustering
+    noised_share: float = 0.25  # of these steps for noised images: six whole runs would take an hour
+    releases: int = 5
     seed: int = 0
 
 
@@ -87,51 +93,102 @@ def unit_images(images: Images) -> Images:
 
 def run(
     out: str | Path, settings: Settings | None = None, *, progress: Callable[[str], None] | None = None
-) -> list[Row]:
-    """Measure every ε, write `local_noise.json` and two figures into `out`, and return the rows."""
-    settings = settings or Settings()
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
+) -> tuple[list[Row], list[Released]]:
+    """Measure every ε, write `local_noise.json` and two figures into `out`; a stopped run is taken up."""
+    settings, folder = settings or Settings(), Path(out)
+    tell = progress or (lambda text: None)
     train, test = datasets.load(settings.data, "train"), datasets.load(settings.data, "test")
     train, test = train.take(settings.people), test.take(settings.test)
     private, public = (unit_images(part.inputs[:, 0]) for part in (train, test))
+    honest = _honest(folder / "parts", settings, tell)
     rows = []
-    for epsilon in (*SOURCE_EPSILONS, math.inf):
-        if progress is not None:
-            progress(f"ε = {epsilon:g}")
-        rows.append(_measure(epsilon, private, train.targets, public, test.targets, settings))
-    _write(folder, rows, _honest(train, test, settings), settings)
+    for epsilon in (math.inf, *reversed(SOURCE_EPSILONS)):
+        tell(f"the source's ε = {epsilon:g}")
+        crowd = _Crowd(
+            epsilon=epsilon, private=private, labels=train.targets, public=public, truth=test.targets
+        )
+        rows.append(_measure(crowd, folder / "parts", settings))
+    _write(folder, rows, honest, settings)
     draw_grid(folder / "noised.png", private[:8])
-    draw_errors(folder / "errors.png", rows)
-    return rows
+    draw_errors(folder / "errors.png", rows, honest)
+    return rows, honest
 
 
-def _measure(
-    epsilon: float,
-    private: Images,
-    labels: npt.NDArray[np.int64],
-    public: Images,
-    test_labels: npt.NDArray[np.int64],
-    settings: Settings,
-) -> Row:
-    raw = math.isinf(epsilon)
-    sigma = 0.0 if raw else classical_sigma(epsilon)
-    sampler = SecretStream()
-    noised, tested = (part if raw else _noise(part, sigma, sampler) for part in (private, public))
-    error = None
-    if settings.clustering_epochs:
-        plan = ClusteringPlan(epochs=settings.clustering_epochs, seed=settings.seed)
-        pictures = [_pictures(part) for part in (noised[: settings.clustering_people], tested)]
-        error = 1 - cluster(pictures[0], pictures[1], test_labels, plan).accuracy
+def _honest(parts: Path, settings: Settings, tell: Callable[[str], None]) -> list[Released]:
+    about = {
+        "people": settings.people,
+        "releases": settings.releases,
+        "cases": [asdict(case) for case in CASES],
+    }
+
+    def make() -> list[dict[str, Any]]:
+        found = run_releases(people=settings.people, releases=settings.releases, cases=CASES, progress=tell)
+        return [part.to_json() for part in found]
+
+    return [Released.from_json(part) for part in _kept(parts / "releases.json", about, make)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Crowd:
+    """Unit images of people and of a public test, to be noised at one of the source's ε."""
+
+    epsilon: float
+    private: Images
+    labels: npt.NDArray[np.int64]
+    public: Images
+    truth: npt.NDArray[np.int64]
+
+    @property
+    def raw(self) -> bool:
+        return math.isinf(self.epsilon)
+
+    @property
+    def sigma(self) -> float:
+        return 0.0 if self.raw else classical_sigma(self.epsilon)
+
+    def pictures(self) -> tuple[Images, Images]:
+        """Noised once, and filtered by what is known of the noise, as images again."""
+        if self.raw:
+            return _pictures(self.private), _pictures(self.public)
+        sampler = SecretStream()
+        noised, tested = (_noise(part, self.sigma, sampler) for part in (self.private, self.public))
+        clean = WienerFilter.of(noised, self.sigma)
+        return _pictures(clean(noised)), _pictures(clean(tested))
+
+
+def _measure(crowd: _Crowd, parts: Path, settings: Settings) -> Row:
+    common = {"data": settings.data, "people": settings.people, "test": settings.test, "seed": settings.seed}
+    name, clustering = f"{crowd.epsilon:g}.json", {}
+    about = {**common, "epochs": settings.epochs}
+    network = _kept(parts / f"network-{name}", about, lambda: {"error": _network_error(crowd, settings)})
+    if settings.clustering_steps:
+        share = 1.0 if crowd.raw else settings.noised_share
+        plan = ClusteringPlan(steps=max(1, round(share * settings.clustering_steps)), seed=settings.seed)
+        about = {**common, "plan": asdict(plan)}
+        clustering = _kept(parts / f"clustering-{name}", about, lambda: _clustering(crowd, plan))
+    sigma = crowd.sigma
     return Row(
-        source_epsilon=epsilon,
+        source_epsilon=crowd.epsilon,
         sigma=sigma,
-        honest_epsilon=math.inf if raw else honest_epsilon(sigma),
-        honest_epsilon_redrawn=math.inf if raw else honest_epsilon(sigma, releases=SOURCE_EPOCHS),
-        source_error=SOURCE_ERRORS[epsilon],
-        network_error=_network_error(noised, labels, tested, test_labels, sigma, settings),
-        clustering_error=error,
+        honest_epsilon=math.inf if crowd.raw else honest_epsilon(sigma),
+        honest_epsilon_redrawn=math.inf if crowd.raw else honest_epsilon(sigma, releases=SOURCE_EPOCHS),
+        source_error=SOURCE_ERRORS[crowd.epsilon],
+        network_error=network["error"],
+        clustering_error=clustering.get("error"),
+        clustering_seconds=clustering.get("seconds"),
     )
+
+
+def _kept(place: Path, about: dict[str, Any], make: Callable[[], Any]) -> Any:
+    """What was measured with the same settings; or else it is measured now, and kept."""
+    if place.is_file():
+        kept = json.loads(place.read_text())
+        if kept["settings"] == about:
+            return kept["found"]
+    found = make()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(place, json.dumps({"settings": about, "found": found}, indent=1).encode())
+    return found
 
 
 def _noise(rows: Images, sigma: float, sampler: SecretStream) -> Images:
@@ -145,54 +202,31 @@ def _pictures(rows: Images) -> Images:
     return (9.0 * rows).reshape(-1, 28, 28)
 
 
-def _network_error(
-    noised: Images,
-    labels: npt.NDArray[np.int64],
-    tested: Images,
-    test_labels: npt.NDArray[np.int64],
-    sigma: float,
-    settings: Settings,
-) -> float:
+def _network_error(crowd: _Crowd, settings: Settings) -> float:
     """A small convolutional net on filtered images; labels are as they are, as in the source."""
-    from sfumato import models
-    from sfumato.local.network import NetworkFit, WienerFilter, fit_network, predict
-
-    clean = WienerFilter.of(noised, sigma) if sigma else (lambda rows: rows)
+    noised, tested = crowd.pictures()
     net = models.build("cnn", classes=10, in_channels=1, side=28, seed=settings.seed)
     fit = NetworkFit(epochs=settings.epochs, seed=settings.seed)
-    fit_network(net, _pictures(clean(noised)), labels, np.eye(10), fit)
-    return float(np.mean(predict(net, _pictures(clean(tested))) != test_labels))
+    fit_network(net, noised, crowd.labels, np.eye(10), fit)
+    return float(np.mean(predict(net, tested) != crowd.truth))
 
 
-def _honest(train: datasets.Dataset, test: datasets.Dataset, settings: Settings) -> list[dict[str, Any]]:
-    """What the same people can give at an honest ε, image and label: without a prior, and with one."""
-    found = []
-    for kind in ("low-frequencies", "strokes"):
-        view = build_view(kind)
-        for epsilon in (2.0, 4.0, 8.0):
-            plan = ReportPlan(classes=10, dimension=view.dimension, epsilon=epsilon)
-            data = noise_images(
-                train.inputs[:, 0],
-                train.targets,
-                plan=plan,
-                view=view,
-                name=settings.data,
-                sampler=SecretStream(),
-            )
-            right = learn(data).predict(test.inputs[:, 0]) == test.targets
-            found.append({"view": kind, "epsilon": epsilon, "error": float(1 - right.mean())})
-    return found
+def _clustering(crowd: _Crowd, plan: ClusteringPlan) -> dict[str, float]:
+    """Without any label."""
+    noised, tested = crowd.pictures()
+    found = cluster(noised, tested, crowd.truth, plan)
+    return {"error": 1 - found.accuracy, "seconds": found.seconds, "cpu_seconds": found.cpu_seconds}
 
 
-def _write(folder: Path, rows: Sequence[Row], honest: Sequence[dict[str, Any]], settings: Settings) -> None:
+def _write(folder: Path, rows: Sequence[Row], honest: Sequence[Released], settings: Settings) -> None:
     document = {
         "settings": asdict(settings),
         "delta": SOURCE_DELTA,
         "source": "σ = √(2 ln(1.25/δ))/ε, sensitivity 1; labels not protected",
         "rows": [{name: _plain(value) for name, value in asdict(row).items()} for row in rows],
-        "honest": list(honest),
+        "honest": [released.to_json() for released in honest],
     }
-    (folder / "local_noise.json").write_text(json.dumps(document, indent=1, ensure_ascii=False))
+    write_whole(folder / "local_noise.json", json.dumps(document, indent=1, ensure_ascii=False).encode())
 
 
 def _plain(value: Any) -> Any:
@@ -200,46 +234,54 @@ def _plain(value: Any) -> Any:
 
 
 def draw_grid(place: Path, digits: Images) -> None:
-    """The same digits at each ε of the source, with the honest ε beside."""
+    """The same digits at each ε of the source, with the honest ε beside, and at an honest ε of 8."""
     from matplotlib.figure import Figure
 
-    epsilons = (math.inf, *reversed(SOURCE_EPSILONS))
-    figure = Figure(figsize=(8.6, 6.2), layout="constrained")
-    axes = figure.subplots(len(epsilons), len(digits))
-    for line, epsilon in zip(axes, epsilons, strict=True):
-        raw = math.isinf(epsilon)
-        noised = digits if raw else _noise(digits, classical_sigma(epsilon), SecretStream())
-        for frame, row in zip(line, noised, strict=True):
-            frame.imshow(row.reshape(28, 28), cmap="gray_r", vmin=-0.05, vmax=0.25)
+    lines = [("raw", 0.0)]
+    for epsilon in reversed(SOURCE_EPSILONS):
+        sigma = classical_sigma(epsilon)
+        lines.append((f"source ε {epsilon:,}\nhonest {honest_epsilon(sigma):,.0f}", sigma))
+    small = GaussianVector.calibrated(dimension=digits.shape[1], epsilon=8.0, delta=SOURCE_DELTA)
+    lines.append(("honest ε 8", small.sigma))
+    figure = Figure(figsize=(8.6, 7.0), layout="constrained")
+    for line, (text, sigma) in zip(figure.subplots(len(lines), len(digits)), lines, strict=True):
+        for frame, row in zip(line, _noise(digits, sigma, SecretStream()), strict=True):
+            frame.imshow(row.reshape(28, 28), cmap="gray_r", vmin=0.0, vmax=0.2)
             frame.set(xticks=[], yticks=[])
-        text = "raw" if raw else f"source ε {epsilon:,}\nhonest {honest_epsilon(classical_sigma(epsilon)):,.0f}"
         line[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=9)
-    figure.suptitle("Images of length 1, noised once by the source's formula", fontsize=11)
+    figure.suptitle("Images of length 1, noised once: the source's formula, and what ε = 8 takes", fontsize=11)
     figure.savefig(place, dpi=120)
 
 
-def draw_errors(place: Path, rows: Sequence[Row]) -> None:
-    """Error against the honest ε, ours beside the source's."""
+def draw_errors(place: Path, rows: Sequence[Row], honest: Sequence[Released]) -> None:
+    """Error against the honest ε: the source's five, ours beside them, and releases made for a small ε."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
 
-    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+    figure = Figure(figsize=(8.0, 4.8), layout="constrained")
     axes = figure.subplots()
     noised = [row for row in rows if math.isfinite(row.source_epsilon)]
     at = [row.honest_epsilon for row in noised]
     axes.plot(at, [row.source_error for row in noised], "k--o", label="source, as reported")
-    axes.plot(at, [row.network_error for row in noised], "C0-s", label="network, noise filtered")
-    clustered = [
-        (row.honest_epsilon, row.clustering_error) for row in noised if row.clustering_error is not None
-    ]
-    if clustered:
-        axes.plot(*zip(*clustered, strict=True), "C1-^", label="clustering (IIC), no labels")
+    axes.plot(at, [row.network_error for row in noised], "C0-s", label="ours: network on filtered images")
+    clustered = [row.clustering_error for row in noised if row.clustering_error is not None]
+    if len(clustered) == len(noised):
+        axes.plot(at, clustered, "C1-^", label="ours: clustering, no labels")
+    for view, style, words in (("strokes", "C2-D", "drawn prior"), (LOW_FREQUENCIES, "C4-v", "no prior")):
+        line = [part for part in honest if part.case == Case(view=view, epsilon=part.case.epsilon)]
+        line.sort(key=lambda part: part.case.epsilon)
+        errors = [1 - part.mean for part in line]
+        label = f"ours: directions, label noised too, {words}"
+        axes.plot([part.case.epsilon for part in line], errors, style, label=label)
     axes.set(
         xscale="log",
-        ylim=(0, 1),
-        xlabel="honest ε of one noised image (δ = 1/784²)",
-        ylabel="error on noised test images",
-        title="What the source's five ε cost and give",
+        yscale="log",
+        ylim=(0.005, 1),
+        xlabel="honest ε of one person's report",
+        ylabel="test error",
+        title="Local noise: the source's five ε, and what a small ε can give",
     )
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, fontsize=9)
     figure.savefig(place, dpi=120)

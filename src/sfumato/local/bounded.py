@@ -83,7 +83,8 @@ class GaussianVector:
             )
         noised = np.empty(rows.shape, dtype=np.float32)
         for part in _parts(rows):
-            steps = np.rint(rows[part] / np.float64(self.grid))
+            steps = rows[part] * np.float64(1.0 / self.grid)  # exact: the grid is a power of two
+            np.rint(steps, out=steps)
             steps += sampler.rounded_normal(self.sigma / self.grid, steps.size).reshape(steps.shape)
             np.multiply(steps, self.grid, out=noised[part], casting="same_kind")
         return noised

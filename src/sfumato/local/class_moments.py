@@ -103,10 +103,14 @@ class RawMoments:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Learnt:
-    """Moments after shrinkage, and how much of the class means' deviations was believed (0 none, 1 all)."""
+    """Moments after shrinkage, and how much was believed (0 nothing, 1 all) of what the reports say.
+
+    `trust`: of the class means' deviations from the public guess; `own`: of each class's own covariance.
+    """
 
     moments: ClassMoments
     trust: float
+    own: float = 0.0
 
 
 def shrink(raw: RawMoments, public: ClassMoments) -> Learnt:
@@ -121,9 +125,9 @@ def shrink(raw: RawMoments, public: ClassMoments) -> Learnt:
     """
     means, trust = shrunk_means(raw.means.values, public.means, raw.mean_variance)
     outer = np.einsum("ki,kj->kij", means, means)
-    covariances = _shrunk_covariances(raw.second - outer, public, raw.second_variance)
+    covariances, own = _shrunk_covariances(raw.second - outer, public, raw.second_variance)
     moments = ClassMoments(shares=raw.shares.values, means=means, covariances=covariances)
-    return Learnt(moments=moments, trust=trust)
+    return Learnt(moments=moments, trust=trust, own=own)
 
 
 def unguided(raw: RawMoments) -> Learnt:
@@ -138,7 +142,8 @@ def unguided(raw: RawMoments) -> Learnt:
     apart = covariances - pooled
     believed = signal(beside_diagonal(apart), raw.second_variance)
     covariances = np.stack([at_least(pooled + believed * part, floor) for part in apart])
-    return Learnt(moments=ClassMoments(shares=shares, means=means, covariances=covariances), trust=1.0)
+    moments = ClassMoments(shares=shares, means=means, covariances=covariances)
+    return Learnt(moments=moments, trust=1.0, own=believed)
 
 
 def at_least(matrix: Floats, smallest: float) -> Floats:
@@ -171,7 +176,7 @@ def shrunk_means(seen: Floats, guess: Floats, variance: float) -> tuple[Floats, 
     return guess + believed * common + trust * own, trust
 
 
-def _shrunk_covariances(seen: Floats, public: ClassMoments, variance: float) -> Floats:
+def _shrunk_covariances(seen: Floats, public: ClassMoments, variance: float) -> tuple[Floats, float]:
     guess = public.pooled
     smallest = 0.3 * float(np.linalg.eigvalsh(guess)[0])
     common = seen.mean(axis=0) - guess
@@ -179,7 +184,7 @@ def _shrunk_covariances(seen: Floats, public: ClassMoments, variance: float) -> 
     own = seen - pooled - (public.covariances - guess)
     believed = signal(beside_diagonal(own), variance)
     each = pooled + (public.covariances - guess) + believed * own
-    return np.stack([at_least(matrix, smallest) for matrix in each])
+    return np.stack([at_least(matrix, smallest) for matrix in each]), believed
 
 
 def signal(values: Floats, variance: float, *, freedom: int | None = None) -> float:

@@ -14,7 +14,7 @@ from sfumato.local.artefact import NoisedData
 from sfumato.local.class_moments import ClassMoments, Learnt, RawMoments
 from sfumato.local.classifiers import CLASSIFIERS, Classifier, blend, quadratic_discriminant
 from sfumato.local.estimates import class_means, frequencies, second_moment
-from sfumato.local.views import PRIORS, View, prior_outputs
+from sfumato.local.views import View, prior_outputs
 
 Floats = npt.NDArray[np.float64]
 
@@ -26,13 +26,19 @@ class LearntClassifier:
     view: View
     classifier: Classifier
     trust: float  # in the reports, against the prior
+    name: str  # of the classifier, one of `CLASSIFIERS`
 
     def scores(self, images: npt.NDArray[np.float32]) -> Floats:
         """(images, classes)."""
-        if self.view.kind not in PRIORS:
-            return self.classifier.scores(self.view.directions(images))
+        if self.view.public is None:
+            return self.scores_of(self.view.directions(images), None)
         seen, prior = prior_outputs(self.view.kind, images)
-        return blend(prior, self.classifier.scores(self.view.directions_of(seen)), self.trust)
+        return self.scores_of(self.view.directions_of(seen), prior)
+
+    def scores_of(self, directions: npt.ArrayLike, prior: npt.ArrayLike | None) -> Floats:
+        """The same from images' directions and what the prior says of them, where they are known already."""
+        found = self.classifier.scores(directions)
+        return found if prior is None else blend(prior, found, self.trust)
 
     def predict(self, images: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
         return np.argmax(self.scores(images), axis=1)
@@ -41,22 +47,25 @@ class LearntClassifier:
 def learn(data: NoisedData, *, classifier: str | None = None) -> LearntClassifier:
     """Debiased moments, drawn towards those of drawings where there are any, and a classifier from them.
 
-    By default linear with a prior and quadratic without: each was the better one on drawn digits.
+    By default quadratic where the reports show, beyond chance, how each class spreads by itself, and without a
+    prior; linear elsewhere. The rule sees the reports only.
     """
-    if classifier is None:
-        classifier = "quadratic" if data.view.public is None else "linear"
-    _validate.one_of("classifier", classifier, CLASSIFIERS)
+    if classifier is not None:
+        _validate.one_of("classifier", classifier, CLASSIFIERS)
+    view = data.view.of_classes(data.plan.classes)
     found = moments(data)
-    if classifier == "quadratic" and data.view.public is None:
+    if classifier is None:
+        classifier = "quadratic" if view.public is None or found.own > 0 else "linear"
+    if classifier == "quadratic" and view.public is None:
         built: Classifier = quadratic_discriminant(found.moments, even=0.0)  # shrunk to the pooled one already
     else:
         built = CLASSIFIERS[classifier](found.moments)
-    return LearntClassifier(view=data.view, classifier=built, trust=found.trust)
+    return LearntClassifier(view=view, classifier=built, trust=found.trust, name=classifier)
 
 
 def moments(data: NoisedData) -> Learnt:
     """What the reports say of each class's mean and covariance, with what is known in public."""
-    public = data.view.public
+    public = data.view.of_classes(data.plan.classes).public
     if data.plan.randomiser == "gaussian":
         return _from_gaussian(data)
     raw = RawMoments.of(
@@ -70,7 +79,7 @@ def moments(data: NoisedData) -> Learnt:
 
 def _from_gaussian(data: NoisedData) -> Learnt:
     """Class means under the noisy label channel; one covariance, the noise's taken off."""
-    split, public = data.plan.gaussian_split, data.view.public
+    split, public = data.plan.gaussian_split, data.view.of_classes(data.plan.classes).public
     if public is not None and public.means.shape[1] != data.plan.dimension:
         raise InvalidInput("expected public moments of the reported dimension; make the release anew")
     shares = np.maximum(frequencies(split.label, data.labels).values, 0.2 / data.plan.classes)

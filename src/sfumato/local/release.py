@@ -14,6 +14,7 @@ import numpy.typing as npt
 from sfumato.accounting import Budget, DpEvent, Relation
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger.conversion import counted_event
 from sfumato.local.artefact import NoisedData
 from sfumato.local.columns import TablePlan
 from sfumato.local.plan import ReportPlan
@@ -56,6 +57,12 @@ def open_ledger(place: str | Path, *, epsilon: float, delta: float) -> Ledger:
     return Ledger.open(path, budget=budget)
 
 
+def refuse_beyond_budget(ledger: Ledger, event: DpEvent) -> None:
+    """Raise BudgetExceeded if the ledger would refuse the event now: asked before anything that takes long."""
+    counted = counted_event(event, ledger.budget, relation=Relation.REPLACE_ONE, unit="person")
+    ledger.state.admit(counted, None)
+
+
 def release_images(
     images: npt.NDArray[np.float32],
     labels: npt.NDArray[np.int64],
@@ -69,6 +76,7 @@ def release_images(
 ) -> tuple[NoisedData, Certificate]:
     """Check, charge, noise, write: the noised data set at `out` and its certificate beside it."""
     refuse_to_overwrite(out)
+    refuse_beyond_budget(ledger, plan.event())
     vectors = view.directions(images)
     plan.check(labels, vectors)
     charge = ledger.charge(

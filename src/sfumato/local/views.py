@@ -8,7 +8,7 @@ drawings' classes in them; or, with no prior at all, the low frequencies of an i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,12 @@ class View:
     @property
     def dimension(self) -> int:
         return int(self.matrix.shape[1])
+
+    def of_classes(self, classes: int) -> View:
+        """Without the drawings' moments if they are of another number of classes: only the directions serve."""
+        if self.public is None or len(self.public.shares) == classes:
+            return self
+        return replace(self, public=None)
 
     def directions(self, images: Floats32) -> Floats32:
         """(images, dimension), each of length 1; an image without any contrast becomes the first direction."""

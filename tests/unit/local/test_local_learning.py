@@ -11,8 +11,10 @@ from sfumato.ledger import Certificate
 from sfumato.local import (
     ClassMoments,
     LabelledDirection,
+    NoisedData,
     ReportPlan,
     TablePlan,
+    View,
     blend,
     build_view,
     certificate_place,
@@ -76,6 +78,42 @@ def test_the_same_people_are_released_once(tmp_path, digits, view):
     with pytest.raises(BudgetExceeded):
         release(tmp_path, digits, view, name="again", epsilon=0.1)
     assert not (tmp_path / "again.npz").exists()
+
+
+def test_a_release_that_the_ledger_refuses_looks_at_nothing(tmp_path, digits, view, monkeypatch):
+    release(tmp_path, digits, view)
+    monkeypatch.setattr(View, "directions", lambda self, images: pytest.fail("looked at the images"))
+    with pytest.raises(BudgetExceeded):
+        release(tmp_path, digits, view, name="again")
+
+
+def test_the_classifier_is_as_fine_as_the_reports_allow():
+    """Two classes with one mean and unlike spreads; the public guess knows neither."""
+    guess = ClassMoments(shares=np.full(2, 0.5), means=np.eye(4)[:2], covariances=np.stack([np.eye(4)] * 2))
+    view = View(
+        kind="low-frequencies", centre=np.zeros(784, "f4"), matrix=np.eye(784, 4, dtype="f4"), public=guess
+    )
+    stream = SecretStream(test_seed=3)
+    labels = stream.integers(2, 20_000)
+    vectors = stream.normal(80_000).reshape(-1, 4) * np.where(labels[:, None] == 0, [1, 1, 1, 6], [6, 1, 1, 1])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    found = {}
+    for epsilon in (0.5, 8.0):
+        plan = ReportPlan(classes=2, dimension=4, epsilon=epsilon)
+        said, noised = plan.randomise(labels, vectors, stream)
+        found[epsilon] = learn(NoisedData(labels=said, vectors=noised, plan=plan, view=view, name="drawn")).name
+    assert found == {0.5: "linear", 8.0: "quadratic"}
+
+
+def test_drawings_of_other_classes_give_directions_only(digits):
+    """The drawn shapes are of other kinds than anybody's labels: their moments and their names say nothing."""
+    view = build_view("shapes", 16)
+    assert len(view.public.shares) != 10
+    plan = ReportPlan(classes=10, dimension=16, epsilon=12.0)
+    data = noise_images(*digits, plan=plan, view=view, name="digits", sampler=SecretStream(test_seed=1))
+    test = load("digits", "test", side=28)
+    right = learn(data).predict(test.inputs[:, 0]) == test.targets
+    assert right.mean() > 0.4  # chance is 0.1: 360 guesses reach 0.4 with a chance below 1e-40
 
 
 def test_bad_input_is_refused_and_nothing_is_charged(tmp_path, digits, view):
