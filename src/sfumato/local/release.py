@@ -14,7 +14,6 @@ import numpy.typing as npt
 from sfumato.accounting import Budget, DpEvent, Relation
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger
-from sfumato.ledger.conversion import counted_event
 from sfumato.local.artefact import NoisedData
 from sfumato.local.columns import TablePlan
 from sfumato.local.plan import ReportPlan
@@ -59,8 +58,7 @@ def open_ledger(place: str | Path, *, epsilon: float, delta: float) -> Ledger:
 
 def refuse_beyond_budget(ledger: Ledger, event: DpEvent) -> None:
     """Raise BudgetExceeded if the ledger would refuse the event now: asked before anything that takes long."""
-    counted = counted_event(event, ledger.budget, relation=Relation.REPLACE_ONE, unit="person")
-    ledger.state.admit(counted, None)
+    ledger.check(event, relation=Relation.REPLACE_ONE, unit="person")
 
 
 def release_images(
