@@ -51,7 +51,7 @@ def _epochs(story: Story) -> tuple[int, int] | None:
 def _chart(room: Format, ours: Sequence[Measured], plain: float | None, lone: Sequence[Release]) -> Markup:
     low = min(0.94, *(spot.low for curve in ours for spot in curve.spots))
     low = int(low * 50) / 50  # down to the next even percentage
-    x = Axis(low=0.3, high=12, log=True, ticks=epsilon_ticks(0.3, 12), label="ε (at δ = 10⁻⁵)")
+    x = Axis(low=0.2, high=12, log=True, ticks=epsilon_ticks(0.2, 12), label="ε (at δ = 10⁻⁵)")
     y = Axis(low=low, high=1.0, ticks=percent_ticks(low, 1.0))
     chart = Chart(replace(room, height=room.height + 60), x, y)
     if plain is not None:
