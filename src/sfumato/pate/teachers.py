@@ -17,7 +17,8 @@ FITS = {
     # A head starts from the public one: a few long steps on whole shards, pulled back to where it began.
     "head": EnsembleFit(epochs=40, batch=1 << 16, learning_rate=8.0, weight_decay=1e-4),
     "mlp": EnsembleFit(epochs=40, batch=32, learning_rate=0.05),
-    "cnn": EnsembleFit(epochs=40, batch=8, learning_rate=0.005),  # longer steps lose many a small teacher
+    # Longer steps lose many a teacher of 200 images.
+    "cnn": EnsembleFit(epochs=40, batch=8, learning_rate=0.005),
 }
 KINDS = tuple(FITS)
 
