@@ -266,7 +266,7 @@ def draw_errors(place: Path, rows: Sequence[Row], honest: Sequence[Released]) ->
     axes.plot(at, [row.network_error for row in noised], "C0-s", label="ours: network on filtered images")
     clustered = [row.clustering_error for row in noised if row.clustering_error is not None]
     if len(clustered) == len(noised):
-        axes.plot(at, clustered, "C1-^", label="ours: clustering, no labels")
+        axes.plot(at, clustered, "C1-^", label="ours: clustering, no labels, short runs")
     for view, style, words in (("strokes", "C2-D", "drawn prior"), (LOW_FREQUENCIES, "C4-v", "no prior")):
         line = [part for part in honest if part.case == Case(view=view, epsilon=part.case.epsilon)]
         line.sort(key=lambda part: part.case.epsilon)

@@ -34,9 +34,8 @@ class Case:
 
     @property
     def words(self) -> str:
-        prior = "without a prior" if self.view == LOW_FREQUENCIES else f"prior {self.view!r}"
-        gaussian = f", Gaussian reports, δ = {DELTA:g}" if self.randomiser == "gaussian" else ""
-        return f"{self.data}, {prior}{gaussian}"
+        prior = "no prior" if self.view == LOW_FREQUENCIES else self.view
+        return f"{self.data}, {prior}{', Gaussian' if self.randomiser == 'gaussian' else ''}"
 
 
 CASES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,27 +50,24 @@ def local_noise(
 
 def _source_table(rows: Sequence[Row]) -> Table:
     table = Table(title="Images of length 1, noised once; labels as they are", title_justify="left")
-    for column in (
-        "source ε",
-        "honest ε",
-        "honest ε, 80 epochs",
-        "source error",
-        "network",
-        "clustering",
-        "took",
-    ):
+    for column in ("source ε", "honest ε", "80 epochs", "source error", "network", "clustering", "took"):
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
-            f"{row.source_epsilon:,g}",
-            f"{row.honest_epsilon:,.0f}",
-            f"{row.honest_epsilon_redrawn:,.0f}",
+            "raw" if row.source_epsilon == inf else f"{row.source_epsilon:,g}",
+            _large(row.honest_epsilon),
+            _large(row.honest_epsilon_redrawn),
             f"{row.source_error:.0%}",
             f"{row.network_error:.1%}",
             "" if row.clustering_error is None else f"{row.clustering_error:.1%}",
             "" if row.clustering_seconds is None else f"{row.clustering_seconds:,.0f} s",
         )
     return table
+
+
+def _large(epsilon: float) -> str:
+    """In full up to millions, then in powers of ten."""
+    return f"{epsilon:,.0f}" if epsilon < 1e7 else f"{epsilon:.1e}"
 
 
 def _honest_table(honest: Sequence[Released]) -> Table:
