@@ -64,7 +64,12 @@ def test_ctrl_c(tmp_path):
     shell("ledger", "create", ledger, "--epsilon", 3, "--delta", 1e-5)
     words = ("train", "--data", "digits", "--model", "mlp", "--epsilon", 1, "--epochs", 4000, "--batch", 256)
     command = [sys.executable, "-m", "sfumato", *map(str, words), "--ledger", str(ledger), "--out"]
-    started = subprocess.Popen([*command, str(tmp_path / "run")], stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen(
+        [*command, str(tmp_path / "run")],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background shells have it ignored
+    )
     checkpoint = tmp_path / "run" / "private" / "checkpoint.safetensors"
     deadline = time.monotonic() + 240
     while not checkpoint.exists() and started.poll() is None and time.monotonic() < deadline:
