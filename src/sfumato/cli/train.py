@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sfumato.datasets import Dataset
     from sfumato.experiments.best_recipe import Prepared, Recipe
     from sfumato.ledger import Ledger
-    from sfumato.training import HeldOut, Optimization, TrainingPlan
+    from sfumato.training import HeldOut, Optimization, TrainingPlan, TrainingResult
 
 RECIPE = "recipe"
 
@@ -267,15 +267,39 @@ def _private(
     canaries: tuple[str, int] | None,
     held: Held | None,
 ) -> dict[str, Any]:
-    from sfumato.experiments.one_run_audit import Watch, audited
     from sfumato.fitting import evaluate
     from sfumato.ledger import Ledger
-    from sfumato.training import EpochReport, PrivateTrainer, TrainingResult, cross_entropy, train
 
     book = None if place is None else Ledger.open(place)
     if held is not None and book is not None:
         _check_both(book, job.plan, held, out)
-    found: dict[str, Any] = {}
+    result, found = _trained(job, delta, book, out, canaries)
+    if job.prepared is not None and out is not None:
+        job.prepared.release(out)
+    if held is not None:
+        found |= _measured(job, held, delta, book, out)
+    measured = None if job.test is None else evaluate(job.network, job.test)
+    return {
+        "test_accuracy": None if measured is None else measured.accuracy,
+        "test_loss": None if measured is None else measured.loss,
+        "epsilon": result.epsilon,
+        "delta": delta,
+        "noise_multiplier": job.plan.noise_multiplier,
+        "steps": job.plan.steps,
+        "seconds": result.seconds,
+        **found,
+        **({} if out is None else {"out": str(out)}),
+        **({} if book is None else {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}),
+    }
+
+
+def _trained(
+    job: Job, delta: float, book: Ledger | None, out: Path | None, canaries: tuple[str, int] | None
+) -> tuple[TrainingResult, dict[str, Any]]:
+    """The run, under a bar; and what canaries planted in it tell, if there are any."""
+    from sfumato.experiments.one_run_audit import Watch, audited
+    from sfumato.training import EpochReport, PrivateTrainer, cross_entropy, train
+
     ready = job.prepared
     with show.progress() as bar:
         task = bar.add_task("training", total=job.plan.steps, note="")
@@ -315,26 +339,8 @@ def _private(
             result, verdict = audited(
                 job.network, job.rows, training, plan=job.plan, kind=kind, canaries=count, out=out
             )
-            found = {"audit_lower_bound": verdict.lower_bound, "audit": verdict.in_words}
-        else:
-            result = training(job.network, job.rows, cross_entropy, shown=job.test)
-    if ready is not None and out is not None:
-        ready.release(out)
-    if held is not None:
-        found |= _measured(job, held, delta, book, out)
-    measured = None if job.test is None else evaluate(job.network, job.test)
-    return {
-        "test_accuracy": None if measured is None else measured.accuracy,
-        "test_loss": None if measured is None else measured.loss,
-        "epsilon": result.epsilon,
-        "delta": delta,
-        "noise_multiplier": job.plan.noise_multiplier,
-        "steps": job.plan.steps,
-        "seconds": result.seconds,
-        **found,
-        **({} if out is None else {"out": str(out)}),
-        **({} if book is None else {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}),
-    }
+            return result, {"audit_lower_bound": verdict.lower_bound, "audit": verdict.in_words}
+        return training(job.network, job.rows, cross_entropy, shown=job.test), {}
 
 
 def _check_both(book: Ledger, plan: TrainingPlan, held: Held, out: Path | None) -> None:
