@@ -18,16 +18,15 @@ def test_private_cnn(sfumato, sfumato_json, tmp_path):
     answer = sfumato_json(*words)
     check_figures(answer)
     assert len(answer["figures"]) == 4
-    plain, source, priced, ours = answer["runs"]
+    plain, source, priced, ours = answer["settings"]
     assert plain["epsilon"] is None
-    assert source["noise_multiplier"] == 1.2
+    assert source["runs"][0]["noise_multiplier"] == 1.2
     assert priced["epsilon"] <= 0.79
     assert 0.78 < ours["epsilon"] <= 0.79
-    assert len(ours["accuracy"]) == len(ours["loss"]) == 2
+    assert len(ours["runs"][0]["accuracy"]) == len(ours["runs"][0]["loss"]) == 2
     assert json.loads((tmp_path / "release" / "result.json").read_text()) == answer
-    assert sfumato_json("verify", tmp_path / "ours" / "release" / "certificate.json")["pld"] == pytest.approx(
-        ours["epsilon"]
-    )
+    certificate = tmp_path / "seed-0" / "ours" / "release" / "certificate.json"
+    assert sfumato_json("verify", certificate)["pld"] == pytest.approx(ours["epsilon"])
     code, out, _ = sfumato(*words)  # found again, and told in words
     assert code == 0
     assert "93.4%" in out
@@ -38,9 +37,10 @@ def test_epsilon_sweep(sfumato, sfumato_json, tmp_path):
     words = ("reproduce", "epsilon-sweep", "--quick", "--out", tmp_path)
     answer = sfumato_json(*words)
     check_figures(answer)
-    assert [run["name"] for run in answer["runs"]] == ["ε = 1", "ε = 5", "ε = 10", "no privacy"]
-    assert all(len(run["accuracy"]) == 2 for run in answer["runs"])
-    noise = [run["noise_multiplier"] for run in answer["runs"][:-1]]
+    assert [setting["name"] for setting in answer["settings"]] == ["ε = 1", "ε = 5", "ε = 10", "no privacy"]
+    runs = [run for setting in answer["settings"] for run in setting["runs"]]
+    assert all(len(run["accuracy"]) == 2 for run in runs)
+    noise = [run["noise_multiplier"] for run in runs[:-1]]
     assert noise == sorted(noise, reverse=True)
     assert "no privacy" in sfumato(*words)[1]
 

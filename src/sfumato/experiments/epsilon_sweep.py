@@ -7,12 +7,15 @@ privacy; its figures are lost. The same two are drawn: accuracy against ε, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sfumato import datasets, models
-from sfumato.experiments.kept_runs import DELTA, Run, Watch, plain_run, private_run, unwatched
+from sfumato.datasets import Dataset
+from sfumato.experiments.kept_runs import DELTA, Repeated, Run, Watch, plain_run, private_run, unwatched
 from sfumato.fitting import FitConfig
 from sfumato.run_folder import RunFolder
 from sfumato.training import Optimization, TrainingPlan
@@ -51,30 +54,45 @@ QUICK = Settings(rows=120, test_rows=100, epochs=2, batch=60)
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    runs: tuple[Run, ...]  # by growing ε, the plain one last
+    settings: tuple[Repeated, ...]  # by growing ε, the plain one last
     figures: tuple[Path, ...]
 
     @property
     def seconds(self) -> float:
-        return sum(run.seconds for run in self.runs)
+        """Of the whole sweep, once."""
+        return sum(setting.seconds for setting in self.settings)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "recipe": "epsilon-sweep",
             "delta": DELTA,
             "published": "accuracy rises with ε and is highest without privacy (figures lost)",
-            "runs": [{**asdict(run), "test_accuracy": run.test_accuracy} for run in self.runs],
+            "settings": [setting.to_json() for setting in self.settings],
             "seconds": self.seconds,
             "figures": [str(path) for path in self.figures],
         }
 
 
-def run(out: str | Path, *, quick: bool = False, seed: int = 0, watch: Watch = unwatched) -> Result:
-    """Train once for each ε and once without; folders under `out` are found again later."""
+def run(out: str | Path, *, quick: bool = False, seeds: int | None = None, watch: Watch = unwatched) -> Result:
+    """Train once for each ε and once without, from each of `seeds` first weights (one by default).
+
+    Runs under `out` are found again later.
+    """
     folder = RunFolder.make(out)
     settings = QUICK if quick else FULL
     data = datasets.load("mnist", "train").take(settings.rows)
     test = datasets.load("mnist", "test").take(settings.test_rows)
+    found = [
+        _once(data, test, settings, folder.path / f"seed-{seed}", seed=seed, watch=watch)
+        for seed in range(seeds or 1)
+    ]
+    repeated = tuple(Repeated(runs=runs) for runs in zip(*found, strict=True))
+    result = Result(settings=repeated, figures=_draw(folder, repeated))
+    folder.write_json("result.json", result.to_json())
+    return result
+
+
+def _once(data: Dataset, test: Dataset, settings: Settings, out: Path, *, seed: int, watch: Watch) -> list[Run]:
     runs = [
         private_run(
             f"ε = {epsilon:g}",
@@ -83,7 +101,7 @@ def run(out: str | Path, *, quick: bool = False, seed: int = 0, watch: Watch = u
             test,
             plan(settings, epsilon),
             settings.optimization,
-            out=folder.path / f"epsilon-{epsilon:g}",
+            out=out / f"epsilon-{epsilon:g}",
             watch=watch,
         )
         for epsilon in EPSILONS
@@ -95,10 +113,7 @@ def run(out: str | Path, *, quick: bool = False, seed: int = 0, watch: Watch = u
         seed=seed,
     )
     network = models.build("resnet18", seed=seed)
-    runs.append(plain_run("no privacy", network, data, test, config, out=folder.path / "plain", watch=watch))
-    result = Result(runs=tuple(runs), figures=_draw(folder, runs))
-    folder.write_json("result.json", result.to_json())
-    return result
+    return [*runs, plain_run("no privacy", network, data, test, config, out=out / "plain", watch=watch)]
 
 
 def plan(settings: Settings, epsilon: float) -> TrainingPlan:
@@ -113,24 +128,26 @@ def plan(settings: Settings, epsilon: float) -> TrainingPlan:
     )
 
 
-def _draw(folder: RunFolder, runs: Sequence[Run]) -> tuple[Path, ...]:
-    drawn = {"accuracy-epsilon": _draw_epsilons(runs), "accuracy-epoch": _draw_epochs(runs)}
+def _draw(folder: RunFolder, settings: Sequence[Repeated]) -> tuple[Path, ...]:
+    drawn = {"accuracy-epsilon": _draw_epsilons(settings), "accuracy-epoch": _draw_epochs(settings)}
     paths = {name: folder.figures / f"{name}.png" for name in drawn}
     for name, figure in drawn.items():
         figure.savefig(paths[name], dpi=120)
     return tuple(paths.values())
 
 
-def _draw_epsilons(runs: Sequence[Run]) -> Figure:
+def _draw_epsilons(settings: Sequence[Repeated]) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    private = [(run.epsilon, 100 * run.test_accuracy) for run in runs if run.epsilon is not None]
-    axes.plot(*zip(*private, strict=True), marker="o", label="private")
+    private = [(each.epsilon, 100 * each.test_accuracy) for each in settings if each.epsilon is not None]
+    epsilons, accuracies = zip(*private, strict=True)
+    spread = [100 * (each.deviation or 0.0) for each in settings if each.epsilon is not None]
+    axes.errorbar(epsilons, accuracies, yerr=spread, marker="o", capsize=3, label="private")
     for epsilon, accuracy in private:
         axes.annotate(f"{accuracy:.1f}", (epsilon, accuracy), (0, -14), textcoords="offset points", ha="center")
-    best = 100 * runs[-1].test_accuracy
+    best = 100 * settings[-1].test_accuracy
     axes.axhline(best, color="C1", ls="--", label=f"no privacy: {best:.1f}")
     axes.set(xlabel="ε (δ = 1e-5)", ylabel="test accuracy, %", title="ResNet-18: accuracy against ε")
     axes.margins(y=0.15)
@@ -139,15 +156,15 @@ def _draw_epsilons(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def _draw_epochs(runs: Sequence[Run]) -> Figure:
+def _draw_epochs(settings: Sequence[Repeated]) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    for run in runs:
-        epochs = range(1, len(run.accuracy) + 1)
-        axes.plot(epochs, [100 * value for value in run.accuracy], marker="o", label=run.name)
+    for setting in settings:
+        values = 100 * np.array([run.accuracy for run in setting.runs])  # (runs, epochs)
+        axes.plot(range(1, values.shape[1] + 1), values.mean(0), marker="o", label=setting.name)
     axes.set(xlabel="epoch", ylabel="test accuracy, %", title="Accuracy after each epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)

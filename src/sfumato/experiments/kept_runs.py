@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -53,6 +54,54 @@ class Run:
     @property
     def test_loss(self) -> float:
         return self.loss[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated:
+    """One setting, run from several first weights: means, spread, and the dearest run's ε."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def name(self) -> str:
+        return self.runs[0].name
+
+    @property
+    def epsilon(self) -> float | None:
+        found = [run.epsilon for run in self.runs if run.epsilon is not None]
+        return max(found) if found else None
+
+    @property
+    def test_accuracy(self) -> float:
+        return statistics.fmean(run.test_accuracy for run in self.runs)
+
+    @property
+    def deviation(self) -> float | None:
+        """Standard deviation of the accuracy."""
+        return statistics.stdev(run.test_accuracy for run in self.runs) if len(self.runs) > 1 else None
+
+    @property
+    def test_loss(self) -> float:
+        return statistics.fmean(run.test_loss for run in self.runs)
+
+    @property
+    def seconds(self) -> float:
+        """Of one run."""
+        return statistics.fmean(run.seconds for run in self.runs)
+
+    def accuracy_told(self) -> str:
+        spread = "" if self.deviation is None else f" ± {100 * self.deviation:.2f}"
+        return f"{self.test_accuracy:.2%}{spread}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "epsilon": self.epsilon,
+            "test_accuracy": self.test_accuracy,
+            "standard_deviation": self.deviation,
+            "test_loss": self.test_loss,
+            "runs": [asdict(run) for run in self.runs],
+        }
 
 
 def plain_run(

@@ -2,7 +2,8 @@
 
 The source trained with Opacus: SGD, rate .05, batches of 64, ten epochs, noise multiplier 1.2, clip 1,
 δ = 1e-5. It reported 98.8% plain (loss .02) and 93.4% private at a printed ε = .79. That ε was computed for
-Poisson sampling, which was switched off; what it really was is computed here.
+Poisson sampling, which was switched off; what it really was is computed here. It does not say how pixels were
+scaled: they are standardised here, as in the example of the library it used.
 
 Images shown are public test images; what was learned from the private rows is the private networks alone.
 """
@@ -10,17 +11,19 @@ Images shown are public test images; what was learned from the private rows is t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sfumato import datasets, models, randomness
 from sfumato.accounting import Relation
 from sfumato.datasets import Dataset
-from sfumato.experiments.kept_runs import DELTA, Run, Watch, plain_run, private_run, unwatched
+from sfumato.experiments.kept_runs import DELTA, Repeated, Run, Watch, plain_run, private_run, unwatched
+from sfumato.experiments.pixels import standardized
 from sfumato.fitting import FitConfig, evaluate
 from sfumato.run_folder import RunFolder
 from sfumato.training import Optimization, TrainingPlan, train
@@ -36,6 +39,8 @@ PUBLISHED = {
 SIZE = 60_000
 NOISE, BATCH, EPOCHS, RATE = 1.2, 64, 10, 0.05  # the source's settings
 SOURCE = Optimization(learning_rate=RATE, momentum=0.0)
+SEEDS = 3
+NETWORKS = ("plain", "source", "priced", "ours")
 NOISE_LEVELS = (0.0, 0.25, 0.5, 1.0, 2.0)  # standard deviations, where white is 1
 
 
@@ -63,7 +68,7 @@ TRIAL_SHARE = 4
 @dataclass(frozen=True, kw_only=True)
 class Result:
     real_epsilon: dict[str, float]
-    runs: tuple[Run, ...]
+    settings: tuple[Repeated, ...]  # plain; the source's; at the source's ε; ours
     figures: tuple[Path, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -72,46 +77,55 @@ class Result:
             "delta": DELTA,
             "published": PUBLISHED,
             "real_epsilon_of_the_source": self.real_epsilon,
-            "runs": [
-                {**asdict(run), "test_accuracy": run.test_accuracy, "test_loss": run.test_loss}
-                for run in self.runs
-            ],
+            "settings": [setting.to_json() for setting in self.settings],
             "figures": [str(path) for path in self.figures],
         }
 
 
-def run(out: str | Path, *, quick: bool = False, seed: int = 0, watch: Watch = unwatched) -> Result:
-    """Train all four, draw the source's figures; each run has a folder under `out`, found again later."""
+def run(out: str | Path, *, quick: bool = False, seeds: int | None = None, watch: Watch = unwatched) -> Result:
+    """Train all four from each of `seeds` first weights (three, or one if quick); draw the source's figures.
+
+    Runs under `out` are found again later.
+    """
     folder = RunFolder.make(out)
-    size = 2000 if quick else SIZE
-    data, test = datasets.load("mnist", "train").take(size), datasets.load("mnist", "test")
-    epochs = 1 if quick else EPOCHS
-    ours = Settings(batch=200, epochs=2) if quick else OURS
-    networks = {name: models.build("cnn", seed=seed) for name in ("plain", "source", "priced", "ours")}
+    data, test = datasets.load("mnist", "train").take(2000 if quick else SIZE), datasets.load("mnist", "test")
+    rows = standardized(data), standardized(test)
+    found, networks = [], []
+    for seed in range(seeds or (1 if quick else SEEDS)):
+        networks.append({name: models.build("cnn", seed=seed) for name in NETWORKS})
+        place = folder.path / f"seed-{seed}"
+        found.append(_once(*rows, networks[-1], place, quick=quick, seed=seed, watch=watch))
+    settings = tuple(Repeated(runs=runs) for runs in zip(*found, strict=True))
+    figures = _draw(folder, settings, networks[0]["plain"], networks[0]["ours"], test)
+    result = Result(real_epsilon=real_epsilons(), settings=settings, figures=figures)
+    folder.write_json("result.json", result.to_json())
+    return result
+
+
+def _once(
+    data: Dataset,
+    test: Dataset,
+    networks: dict[str, nn.Module],
+    out: Path,
+    *,
+    quick: bool,
+    seed: int,
+    watch: Watch,
+) -> list[Run]:
+    size, epochs = len(data), 1 if quick else EPOCHS
     config = FitConfig(epochs=epochs, batch_size=BATCH, learning_rate=RATE, momentum=0.0, seed=seed)
-    runs = [
-        plain_run(
-            "plain, source's settings",
-            networks["plain"],
-            data,
-            test,
-            config,
-            out=folder.path / "plain",
-            watch=watch,
-        )
-    ]
+    name = "plain, source's settings"
+    runs = [plain_run(name, networks["plain"], data, test, config, out=out / "plain", watch=watch)]
+    ours = Settings(batch=200, epochs=2) if quick else OURS
     plans = {
         "source": ("private, source's settings", source_plan(size, epochs), SOURCE),
         "priced": (f"the same at ε = {PRINTED_EPSILON}", _priced(size, epochs), SOURCE),
         "ours": (f"ours at ε = {PRINTED_EPSILON}", our_plan(ours, size), ours.optimization),
     }
     for key, (name, plan, optimization) in plans.items():
-        place = folder.path / key
+        place = out / key
         runs.append(private_run(name, networks[key], data, test, plan, optimization, out=place, watch=watch))
-    figures = _draw(folder, runs, networks["plain"], networks["ours"], test)
-    result = Result(real_epsilon=real_epsilons(), runs=tuple(runs), figures=figures)
-    folder.write_json("result.json", result.to_json())
-    return result
+    return runs
 
 
 def source_plan(size: int = SIZE, epochs: int = EPOCHS, **choices: Any) -> TrainingPlan:
@@ -161,8 +175,8 @@ def tune(*, rates: Sequence[float] = TRIAL_RATES, watch: Watch = unwatched) -> d
     A quarter of the rows in batches of a quarter, with a quarter of the noise: the noise of the mean gradient,
     the number of steps and the sampling rate are those of the full size.
     """
-    data = datasets.load("strokes", "train").take(SIZE // TRIAL_SHARE)
-    test = datasets.load("strokes", "test").take(4000)
+    data = standardized(datasets.load("strokes", "train").take(SIZE // TRIAL_SHARE))
+    test = standardized(datasets.load("strokes", "test").take(4000))
     full = our_plan(TRIAL)
     plan = replace(
         full,
@@ -182,14 +196,16 @@ def tune(*, rates: Sequence[float] = TRIAL_RATES, watch: Watch = unwatched) -> d
 
 
 def _draw(
-    folder: RunFolder, runs: Sequence[Run], plain: nn.Module, private: nn.Module, test: Dataset
+    folder: RunFolder, settings: Sequence[Repeated], plain: nn.Module, private: nn.Module, test: Dataset
 ) -> tuple[Path, ...]:
-    images = torch.stack([test.tensors()[0][test.tensors()[1] == digit][0] for digit in range(10)])
+    images, labels = test.tensors()
+    firsts = [int((labels == digit).nonzero()[0]) for digit in range(10)]
+    seen = standardized(test).tensors()[0][firsts[2]][None]
     drawn = {
-        "curves": _draw_curves(runs),
-        "noised-digits": _draw_noised(images),
-        "feature-maps-conv1": _draw_maps(plain, private, images[2:3], "conv1"),
-        "feature-maps-conv2": _draw_maps(plain, private, images[2:3], "conv2"),
+        "curves": _draw_curves(settings),
+        "noised-digits": _draw_noised(images[firsts]),
+        "feature-maps-conv1": _draw_maps(plain, private, seen, "conv1"),
+        "feature-maps-conv2": _draw_maps(plain, private, seen, "conv2"),
     }
     paths = {name: folder.figures / f"{name}.png" for name in drawn}
     for name, figure in drawn.items():
@@ -197,19 +213,18 @@ def _draw(
     return tuple(paths.values())
 
 
-def _draw_curves(runs: Sequence[Run]) -> Figure:
-    """Accuracy and loss of all, side by side."""
+def _draw_curves(settings: Sequence[Repeated]) -> Figure:
+    """Accuracy and loss of all, side by side: means, shaded from the least run to the best."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for run in runs:
-        epochs = range(1, len(run.accuracy) + 1)
-        told = run.epsilon is None or "ε" in run.name
-        label = run.name if told else f"{run.name} (ε = {run.epsilon:.2f})"
-        left.plot(epochs, [100 * value for value in run.accuracy], marker="o", markersize=3, label=label)
-        right.plot(epochs, run.loss, marker="o", markersize=3)
+    for setting in settings:
+        told = setting.epsilon is None or "ε" in setting.name
+        label = setting.name if told else f"{setting.name} (ε = {setting.epsilon:.2f})"
+        _draw_runs(left, [[100 * value for value in run.accuracy] for run in setting.runs], label)
+        _draw_runs(right, [run.loss for run in setting.runs], label)
     left.axhline(100 * PUBLISHED["plain"]["test_accuracy"], color="0.6", ls=":", lw=1)
     left.axhline(100 * PUBLISHED["private"]["test_accuracy"], color="0.6", ls=":", lw=1)
     left.set(xlabel="epoch", ylabel="test accuracy, %", title="Accuracy (dotted: the source's figures)")
@@ -219,6 +234,13 @@ def _draw_curves(runs: Sequence[Run]) -> Figure:
         axes.grid(alpha=0.3)
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     return figure
+
+
+def _draw_runs(axes: Any, runs: Sequence[Sequence[float]], label: str) -> None:
+    values = np.array(runs)  # (runs, epochs)
+    epochs = range(1, values.shape[1] + 1)
+    (line,) = axes.plot(epochs, values.mean(0), marker="o", markersize=3, label=label)
+    axes.fill_between(epochs, values.min(0), values.max(0), color=line.get_color(), alpha=0.2, lw=0)
 
 
 def _draw_noised(images: Tensor) -> Figure:

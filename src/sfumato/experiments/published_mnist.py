@@ -11,9 +11,8 @@ Tramèr & Boneh 2021 (scattering and a linear layer).
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,8 @@ from sfumato.accounting import DpEvent, GaussianEvent, Relation
 from sfumato.datasets import Dataset
 from sfumato.datasets.dataset import Inputs
 from sfumato.datasets.strokes import draw
-from sfumato.experiments.kept_runs import DELTA, Run, Watch, private_run, unwatched
+from sfumato.experiments.kept_runs import DELTA, Repeated, Run, Watch, private_run, unwatched
+from sfumato.experiments.pixels import standardized
 from sfumato.models.scattering import CHANNELS, STRIDE, Scattering
 from sfumato.run_folder import RunFolder
 from sfumato.training import Optimization, TrainingPlan
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE = 60_000
-MEAN, DEVIATION = 0.1307, 0.3081  # of MNIST's pixels, as published
 QUICK_SIZE, QUICK_TEST = 1200, 500
 _DRAWN = 2000  # digits drawn for the statistics of scattering channels
 _BLOCK = 500
@@ -147,19 +146,11 @@ class Reproduction:
     """A published row and our runs of it, one a seed."""
 
     row: Row
-    runs: tuple[Run, ...]
-
-    @property
-    def test_accuracy(self) -> float:
-        return statistics.fmean(run.test_accuracy for run in self.runs)
-
-    @property
-    def deviation(self) -> float | None:
-        return statistics.stdev(run.test_accuracy for run in self.runs) if len(self.runs) > 1 else None
+    ours: Repeated
 
     @property
     def epsilon(self) -> float:
-        return max(run.epsilon or 0.0 for run in self.runs)
+        return self.ours.epsilon or 0.0
 
     def to_json(self) -> dict[str, Any]:
         row = self.row
@@ -172,12 +163,7 @@ class Reproduction:
                 "renyi_epsilon": None if row.ours else row.renyi_epsilon(),
                 "epsilon_if_shuffled": None if row.ours else row.shuffled_epsilon(),
             },
-            "ours": {
-                "test_accuracy": self.test_accuracy,
-                "standard_deviation": self.deviation,
-                "epsilon": self.epsilon,
-                "runs": [asdict(run) for run in self.runs],
-            },
+            "ours": self.ours.to_json(),
         }
 
 
@@ -210,7 +196,10 @@ def run(
         _validate.one_of("row", name, [row.name for row in ROWS])
     material = Material(quick=quick, watch=watch)
     found = tuple(
-        Reproduction(row=row, runs=tuple(_train(row, seed, material, folder.path) for seed in range(seeds)))
+        Reproduction(
+            row=row,
+            ours=Repeated(runs=tuple(_train(row, seed, material, folder.path) for seed in range(seeds))),
+        )
         for row in rows
     )
     figure = folder.figures / "published.png"
@@ -265,14 +254,7 @@ class Material:
 
     @cached_property
     def standardized(self) -> tuple[Dataset, Dataset]:
-        data, test = (
-            replace(
-                part,
-                inputs=(part.inputs - np.float32(MEAN)) / np.float32(DEVIATION),
-                name=f"{part.name}, standardised",
-            )
-            for part in self.pixels
-        )
+        data, test = (standardized(part) for part in self.pixels)
         return data, test
 
     @cached_property
@@ -317,7 +299,7 @@ def _draw(found: Iterable[Reproduction]) -> Figure:
         if not row.ours:
             axes.plot([row.claimed_epsilon, row.true_epsilon()], [theirs, theirs], color=color, lw=1, ls=":")
         axes.plot(row.claimed_epsilon, theirs, marker="o", mfc="white", color=color, ls="")
-        axes.plot(item.epsilon, 100 * item.test_accuracy, marker="s", color=color, ls="", label=row.name)
+        axes.plot(item.epsilon, 100 * item.ours.test_accuracy, marker="s", color=color, ls="", label=row.name)
     axes.plot([], [], marker="o", mfc="white", color="0.4", ls="", label="theirs, at the ε claimed")
     axes.plot([], [], color="0.4", ls=":", label="… down to its true ε")
     axes.plot([], [], marker="s", color="0.4", ls="", label="ours, at true ε")

@@ -7,11 +7,14 @@ from pathlib import Path
 from rich.table import Table
 
 from sfumato.cli import show
-from sfumato.cli.reproduce.watching import Quick, Seed, watching
+from sfumato.cli.reproduce.watching import Quick, Seeds, watching
 
 
 def epsilon_sweep(
-    out: show.Out = Path("out/epsilon-sweep"), quick: Quick = False, seed: Seed = 0, json: show.Json = False
+    out: show.Out = Path("out/epsilon-sweep"),
+    quick: Quick = False,
+    seeds: Seeds = None,
+    json: show.Json = False,
 ) -> None:
     """ResNet-18 on 10,000 MNIST digits, five epochs, at ε = 1, 5, 10 and without privacy.
 
@@ -20,16 +23,17 @@ def epsilon_sweep(
     from sfumato.experiments import epsilon_sweep as recipe
 
     with watching() as watch:
-        result = recipe.run(out, quick=quick, seed=seed, watch=watch)
+        result = recipe.run(out, quick=quick, seeds=seeds, watch=watch)
     if json:
         show.emit_json(result.to_json())
         return
     table = Table(title="ResNet-18, five epochs (δ = 1e-5)", title_justify="left")
-    for column in ("", "true ε", "noise multiplier", "test accuracy", "seconds"):
+    for column in ("", "true ε", "noise multiplier", "test accuracy", "seconds a run"):
         table.add_column(column, justify="left" if not column else "right")
-    for run in result.runs:
-        epsilon = "∞" if run.epsilon is None else f"{run.epsilon:.3f}"
-        noise = "" if run.noise_multiplier is None else f"{run.noise_multiplier:.3f}"
-        table.add_row(run.name, epsilon, noise, f"{run.test_accuracy:.2%}", f"{run.seconds:.0f}")
+    for setting in result.settings:
+        multiplier = setting.runs[0].noise_multiplier
+        epsilon = "∞" if setting.epsilon is None else f"{setting.epsilon:.3f}"
+        noise = "" if multiplier is None else f"{multiplier:.3f}"
+        table.add_row(setting.name, epsilon, noise, setting.accuracy_told(), f"{setting.seconds:.0f}")
     show.console.print(table)
     show.console.print(f"Figures: {result.figures[0].parent}")

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from sfumato.cli import show
-from sfumato.cli.reproduce.watching import Quick, Seed, watching
+from sfumato.cli.reproduce.watching import Quick, Seeds, watching
 
 if TYPE_CHECKING:
     from sfumato.experiments.private_cnn import Result
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def private_cnn(
     out: show.Out = Path("out/private-cnn"),
     quick: Quick = False,
-    seed: Seed = 0,
+    seeds: Seeds = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Only compare learning rates, on digits drawn by code.")
     ] = False,
@@ -34,7 +34,7 @@ def private_cnn(
         _tune(json)
         return
     with watching() as watch:
-        result = recipe.run(out, quick=quick, seed=seed, watch=watch)
+        result = recipe.run(out, quick=quick, seeds=seeds, watch=watch)
     if json:
         show.emit_json(result.to_json())
         return
@@ -60,7 +60,7 @@ def _table(result: Result) -> Table:
     from sfumato.experiments.private_cnn import PUBLISHED
 
     table = Table(title="The same CNN on MNIST (δ = 1e-5)", title_justify="left")
-    for column in ("", "ε stated", "ε true", "test accuracy", "test loss", "seconds"):
+    for column in ("", "ε stated", "ε true", "test accuracy", "test loss", "seconds a run"):
         table.add_column(column, justify="left" if not column else "right")
     plain, private = PUBLISHED["plain"], PUBLISHED["private"]
     real = result.real_epsilon["shuffled, zero-out"]
@@ -74,8 +74,8 @@ def _table(result: Result) -> Table:
         "",
         end_section=True,
     )
-    for run in result.runs:
-        epsilon = "∞" if run.epsilon is None else f"{run.epsilon:.3f}"
-        accuracy, loss = f"{run.test_accuracy:.2%}", f"{run.test_loss:.3f}"
-        table.add_row(run.name, epsilon, epsilon, accuracy, loss, f"{run.seconds:.0f}")
+    for setting in result.settings:
+        epsilon = "∞" if setting.epsilon is None else f"{setting.epsilon:.3f}"
+        told = setting.accuracy_told(), f"{setting.test_loss:.3f}", f"{setting.seconds:.0f}"
+        table.add_row(setting.name, epsilon, epsilon, *told)
     return table

@@ -13,7 +13,10 @@ from sfumato.cli import show
 Quick = Annotated[
     bool, typer.Option("--quick", help="A small run of everything: shows the way, not the level.")
 ]
-Seed = Annotated[int, typer.Option(help="Of the first weights, which are public; the noise has none.")]
+Seeds = Annotated[
+    int | None,
+    typer.Option(min=1, help="From how many first weights each is trained; the noise has no seed."),
+]
 
 
 @contextmanager
