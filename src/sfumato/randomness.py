@@ -138,7 +138,7 @@ class SecretStream:
             return np.floor(self._generator.normal(0.5, scale, size)).astype(np.int64)
         draws = np.empty(size, dtype=np.int64)
         if size < _LARGE:
-            _threads().submit(_fill_rounded_normal, self._generator, scale, draws).result()
+            _fill_rounded_normal(self._generator, scale, draws)
             return draws
         # NumPy lets go of the interpreter while it works: the lanes fill their parts side by side.
         parts = np.array_split(draws, _LANES)

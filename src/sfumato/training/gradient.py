@@ -249,11 +249,10 @@ def _squared_norms(
     """Squared norms (units, layers), and which units needed their gradient formed."""
     pairs = {name: part.squared_norms() for name, part in terms.items()}
     like = next(iter(pairs.values()))[0] if pairs else torch.zeros(units)
-    squares, slacks = (
-        torch.stack(
-            [sum((pairs[n][i] for n in names if n in pairs), torch.zeros_like(like)) for names in layers], 1
-        )
-        for i in range(2)
+    columns = [[pairs[name] for name in names if name in pairs] for names in layers]
+    squares = torch.stack([_added([square for square, _ in column], like) for column in columns], 1)
+    slacks = torch.stack(
+        [_added([slack for _, slack in column if slack is not None], like) for column in columns], 1
     )
     floor = squares.new_tensor(floors).square()
     sure = (slacks <= SLACK_SHARE * torch.maximum(squares, floor)) & squares.isfinite()
@@ -261,6 +260,10 @@ def _squared_norms(
     for some in _portions(terms, doubtful):
         squares[some] = _exact_squares(terms, layers, some).to(squares)
     return squares, doubtful
+
+
+def _added(parts: Sequence[Tensor], like: Tensor) -> Tensor:
+    return sum(parts[1:], parts[0]) if parts else torch.zeros_like(like)
 
 
 def _exact_squares(terms: Mapping[str, Term], layers: Sequence[Sequence[str]], some: Tensor) -> Tensor:

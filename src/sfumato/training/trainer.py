@@ -102,7 +102,7 @@ class PrivateTrainer:
             )
             self._check_rounding(result)
             self._sum.add(result.sums, mechanism, chunk=number)
-            below += int((result.norms <= self.clip_norm).all(1).sum()) * 2 - len(result.norms)
+            below += self._below(result)
             self.private_log.add(result)
         gradients = self.peers.release(self._sum, mechanism, self.sampler, divisor=self.plan.expected_batch)
         self._move(gradients)
@@ -239,8 +239,14 @@ class PrivateTrainer:
             if parameter._version == version:
                 raise Refused(f"the optimizer did not move {name}; nothing was learned from what was spent")
 
+    def _below(self, result: ChunkResult) -> int:
+        """Twice the number of units below the clipping norm, each shifted by ½; counted if anybody asks."""
+        if self.plan.adaptive is None:
+            return 0
+        return int((result.norms <= self.clip_norm).all(1).sum()) * 2 - len(result.norms)
+
     def _adapt(self, below: int) -> None:
-        """Follow the quantile of norms with a noisy count; `below` is twice the count shifted by ½ a unit."""
+        """Follow the quantile of norms with a noisy count."""
         if self.plan.adaptive is None:
             return
         choice = self.plan.adaptive

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sfumato.training.rules import workspace
 from sfumato.training.rules.registry import register
 from sfumato.training.rules.terms import Contribution, Factors, Fold, Rows, Windows
 
@@ -19,16 +20,16 @@ def convolution(module: nn.Conv2d, inputs: Tensor, gradient: Tensor) -> dict[str
     rows, groups = inputs.shape[0], module.groups
     gradients = gradient.movedim(1, -1).reshape(rows, -1, groups, module.out_channels // groups)
     axes = [_axis(module, inputs, gradient, dim) for dim in range(inputs.dim() - 2)]
-    padded = _padded(module, inputs, axes)
-    abreast = _lines_abreast(padded, axes, groups)
+    lines = _lines_abreast(module, axes)
     fold = Fold(
         tuple(module.weight.shape),
         kernel=tuple(axis.taps for axis in axes),
         offset=tuple(axis.first for axis in axes),
-        abreast=abreast,
+        abreast=lines,
     )
-    if abreast > 1:
-        padded, axes = _abreast(padded, axes, abreast)
+    padded = _abreast(inputs, axes, lines) if lines > 1 else _padded(module, inputs, axes)
+    if lines > 1:
+        axes = [replace(axes[0], stride=1, taps=axes[0].taps // lines), axes[1]]
     weight = Factors(_windows(padded, axes, groups), gradients.transpose(1, 2), fold)
     return {"weight": weight, "bias": Rows(gradients.sum(1).flatten(1))}
 
@@ -76,37 +77,54 @@ def _padding(module: nn.Conv2d, dim: int) -> tuple[int, int]:
 
 def _padded(module: nn.Conv2d, inputs: Tensor, axes: list[_Axis]) -> Tensor:
     """Channels last, padded (or cropped) to what the taps see: (rows, *space, channels)."""
-    if module.padding_mode == "zeros":
-        amounts = [amount for axis in reversed(axes) for amount in (axis.before, axis.after)]
-        return F.pad(inputs.movedim(1, -1), [0, 0, *amounts]) if any(amounts) else inputs.movedim(1, -1)
-    amounts = [amount for dim in reversed(range(len(axes))) for amount in _padding(module, dim)]
-    return F.pad(inputs, amounts, mode=module.padding_mode).movedim(1, -1)
+    if module.padding_mode != "zeros":
+        amounts = [amount for dim in reversed(range(len(axes))) for amount in _padding(module, dim)]
+        return F.pad(inputs, amounts, mode=module.padding_mode).movedim(1, -1)
+    seen = _cropped(inputs, axes)
+    amounts = [max(0, amount) for axis in reversed(axes) for amount in (axis.before, axis.after)]
+    return F.pad(seen, [0, 0, *amounts]) if any(amounts) else seen
 
 
-def _lines_abreast(padded: Tensor, axes: list[_Axis], groups: int) -> int:
+def _cropped(inputs: Tensor, axes: list[_Axis]) -> Tensor:
+    """Channels last, without the margins that no tap sees."""
+    seen = inputs.movedim(1, -1)
+    for dim, axis in enumerate(axes, 1):
+        start = max(0, -axis.before)
+        seen = seen.narrow(dim, start, seen.shape[dim] - start - max(0, -axis.after))
+    return seen
+
+
+def _lines_abreast(module: nn.Conv2d, axes: list[_Axis]) -> int:
     """How many lines of an image to lay side by side before windows are copied.
 
     Copying costs by the run of neighbouring values. Where the kernel is a whole number of vertical strides
     high, that many lines always go together: 8×8 taps at stride 2 are four runs of 16 instead of eight of 8.
     """
-    if groups > 1 or len(axes) != 2 or axes[1].taps * padded.shape[-1] >= _LONG_RUN:
+    if module.groups > 1 or len(axes) != 2 or module.padding_mode != "zeros":
         return 1
     lines, run = axes
-    fits = lines.taps % lines.stride == 0 and padded.shape[1] % lines.stride == 0
-    return lines.stride if fits and lines.dilation == run.dilation == 1 else 1
+    short = run.taps * module.in_channels < _LONG_RUN and lines.dilation == run.dilation == 1
+    return lines.stride if short and lines.taps % lines.stride == 0 else 1
 
 
-def _abreast(padded: Tensor, axes: list[_Axis], lines: int) -> tuple[Tensor, list[_Axis]]:
-    """(rows, height, width, channels) → (rows, height / lines, width, lines · channels), with its axes."""
-    rows, height, width, channels = padded.shape
-    laid = padded.reshape(rows, height // lines, lines, width, channels).transpose(2, 3)
-    down = replace(axes[0], stride=1, taps=axes[0].taps // lines)
-    return laid.reshape(rows, height // lines, width, lines * channels), [down, axes[1]]
+def _abreast(inputs: Tensor, axes: list[_Axis], lines: int) -> Tensor:
+    """Padded, `lines` lines side by side: (rows, height / lines, width, lines · channels)."""
+    seen = _cropped(inputs, axes)
+    rows, _, across, channels = seen.shape
+    height, width = ((axis.outputs - 1) * axis.stride + axis.taps for axis in axes)
+    top, left = (max(0, axis.before) for axis in axes)
+    laid = workspace.empty((rows, height // lines, width, lines, channels), inputs).zero_()
+    for place in range(lines):
+        first = (place - top) % lines
+        chosen = seen[:, first::lines]
+        start = (first + top) // lines
+        laid[:, start : start + chosen.shape[1], left : left + across, place] = chosen
+    return laid.flatten(3)
 
 
 def _windows(padded: Tensor, axes: list[_Axis], groups: int) -> Windows:
     """Overlapping windows as a view; copied, they are had many times faster than by `F.unfold`."""
-    padded = padded.contiguous()
+    padded = padded if padded.stride(-1) == 1 else padded.contiguous()
     rows, channels = padded.shape[0], padded.shape[-1] // groups
     strides = padded.stride()
     space = list(zip(axes, strides[1:-1], strict=True))

@@ -8,8 +8,8 @@ privacy unit and decides how the norm will be had:
 - `Materialised`: the gradient of every unit, for small layers with many positions;
 - `Sparse`: the touched rows of a table.
 
-A term gives each unit's squared norm with a bound of its rounding error (the slack), the sum weighted by the
-coefficients, and bounds of what rounding does to both.
+A term gives each unit's squared norm, with a bound of its rounding error (the slack) where that is not small
+for sure, and the sum weighted by the coefficients; `rounding` bounds what rounding does to both.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ SLACK_SHARE = 2.0**-8
 _LEAST_SLACK = 2.0**-13
 # Squares below this are counted as this: float32 loses them to underflow.
 _TINY = 2.0**-100
+_LEAST_BAND = 16  # taps of a line; narrower products are slow
 _WINDOW_BYTES = 1 << 21  # windows copied at a time: they should stay in the cores' own caches
 UNITS_PER_SUM = 32  # units summed in one go; sums of such sums keep rounding errors short
+_FEW = 1 << 14  # values that are converted to float64 quicker than they are summed in parts
 PAIRS_PER_PRODUCT = 64  # (unit, position) pairs summed in one matrix product
 
 
@@ -45,17 +47,20 @@ class Fold:
 
     `kernel` is the extent of the kernel that met data, with channels last; taps outside `offset` +
     `kernel` only ever saw padding, and their gradient is zero. `abreast` lines of a flat kernel lie side
-    by side, tap by tap.
+    by side, tap by tap. `banded` matrices come as (lines of the kernel, outputs, taps of a line).
     """
 
     shape: Shape
     kernel: Shape = ()
     offset: Shape = ()
     abreast: int = 1
+    banded: bool = False
 
     def __call__(self, matrices: Tensor) -> Tensor:
         """(…, groups, outputs, inputs) → (…, *shape)."""
         lead = matrices.shape[:-3]
+        if self.banded:
+            matrices = matrices.transpose(-3, -2)
         if not self.kernel:
             return matrices.reshape(*lead, *self.shape)
         channels = self.shape[1]
@@ -93,9 +98,24 @@ class Windows:
 
     def copied(self, part: slice = slice(None)) -> Tensor:
         view = self.view[part]
-        if view.is_contiguous():
-            return view.view(len(view), *self.shape[1:])
-        return workspace.empty(view.shape, view).copy_(view).view(len(view), *self.shape[1:])
+        return _copied(view).view(len(view), *self.shape[1:])
+
+    @property
+    def bands(self) -> Tensor | None:
+        """(rows, lines, positions of a line, taps of a line), where windows one below the other share lines.
+
+        A line is copied once, not once for every line of the kernel; output line y sees lines y, y + 1, ….
+        """
+        shape, strides = self.view.shape, self.view.stride()
+        half = (len(shape) - 3) // 2  # spatial dimensions
+        outputs, taps = shape[2 : 2 + half], shape[2 + half :]
+        meets = half > 1 and taps[0] > 1 and strides[2] == strides[2 + half]
+        if not meets or shape[1] > 1 or math.prod(taps[1:]) < _LEAST_BAND:
+            return None
+        return self.view.as_strided(
+            (shape[0], outputs[0] + taps[0] - 1, *outputs[1:], *taps[1:]),
+            (strides[0], *strides[2 : 2 + half], *strides[3 + half :]),
+        )
 
 
 @dataclass(frozen=True)
@@ -128,19 +148,23 @@ Contribution: TypeAlias = Factors | Rows | Lookups
 
 @dataclass(frozen=True)
 class Materialised:
-    """The gradient of every unit."""
+    """The gradient of every unit; of banded ones (see `Windows.bands`) each band lies by itself in memory."""
 
     gradients: Tensor  # (units, …)
     fold: Callable[[Tensor], Tensor] | None = None
 
-    def squared_norms(self) -> tuple[Tensor, Tensor]:
+    def squared_norms(self) -> tuple[Tensor, None]:
         norms = self.gradients if self.gradients.dim() > 1 else self.gradients.abs()
         while norms.dim() > 1:  # one dimension at a time: sums stay short
             norms = torch.linalg.vector_norm(norms, dim=-1)
-        return norms.square(), torch.zeros_like(norms)
+        return norms.square(), None
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        total = _sum_rows(weights, self.gradients.unsqueeze(1).flatten(1)).view(self.gradients.shape[1:])
+        if self.gradients.is_contiguous():
+            total = _sum_rows(weights, self.gradients.unsqueeze(1).flatten(1))
+        else:
+            total = torch.stack([_sum_rows(weights, band.flatten(1)) for band in self.gradients.unbind(1)])
+        total = total.view(self.gradients.shape[1:])
         return total if self.fold is None else self.fold(total)
 
     def gradient(self, units: Tensor) -> Tensor:
@@ -162,8 +186,8 @@ class Gram:
     def squared_norms(self) -> tuple[Tensor, Tensor]:
         """Gram norm² and its slack κu·S², S = Σₚ ‖aₚ‖‖gₚ‖, which bounds every rounding error above."""
         if self.inputs.shape[2] == 1:
-            squares = _squares(self.inputs) * _squares(self.gradients)  # (units, groups, 1)
-            norms, spread = squares.sum((1, 2)), squares.sum((1, 2))
+            norms = (_squares(self.inputs) * _squares(self.gradients)).sum((1, 2))  # of (units, groups, 1)
+            spread = norms
         else:
             left = self.inputs @ self.inputs.transpose(2, 3)  # (units, groups, positions, positions)
             right = self.gradients @ self.gradients.transpose(2, 3)
@@ -198,10 +222,9 @@ class Sparse:
     units: int
     entries: int
 
-    def squared_norms(self) -> tuple[Tensor, Tensor]:
+    def squared_norms(self) -> tuple[Tensor, None]:
         squares = torch.linalg.vector_norm(self.values, dim=1).square()
-        norms = squares.new_zeros(self.units).index_add_(0, self.unit, squares)
-        return norms, torch.zeros_like(norms)
+        return squares.new_zeros(self.units).index_add_(0, self.unit, squares), None
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         table = self.values.new_zeros(self.entries, self.values.shape[1])
@@ -266,6 +289,8 @@ def _factored(uses: Sequence[Factors]) -> Materialised | Gram:
     gradients = _joined([use.gradients for use in uses])
     if prefers_gram(inputs.shape[2], inputs.shape[3], gradients.shape[3]):
         return Gram(_written(inputs), gradients, fold)
+    if isinstance(inputs, Windows) and (bands := inputs.bands) is not None:
+        return Materialised(_formed_by_bands(bands, gradients), replace(fold, banded=True))
     return Materialised(_formed(inputs, gradients), fold)
 
 
@@ -298,6 +323,29 @@ def _formed(inputs: Tensor | Windows, gradients: Tensor) -> Tensor:
             some = slice(start * groups, start * groups + len(block))
             torch.bmm(flat[some], block, out=out[some])
     return out.view(units, groups, *out.shape[1:])
+
+
+def _formed_by_bands(bands: Tensor, gradients: Tensor) -> Tensor:
+    """Σₚ gₚ aₚᵀ, each line of the kernel by itself: (units, lines of the kernel, outputs, taps of a line)."""
+    units, lines = bands.shape[:2]
+    flat = gradients.flatten(0, 1).transpose(1, 2)  # (units, outputs, positions)
+    run = math.prod(bands.shape[bands.dim() // 2 + 1 :])
+    places = bands[0, 0].numel() // run  # positions of a line
+    kernel_lines = lines - flat.shape[2] // places + 1
+    out = workspace.empty((kernel_lines, units, flat.shape[1], run), gradients)
+    step = max(1, _WINDOW_BYTES // (4 * lines * places * run))
+    for start in range(0, units, step):
+        some = slice(start, start + step)
+        with workspace.returned():
+            block = _copied(bands[some]).view(-1, lines * places, run)
+            for line in range(kernel_lines):
+                seen = block[:, line * places : line * places + flat.shape[2]]
+                torch.bmm(flat[some], seen, out=out[line, some])
+    return out.transpose(0, 1)
+
+
+def _copied(view: Tensor) -> Tensor:
+    return view if view.is_contiguous() else workspace.empty(view.shape, view).copy_(view)
 
 
 def _written(inputs: Tensor | Windows) -> Tensor:
@@ -337,7 +385,9 @@ def _lengths(gram: Tensor, factor: Tensor) -> Tensor:
 
 
 def _sum_rows(weights: Tensor, rows: Tensor) -> Tensor:
-    """Σ of weighted rows, UNITS_PER_SUM at a time."""
+    """Σ of weighted rows, UNITS_PER_SUM at a time; a small one in float64, which takes fewer operations."""
+    if rows.numel() <= _FEW:
+        return (weights.double() @ rows.double()).to(rows.dtype)
     whole = len(rows) // UNITS_PER_SUM * UNITS_PER_SUM
     total = weights[whole:] @ rows[whole:]
     if whole:
