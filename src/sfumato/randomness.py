@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -34,7 +35,7 @@ Integers = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _LANES = 4  # generators behind one stream; a fixed number, so that a seeded run repeats on any machine
-_BLOCK = 1 << 17  # draws rounded at a time: 1 MiB, inside a core's cache
+_BLOCK = 1 << 16  # draws made at a time: half a MiB, inside a core's cache
 _LARGEST_SCALE = 2.0**52  # of rounded draws: beyond it doubles no longer resolve every whole number
 _SMALL = 1 << 13  # draws below which NumPy alone is quicker
 _LARGE = 1 << 17  # draws from which several threads pay off
@@ -130,20 +131,25 @@ class SecretStream:
         return self._generator.standard_normal(size)
 
     def rounded_normal(self, scale: float, size: int) -> Integers:
-        if not 0 <= scale <= _LARGEST_SCALE:
-            raise InvalidInput(
-                f"expected scale in [0, 2**52], got scale={scale!r}; choose a coarser grid for the sums"
-            )
+        _check_scale(scale)
         if size < _SMALL:
             return np.floor(self._generator.normal(0.5, scale, size)).astype(np.int64)
         draws = np.empty(size, dtype=np.int64)
-        if size < _LARGE:
-            _fill_rounded_normal(self._generator, scale, draws)
-            return draws
-        # NumPy lets go of the interpreter while it works: the lanes fill their parts side by side.
-        parts = np.array_split(draws, _LANES)
-        side_by_side(_fill_rounded_normal, self._lanes, [scale] * _LANES, parts)
+
+        def keep(start: int, part: Floats) -> None:
+            draws[start : start + part.size] = part
+
+        self._spread_rounded_normal(scale, size, keep)
         return draws
+
+    def _spread_rounded_normal(self, scale: float, size: int, work: Callable[[int, Floats], None]) -> None:
+        if size < _LARGE:
+            _draw_rounded_normal(self._generator, scale, 0, size, work)
+            return
+        # NumPy lets go of the interpreter while it works: the lanes draw their parts side by side.
+        edges = [size * lane // _LANES for lane in range(_LANES + 1)]
+        each = self._lanes, repeat(scale), edges[:-1], edges[1:], repeat(work)
+        side_by_side(_draw_rounded_normal, *each)
 
     def uniform(self, size: int) -> Floats:
         return self._generator.random(size)
@@ -198,21 +204,44 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(_LANES, os.cpu_count() or 1), "noise")
 
 
-def _fill_rounded_normal(generator: np.random.Generator, scale: float, part: Integers) -> None:
-    """⌊scale·Z + ½⌋ into `part`, Z by pairs r·cos φ, r·sin φ of float64 (Box & Muller 1958).
+def spread_rounded_normal(
+    sampler: Sampler, scale: float, size: int, work: Callable[[int, Floats], None]
+) -> None:
+    """work(start, draws) for all of `size` draws of `sampler.rounded_normal`, as whole numbers in float64.
+
+    Of a secret stream's many draws each part is worked on while it is in the cache, several parts at a time.
+    """
+    if type(sampler) is SecretStream and size >= _SMALL:  # another sampler's draws are its own to make
+        sampler._spread_rounded_normal(_check_scale(scale), size, work)
+    else:
+        work(0, sampler.rounded_normal(scale, size).astype(np.float64))
+
+
+def _check_scale(scale: float) -> float:
+    if not 0 <= scale <= _LARGEST_SCALE:
+        raise InvalidInput(
+            f"expected scale in [0, 2**52], got scale={scale!r}; choose a coarser grid for the sums"
+        )
+    return scale
+
+
+def _draw_rounded_normal(
+    generator: np.random.Generator, scale: float, start: int, stop: int, work: Callable[[int, Floats], None]
+) -> None:
+    """⌊scale·Z + ½⌋ for places start to stop, Z by pairs r·cos φ, r·sin φ of float64 (Box & Muller 1958).
 
     Half the time of NumPy's ziggurat, whose branches do not vectorise; |Z| ends at 8.57, beyond which an ideal
     normal goes with a chance of 1e-17. No torch here: once its OpenMP has been used from these threads, all its
     work on the main thread takes up to twice as long, and it does not survive a fork.
     """
     uniform, scratch = np.empty(_BLOCK), np.empty(_BLOCK // 2)
-    for start in range(0, part.size, _BLOCK):
-        block = part[start : start + _BLOCK]
-        pairs = (block.size + 1) // 2
+    for first in range(start, stop, _BLOCK):
+        size = min(_BLOCK, stop - first)
+        pairs = (size + 1) // 2
         noise = generator.random(out=uniform[: 2 * pairs])
         _box_muller(noise[:pairs], noise[pairs:], scratch[:pairs], scale)
         noise += 0.5
-        block[:] = np.floor(noise, out=noise)[: block.size]
+        work(first, np.floor(noise, out=noise)[:size])
 
 
 def _box_muller(first: Floats, second: Floats, scratch: Floats, scale: float) -> None:

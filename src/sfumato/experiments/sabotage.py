@@ -24,8 +24,8 @@ from sfumato import audit, mechanisms
 from sfumato.audit import VERDICT_ALPHA, Verdict
 from sfumato.experiments import mechanism_audit as canaries
 from sfumato.experiments import randomiser_audit
-from sfumato.mechanisms import GridGaussian, KaryResponse, noisy_max
-from sfumato.randomness import Integers, Sampler, SecretStream
+from sfumato.mechanisms import GridGaussian, KaryResponse, noisy_max, vector
+from sfumato.randomness import Integers, Sampler, SecretStream, spread_rounded_normal
 from sfumato.training import Flat, PrivateTrainer, TrainingPlan, clip_chunk, trainer
 from sfumato.training.sampling import Sample, shuffled_samples
 
@@ -187,15 +187,16 @@ def _no_clip() -> Any:
 
 
 def _silent_layer() -> Any:
-    intact = GridGaussian._noise
+    intact = spread_rounded_normal
 
-    def broken(self: GridGaussian, size: int, sampler: Sampler) -> Integers:
-        # The second of two equal layers is the second half of the vector, which is short enough for one draw.
-        noise = intact(self, size, sampler)
-        noise[size // 2 :] = 0
-        return noise
+    def broken(sampler: Sampler, scale: float, size: int, work: Any) -> None:
+        def silenced(start: int, noise: Any) -> None:
+            noise[max(0, size // 2 - start) :] = 0  # the second of two equal layers is the second half
+            work(start, noise)
 
-    return ((GridGaussian, "_noise", broken),)
+        intact(sampler, scale, size, silenced)
+
+    return ((vector, "spread_rounded_normal", broken),)
 
 
 def _shuffle() -> Any:
@@ -210,12 +211,12 @@ def _shuffle() -> Any:
 
 
 def _repeated_noise() -> Any:
-    intact = GridGaussian._noise
+    intact = spread_rounded_normal
 
-    def broken(self: GridGaussian, size: int, sampler: Sampler) -> Integers:
-        return intact(self, size, SecretStream(test_seed=0))
+    def broken(sampler: Sampler, *arguments: Any) -> None:
+        intact(SecretStream(test_seed=0), *arguments)
 
-    return ((GridGaussian, "_noise", broken),)
+    return ((vector, "spread_rounded_normal", broken),)
 
 
 def _let_nan_through() -> Any:

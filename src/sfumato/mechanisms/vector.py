@@ -12,11 +12,9 @@ import numpy.typing as npt
 from sfumato import _validate, accounting
 from sfumato.errors import InvalidInput, Refused
 from sfumato.mechanisms import grid as grids
-from sfumato.mechanisms.grid import Integers
-from sfumato.randomness import Sampler, side_by_side
+from sfumato.mechanisms.grid import Floats, Integers
+from sfumato.randomness import Sampler, spread_rounded_normal
 
-_BLOCK = 1 << 21  # values at a time: enough to occupy the threads of a stream, few enough for the cache
-_CACHED = 1 << 15  # values worked on at a time: 256 KiB of doubles, inside a core's cache
 _EXACT = 2**52  # grid steps that a double holds exactly, with room for the noise
 _CERTAIN = 8  # draws that cannot all be zero: each is with a chance below 4e-4
 
@@ -94,39 +92,29 @@ class GridGaussian:
         flat_sums, flat_released = sums.reshape(-1), released.reshape(-1)
         unit = 1.0 if in_steps else 1.0 / self.grid
 
-        def finish(start: int, noise: Integers) -> None:
-            whole = np.empty(min(_CACHED, noise.size))  # below 2⁵³, which doubles hold exactly
-            for first in range(0, noise.size, _CACHED):
-                some = noise[first : first + _CACHED]
-                place = slice(start + first, start + first + some.size)
-                steps = np.multiply(flat_sums[place], unit, out=whole[: some.size], dtype=np.float64)
-                np.rint(steps, out=steps)
-                steps += some
-                np.multiply(steps, self.grid / divisor, out=flat_released[place], casting="same_kind")
+        def finish(start: int, noise: Floats) -> None:
+            _require_noise(noise)
+            place = slice(start, start + noise.size)
+            steps = np.multiply(
+                flat_sums[place], unit, dtype=np.float64
+            )  # below 2⁵³, which doubles hold exactly
+            np.rint(steps, out=steps)
+            steps += noise
+            np.multiply(steps, self.grid / divisor, out=flat_released[place], casting="same_kind")
 
-        for start in range(0, self.dimension, _BLOCK):
-            noise = self._noise(min(_BLOCK, self.dimension - start), sampler)
-            half = noise.size // 2
-            if half < _CACHED:
-                finish(start, noise)
-            else:
-                side_by_side(finish, (start, start + half), (noise[:half], noise[half:]))
+        spread_rounded_normal(sampler, self.sigma / self.grid, self.dimension, finish)
         return released  # type: ignore[return-value]
 
     def add_noise_in_place(self, sums: Integers, sampler: Sampler) -> None:
         """sums += noise, in grid steps."""
         self._check(sums)
         flat = sums.reshape(-1)
-        for start in range(0, flat.size, _BLOCK):
-            block = flat[start : start + _BLOCK]
-            block += self._noise(block.size, sampler)
 
-    def _noise(self, size: int, sampler: Sampler) -> Integers:
-        noise = sampler.rounded_normal(self.sigma / self.grid, size)
-        if size >= _CERTAIN and not noise[:_CERTAIN].any():
-            # σ is a thousand grid steps and more: so many draws that all round to zero are no draws at all.
-            raise Refused("the sampler drew no noise; nothing was released, and the step did not happen")
-        return noise
+        def add(start: int, noise: Floats) -> None:
+            _require_noise(noise)
+            flat[start : start + noise.size] += noise.astype(np.int64)
+
+        spread_rounded_normal(sampler, self.sigma / self.grid, self.dimension, add)
 
     def _check(self, sums: npt.NDArray[Any]) -> None:
         if sums.dtype not in (np.int64, np.float32) or not sums.flags.c_contiguous:
@@ -136,3 +124,9 @@ class GridGaussian:
             )
         grids.check_dimension(sums, self.dimension)
         grids.check_values(sums, 1.0 if sums.dtype == np.int64 else self.grid, steps=_EXACT)
+
+
+def _require_noise(noise: Floats) -> None:
+    """σ is a thousand grid steps and more: so many draws that all round to zero are no draws at all."""
+    if noise.size >= _CERTAIN and not noise[:_CERTAIN].any():
+        raise Refused("the sampler drew no noise; nothing was released, and the step did not happen")
