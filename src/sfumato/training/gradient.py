@@ -24,7 +24,7 @@ from sfumato.training.capture import LossFunction, Pass, count_rows, run
 from sfumato.training.clipping import Clipping, Flat
 from sfumato.training.probe import Survey
 from sfumato.training.rules.rounding import chunk_errors, rounding
-from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, term
+from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, Weights, term
 from sfumato.training.rules.workspace import Workspace
 
 _CHUNK_BYTES = 72 << 20  # what a chunk may hold: it should stay in the cache
@@ -213,7 +213,8 @@ def _clip_rows(
         norms = squares.sqrt()
         finite = norms.isfinite().all(1)
         coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
-        weights = {name: coefficients[:, layer] for layer, names in enumerate(layers) for name in names}
+        each = [Weights(coefficients[:, layer]) for layer in range(len(layers))]
+        weights = {name: each[layer] for layer, names in enumerate(layers) for name in names}
         sums = _weighted_sums(terms, weights, finite, doubtful)
     rows = len(passed.losses)
     parts = [rounding(use, rows, units=units, rows_per_unit=rows // units) for use in uses.values()]
@@ -222,7 +223,7 @@ def _clip_rows(
 
 
 def _weighted_sums(
-    terms: Mapping[str, Term], weights: Mapping[str, Tensor], finite: Tensor, doubtful: Tensor
+    terms: Mapping[str, Term], weights: Mapping[str, Weights], finite: Tensor, doubtful: Tensor
 ) -> dict[str, Tensor]:
     """Σ cᵢgᵢ; units that are not finite take no part, doubtful ones do with their formed gradients."""
     special = doubtful | ~finite
@@ -276,15 +277,15 @@ def _exact_squares(terms: Mapping[str, Term], layers: Sequence[Sequence[str]], s
     return torch.stack(columns, dim=1) * (1 + 2.0**-20)
 
 
-def _direct_sums(terms: Mapping[str, Term], weights: Mapping[str, Tensor], units: Tensor) -> dict[str, Tensor]:
+def _direct_sums(terms: Mapping[str, Term], weights: Mapping[str, Weights], units: Tensor) -> dict[str, Tensor]:
     """Weighted sums over few units whose gradients are formed, in float64."""
     sums: dict[str, Tensor] = {}
     for some in _portions(terms, units):
         for name, part in terms.items():
             gradient = part.gradient(some)
-            added = weights[name][some].double() @ gradient.flatten(1).double()
+            added = weights[name].values[some].double() @ gradient.flatten(1).double()
             sums[name] = sums.get(name, 0.0) + added.view(gradient.shape[1:])
-    return {name: value.to(weights[name].dtype) for name, value in sums.items()}
+    return {name: value.to(weights[name].values.dtype) for name, value in sums.items()}
 
 
 def _portions(terms: Mapping[str, Term], chosen: Tensor) -> Sequence[Tensor]:

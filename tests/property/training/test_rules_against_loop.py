@@ -181,13 +181,13 @@ def test_no_rows_give_zeros(data):
 )
 def test_both_ways_of_a_norm_agree(positions, width, height, rows):
     """Gram matrices and formed gradients, whichever the cost model would choose."""
-    from sfumato.training.rules.terms import Fold, Gram, Materialised
+    from sfumato.training.rules.terms import Fold, Gram, Materialised, Weights
 
     torch.manual_seed(rows)
     inputs, gradients = torch.randn(rows, 1, positions, width), torch.randn(rows, 1, positions, height)
     fold = Fold((height, width))
     gram, formed = Gram(inputs, gradients, fold), Materialised(gradients.transpose(2, 3) @ inputs, fold)
-    weights = torch.rand(rows)
+    weights = Weights(torch.rand(rows))
     torch.testing.assert_close(gram.weighted_sum(weights), formed.weighted_sum(weights), rtol=1e-4, atol=1e-4)
     expected = (gradients.double().transpose(2, 3) @ inputs.double()).square().sum((1, 2, 3))
     for term in (gram, formed):

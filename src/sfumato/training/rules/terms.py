@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 import torch
@@ -37,7 +38,9 @@ _TINY = 2.0**-100
 _LEAST_BAND = 16  # taps of a line; narrower products are slow
 _WINDOW_BYTES = 1 << 21  # windows copied at a time: they should stay in the cores' own caches
 UNITS_PER_SUM = 32  # units summed in one go; sums of such sums keep rounding errors short
-_FEW = 1 << 14  # values that are converted to float64 quicker than they are summed in parts
+_FEW = 1 << 22  # multiply-adds, most of them with zero, that are quicker than more operations would be
+_FEW_PRODUCTS = 8  # summed one after the other, they round no more often than in blocks
+_CACHED = 1 << 16  # values of a parameter
 PAIRS_PER_PRODUCT = 64  # (unit, position) pairs summed in one matrix product
 
 
@@ -147,6 +150,23 @@ Contribution: TypeAlias = Factors | Rows | Lookups
 
 
 @dataclass(frozen=True)
+class Weights:
+    """What each unit counts in a sum."""
+
+    values: Tensor  # (units,)
+
+    @cached_property
+    def blocks(self) -> Tensor:
+        """(blocks, units): each line is zero but for its own UNITS_PER_SUM units, which one product sums."""
+        units = len(self.values)
+        count = -(-units // UNITS_PER_SUM)
+        spread = self.values.new_zeros(count, count, UNITS_PER_SUM)
+        padded = torch.nn.functional.pad(self.values, (0, count * UNITS_PER_SUM - units))
+        spread.diagonal(dim1=0, dim2=1).copy_(padded.view(count, UNITS_PER_SUM).t())
+        return spread.flatten(1)[:, :units]
+
+
+@dataclass(frozen=True)
 class Materialised:
     """The gradient of every unit; of banded ones (see `Windows.bands`) each band lies by itself in memory."""
 
@@ -159,11 +179,11 @@ class Materialised:
             norms = torch.linalg.vector_norm(norms, dim=-1)
         return norms.square(), None
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Weights) -> Tensor:
         if self.gradients.is_contiguous():
             total = _sum_rows(weights, self.gradients.unsqueeze(1).flatten(1))
         else:
-            total = torch.stack([_sum_rows(weights, band.flatten(1)) for band in self.gradients.unbind(1)])
+            total = _sum_rows(weights, self.gradients.transpose(0, 1).flatten(2))  # each band by itself
         total = total.view(self.gradients.shape[1:])
         return total if self.fold is None else self.fold(total)
 
@@ -197,13 +217,21 @@ class Gram:
         slack = slack_factor(groups, positions, width, self.gradients.shape[3], _unit(norms))
         return norms, slack * spread
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Weights) -> Tensor:
         per_product = max(1, PAIRS_PER_PRODUCT // self.inputs.shape[2])
-        scaled = self.gradients * weights[:, None, None, None]
+        scaled = self.gradients * weights.values[:, None, None, None]
+        if len(scaled) <= _FEW_PRODUCTS * per_product and self._small:
+            return self.fold(_product_side_by_side(scaled, self.inputs, per_product))
         parts = list(zip(torch.split(scaled, per_product), torch.split(self.inputs, per_product), strict=True))
         blocks = products_per_block(len(parts))
         sums = [_products(parts[start : start + blocks]) for start in range(0, len(parts), blocks)]
         return self.fold(_total(sums))
+
+    @property
+    def _small(self) -> bool:
+        """One group, and a parameter of which a few copies stay in the cache."""
+        _, groups, _, width = self.inputs.shape
+        return groups == 1 and width * self.gradients.shape[3] <= _CACHED
 
     def gradient(self, units: Tensor) -> Tensor:
         return self.fold(self.gradients[units].transpose(2, 3) @ self.inputs[units])
@@ -226,9 +254,9 @@ class Sparse:
         squares = torch.linalg.vector_norm(self.values, dim=1).square()
         return squares.new_zeros(self.units).index_add_(0, self.unit, squares), None
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Weights) -> Tensor:
         table = self.values.new_zeros(self.entries, self.values.shape[1])
-        return table.index_add_(0, self.index, self.values * weights[self.unit, None])
+        return table.index_add_(0, self.index, self.values * weights.values[self.unit, None])
 
     def gradient(self, units: Tensor) -> Tensor:
         place = self.unit.new_full((self.units,), -1)
@@ -384,16 +412,16 @@ def _lengths(gram: Tensor, factor: Tensor) -> Tensor:
     return (gram.diagonal(dim1=2, dim2=3) + factor.shape[3] * _TINY).sqrt()
 
 
-def _sum_rows(weights: Tensor, rows: Tensor) -> Tensor:
-    """Σ of weighted rows, UNITS_PER_SUM at a time; a small one in float64, which takes fewer operations."""
-    if rows.numel() <= _FEW:
-        return (weights.double() @ rows.double()).to(rows.dtype)
-    whole = len(rows) // UNITS_PER_SUM * UNITS_PER_SUM
-    total = weights[whole:] @ rows[whole:]
+def _sum_rows(weights: Weights, rows: Tensor) -> Tensor:
+    """Σ of weighted rows, UNITS_PER_SUM at a time: (…, units, width) → (…, width)."""
+    if rows.numel() * -(-len(weights.values) // UNITS_PER_SUM) <= _FEW:
+        return (weights.blocks @ rows).sum(-2)
+    if rows.dim() > 2:
+        return torch.stack([_sum_rows(weights, part) for part in rows])
+    values, whole = weights.values, len(rows) // UNITS_PER_SUM * UNITS_PER_SUM
+    total = values[whole:] @ rows[whole:]
     if whole:
-        blocks = weights[:whole].view(-1, 1, UNITS_PER_SUM) @ rows[:whole].view(
-            -1, UNITS_PER_SUM, rows.shape[1]
-        )
+        blocks = values[:whole].view(-1, 1, UNITS_PER_SUM) @ rows[:whole].view(-1, UNITS_PER_SUM, rows.shape[1])
         total += blocks.sum(0)[0]
     return total
 
@@ -423,6 +451,19 @@ def _products(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     for gradients, inputs in more:
         total.baddbmm_(gradients.transpose(1, 2), inputs)
     return total
+
+
+def _product_side_by_side(gradients: Tensor, inputs: Tensor, per_product: int) -> Tensor:
+    """The same for one group, from at most _FEW_PRODUCTS products that are made in one go and then added."""
+    whole = len(gradients) // per_product * per_product
+    g, a = gradients.flatten(0, 2), inputs.flatten(0, 2)  # (units · positions, width)
+    pairs = whole * gradients.shape[2]
+    total = g[pairs:].t() @ a[pairs:]
+    if whole:
+        blocks = (factor[:pairs].view(whole // per_product, -1, factor.shape[1]) for factor in (g, a))
+        left, right = blocks
+        total += torch.bmm(left.transpose(1, 2), right).sum(0)
+    return total.unsqueeze(0)
 
 
 def _by_group(factor: Tensor) -> Tensor:
