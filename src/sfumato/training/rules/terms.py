@@ -172,11 +172,10 @@ class Materialised:
 
     gradients: Tensor  # (units, …)
     fold: Callable[[Tensor], Tensor] | None = None
+    norms: Tensor | None = None  # (units,), where they were taken as gradients were formed
 
     def squared_norms(self) -> tuple[Tensor, None]:
-        norms = self.gradients if self.gradients.dim() > 1 else self.gradients.abs()
-        while norms.dim() > 1:  # one dimension at a time: sums stay short
-            norms = torch.linalg.vector_norm(norms, dim=-1)
+        norms = _norms(self.gradients) if self.norms is None else self.norms
         return norms.square(), None
 
     def weighted_sum(self, weights: Weights) -> Tensor:
@@ -317,9 +316,13 @@ def _factored(uses: Sequence[Factors]) -> Materialised | Gram:
     gradients = _joined([use.gradients for use in uses])
     if prefers_gram(inputs.shape[2], inputs.shape[3], gradients.shape[3]):
         return Gram(_written(inputs), gradients, fold)
-    if isinstance(inputs, Windows) and (bands := inputs.bands) is not None:
-        return Materialised(_formed_by_bands(bands, gradients), replace(fold, banded=True))
-    return Materialised(_formed(inputs, gradients), fold)
+    if isinstance(inputs, Tensor):
+        return Materialised(gradients.transpose(2, 3) @ inputs, fold)
+    if (bands := inputs.bands) is not None:
+        formed, norms = _formed_by_bands(bands, gradients)
+        return Materialised(formed, replace(fold, banded=True), norms)
+    formed, norms = _formed(inputs, gradients)
+    return Materialised(formed, fold, norms)
 
 
 def prefers_gram(positions: int, width: int, height: int) -> bool:
@@ -336,31 +339,31 @@ def slack_factor(groups: int, positions: int, width: int, height: int, unit: flo
     return max(_LEAST_SLACK, (width + height + 2 * positions + groups + 8) * unit)
 
 
-def _formed(inputs: Tensor | Windows, gradients: Tensor) -> Tensor:
-    """Σₚ gₚ aₚᵀ: (units, groups, outputs, inputs)."""
-    units, groups, positions, width = inputs.shape
-    out = workspace.empty((units * groups, gradients.shape[3], width), gradients)
-    flat = gradients.flatten(0, 1).transpose(1, 2)
-    if isinstance(inputs, Tensor):
-        torch.bmm(flat, inputs.flatten(0, 1), out=out)
-        return out.view(units, groups, *out.shape[1:])
+def _formed(windows: Windows, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    """Σₚ gₚ aₚᵀ: (units, groups, outputs, inputs); and its norms, taken while a block is in the cache."""
+    units, groups, positions, width = windows.shape
+    out = workspace.empty((units, groups, gradients.shape[3], width), gradients)
+    norms = []
     step = max(1, _WINDOW_BYTES // (4 * groups * positions * width))
     for start in range(0, units, step):
+        some = slice(start, start + step)
         with workspace.returned():
-            block = inputs.copied(slice(start, start + step)).flatten(0, 1)
-            some = slice(start * groups, start * groups + len(block))
-            torch.bmm(flat[some], block, out=out[some])
-    return out.view(units, groups, *out.shape[1:])
+            block = windows.copied(some).flatten(0, 1)
+            left = gradients[some].flatten(0, 1).transpose(1, 2)
+            torch.bmm(left, block, out=out[some].flatten(0, 1))
+        norms.append(_norms(out[some]))
+    return out, torch.cat(norms)
 
 
-def _formed_by_bands(bands: Tensor, gradients: Tensor) -> Tensor:
-    """Σₚ gₚ aₚᵀ, each line of the kernel by itself: (units, lines of the kernel, outputs, taps of a line)."""
+def _formed_by_bands(bands: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    """The same, each line of the kernel by itself: (units, lines of the kernel, outputs, taps of a line)."""
     units, lines = bands.shape[:2]
     flat = gradients.flatten(0, 1).transpose(1, 2)  # (units, outputs, positions)
     run = math.prod(bands.shape[bands.dim() // 2 + 1 :])
     places = bands[0, 0].numel() // run  # positions of a line
     kernel_lines = lines - flat.shape[2] // places + 1
     out = workspace.empty((kernel_lines, units, flat.shape[1], run), gradients)
+    norms = []
     step = max(1, _WINDOW_BYTES // (4 * lines * places * run))
     for start in range(0, units, step):
         some = slice(start, start + step)
@@ -369,7 +372,16 @@ def _formed_by_bands(bands: Tensor, gradients: Tensor) -> Tensor:
             for line in range(kernel_lines):
                 seen = block[:, line * places : line * places + flat.shape[2]]
                 torch.bmm(flat[some], seen, out=out[line, some])
-    return out.transpose(0, 1)
+        norms.append(_norms(out[:, some].transpose(0, 1)))
+    return out.transpose(0, 1), torch.cat(norms)
+
+
+def _norms(gradients: Tensor) -> Tensor:
+    """Norms over all dimensions but the first, one at a time: sums stay short."""
+    norms = gradients if gradients.dim() > 1 else gradients.abs()
+    while norms.dim() > 1:
+        norms = torch.linalg.vector_norm(norms, dim=-1)
+    return norms
 
 
 def _copied(view: Tensor) -> Tensor:
