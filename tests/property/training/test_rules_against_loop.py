@@ -66,6 +66,24 @@ def convolution_on_few_pixels(draw):
 
 
 @st.composite
+def convolution_by_bands(draw, dims):
+    """Many channels or wide kernels, windows that share their lines: each line of the kernel by itself."""
+    flat = dims == 2 and draw(st.booleans())
+    channels = draw(st.integers(1, 2)) if flat else draw(st.integers(6, 9))
+    kernel = (
+        [draw(st.sampled_from([4, 6])), draw(st.integers(4, 8))] if flat else [draw(st.integers(2, 3))] * dims
+    )
+    step = 2 if flat else draw(st.integers(1, 2))  # lines abreast, or a stride that equals the dilation
+    dilation = 1 if flat else step
+    padding = tuple(draw(st.integers(0, 3)) for _ in range(dims))
+    layer = getattr(nn, f"Conv{dims}d")(
+        channels, draw(st.integers(1, 3)), kernel, stride=step, dilation=dilation, padding=padding
+    )
+    space = [dilation * (k - 1) + 1 + draw(st.integers(4, 9)) for k in kernel]
+    return layer, (channels, *space)
+
+
+@st.composite
 def embedding(draw):
     layer = nn.Embedding(5, draw(sizes), padding_idx=draw(st.sampled_from([None, 2])))
     return layer, tuple(draw(st.lists(sizes, max_size=2)))
@@ -96,8 +114,8 @@ def trailing_norm(draw, family):
 CASES = {
     nn.Linear: linear(),
     nn.Conv1d: convolution(1),
-    nn.Conv2d: st.one_of(convolution(2), convolution_on_few_pixels()),
-    nn.Conv3d: convolution(3),
+    nn.Conv2d: st.one_of(convolution(2), convolution_on_few_pixels(), convolution_by_bands(2)),
+    nn.Conv3d: st.one_of(convolution(3), convolution_by_bands(3)),
     nn.Embedding: embedding(),
     nn.GroupNorm: group_norm(),
     nn.InstanceNorm1d: instance_norm(1),
@@ -161,6 +179,20 @@ test_instance_norm2d = _property(nn.InstanceNorm2d)
 test_instance_norm3d = _property(nn.InstanceNorm3d)
 test_layer_norm = _property(nn.LayerNorm)
 test_rms_norm = _property(nn.RMSNorm)
+
+
+def test_bands_are_met(monkeypatch):
+    """The cases above do form gradients by bands, lines abreast or not: else they would show nothing of it."""
+    from sfumato.training.rules import terms
+
+    formed = []
+    intact = terms._formed_by_bands
+    monkeypatch.setattr(terms, "_formed_by_bands", lambda *each: formed.append(each) or intact(*each))
+    for layer, side in ((nn.Conv2d(1, 2, 8, stride=2), 20), (nn.Conv2d(8, 3, 3, padding=1), 6)):
+        inputs = torch.randn(2, layer.in_channels, side, side)
+        clipped_gradient_sum(Pooled(layer), loss, inputs, torch.ones(2), 1.0)
+    assert [each[0].shape[-1] for each in formed][-1] == 8
+    assert len(formed) >= 2
 
 
 @slow_is_fine
