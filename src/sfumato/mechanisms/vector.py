@@ -95,9 +95,8 @@ class GridGaussian:
         def finish(start: int, noise: Floats) -> None:
             _require_noise(noise)
             place = slice(start, start + noise.size)
-            steps = np.multiply(
-                flat_sums[place], unit, dtype=np.float64
-            )  # below 2⁵³, which doubles hold exactly
+            # Whole numbers below 2⁵³, which doubles hold exactly.
+            steps = np.multiply(flat_sums[place], unit, dtype=np.float64)
             np.rint(steps, out=steps)
             steps += noise
             np.multiply(steps, self.grid / divisor, out=flat_released[place], casting="same_kind")

@@ -40,7 +40,7 @@ _WINDOW_BYTES = 1 << 21  # windows copied at a time: they should stay in the cor
 UNITS_PER_SUM = 32  # units summed in one go; sums of such sums keep rounding errors short
 _FEW = 1 << 22  # multiply-adds, most of them with zero, that are quicker than more operations would be
 _FEW_PRODUCTS = 8  # summed one after the other, they round no more often than in blocks
-_CACHED = 1 << 16  # values of a parameter
+_CACHED = 1 << 16  # values of a parameter of which a few copies stay in the cache
 PAIRS_PER_PRODUCT = 64  # (unit, position) pairs summed in one matrix product
 
 
@@ -179,7 +179,7 @@ class Materialised:
         return norms.square(), None
 
     def weighted_sum(self, weights: Weights) -> Tensor:
-        if self.gradients.is_contiguous():
+        if self.gradients.is_contiguous() or self.gradients.dim() < 3:
             total = _sum_rows(weights, self.gradients.unsqueeze(1).flatten(1))
         else:
             total = _sum_rows(weights, self.gradients.transpose(0, 1).flatten(2))  # each band by itself
@@ -228,7 +228,6 @@ class Gram:
 
     @property
     def _small(self) -> bool:
-        """One group, and a parameter of which a few copies stay in the cache."""
         _, groups, _, width = self.inputs.shape
         return groups == 1 and width * self.gradients.shape[3] <= _CACHED
 
@@ -472,8 +471,7 @@ def _product_side_by_side(gradients: Tensor, inputs: Tensor, per_product: int) -
     pairs = whole * gradients.shape[2]
     total = g[pairs:].t() @ a[pairs:]
     if whole:
-        blocks = (factor[:pairs].view(whole // per_product, -1, factor.shape[1]) for factor in (g, a))
-        left, right = blocks
+        left, right = (f[:pairs].view(whole // per_product, -1, f.shape[1]) for f in (g, a))
         total += torch.bmm(left.transpose(1, 2), right).sum(0)
     return total.unsqueeze(0)
 

@@ -1,0 +1,48 @@
+"""Sums of weighted gradients: whatever the layout and the way of summing, the sum, to the declared rounding."""
+
+import pytest
+import torch
+
+from sfumato.training.rules import rounding, terms
+from sfumato.training.rules.terms import Fold, Gram, Materialised, Weights
+
+
+def exact(weights, gradients):
+    return (weights.double() @ gradients.reshape(len(gradients), -1).double()).view(gradients.shape[1:])
+
+
+@pytest.mark.parametrize("units", [1, 31, 32, 33, 200])
+@pytest.mark.parametrize("layout", ["as it is", "transposed", "each part by itself"])
+def test_layout_does_not_matter(units, layout):
+    torch.manual_seed(units)
+    weights = torch.rand(units)
+    gradients = {
+        "as it is": torch.randn(units, 3, 5),
+        "transposed": torch.randn(7, units).t(),
+        "each part by itself": torch.randn(4, units, 2, 3).transpose(0, 1),
+    }[layout]
+    found = Materialised(gradients).weighted_sum(Weights(weights))
+    torch.testing.assert_close(found.double(), exact(weights, gradients), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("few", [0, 1 << 40])
+@pytest.mark.parametrize("units", [5, 64, 300])
+def test_both_ways_of_summing_keep_the_declared_rounding(units, few, monkeypatch):
+    """Positive values, all alike: rounding errors have nothing to cancel against."""
+    monkeypatch.setattr(terms, "_FEW", few)
+    weights, gradients = torch.full((units,), 0.7), torch.full((units, 40), 1.1)
+    found = Materialised(gradients).weighted_sum(Weights(weights)).double()
+    bound = rounding._formed_depth(units) * 2.0**-24
+    assert ((found / exact(weights, gradients) - 1).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("few", [0, 8])
+@pytest.mark.parametrize("units", [1, 64, 100, 300, 511])
+def test_products_made_in_one_go_are_those_made_in_turn(units, few, monkeypatch):
+    monkeypatch.setattr(terms, "_FEW_PRODUCTS", few)
+    weights = torch.full((units,), 0.7)
+    inputs, gradients = torch.full((units, 1, 1, 6), 1.1), torch.full((units, 1, 1, 5), 0.9)
+    found = Gram(inputs, gradients, Fold((5, 6))).weighted_sum(Weights(weights)).double()
+    expected = exact(weights, gradients[:, 0, 0, :, None].double() * inputs[:, 0, 0, None].double())
+    bound = rounding._product_depth(units, 1) * 2.0**-24
+    assert ((found / expected - 1).abs() <= bound).all()
