@@ -1,8 +1,7 @@
 """The tanh CNN trained whole from random weights: no prior, no drawings, no designed features.
 
-Tramèr & Boneh (2021) publish settings for it: batches of 512, rate ½, clip 0.1, momentum 0.9, 40 epochs. At a
-given ε the noise of a step's mean gradient falls with larger batches faster than fewer steps cost: what T steps
-move a weight over the noise they add, √T·batch/σ, is 33 thousand with theirs and 39 thousand here.
+Settings are those that Tramèr & Boneh (2021) publish for it, with the noise that a true ε asks for, pixels
+standardised, and the weights averaged over the last hundred steps, which costs nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from sfumato import models
 from sfumato.datasets import Dataset
 from sfumato.training import Optimization, TrainingPlan, TrainingResult, train
 
-BATCH, EPOCHS, CLIP_NORM, AVERAGING = 2048, 45, 0.1, 0.98
-OPTIMIZATION = Optimization(learning_rate=5.0, momentum=0.9, schedule="cosine")
-CAVEAT = "settings follow published ones; runs of others had been measured before"
+BATCH, EPOCHS, CLIP_NORM, AVERAGING = 512, 40, 0.1, 0.99
+OPTIMIZATION = Optimization(learning_rate=0.5, momentum=0.9)
+CAVEAT = "settings as published by others, who chose them on MNIST"
 
 
 def plan(*, epsilon: float, delta: float, public_size: int) -> TrainingPlan:

@@ -45,12 +45,12 @@ def published_mnist(
 
 def _cells(item: Reproduction) -> tuple[str, ...]:
     row, ours = item.row, item.ours
-    theirs = ("?", "?") if row.ours else (f"{row.true_epsilon():.3f}", f"{row.shuffled_epsilon():.1f}")
     return (
         row.name,
         f"{row.accuracy:.1%}",
         f"{row.claimed_epsilon:.2f}",
-        *theirs,
+        f"{row.true_epsilon():.3f}",
+        f"{row.shuffled_epsilon():.1f}",
         ours.accuracy_told(),
         f"{item.epsilon:.3f}",
         f"{ours.seconds:.0f}",
