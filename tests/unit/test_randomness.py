@@ -299,6 +299,33 @@ def test_rounded_normal_moments_and_pairs() -> None:
     assert 4 < np.abs(draws).max() < 8.6
 
 
+@pytest.mark.parametrize("size", [1, 100, randomness._SMALL, randomness._LARGE + 3, 5 * randomness._BLOCK + 1])
+def test_parts_handed_out_are_the_draws_each_place_once(size: int) -> None:
+    found = np.full(size, np.nan)
+    visits = np.zeros(size, dtype=int)
+
+    def work(start: int, draws: NDArray[np.float64]) -> None:
+        found[start : start + draws.size] = draws
+        visits[start : start + draws.size] += 1
+
+    randomness.spread_rounded_normal(SecretStream(test_seed=3), 1000.0, size, work)
+    assert (visits == 1).all()
+    assert (found == SecretStream(test_seed=3).rounded_normal(1000.0, size)).all()
+
+
+def test_another_samplers_draws_are_its_own() -> None:
+    """A recorded tape, or a stream that overrides its draws, is asked and never passed over."""
+
+    class Sevens(SecretStream):
+        def rounded_normal(self, scale: float, size: int) -> NDArray[np.int64]:
+            return np.full(size, 7)
+
+    found = []
+    randomness.spread_rounded_normal(Sevens(), 1.0, randomness._LARGE, lambda start, draws: found.append(draws))
+    assert all((draws == 7).all() for draws in found)
+    assert sum(draws.size for draws in found) == randomness._LARGE
+
+
 def test_the_threads_of_a_stream_know_nothing_of_torch() -> None:
     # OpenMP, once used from several threads, slows all of torch down; NumPy alone must do.
     script = (
