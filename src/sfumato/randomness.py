@@ -211,10 +211,18 @@ def spread_rounded_normal(
 
     Of a secret stream's many draws each part is worked on while it is in the cache, several parts at a time.
     """
-    if type(sampler) is SecretStream and size >= _SMALL:  # another sampler's draws are its own to make
+    if isinstance(sampler, SecretStream) and _draws_its_own(sampler) and size >= _SMALL:
         sampler._spread_rounded_normal(_check_scale(scale), size, work)
     else:
         work(0, sampler.rounded_normal(scale, size).astype(np.float64))
+
+
+def _draws_its_own(stream: SecretStream) -> bool:
+    """Whether nobody overrode `rounded_normal`: what they draw instead must not be passed over."""
+    return type(stream).rounded_normal is _STREAMS_OWN
+
+
+_STREAMS_OWN = SecretStream.rounded_normal
 
 
 def _check_scale(scale: float) -> float:
