@@ -112,7 +112,8 @@ def _once(
     seed: int,
     watch: Watch,
 ) -> list[Run]:
-    size, epochs = len(data), 1 if quick else EPOCHS
+    assert data.public_size is not None  # declared, not counted
+    size, epochs = data.public_size, 1 if quick else EPOCHS
     config = FitConfig(epochs=epochs, batch_size=BATCH, learning_rate=RATE, momentum=0.0, seed=seed)
     name = "plain, source's settings"
     runs = [plain_run(name, networks["plain"], data, test, config, out=out / "plain", watch=watch)]
