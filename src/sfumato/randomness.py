@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import random
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,8 @@ _BLOCK = 1 << 16  # draws made at a time: half a MiB, inside a core's cache
 _LARGEST_SCALE = 2.0**52  # of rounded draws: beyond it doubles no longer resolve every whole number
 _SMALL = 1 << 13  # draws below which NumPy alone is quicker
 _LARGE = 1 << 17  # draws from which several threads pay off
+_WORDS = 624  # of 32 bits, in the state of a Mersenne twister
+_TORCH_HEAD = 24  # bytes before the words in the state that torch gives
 
 
 class Sampler(Protocol):
@@ -91,6 +94,45 @@ def public_torch_seed(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(_validate.integer("seed", seed))
         yield
+
+
+@contextmanager
+def secret_global_generators(sampler: Sampler) -> Iterator[None]:
+    """Keys torch's, NumPy's and Python's global generators from `sampler` within the block.
+
+    Dropout, augmentation and whatever else draws from them is then as unpredictable as the noise, whatever seed
+    was set outside. Each gets a whole state of secret words, not a seed of 32 bits. Afterwards each generator
+    goes on where it was. A generator that code makes for itself is beyond reach.
+    """
+    import torch
+
+    devices = range(torch.cuda.device_count())
+    with torch.random.fork_rng(devices=devices), _kept_global_generators():
+        words = sampler.integers(2**32, _WORDS * 3).reshape(3, _WORDS)
+        torch.default_generator.manual_seed(0)
+        torch.set_rng_state(_torch_state(torch.get_rng_state(), words[0]))
+        np.random.seed(words[1].astype(np.uint32))  # noqa: NPY002 - the one that others use
+        random.seed(int.from_bytes(words[2].astype("<u4").tobytes(), "little"))
+        for device in devices:
+            torch.cuda.default_generators[device].manual_seed(int(sampler.integers(2**62, 1)[0]))
+        yield
+
+
+@contextmanager
+def _kept_global_generators() -> Iterator[None]:
+    numpy_state, python_state = np.random.get_state(legacy=False), random.getstate()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        random.setstate(python_state)
+
+
+def _torch_state(fresh: torch.Tensor, words: Integers) -> torch.Tensor:
+    """A freshly seeded Mersenne twister's state with other words in it (they lie behind a head of 24 bytes)."""
+    state = fresh.clone()
+    state.numpy()[_TORCH_HEAD : _TORCH_HEAD + 8 * _WORDS].view(np.uint64)[:] = words.astype(np.uint64)
+    return state
 
 
 class SecretStream:

@@ -29,7 +29,7 @@ from sfumato.experiments.run_audit import draw_canaries, one_run_verdict
 from sfumato.randomness import Bools, Floats, SecretStream
 from sfumato.run_folder import RunFolder, write_whole
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, TrainingResult, cross_entropy, train
-from sfumato.training.batches import LossFunction
+from sfumato.training.rowwise import LossFunction
 
 Watch = Callable[[PrivateTrainer], None]
 Training = Callable[[nn.Module, Any, LossFunction, Watch], TrainingResult]

@@ -79,30 +79,37 @@ class GridGaussian:
         return accounting.GaussianEvent(self.noise_multiplier)
 
     def release(
-        self, sums: Integers | npt.NDArray[np.float32], sampler: Sampler, *, divisor: float = 1.0
+        self,
+        sums: Integers | npt.NDArray[np.float32],
+        sampler: Sampler,
+        *,
+        divisor: float = 1.0,
+        out: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[np.float32]:
         """The sums with noise, over `divisor`, as float32: post-processing of whole numbers of grid steps.
 
-        Sums in int64 are in grid steps. Sums in float32 are in the units of C: they are rounded to the grid
-        here, and are overwritten by what is released.
+        Sums in int64 are in grid steps; sums in float32 are in the units of C and are rounded to the grid here.
+        With `out`, which takes what is released, the sums are wiped: each is zero as soon as it was read.
         """
         self._check(sums)
-        in_steps = sums.dtype == np.int64
-        released = np.empty(sums.shape, dtype=np.float32) if in_steps else sums
+        wiped = out is not None
+        released = np.empty(sums.shape, dtype=np.float32) if out is None else out
         flat_sums, flat_released = sums.reshape(-1), released.reshape(-1)
-        unit = 1.0 if in_steps else 1.0 / self.grid
+        unit = 1.0 if sums.dtype == np.int64 else 1.0 / self.grid
 
         def finish(start: int, noise: Floats) -> None:
             _require_noise(noise)
             place = slice(start, start + noise.size)
             # Whole numbers below 2⁵³, which doubles hold exactly.
             steps = np.multiply(flat_sums[place], unit, dtype=np.float64)
+            if wiped:
+                flat_sums[place] = 0
             np.rint(steps, out=steps)
             steps += noise
             np.multiply(steps, self.grid / divisor, out=flat_released[place], casting="same_kind")
 
         spread_rounded_normal(sampler, self.sigma / self.grid, self.dimension, finish)
-        return released  # type: ignore[return-value]
+        return released
 
     def add_noise_in_place(self, sums: Integers, sampler: Sampler) -> None:
         """sums += noise, in grid steps."""

@@ -21,7 +21,8 @@ from sfumato.training.gradient import (
 from sfumato.training.hold_out import HeldOut, NoisyAccuracy, keep_out
 from sfumato.training.plan import AdaptiveClipping, TrainingPlan
 from sfumato.training.probe import Survey, survey
-from sfumato.training.run import EpochReport, Optimization, TrainingResult, cross_entropy, train
+from sfumato.training.rowwise import cross_entropy
+from sfumato.training.run import EpochReport, Optimization, TrainingResult, train
 from sfumato.training.trainer import PrivateTrainer
 
 __all__ = [

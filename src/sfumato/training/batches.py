@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +14,11 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput
+from sfumato.training.probe import random_rows
+from sfumato.training.rowwise import Views
 from sfumato.training.sampling import Indices, Sample
 
-LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
-Views: TypeAlias = Callable[[Any], Any]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,7 @@ class Rows:
     inputs: Any
     targets: Any
     units: Tensor | None  # (rows,), or None where each row is a unit of its own
-    weight: float = 1.0
-
-    def weighted(self, loss_fn: LossFunction) -> LossFunction:
-        """The loss with each of K views counting 1/K, so that their gradients are averaged."""
-        if self.weight == 1:
-            return loss_fn
-        return lambda outputs, targets: loss_fn(outputs, targets) * self.weight
+    numbers: Indices  # of the units, in the data
 
 
 class TrainingData:
@@ -42,6 +38,9 @@ class TrainingData:
     `.inputs` and `.targets`, or a map-style torch data set of (input, target) pairs. `units` names each row's
     person, of whose rows the first `rows_per_unit` count; without it each row is a unit. `views(inputs)` gives
     K random views of each row, (rows, K, …), which are rows of the same unit.
+
+    *Guarantees*: a unit with a row that cannot be read, or that has another shape or type than the first row of
+    the data, is left out by itself; so is a unit whose rows raised in model or loss, from then on.
     """
 
     def __init__(
@@ -52,53 +51,45 @@ class TrainingData:
         rows_per_unit: int | None = None,
         views: Views | None = None,
     ) -> None:
-        self._inputs, self._targets, self._items, self.rows = _columns(data)
+        self._source = _source(data)
+        self.rows = self._source.rows
         if units is not None and rows_per_unit is None:
             raise InvalidInput(
                 "expected plan.rows_per_unit with units=...; declare how many rows of one unit may count"
             )
         self._grouping, self.units = _grouping(units, self.rows, rows_per_unit or 1)
-        self._views = views
+        self.views = views
         self.rows_per_unit = rows_per_unit or 1
+        self._left_out = np.zeros(self.units, dtype=bool)
 
     def fetch(self, units: Indices) -> Rows:
-        """All rows of the given units."""
+        """All rows of the given units, but of those left out."""
+        units = units[~self._left_out[units]]
+        rows, owner = self._rows_of(units)
+        inputs, targets, readable = self._source.take(rows)
+        if not readable.all():
+            self.leave_out(units[~readable] if owner is None else units[owner.numpy()[~readable]])
+            return self.fetch(units)
+        return Rows(inputs, targets, owner, units)
+
+    def leave_out(self, units: Indices) -> None:
+        """Units whose rows raise: they add nothing, now and later."""
+        self._left_out[units] = True
+
+    @cached_property
+    def example(self) -> tuple[Any, Any]:
+        """Public random rows with the shapes and types of the data."""
+        inputs, targets = self._source.example
+        return random_rows(inputs, 1), random_rows(targets, 1)
+
+    def _rows_of(self, units: Indices) -> tuple[Indices, Tensor | None]:
+        """Their rows in the data, and which of the units each row belongs to."""
         if self._grouping is None:
-            return self._with_views(Rows(*self._take(units), None), len(units))
+            return units, None
         order, starts, counts = self._grouping
-        rows = np.concatenate(
-            [order[starts[unit] : starts[unit] + counts[unit]] for unit in units] or [order[:0]]
-        )
+        rows = [order[starts[unit] : starts[unit] + counts[unit]] for unit in units]
         owner = torch.from_numpy(np.repeat(np.arange(len(units)), counts[units]))
-        return self._with_views(Rows(*self._take(rows), owner), len(units))
-
-    def example(self) -> Rows:
-        """A row whose shapes and types tell how a model is run; its values are never used."""
-        return self._with_views(Rows(*self._take(np.arange(min(1, self.rows))), None), 1)
-
-    def _with_views(self, rows: Rows, units: int) -> Rows:
-        if self._views is None:
-            return rows
-        views = self._views(rows.inputs)  # (rows, K, …)
-        count = pytree.tree_leaves(views)[0].shape[1]
-        owner = torch.arange(pytree.tree_leaves(views)[0].shape[0]) if rows.units is None else rows.units
-        return Rows(
-            pytree.tree_map(lambda leaf: leaf.flatten(0, 1), views),
-            pytree.tree_map(lambda leaf: leaf.repeat_interleave(count, 0), rows.targets),
-            owner.repeat_interleave(count),
-            weight=1 / count,
-        )
-
-    def _take(self, rows: Indices) -> tuple[Any, Any]:
-        if self._items is None:
-            chosen = torch.from_numpy(rows)
-            return (
-                pytree.tree_map(lambda column: column[chosen], self._inputs),
-                pytree.tree_map(lambda column: column[chosen], self._targets),
-            )
-        pairs = [self._items[int(row)] for row in rows]
-        inputs, targets = ([torch.as_tensor(pair[column]) for pair in pairs] for column in (0, 1))
-        return torch.stack(inputs), torch.stack(targets)
+        return np.concatenate(rows or [order[:0]]), owner
 
 
 @dataclass(frozen=True)
@@ -116,17 +107,84 @@ class Batch:
                 yield number, self.data.fetch(units)
 
 
-def _columns(data: Any) -> tuple[Any, Any, Any, int]:
+class _Source(Protocol):
+    """Rows by number."""
+
+    rows: int
+
+    @property
+    def example(self) -> tuple[Any, Any]:
+        """One row (or none, where there are none) whose shapes and types all rows have."""
+
+    def take(self, rows: Indices) -> tuple[Any, Any, Bools]:
+        """Inputs, targets, and which rows could be read."""
+
+
+class _Columns:
+    """Tensors with one entry a row."""
+
+    def __init__(self, inputs: Any, targets: Any) -> None:
+        self._columns = pytree.tree_map(torch.as_tensor, inputs), pytree.tree_map(torch.as_tensor, targets)
+        lengths = {len(leaf) for leaf in pytree.tree_leaves(self._columns)}
+        if len(lengths) != 1:
+            raise InvalidInput("expected inputs and targets of equal length; each row needs one of both")
+        self.rows = lengths.pop()
+
+    @property
+    def example(self) -> tuple[Any, Any]:
+        return self.take(np.arange(min(1, self.rows)))[:2]
+
+    def take(self, rows: Indices) -> tuple[Any, Any, Bools]:
+        chosen = torch.from_numpy(rows)
+        inputs, targets = pytree.tree_map(lambda column: column[chosen], self._columns)
+        return inputs, targets, np.ones(len(rows), dtype=bool)
+
+
+class _Items:
+    """A map-style data set, whose items are read one by one."""
+
+    def __init__(self, items: Any) -> None:
+        self._items = items
+        self.rows = len(items)
+
+    @cached_property
+    def example(self) -> tuple[Any, Any]:
+        return pytree.tree_map(lambda leaf: leaf[None], _tensors(self._items[0]))
+
+    def take(self, rows: Indices) -> tuple[Any, Any, Bools]:
+        read = [self._read(int(row)) for row in rows]
+        readable = np.array([pair is not None for pair in read], dtype=bool)
+        blank = pytree.tree_map(lambda leaf: torch.zeros_like(leaf[0]), self.example)
+        pairs = [blank if pair is None else pair for pair in read]
+        if not pairs:
+            return *pytree.tree_map(lambda leaf: leaf[:0], self.example), readable
+        return *pytree.tree_map(lambda *leaves: torch.stack(leaves), *pairs), readable
+
+    def _read(self, row: int) -> tuple[Any, Any] | None:
+        try:
+            pair = _tensors(self._items[row])
+        except Exception:  # its text may quote the row, so nobody sees it
+            return None
+        return pair if _shapes(pair) == _shapes(pytree.tree_map(lambda leaf: leaf[0], self.example)) else None
+
+
+def _tensors(item: Any) -> tuple[Any, Any]:
+    inputs, targets = item
+    return pytree.tree_map(torch.as_tensor, inputs), pytree.tree_map(torch.as_tensor, targets)
+
+
+def _shapes(pair: Any) -> Any:
+    leaves, tree = pytree.tree_flatten(pair)
+    return tree, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+
+def _source(data: Any) -> _Source:
     if hasattr(data, "inputs") and hasattr(data, "targets"):
         data = (data.inputs, data.targets)
     if _is_columns(data):
-        inputs, targets = (pytree.tree_map(torch.as_tensor, column) for column in data)
-        lengths = {len(leaf) for leaf in pytree.tree_leaves((inputs, targets))}
-        if len(lengths) != 1:
-            raise InvalidInput("expected inputs and targets of equal length; each row needs one of both")
-        return inputs, targets, None, lengths.pop()
+        return _Columns(*data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return None, None, data, len(data)
+        return _Items(data)
     raise InvalidInput(
         f"expected (inputs, targets) or a map-style data set, got {type(data).__name__}; "
         "streams cannot be Poisson-sampled"

@@ -6,7 +6,7 @@ and are gone afterwards, whatever happened. Nothing is written on the user's mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -17,11 +17,12 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput, UnsupportedModel
+from sfumato.training.rowwise import LossFunction
 from sfumato.training.rules import Rule, rule_for
-from sfumato.training.rules.fallback import expand
+from sfumato.training.rules.fallback import CallLayout, SeenCall, expand
 from sfumato.training.rules.terms import Contribution, Rows
 
-LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
+Layout: TypeAlias = Sequence[CallLayout]  # of the calls that are expanded, in their order
 
 
 @dataclass(frozen=True)
@@ -71,15 +72,20 @@ class ExpandedCall:
         return [t for leaf in self.leaves.values() for t in (leaf if isinstance(leaf, tuple) else (leaf,))]
 
     def contributions(self, gradients: Sequence[Tensor | None], rows: int) -> Mapping[int, Contribution]:
+        found = self.stacked(gradients)
+        for gradient in found.values():
+            if gradient.shape[0] % rows:
+                raise _no_rows(self.prefix, gradient, rows)
+        return {id(self.module.get_parameter(name)): Rows(gradient) for name, gradient in found.items()}
+
+    def stacked(self, gradients: Sequence[Tensor | None]) -> dict[str, Tensor]:
+        """The gradient of every row, rows first, by parameter; none for what does not reach the loss."""
         remaining, found = list(gradients), {}
         for name, leaf in self.leaves.items():
             count = len(leaf) if isinstance(leaf, tuple) else 1
             mine, remaining = remaining[:count], remaining[count:]
             if any(gradient is not None for gradient in mine):
-                found[id(self.module.get_parameter(name))] = Rows(_stacked(leaf, mine))
-        for contribution in found.values():
-            if contribution.gradients.shape[0] % rows:
-                raise _no_rows(self.prefix, contribution.gradients, rows)
+                found[name] = _stacked(leaf, mine)
         return found
 
 
@@ -90,8 +96,18 @@ Call: TypeAlias = LayerCall | ExpandedCall
 class Tape:
     """What one forward pass left behind."""
 
+    layout: Layout = ()
     calls: list[Call] = field(default_factory=list)
+    expanded: int = 0  # calls that were expanded so far
     expanding: bool = False  # inside a fallback's own call of its module
+
+    def next_layout(self, module: nn.Module) -> CallLayout:
+        if self.expanded == len(self.layout):
+            raise UnsupportedModel(
+                f"expected the same calls whatever the rows, but {type(module).__name__} was called once more"
+            )
+        self.expanded += 1
+        return self.layout[self.expanded - 1]
 
     def escaped(self, losses: Tensor, parameters: Mapping[int, str]) -> set[str]:
         """Names of the parameters that reach the loss past every captured call.
@@ -116,9 +132,9 @@ class Tape:
 
 
 @contextmanager
-def capture(model: nn.Module) -> Iterator[Tape]:
+def capture(model: nn.Module, layout: Layout) -> Iterator[Tape]:
     """Records every call of a module that owns trainable parameters."""
-    tape, handles = Tape(), []
+    tape, handles = Tape(layout), []
     try:
         for prefix, module, rule in owners(model):
             hook = _watch(tape, prefix, rule) if rule else _replace(tape, prefix)
@@ -127,6 +143,29 @@ def capture(model: nn.Module) -> Iterator[Tape]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def watch_calls(model: nn.Module, inputs: Any) -> tuple[list[SeenCall], Any]:
+    """The calls that would be expanded, and the outputs, of a forward pass on public rows."""
+    seen: list[SeenCall] = []
+    handles = []
+
+    def watch(prefix: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            seen.append(SeenCall(prefix, module, args, kwargs, output))
+
+        return hook
+
+    try:
+        for prefix, module, rule in owners(model):
+            if rule is None:
+                handles.append(module.register_forward_hook(watch(prefix), prepend=True, with_kwargs=True))
+        with torch.enable_grad():  # without, whole layers take shortcuts past their parts
+            outputs = call_model(model, inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen, outputs
 
 
 @dataclass(frozen=True)
@@ -139,10 +178,13 @@ class Pass:
     gradients: Sequence[Sequence[Tensor | None]]
 
 
-def run(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any) -> Pass:
-    """Forward, then back to the outputs of the layers only: no parameter gradient is computed."""
+def run(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, layout: Layout) -> Pass:
+    """Forward, then back to the outputs of the layers only: no parameter gradient is computed.
+
+    `loss_fn` is a function that was mapped over rows (`rowwise.RowMap`).
+    """
     names = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    with torch.enable_grad(), capture(model) as tape:
+    with torch.enable_grad(), capture(model, layout) as tape:
         losses = loss_fn(call_model(model, inputs), targets)
     rows = count_rows(inputs)
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
@@ -224,7 +266,7 @@ def _replace(tape: Tape, prefix: str) -> Any:
             return None
         tape.expanding = True
         try:
-            expanded = expand(module, args, kwargs, output)
+            expanded = expand(module, args, kwargs, output, tape.next_layout(module))
         finally:
             tape.expanding = False
         tape.calls.append(ExpandedCall(prefix, module, expanded.leaves))

@@ -13,7 +13,8 @@ from torch import nn
 
 from sfumato import randomness
 from sfumato.training.plan import TrainingPlan
-from sfumato.training.run import Optimization, cross_entropy
+from sfumato.training.rowwise import cross_entropy
+from sfumato.training.run import Optimization
 from sfumato.training.trainer import PrivateTrainer
 
 

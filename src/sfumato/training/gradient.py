@@ -9,26 +9,31 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from sfumato import _validate
-from sfumato.errors import InvalidInput
+from sfumato.errors import InvalidInput, Refused
 from sfumato.training import probe
-from sfumato.training.capture import LossFunction, Pass, count_rows, run
+from sfumato.training.blocks import POOL, Bits
+from sfumato.training.capture import LayerCall, Pass, count_rows, run
 from sfumato.training.clipping import Clipping, Flat
+from sfumato.training.precision import plain_float32
 from sfumato.training.probe import Survey
+from sfumato.training.rowwise import LossFunction, RowMap, Views
 from sfumato.training.rules.rounding import chunk_errors, rounding
 from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, Weights, term
 from sfumato.training.rules.workspace import Workspace
 
 _CHUNK_BYTES = 72 << 20  # what a chunk may hold: it should stay in the cache
 _DIRECT_BYTES = 64 << 20  # gradients formed at a time for units that need them
+_PORTION = 8  # units whose gradients are formed at a time
 
 
 @dataclass(frozen=True)
@@ -36,14 +41,15 @@ class ChunkResult:
     """What one chunk adds.
 
     `norms` are upper bounds, one for each unit (ordered by unit index) and clipping layer; `finite` is False
-    for units whose gradient had NaN or Inf: they contribute exactly zero. `rounding` is η: one unit changes
-    `sums` by at most sensitivity · (1 + η). `norms`, `finite` and `losses` are private.
+    for units whose gradient had NaN or Inf, or whose rows raised: they contribute exactly zero. `rounding` is
+    η: one unit changes `sums` by at most sensitivity · (1 + η). All but η is private.
     """
 
     sums: dict[str, Tensor]
     norms: Tensor  # (units, layers)
     coefficients: Tensor  # (units, layers)
     finite: Tensor  # (units,)
+    raised: Tensor  # (units,)
     losses: Tensor  # (rows,)
     norm_error: float
     sum_error: float
@@ -65,12 +71,13 @@ def clipped_gradient_sum(
 ) -> dict[str, Tensor]:
     """Σ over units of clip(Σ over the unit's rows of ∇loss), for every trainable parameter by name.
 
-    `loss_fn(outputs, targets)` returns one loss for each row. `units[n]` is the index of the person behind
-    row n (each row its own by default). `clip_norm` is C, ∞ for plain sums, or a value of
-    `training.clipping`; `chunk` the number of rows worked on at a time, chosen by memory and cache otherwise.
+    `loss_fn(outputs, targets)` returns one loss for each row; it is shown one row at a time. `units[n]` is the
+    index of the person behind row n (each row its own by default). `clip_norm` is C, ∞ for plain sums, or a
+    value of `training.clipping`; `chunk` the number of rows worked on at a time, chosen by memory and cache
+    otherwise.
 
-    *Guarantees*: every unit adds at most its clipping bound in norm; NaN and Inf add zero; the model, its
-    `.grad`s, hooks and buffers are as before, whatever happens.
+    *Guarantees*: every unit adds at most its clipping bound in norm, whoever else is there; NaN, Inf and rows
+    that raise add zero; the model, its `.grad`s, hooks and buffers are as before, whatever happens.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> rows = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
@@ -83,14 +90,13 @@ def clipped_gradient_sum(
     _check_units(units, rows)
     if rows == 0:
         return _zeros(model)
-    if chunk is None:
-        chunk = chunk_rows(probe.survey(model, loss_fn, inputs, targets))
+    known = probe.survey(model, loss_fn, inputs, targets)
+    size = chunk_rows(known) if chunk is None else _validate.integer("chunk", chunk, least=1)
     totals: dict[str, Tensor] = {}
-    for part in _slices(rows, units, _validate.integer("chunk", chunk, least=1)):
+    for part in _slices(rows, units, size):
         part_units = None if units is None else units[part]
-        result = clip_chunk(
-            model, loss_fn, _take(inputs, part), _take(targets, part), clipping, units=part_units
-        )
+        data = _take(inputs, part), _take(targets, part)
+        result = clip_chunk(model, loss_fn, *data, clipping, units=part_units, known=known)
         _accumulate(totals, result.sums)
     return totals
 
@@ -103,8 +109,14 @@ def clip_chunk(
     clipping: Clipping,
     *,
     units: Tensor | None = None,
+    views: Views | None = None,
+    known: Survey | None = None,
 ) -> ChunkResult:
     """One physical chunk: clipped sums, norms, coefficients, and a bound η of the rounding error.
+
+    Rows are worked on in blocks of public heights, padded with public rows (see `blocks`), so that a unit's
+    gradient and coefficient are the same bits whoever else is in the chunk. `views(inputs)` returns K views of
+    each row, (rows, K, …), whose gradients are averaged; like `loss_fn` it is shown one row at a time.
 
     *Clipping and float32.* The coefficient of a unit uses an upper bound of its norm, rounding included: a
     Gram norm gets the slack κu·S², S = Σₚ ‖aₚ‖‖gₚ‖; where that slack is not small (the output gradients
@@ -115,16 +127,186 @@ def clip_chunk(
     rows = count_rows(inputs)
     _check_units(units, rows)
     if rows == 0:
-        none = torch.zeros(0, len(clipping.layers(_trainable(model))))
-        return ChunkResult(
-            _zeros(model), none, none, torch.zeros(0, dtype=torch.bool), torch.zeros(0), 0.0, 0.0
+        return _nothing(model, clipping)
+    known = known or probe.survey(model, loss_fn, inputs, targets, views=views)
+    task = _Task.of(model, loss_fn, views, known)
+    with plain_float32():
+        if units is None:
+            return _joined([block.clipped(clipping) for block in _blocks(task, inputs, targets, rows, 1)])
+        strata = _strata(units)
+        results = [
+            block.clipped(clipping)
+            for stratum in strata
+            for block in _blocks(
+                task, _take(inputs, stratum.rows), _take(targets, stratum.rows), *stratum.shape
+            )
+        ]
+    return _reordered(_joined(results), strata)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A model with its loss and views mapped over rows: what is computed for each row, and nothing across."""
+
+    model: nn.Module
+    loss: RowMap
+    views: RowMap | None
+    known: Survey
+
+    @classmethod
+    def of(cls, model: nn.Module, loss_fn: LossFunction, views: Views | None, known: Survey) -> _Task:
+        view_map = None if known.views is None or views is None else known.views.of(views)
+        return cls(model, known.loss.of(loss_fn), view_map, known)
+
+    def run(self, inputs: Any, targets: Any) -> Pass:
+        seen = probe.seen_by_model(self.views, inputs)
+        if self.known.channels_last:
+            seen = probe.channels_last(seen)
+        copies = self.known.copies
+        if copies == 1:
+            return run(self.model, self.loss, seen, targets, self.known.layout)
+        targets = pytree.tree_map(lambda leaf: leaf.repeat_interleave(copies, 0), targets)
+        return run(self.model, self._averaged(copies), seen, targets, self.known.layout)
+
+    def _averaged(self, copies: int) -> LossFunction:
+        """The loss with each of K views counting 1/K, so that their gradients are averaged."""
+        return lambda outputs, targets: self.loss(outputs, targets) / copies
+
+    def public(self, units: Sequence[int], rows_per_unit: int) -> tuple[Any, Any]:
+        """Rows of public units by their numbers."""
+        inputs, targets = self.known.public_rows
+        chosen = torch.as_tensor([(unit + row) % POOL for unit in units for row in range(rows_per_unit)])
+        return _take(inputs, chosen), _take(targets, chosen)
+
+    def bits(self, rows_per_unit: int) -> Bits:
+        """What public units come to in a block, for `blocks.Heights` to compare."""
+
+        def of(units: Sequence[int]) -> Sequence[Tensor]:
+            block = _Block(self, *self.public(units, rows_per_unit), len(units), len(units), rows_per_unit)
+            repeatable = probe.same_randomness() if self.known.random else nullcontext()
+            with repeatable, probe.other_weights(self.model):
+                return block.bits()
+
+        return of
+
+
+def _blocks(task: _Task, inputs: Any, targets: Any, units: int, rows_per_unit: int) -> Iterator[_Block]:
+    """Rows ordered by unit, as many for each, in blocks of public heights."""
+    start = 0
+    for height in task.known.heights.split(units, rows_per_unit, task.bits(rows_per_unit)):
+        stop = min(start + height, units)
+        part = slice(start * rows_per_unit, stop * rows_per_unit)
+        data = _take(inputs, part), _take(targets, part)
+        if stop - start < height:
+            padding = task.public([0] * (height - stop + start), rows_per_unit)
+            data = _stacked(data[0], padding[0]), _stacked(data[1], padding[1])
+        yield _Block(task, *data, stop - start, height, rows_per_unit)
+        start = stop
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Rows ordered by unit, equally many for each; the first `units` of `height` units are real."""
+
+    task: _Task
+    inputs: Any
+    targets: Any
+    units: int
+    height: int
+    rows_per_unit: int
+
+    def clipped(self, clipping: Clipping) -> ChunkResult:
+        passed, raised = self._passed()
+        layers = clipping.layers(list(passed.names.values()))
+        with _workspaces.setdefault(self.task.model, Workspace()).lend():
+            uses = _uses(passed)
+            terms = {name: term(contributions, self.height) for name, contributions in uses.items()}
+            squares, doubtful = _squared_norms(terms, layers, clipping.floors(len(layers)), self.height)
+            norms, doubtful = squares[: self.units].sqrt(), doubtful[: self.units]
+            finite = norms.isfinite().all(1) & ~raised
+            coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
+            each = [Weights(coefficients[:, layer]) for layer in range(len(layers))]
+            weights = {name: each[layer] for layer, names in enumerate(layers) for name in names}
+            real = {name: part.first(self.units) for name, part in terms.items()}
+            sums = _weighted_sums(real, weights, finite, doubtful)
+        seen = len(passed.losses)
+        parts = [
+            rounding(use, seen, units=self.units, rows_per_unit=seen // self.height) for use in uses.values()
+        ]
+        sums = {name: sums[name] if name in sums else _zero(self.task.model, name) for name in weights}
+        losses = passed.losses.view(self.height * self.rows_per_unit, -1).sum(1)
+        losses = losses[: self.units * self.rows_per_unit]
+        return ChunkResult(sums, norms, coefficients, finite, raised, losses, *chunk_errors(parts, self.units))
+
+    def bits(self) -> list[Tensor]:
+        """Everything that a unit's clipped gradient is made of: layer inputs, gradients, and both norms."""
+        passed = self.task.run(self.inputs, self.targets)
+        found = [passed.losses.view(self.height, -1)]
+        for call, gradients in zip(passed.calls, passed.gradients, strict=True):
+            kept = (
+                [call.inputs, *gradients] if isinstance(call, LayerCall) else call.stacked(gradients).values()
+            )
+            found += [t.detach().reshape(self.height, -1) for t in kept if t is not None]
+        terms = {name: term(contributions, self.height) for name, contributions in _uses(passed).items()}
+        each = [[name] for name in terms]
+        squares, doubtful = _squared_norms(terms, each, [1.0] * len(each), self.height)
+        everyone = torch.ones(self.height, dtype=torch.bool)
+        exact = [_exact_squares(terms, each, some) for some in _portions(terms, everyone)]
+        return [*found, squares, doubtful, torch.cat(exact)[: self.height]]
+
+    def _passed(self) -> tuple[Pass, Tensor]:
+        """The pass, and which units' rows raised: public rows took their places."""
+        raised = torch.zeros(self.units, dtype=torch.bool)
+        passed = self._attempt()
+        if passed is None:
+            found = self._raising()
+            raised[found] = True
+            passed = self._with_public(found)._attempt()
+        if passed is None:
+            raise Refused(
+                "expected model and loss to raise for a row by itself or not at all, but rows that run alone "
+                "raise together; remove what mixes examples"
+            )
+        return passed, raised
+
+    def _attempt(self) -> Pass | None:
+        try:
+            return self.task.run(self.inputs, self.targets)
+        except Exception:  # its text may quote a private row, so nobody sees it
+            return None
+
+    def _raising(self) -> list[int]:
+        """Units that raise when all others are public, found by halving."""
+        public = self._with_public(range(self.height))
+        self.task.run(public.inputs, public.targets)  # what this raises does not depend on private rows
+        found, ways = [], [list(range(self.units))]
+        while ways:
+            some = ways.pop()
+            others = set(range(self.height)).difference(some)
+            if self._with_public(sorted(others))._attempt() is not None:
+                continue
+            half = len(some) // 2
+            if half:
+                ways += [some[:half], some[half:]]
+            else:
+                found += some
+        return found
+
+    def _with_public(self, units: Iterable[int]) -> _Block:
+        """The block with a public unit in the place of each given one."""
+        inputs, targets = self.task.public([0], self.rows_per_unit)
+        span = self.rows_per_unit
+        places = torch.as_tensor(
+            [unit * span + row for unit in units for row in range(span)], dtype=torch.int64
         )
-    known = probe.survey(model, loss_fn, inputs, targets)
-    if known.channels_last and known.convolution_weights < _elements(inputs):
-        inputs = probe.channels_last(inputs)
-    if units is None:
-        return _clip_rows(model, loss_fn, inputs, targets, clipping, rows)
-    return _clip_units(model, loss_fn, inputs, targets, clipping, units)
+
+        def put(leaf: Any, public: Any) -> Any:
+            if not isinstance(leaf, Tensor) or not len(places):
+                return leaf
+            return leaf.index_copy(0, places, public.repeat(len(places) // span, *[1] * (public.dim() - 1)))
+
+        replaced = pytree.tree_map(put, self.inputs, inputs), pytree.tree_map(put, self.targets, targets)
+        return replace(self, inputs=replaced[0], targets=replaced[1])
 
 
 _workspaces: weakref.WeakKeyDictionary[nn.Module, Workspace] = weakref.WeakKeyDictionary()
@@ -136,6 +318,17 @@ def chunk_rows(known: Survey) -> int:
     return min(4096, max(32, budget // known.floats_per_row // 32 * 32))
 
 
+def prepare_blocks(
+    model: nn.Module, loss_fn: LossFunction, known: Survey, expected: float, *, views: Views | None = None
+) -> None:
+    """Try the heights of blocks that are likely where `expected` units of one row are, before any is needed."""
+    task = _Task.of(model, loss_fn, views, known)
+    spread = 3 * math.sqrt(expected)
+    with plain_float32():
+        for units in range(max(1, int(expected - spread)), int(expected + spread) + 2):
+            known.heights.split(units, 1, task.bits(1))
+
+
 def rounding_bound(
     model: nn.Module,
     loss_fn: LossFunction,
@@ -144,82 +337,89 @@ def rounding_bound(
     *,
     units: int,
     rows_per_unit: int = 1,
+    views: Views | None = None,
 ) -> float:
     """η for chunks of up to `units` units with up to `rows_per_unit` rows shaped like the given ones.
 
     Depends on shapes alone: the model sees random public rows. A unit's clipped gradient exceeds its bound by
     at most the error of its norm; the computed sum of a chunk differs from the exact one by at most
     units · e · C, with e from `rules.rounding`. Two neighbouring chunks differ by the unit and by both
-    errors: η = norm error + 2 · units · e.
+    errors: η = norm error + 2 · units · e. Other units' gradients and coefficients are the same bits in both.
     """
-    probe.survey(model, loss_fn, inputs, targets)
-    rows = 2
-    data = probe.random_rows(inputs, rows), probe.random_rows(targets, rows)
-    uses = _uses(run(model, loss_fn, *data)).values()
-    parts = [rounding(use, rows, units=units, rows_per_unit=rows_per_unit) for use in uses]
-    return sum(chunk_errors(parts, units)) + _strata_error(units, rows_per_unit)
+    known = probe.survey(model, loss_fn, inputs, targets, views=views)
+    task = _Task.of(model, loss_fn, views, known)
+    with plain_float32():
+        passed = task.run(*task.public([0, 1], 1))
+        # A block holds one unit at least; where all units have one row, all blocks but one are full.
+        full = known.heights.reference(1, task.bits(1)) if rows_per_unit == 1 else 1
+        blocks = units // full + 1
+    seen = len(passed.losses)
+    parts = [
+        rounding(use, seen, units=units, rows_per_unit=rows_per_unit * seen // 2)
+        for use in _uses(passed).values()
+    ]
+    return sum(chunk_errors(parts, units)) + _joining_error(units, blocks)
 
 
-def _strata_error(units: int, strata: int) -> float:
-    """Of adding the sums of units with one row, two rows, …"""
-    return 0.0 if strata == 1 else 2 * units * strata * 2.0**-24
+def _joining_error(units: int, blocks: int) -> float:
+    """Of adding the sums of blocks one after the other in float32, for both of two neighbours."""
+    return 2 * units * max(0, blocks - 1) * 2.0**-24
 
 
-def _clip_units(
-    model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, clipping: Clipping, units: Tensor
-) -> ChunkResult:
-    """Units with equally many rows go together, so that a unit's rows are just more positions."""
-    rows = count_rows(inputs)
-    if units.shape != (rows,) or units.is_floating_point():
-        raise InvalidInput(
-            f"expected units to hold one whole number for each of the {rows} rows, got {units!r}"
-        )
+class _Stratum(NamedTuple):
+    """Units with equally many rows: their numbers (units,), and their rows, unit by unit."""
+
+    members: Tensor
+    rows: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Units, and rows of each."""
+        return len(self.members), len(self.rows) // len(self.members)
+
+
+def _strata(units: Tensor) -> list[_Stratum]:
+    """Units with equally many rows go together: a unit's rows are then just more positions."""
     owner, counts = _tally(units)
     order = torch.argsort(owner, stable=True)
-    results, members = [], []
-    for count in sorted(set(counts.tolist())):
-        chosen = order[(counts == count)[owner[order]]]
-        part = _take(inputs, chosen), _take(targets, chosen)
-        members.append((counts == count).nonzero().flatten())
-        results.append((chosen, _clip_rows(model, loss_fn, *part, clipping, len(members[-1]))))
-    return _joined(results, torch.cat(members))
+    return [
+        _Stratum((counts == count).nonzero().flatten(), order[(counts == count)[owner[order]]])
+        for count in sorted(set(counts.tolist()))
+    ]
 
 
-def _joined(results: Sequence[tuple[Tensor, ChunkResult]], members: Tensor) -> ChunkResult:
-    rows, parts = [chosen for chosen, _ in results], [result for _, result in results]
-    back = torch.argsort(members)
-    sums = {name: torch.stack([part.sums[name] for part in parts]).sum(0) for name in parts[0].sums}
+def _joined(parts: Sequence[ChunkResult]) -> ChunkResult:
+    """What blocks add up to, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    sums = parts[0].sums
+    for part in parts[1:]:
+        _accumulate(sums, part.sums)
+    norms = torch.cat([part.norms for part in parts])
     return ChunkResult(
         sums=sums,
-        norms=torch.cat([part.norms for part in parts])[back],
-        coefficients=torch.cat([part.coefficients for part in parts])[back],
-        finite=torch.cat([part.finite for part in parts])[back],
-        losses=torch.cat([part.losses for part in parts])[torch.argsort(torch.cat(rows))],
+        norms=norms,
+        coefficients=torch.cat([part.coefficients for part in parts]),
+        finite=torch.cat([part.finite for part in parts]),
+        raised=torch.cat([part.raised for part in parts]),
+        losses=torch.cat([part.losses for part in parts]),
         norm_error=max(part.norm_error for part in parts),
-        sum_error=sum(part.sum_error for part in parts) + _strata_error(len(members), len(parts)),
+        sum_error=sum(part.sum_error for part in parts) + _joining_error(len(norms), len(parts)),
     )
 
 
-def _clip_rows(
-    model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, clipping: Clipping, units: int
-) -> ChunkResult:
-    """Rows ordered by unit, equally many for each."""
-    passed = run(model, loss_fn, inputs, targets)
-    layers = clipping.layers(list(passed.names.values()))
-    with _workspaces.setdefault(model, Workspace()).lend():
-        uses = _uses(passed)
-        terms = {name: term(contributions, units) for name, contributions in uses.items()}
-        squares, doubtful = _squared_norms(terms, layers, clipping.floors(len(layers)), units)
-        norms = squares.sqrt()
-        finite = norms.isfinite().all(1)
-        coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
-        each = [Weights(coefficients[:, layer]) for layer in range(len(layers))]
-        weights = {name: each[layer] for layer, names in enumerate(layers) for name in names}
-        sums = _weighted_sums(terms, weights, finite, doubtful)
-    rows = len(passed.losses)
-    parts = [rounding(use, rows, units=units, rows_per_unit=rows // units) for use in uses.values()]
-    sums = {name: sums[name] if name in sums else _zero(model, name) for name in weights}
-    return ChunkResult(sums, norms, coefficients, finite, passed.losses, *chunk_errors(parts, units))
+def _reordered(result: ChunkResult, strata: Sequence[_Stratum]) -> ChunkResult:
+    """The same with units and rows in the order of the chunk."""
+    units = torch.argsort(torch.cat([stratum.members for stratum in strata]))
+    rows = torch.argsort(torch.cat([stratum.rows for stratum in strata]))
+    return replace(
+        result,
+        norms=result.norms[units],
+        coefficients=result.coefficients[units],
+        finite=result.finite[units],
+        raised=result.raised[units],
+        losses=result.losses[rows],
+    )
 
 
 def _weighted_sums(
@@ -280,7 +480,7 @@ def _exact_squares(terms: Mapping[str, Term], layers: Sequence[Sequence[str]], s
 def _direct_sums(terms: Mapping[str, Term], weights: Mapping[str, Weights], units: Tensor) -> dict[str, Tensor]:
     """Weighted sums over few units whose gradients are formed, in float64."""
     sums: dict[str, Tensor] = {}
-    for some in _portions(terms, units):
+    for some in torch.split(units.nonzero().flatten(), _PORTION):
         for name, part in terms.items():
             gradient = part.gradient(some)
             added = weights[name].values[some].double() @ gradient.flatten(1).double()
@@ -289,16 +489,26 @@ def _direct_sums(terms: Mapping[str, Term], weights: Mapping[str, Weights], unit
 
 
 def _portions(terms: Mapping[str, Term], chosen: Tensor) -> Sequence[Tensor]:
-    """Indices of the chosen units, in portions whose gradients fit into memory together."""
+    """Indices of the chosen units in portions of one size, the last one filled up with the first index.
+
+    The size depends on shapes alone, so that a unit's formed gradient is the same bits whoever else was chosen.
+    """
     units = chosen.nonzero().flatten()
     if not len(units):
         return ()
     size = sum(part.gradient(units[:1]).numel() for part in terms.values())
-    return torch.split(units, max(1, _DIRECT_BYTES // (4 * size)))
+    portion = max(1, min(_PORTION, _DIRECT_BYTES // (4 * size)))
+    missing = -len(units) % portion
+    return torch.split(torch.cat([units, units[:1].expand(missing)]), portion)
 
 
 def _trainable(model: nn.Module) -> list[str]:
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def _nothing(model: nn.Module, clipping: Clipping) -> ChunkResult:
+    none, nobody = torch.zeros(0, len(clipping.layers(_trainable(model)))), torch.zeros(0, dtype=torch.bool)
+    return ChunkResult(_zeros(model), none, none, nobody, nobody, torch.zeros(0), 0.0, 0.0)
 
 
 def _zeros(model: nn.Module) -> dict[str, Tensor]:
@@ -341,5 +551,8 @@ def _take(data: Any, part: Any) -> Any:
     return pytree.tree_map(lambda leaf: leaf[part] if isinstance(leaf, Tensor) and leaf.dim() else leaf, data)
 
 
-def _elements(inputs: Any) -> int:
-    return sum(leaf.numel() for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor))
+def _stacked(rows: Any, more: Any) -> Any:
+    def join(leaf: Any, other: Any) -> Any:
+        return torch.cat([leaf, other]) if isinstance(leaf, Tensor) and leaf.dim() else leaf
+
+    return pytree.tree_map(join, rows, more)

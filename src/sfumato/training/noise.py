@@ -33,7 +33,7 @@ class NoisySum:
 
     *Guarantees*: whole-number addition has no order, so one unit changes only what its own chunk and the few
     joined with it added; what joining rounds is in `joining_error`. `release` draws noise for every coordinate
-    or raises, and empties the sum, so that nothing is read twice.
+    or raises, and wipes the sum as it reads it. A sum without noise is never in memory that is handed out.
 
     Where the step has few chunks they are rounded, noised and scaled block by block in the cache, and the
     int64 total, eight bytes a parameter, is never touched.
@@ -43,8 +43,10 @@ class NoisySum:
         self._shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
         self._sizes = [parameter.numel() for parameter in parameters.values()]
         self.dimension = sum(self._sizes)
-        self._flat = torch.empty(self.dimension)  # what was released last; fresh pages cost as much as the copy
-        self._released = self._shaped(self._flat.numpy())
+        # What was released last, and what will be; kept, as fresh pages cost as much as a copy. They are never
+        # the same memory: who holds on to a release never sees a sum without noise.
+        self._flat, self._staged = torch.zeros(self.dimension), torch.zeros(self.dimension)
+        self._released, self._parts = self._shaped(self._flat.numpy()), self._shaped(self._staged.numpy())
         self._waiting: Mapping[str, Tensor] | None = None
         self._group = 0  # which chunks wait: those numbered JOINED · group and on
         self._total: npt.NDArray[np.int64] | None = None
@@ -76,13 +78,24 @@ class NoisySum:
 
     def release(self, mechanism: GridGaussian, sampler: Sampler, *, divisor: float) -> dict[str, Tensor]:
         """The noised sums over `divisor`, by parameter, until the next release; the sum starts from zero."""
+        out = self._flat.numpy()
         if self._waiting is None or self._total is not None:
-            return self._shaped(mechanism.release(self._emptied(mechanism), sampler, divisor=divisor))
+            mechanism.release(self._emptied(mechanism), sampler, divisor=divisor, out=out)
+            return self._released
         waiting, self._waiting = self._waiting, None
-        for name, part in self._released.items():
+        for name, part in self._parts.items():
             part.copy_(waiting[name])
-        mechanism.release(self._flat.numpy(), sampler, divisor=divisor)
+        mechanism.release(self._staged.numpy(), sampler, divisor=divisor, out=out)
         return self._released
+
+    def discard(self) -> None:
+        """Forget what was added: wiped, so that nothing that still refers to it can be read."""
+        for value in (self._waiting or {}).values():
+            value.zero_()
+        self._staged.zero_()
+        if self._buffer is not None:
+            self._buffer.fill(0)
+        self._waiting = self._total = None
 
     def add_noise(self, mechanism: GridGaussian, sampler: Sampler) -> None:
         mechanism.add_noise_in_place(self.total(mechanism), sampler)

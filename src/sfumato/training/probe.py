@@ -1,59 +1,91 @@
 """A look at a model before it meets private data.
 
-`survey` runs the model on a few random public rows and refuses it where per-example clipping would mean
-nothing: a row that changes another row's loss or gradients (batch statistics, sorting, a layout whose first
-dimension is not the rows), a buffer written during the forward pass, a parameter used where no rule sees it.
-Dropout is allowed: every run starts from the same state of torch's generator, so that masks are equal.
+`survey` runs model, loss and views on a few random public rows, with the weights a little off so that a layer
+that starts at zero hides nothing. It finds out how rows lie and how functions are mapped over them. It refuses
+a model where per-example clipping would mean nothing: another row, or one row more, that changes a row's loss
+or gradients (batch statistics, sorting, a layout whose first dimension is not the rows), state that is kept
+from call to call, a buffer written during the forward pass, a parameter used where no rule sees it.
+Randomness is allowed: in the survey every draw of torch's is the same for all rows and in every run.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import public_torch_generator
-from sfumato.training.capture import LayerCall, LossFunction, Pass, run
+from sfumato.training.blocks import Heights
+from sfumato.training.capture import (
+    ExpandedCall,
+    LayerCall,
+    Layout,
+    Pass,
+    count_rows,
+    run,
+    watch_calls,
+)
+from sfumato.training.precision import plain_float32
+from sfumato.training.rowwise import Identity, LossFunction, RowMap, Views, mapped, row_axes
+from sfumato.training.rules.fallback import layout_of
 from sfumato.training.rules.terms import Factors
 
-_ROWS = 3
+_ROWS = 4
 _TOLERANCE = 1e-6  # relative to the largest value: rounding, far below any real mixing
+_SHAPE_TOLERANCE = 1e-4  # kernels of other shapes round otherwise
+_ROWS_OF_A_BLOCK = 64  # that pay for laying out convolution weights channels last
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Survey:
-    """What is known of a model on inputs of one shape."""
+    """What is known of a model with a loss, and views, on inputs of one shape."""
 
-    channels_last: bool  # whether it runs, with equal losses, on inputs laid out channels last
+    channels_last: bool  # whether inputs are laid out channels last
     floats_per_row: int  # held while a chunk is worked on
     parameters: int
-    convolution_weights: int
+    random: bool  # whether the forward pass draws from torch's generator
+    layout: Layout
+    loss: RowMap  # how they are mapped; the functions themselves are not kept
+    views: RowMap | None
+    copies: int  # views of each row
+    public_rows: tuple[Any, Any]  # inputs and targets, before views, to pad and compare with
+    heights: Heights = field(default_factory=Heights)
 
 
-def survey(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any) -> Survey:
-    """Checks the model on random rows shaped like the given ones; remembers models that passed.
+def survey(
+    model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, *, views: Views | None = None
+) -> Survey:
+    """Checks model, loss and views on random rows shaped like the given ones; remembers what passed.
 
     Only shapes and types of `inputs` and `targets` are looked at.
     """
     key = _signature(model, inputs, targets)
-    known = _surveyed.setdefault(model, {})
-    if key not in known:
-        _refuse_half_precision(model)
-        _refuse_batch_statistics(model)
-        known[key] = _look(model, loss_fn, inputs, targets)
-    return known[key]
+    known = _surveyed.setdefault(model, [])
+    for signature, same_loss, same_views, found in known:
+        if signature == key and same_loss(loss_fn) and same_views(views):
+            return found
+    _refuse_low_precision(model)
+    _refuse_batch_statistics(model)
+    found = _look(model, loss_fn, inputs, targets, views)
+    known.insert(0, (key, Identity(loss_fn), Identity(views), found))
+    del known[_REMEMBERED:]
+    return found
 
 
-_surveyed: weakref.WeakKeyDictionary[nn.Module, dict[Any, Survey]] = weakref.WeakKeyDictionary()
+_REMEMBERED = 16
+_surveyed: weakref.WeakKeyDictionary[nn.Module, list[tuple[Any, Identity, Identity, Survey]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def channels_last(inputs: Any) -> Any:
@@ -70,13 +102,23 @@ def channels_last(inputs: Any) -> Any:
     return pytree.tree_map(lay_out, inputs)
 
 
-def _refuse_half_precision(model: nn.Module) -> None:
+def _refuse_low_precision(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.float64):
             raise UnsupportedModel(
                 f"expected float32 parameters, got {name} of {parameter.dtype}; norms need more digits: "
                 "call model.float()"
             )
+
+
+def _refuse_low_precision_inside(passed: Pass) -> None:
+    for call, gradients in zip(passed.calls, passed.gradients, strict=True):
+        for gradient in gradients:
+            if gradient is not None and gradient.dtype not in (torch.float32, torch.float64):
+                raise UnsupportedModel(
+                    f"expected layer {call.prefix.rstrip('.')!r} to compute in float32, got {gradient.dtype}; "
+                    "clipping needs more digits: leave out autocast and casts to half precision"
+                )
 
 
 def _refuse_batch_statistics(model: nn.Module) -> None:
@@ -99,83 +141,203 @@ def _refuse_batch_statistics(model: nn.Module) -> None:
             )
 
 
-def random_rows(like: Any, rows: int) -> Any:
+def random_rows(like: Any, rows: int, seed: int = 21) -> Any:
     """Public random rows with the shapes and types of the given data."""
-    return _random_rows(like, rows, public_torch_generator(21))
+    generator = public_torch_generator(seed)
+
+    def draw(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.dim() == 0:
+            return leaf
+        shape = (rows, *leaf.shape[1:])
+        if leaf.is_floating_point():
+            return torch.randn(shape, generator=generator).to(leaf)
+        return torch.randint(0, 2, shape, generator=generator).to(leaf)
+
+    return pytree.tree_map(draw, like)
 
 
-def _look(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any) -> Survey:
-    generator = public_torch_generator(20)
-    rows, labels = _random_rows(inputs, _ROWS, generator), _random_rows(targets, _ROWS, generator)
-    with _same_dropout() as rewind, _buffers_kept(model):
-        base = _attempt(model, loss_fn, rows, labels, rewind)
-        for row in range(_ROWS):
-            changed = _with_row(rows, row, _random_rows(inputs, _ROWS, generator))
-            _compare(base, _attempt(model, loss_fn, changed, labels, rewind), row)
-        suits = _runs_channels_last(model, loss_fn, rows, labels, base, rewind)
-    weights = [m.weight.numel() for m in model.modules() if isinstance(m, nn.Conv2d)]
+def _look(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, views: Views | None) -> Survey:
+    raw, labels = random_rows(inputs, 2 * _ROWS, 20), random_rows(targets, 2 * _ROWS, 22)
+    with plain_float32(), same_randomness() as draws, _buffers_kept(model), other_weights(model):
+        view_map, rows = _mapped_views(views, raw)
+        labels_of_rows = _repeated(labels, count_rows(rows) // count_rows(raw))
+        layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows)
+        look = _Look(model, loss, layout)
+        base = look.at(rows, labels_of_rows, _ROWS)
+        look.check_repeats(base, rows, labels_of_rows)
+        look.check_other_rows(base, rows, labels_of_rows)
+        look.check_one_row_more(base, rows, labels_of_rows)
+        suits = look.runs_channels_last(base, rows, labels_of_rows)
+    weights = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Conv2d))
+    elements = sum(leaf.numel() // len(leaf) for leaf in pytree.tree_leaves(rows) if isinstance(leaf, Tensor))
     return Survey(
-        channels_last=suits,
+        channels_last=suits and weights < _ROWS_OF_A_BLOCK * elements,
         floats_per_row=_floats_per_row(base),
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        convolution_weights=sum(weights),
+        random=draws.used,
+        layout=layout,
+        loss=loss.forgotten(),
+        views=None if view_map is None else view_map.forgotten(),
+        copies=count_rows(rows) // count_rows(raw),
+        public_rows=(raw, labels),
     )
 
 
-def _attempt(
-    model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, rewind: Callable[[], None]
-) -> Pass:
-    rewind()
+def _mapped_views(views: Views | None, raw: Any) -> tuple[RowMap | None, Any]:
+    """The views mapped over rows, and public rows as the model will see them."""
+    if views is None:
+        return None, raw
+    axes = row_axes(first(raw, _ROWS), raw, (_ROWS, 2 * _ROWS), "the inputs of views")
+    view_map = _tried(lambda: mapped(views, (raw,), axes, name="views"), "views")
+    once, again = seen_by_model(view_map, raw), seen_by_model(view_map, raw)
+    _refuse_state(once, again, "views")
+    return view_map, once
+
+
+def seen_by_model(views: RowMap | None, raw: Any) -> Any:
+    """The rows that the model is run on: K views of each, one after the other."""
+    if views is None:
+        return raw
+    return pytree.tree_map(lambda leaf: leaf.flatten(0, 1), views(raw))
+
+
+def _mapped_loss(model: nn.Module, loss_fn: LossFunction, rows: Any, labels: Any) -> tuple[Layout, RowMap]:
+    """Where rows lie in every call and in the outputs, and how the loss is mapped over them."""
+    counts = _ROWS, count_rows(rows)
+    few_rows, few_labels = first(rows, _ROWS), first(labels, _ROWS)
+    few, outputs = _tried(lambda: watch_calls(model, few_rows), "the model")
+    more, more_outputs = _tried(lambda: watch_calls(model, rows), "the model")
+    if [call.prefix for call in few] != [call.prefix for call in more]:
+        raise UnsupportedModel("expected the same layers to be called whatever the rows, but the calls differ")
+    pairs = zip(few, more, strict=True)
+    layout = _tried(lambda: tuple(layout_of(one, other, counts) for one, other in pairs), "the model")
+    axes = row_axes((outputs, few_labels), (more_outputs, labels), counts, "the model's output")
+    columns = outputs, few_labels
+    loss = _tried(lambda: mapped(loss_fn, columns, axes, name="loss_fn"), "loss_fn")
+    _check_loss(loss, columns)
+    return layout, loss
+
+
+def _check_loss(loss: RowMap, columns: tuple[Any, Any]) -> None:
+    """A loss that remembers is seen by its answers: for the same rows again, in another order, one row less."""
+    rows = len(next(leaf for leaf in pytree.tree_leaves(columns[1]) if isinstance(leaf, Tensor)))
+    base = loss(*columns)
+    if not isinstance(base, Tensor) or base.shape != (rows,):
+        got = tuple(base.shape) if isinstance(base, Tensor) else type(base).__name__
+        raise InvalidInput(
+            f"expected loss_fn to return one loss for each of the {rows} rows, got {got}; use reduction='none'"
+        )
+    order = torch.arange(rows - 1, -1, -1)
+    _refuse_state(base, loss(*columns), "loss_fn")
+    _refuse_state(base[order], loss(*_picked(columns, order, loss.axes)), "loss_fn")
+    _refuse_state(base[1:], loss(*_picked(columns, torch.arange(1, rows), loss.axes)), "loss_fn")
+
+
+def _picked(columns: Any, order: Tensor, axes: Sequence[int | None]) -> Any:
+    leaves, tree = pytree.tree_flatten(columns)
+    chosen = [leaf if axis is None else leaf[order] for leaf, axis in zip(leaves, axes, strict=True)]
+    return pytree.tree_unflatten(chosen, tree)
+
+
+def _refuse_state(before: Any, after: Any, name: str) -> None:
+    pairs = zip(pytree.tree_leaves(before), pytree.tree_leaves(after), strict=True)
+    if not all(torch.allclose(b, a, rtol=_SHAPE_TOLERANCE, atol=1e-6, equal_nan=True) for b, a in pairs):
+        raise UnsupportedModel(
+            f"expected {name} to answer the same for the same row, but it did not; it keeps something from "
+            "call to call, or draws from a generator of its own: keep no state, and draw from torch's generator"
+        )
+
+
+@dataclass(frozen=True)
+class _Look:
+    """A model with its loss, run on public rows."""
+
+    model: nn.Module
+    loss: RowMap
+    layout: Layout
+
+    def at(self, inputs: Any, targets: Any, rows: int) -> Pass:
+        inputs, targets = first(inputs, rows), first(targets, rows)
+        passed = _tried(lambda: run(self.model, self.loss, inputs, targets, self.layout), "model and loss_fn")
+        _refuse_low_precision_inside(passed)
+        return passed
+
+    def check_repeats(self, base: Pass, inputs: Any, targets: Any) -> None:
+        again = self.at(inputs, targets, _ROWS)
+        _refuse_state(base.losses, again.losses, "the model")
+
+    def check_other_rows(self, base: Pass, inputs: Any, targets: Any) -> None:
+        """One row with other inputs, then with other targets: no other row may notice, in any layer."""
+        for row in range(_ROWS):
+            changed = _with_row(first(inputs, _ROWS), row, random_rows(inputs, _ROWS, 23))
+            _compare(base, self.at(changed, targets, _ROWS), row)
+        relabelled = _with_row(first(targets, _ROWS), 0, random_rows(targets, _ROWS, 24))
+        _compare(base, self.at(inputs, relabelled, _ROWS), 0)
+
+    def check_one_row_more(self, base: Pass, inputs: Any, targets: Any) -> None:
+        more = self.at(inputs, targets, _ROWS + 1)
+        _same_rows(base, more, range(_ROWS), _SHAPE_TOLERANCE, "adding a row")
+
+    def runs_channels_last(self, base: Pass, inputs: Any, targets: Any) -> bool:
+        if not any(isinstance(module, nn.Conv2d) for module in self.model.modules()):
+            return False
+        laid_out = channels_last(first(inputs, _ROWS))
+        try:
+            losses = run(self.model, self.loss, laid_out, first(targets, _ROWS), self.layout).losses
+        except RuntimeError:  # a view that only exists in the contiguous layout
+            return False
+        return torch.allclose(losses, base.losses, rtol=1e-3, atol=1e-5, equal_nan=True)
+
+
+def _tried(work: Any, what: str) -> Any:
     try:
-        return run(model, loss_fn, inputs, targets)
+        return work()
     except (InvalidInput, UnsupportedModel):
         raise
-    except Exception as error:
+    except Exception as error:  # on public rows: its text tells nothing
         raise UnsupportedModel(
-            f"expected model and loss_fn to run on {_ROWS} random rows, got {type(error).__name__}: {error}"
+            f"expected {what} to run on {_ROWS} random rows, got {type(error).__name__}: {error}"
         ) from error
 
 
 def _compare(base: Pass, other: Pass, row: int) -> None:
-    """Row `row` was changed: no other row may notice, in any layer."""
-    _same_elsewhere(base.losses, other.losses, row, "the loss")
-    if len(base.calls) != len(other.calls):
+    others = [number for number in range(_ROWS) if number != row]
+    _same_rows(base, other, others, _TOLERANCE, f"changing row {row}")
+
+
+def _same_rows(base: Pass, other: Pass, rows: Sequence[int], tolerance: float, what: str) -> None:
+    if [call.prefix for call in base.calls] != [call.prefix for call in other.calls]:
         raise UnsupportedModel("expected the same layers to be called whatever the rows, but the calls differ")
+    counts = len(base.losses), len(other.losses)
+    pairs = [("the loss", base.losses, other.losses)]
     for call, before, after in zip(base.calls, base.gradients, other.gradients, strict=True):
-        pairs = [(b, a) for b, a in zip(before, after, strict=True) if b is not None and a is not None]
-        if isinstance(call, LayerCall):
-            for b, a in pairs:
-                _same_elsewhere(b, a, row, f"layer {call.prefix.rstrip('.')!r}")
+        where = f"layer {call.prefix.rstrip('.')!r}"
+        pairs += [(where, b, a) for b, a in zip(_rows_of(call, before), _rows_of(call, after), strict=True)]
+    for where, mine, theirs in pairs:
+        b, a = (_by_row(t, n, where)[list(rows)] for t, n in zip((mine, theirs), counts, strict=True))
+        scale = float(torch.nan_to_num(b).abs().amax()) if b.numel() else 0.0
+        if b.shape != a.shape or not torch.allclose(b, a, rtol=0.0, atol=tolerance * scale, equal_nan=True):
+            raise UnsupportedModel(
+                f"expected rows to be independent, but {what} changed {where} of other rows; remove what mixes "
+                "examples (batch statistics, sorting, a first dimension that is not the rows)"
+            )
 
 
-def _same_elsewhere(before: Tensor, after: Tensor, row: int, where: str) -> None:
-    if before.shape != after.shape or before.dim() == 0 or before.shape[0] % _ROWS:
+def _rows_of(call: LayerCall | ExpandedCall, gradients: Sequence[Tensor | None]) -> list[Tensor]:
+    """The gradients of a call, rows first."""
+    if isinstance(call, LayerCall):
+        return [gradient for gradient in gradients if gradient is not None]
+    return list(call.stacked(gradients).values())
+
+
+def _by_row(values: Tensor, rows: int, where: str) -> Tensor:
+    if values.dim() == 0 or len(values) % rows or len(values) == 0:
         raise UnsupportedModel(
-            f"expected {where} to keep rows in its first dimension, got shape {tuple(before.shape)} for "
-            f"{_ROWS} rows; keep rows first (batch_first=True), and expand what rows share: "
+            f"expected {where} to keep rows in its first dimension, got shape {tuple(values.shape)} for {rows} "
+            "rows; keep rows first (batch_first=True), and expand what rows share: "
             "positions.expand(len(inputs), -1)"
         )
-    others = [other for other in range(_ROWS) if other != row]
-    b, a = (t.detach().reshape(_ROWS, -1)[others] for t in (before, after))
-    scale = float(torch.nan_to_num(b).abs().amax()) if b.numel() else 0.0
-    if not torch.allclose(b, a, rtol=0.0, atol=_TOLERANCE * scale, equal_nan=True):
-        raise UnsupportedModel(
-            f"expected rows to be independent, but changing row {row} changed {where} of other rows; remove "
-            "what mixes examples (batch statistics, sorting, a first dimension that is not the rows)"
-        )
-
-
-def _runs_channels_last(
-    model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, base: Pass, rewind: Callable[[], None]
-) -> bool:
-    if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
-        return False
-    rewind()
-    try:
-        losses = run(model, loss_fn, channels_last(inputs), targets).losses
-    except RuntimeError:  # a view that only exists in the contiguous layout
-        return False
-    return torch.allclose(losses, base.losses, rtol=1e-3, atol=1e-5, equal_nan=True)
+    return values.detach().reshape(rows, -1)
 
 
 def _floats_per_row(base: Pass) -> int:
@@ -189,21 +351,22 @@ def _floats_per_row(base: Pass) -> int:
     return max(1, total // _ROWS)
 
 
-def _random_rows(like: Any, rows: int, generator: torch.Generator) -> Any:
-    def draw(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or leaf.dim() == 0:
-            return leaf
-        shape = (rows, *leaf.shape[1:])
-        if leaf.is_floating_point():
-            return torch.randn(shape, generator=generator).to(leaf)
-        return torch.randint(0, 2, shape, generator=generator).to(leaf)
+def first(rows: Any, count: int) -> Any:
+    return pytree.tree_map(lambda leaf: leaf[:count] if _holds_rows(leaf) else leaf, rows)
 
-    return pytree.tree_map(draw, like)
+
+def _repeated(rows: Any, times: int) -> Any:
+    """Each row as often as it has views."""
+    return pytree.tree_map(lambda leaf: leaf.repeat_interleave(times, 0) if _holds_rows(leaf) else leaf, rows)
+
+
+def _holds_rows(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dim() > 0
 
 
 def _with_row(rows: Any, row: int, source: Any) -> Any:
     def put(leaf: Any, other: Any) -> Any:
-        if not isinstance(leaf, Tensor) or leaf.dim() == 0:
+        if not _holds_rows(leaf):
             return leaf
         changed = leaf.clone()
         # eight times larger: maxima and other order statistics of a batch must not hide the change
@@ -214,10 +377,52 @@ def _with_row(rows: Any, row: int, source: Any) -> Any:
 
 
 @contextmanager
-def _same_dropout() -> Iterator[Callable[[], None]]:
-    with torch.random.fork_rng(devices=[]):
-        state = torch.get_rng_state()
-        yield lambda: torch.set_rng_state(state)
+def same_randomness() -> Iterator[OneDrawForAll]:
+    """Within, what torch draws is the same for every row and each time: masks then tell nothing of a row."""
+    with torch.random.fork_rng(devices=[]), OneDrawForAll(torch.get_rng_state()) as draws:
+        yield draws
+
+
+class OneDrawForAll(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Every random operation starts from one state, and all rows get what the first row drew."""
+
+    def __init__(self, state: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.used = False
+        self._state = state
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        self.used = True
+        torch.set_rng_state(self._state)
+        if func is torch.ops.aten.native_dropout.default:
+            values, share, _ = args
+            kept = _first_everywhere(torch.empty_like(values).bernoulli_(1 - share))
+            return values * kept / (1 - share), kept.bool()
+        return pytree.tree_map(_first_everywhere, func(*args, **(kwargs or {})))
+
+
+def _first_everywhere(drawn: Any) -> Any:
+    if not _holds_rows(drawn) or len(drawn) < 2:
+        return drawn
+    return drawn.copy_(drawn[:1].clone().expand_as(drawn))
+
+
+@contextmanager
+def other_weights(model: nn.Module) -> Iterator[None]:
+    """Within, every trainable weight is moved a little, the same way each time: zeros would hide mixing."""
+    generator = public_torch_generator(25)
+    kept = {p: p.data for p in model.parameters() if p.requires_grad and p.is_floating_point()}
+    try:
+        for parameter, value in kept.items():
+            inputs = value.numel() // max(1, len(value)) if value.dim() > 1 else 100
+            moved = torch.randn(value.shape, generator=generator).to(value) / math.sqrt(max(1, inputs))
+            parameter.data = (value + moved).to(value.dtype)
+        yield
+    finally:
+        for parameter, value in kept.items():
+            parameter.data = value
 
 
 @contextmanager

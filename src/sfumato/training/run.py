@@ -13,8 +13,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 from safetensors.torch import save
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from sfumato import _validate
 from sfumato.datasets import Dataset
@@ -23,9 +22,9 @@ from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
 from sfumato.run_folder import RunFolder, write_whole
-from sfumato.training.batches import LossFunction, Views
 from sfumato.training.checkpoint import resume, save_checkpoint
 from sfumato.training.plan import TrainingPlan
+from sfumato.training.rowwise import LossFunction, Views, cross_entropy
 from sfumato.training.trainer import PrivateTrainer
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -98,10 +97,6 @@ class TrainingResult:
     @property
     def test_accuracy(self) -> float | None:
         return self.history[-1].test_accuracy if self.history else None
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(outputs, targets, reduction="none")
 
 
 def train(

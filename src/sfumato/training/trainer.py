@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,33 +10,35 @@ from typing import Any
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput, Refused, UnsupportedModel
 from sfumato.ledger import Certificate, Charge, Ledger, Reservation
 from sfumato.mechanisms import Gaussian, GridGaussian
-from sfumato.randomness import Sampler, SecretStream
+from sfumato.randomness import Sampler, SecretStream, secret_global_generators
 from sfumato.training.averaging import WeightAverage
-from sfumato.training.batches import Batch, LossFunction, TrainingData, Views
+from sfumato.training.batches import Batch, TrainingData
 from sfumato.training.distributed import ALONE, Peers
-from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk, rounding_bound
+from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk, prepare_blocks, rounding_bound
 from sfumato.training.noise import NoisySum, joining_error
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
-from sfumato.training.probe import survey
+from sfumato.training.probe import Survey, survey
+from sfumato.training.rowwise import LossFunction, Views
 from sfumato.training.sampling import poisson_sample, shuffled_samples
 
 
 class PrivateTrainer:
     """Takes the steps of a plan: sample, clip each unit's gradient, sum, add noise, let the optimizer move.
 
-    Wraps neither the model nor the optimizer. The whole plan is reserved in the ledger before the first row is
-    looked at; `finish` settles it to the steps that were started.
+    Wraps neither the model nor the optimizer. Model, loss and views are tried on public rows first, so that
+    nothing is spent on what cannot be trained; then the whole plan is reserved in the ledger, before the first
+    row is looked at. `finish` settles it to the steps that were started.
 
     *Guarantees*: sampler, noise and price come from the one plan; a step draws noise for every parameter and
-    moves the weights, or raises; a unit whose gradient is not finite adds nothing, which only the private log
-    tells; an empty batch takes a step of noise like any other. `sampler` may be seeded in tests: the ledger and
-    the certificate then say that the run is not private.
+    moves the weights, or raises; a unit whose gradient is not finite, or whose rows raise, adds nothing, which
+    only the private log tells; an empty batch takes a step of noise like any other. Whatever is random in views
+    and in the forward pass is keyed from the secret stream. A step that is interrupted leaves no sum behind.
+    `sampler` may be seeded in tests: the ledger and the certificate then say that the run is not private.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class PrivateTrainer:
         self._chunk_error = 0.0
         self._largest_chunk = 0
         self._chunks = 0
+        self._reserved = False
 
     # Taking steps
 
@@ -78,11 +82,11 @@ class PrivateTrainer:
 
         `data`: (inputs, targets), anything with `.inputs` and `.targets`, or a map-style data set. `units`
         names each row's person. `views(inputs)` returns K random views of each row, (rows, K, …), whose
-        gradients are averaged before clipping. The whole plan is reserved in the ledger before a batch is
-        drawn.
+        gradients are averaged before clipping. The first step reserves the whole plan in the ledger; if that
+        has no room for it, nothing is drawn.
         """
         source = TrainingData(data, units=units, rows_per_unit=self.plan.rows_per_unit, views=views)
-        self._reserve()
+        self._check_room()
         yield from self._draw(source)
         if self.steps_done == self.plan.steps:
             self.finish()
@@ -90,26 +94,48 @@ class PrivateTrainer:
     def step(self, batch: Batch, loss_fn: LossFunction) -> None:
         """One private step. Nothing that depends on the batch is returned."""
         self._check_turn(batch)
+        known = survey(self.model, loss_fn, *batch.data.example, views=batch.data.views)
         if not self._chunks:
-            self._prepare(batch.data, loss_fn)
+            self._prepare(batch.data, loss_fn, known)
+        self._reserve()
         self.steps_started += 1
-        clipping = self.plan.clipping_at(self.clip_norm)
-        mechanism = self._mechanism()
-        below = 0
-        for number, rows in batch.chunks(self._chunks):
-            result = clip_chunk(
-                self.model, rows.weighted(loss_fn), rows.inputs, rows.targets, clipping, units=rows.units
-            )
-            self._check_rounding(result)
-            self._sum.add(result.sums, mechanism, chunk=number)
-            below += self._below(result)
-            self.private_log.add(result)
-        gradients = self.peers.release(self._sum, mechanism, self.sampler, divisor=self.plan.expected_batch)
+        try:
+            gradients, below = self._noisy_gradients(batch, loss_fn, known)
+        except BaseException as error:
+            self._sum.discard()
+            traceback.clear_frames(error.__traceback__)  # what they hold has no noise
+            raise
         self._move(gradients)
         self._adapt(below)
         self.average.update()
         self.private_log.end_step()
         self.steps_done += 1
+
+    def _noisy_gradients(
+        self, batch: Batch, loss_fn: LossFunction, known: Survey
+    ) -> tuple[dict[str, Tensor], int]:
+        """The released gradients, and what adaptive clipping counts, which has no noise yet."""
+        clipping, mechanism = self.plan.clipping_at(self.clip_norm), self._mechanism()
+        below = 0
+        with secret_global_generators(self.sampler):
+            for number, rows in batch.chunks(self._chunks):
+                result = clip_chunk(
+                    self.model,
+                    loss_fn,
+                    rows.inputs,
+                    rows.targets,
+                    clipping,
+                    units=rows.units,
+                    views=batch.data.views,
+                    known=known,
+                )
+                self._check_rounding(result)
+                self._sum.add(result.sums, mechanism, chunk=number)
+                below += self._below(result)
+                batch.data.leave_out(rows.numbers[result.raised.numpy()])
+                self.private_log.add(result)
+        divisor = self.plan.expected_batch
+        return self.peers.release(self._sum, mechanism, self.sampler, divisor=divisor), below
 
     def finish(self) -> Charge | None:
         """Settle the ledger to the steps that were started; the trainer takes no more steps."""
@@ -155,30 +181,35 @@ class PrivateTrainer:
 
     # Inside
 
-    def _prepare(self, source: TrainingData, loss_fn: LossFunction) -> None:
-        """Look at the model on public rows; choose the chunks from declared figures and shapes alone."""
-        example = source.example()
-        loss_fn = example.weighted(loss_fn)
-        rows_a_unit = source.rows_per_unit * len(pytree.tree_leaves(example.targets)[0])
-        rows = chunk_rows(survey(self.model, loss_fn, example.inputs, example.targets))
+    def _prepare(self, source: TrainingData, loss_fn: LossFunction, known: Survey) -> None:
+        """Choose the chunks from declared figures and shapes alone; the model sees public rows."""
+        rows_a_unit = source.rows_per_unit * known.copies
         batch = self.plan.expected_batch / self.peers.count
-        self._chunks = max(1, round(batch * rows_a_unit / rows))
+        chunks = max(1, round(batch * rows_a_unit / chunk_rows(known)))
         # Ten standard deviations above what is expected; a larger chunk means a wrong declaration.
-        self._largest_chunk = int(batch / self._chunks + 10 * (batch / self._chunks) ** 0.5 + 16)
+        self._largest_chunk = int(batch / chunks + 10 * (batch / chunks) ** 0.5 + 16)
         self._chunk_error = rounding_bound(
             self.model,
             loss_fn,
-            example.inputs,
-            example.targets,
+            *source.example,
             units=self._largest_chunk,
-            rows_per_unit=rows_a_unit,
+            rows_per_unit=source.rows_per_unit,
+            views=source.views,
         )
+        if source.rows_per_unit == 1:
+            prepare_blocks(self.model, loss_fn, known, batch / chunks, views=source.views)
+        self._chunks = chunks
         self.eta = self._mechanism().eta
 
-    def _reserve(self) -> None:
+    def _check_room(self) -> None:
+        """Refuse now what the ledger would refuse later; it reserves nothing."""
         if self.charge is not None:
             raise Refused("expected a trainer that is not finished; make a new one for further steps")
-        if self.reservation is None:
+        if self.ledger is not None and self.reservation is None and self.peers.leads:
+            self.ledger.check(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
+
+    def _reserve(self) -> None:
+        if self.reservation is None and not self._reserved:
             self.reservation = self.peers.reserve(
                 self.ledger,
                 self.plan.event(),
@@ -187,6 +218,7 @@ class PrivateTrainer:
                 unit=self.plan.unit,
                 private=self.private,
             )
+        self._reserved = True
 
     def _draw(self, source: TrainingData) -> Iterator[Batch]:
         if self.plan.sampling == "shuffle":
@@ -213,10 +245,8 @@ class PrivateTrainer:
         )
 
     def _check_turn(self, batch: Batch) -> None:
-        if self.ledger is not None and self.peers.leads and self.reservation is None:
-            raise Refused(
-                "expected a reserved plan; take batches from trainer.batches, which reserves it first"
-            )
+        if self.charge is not None:
+            raise Refused("expected a trainer that is not finished; make a new one for further steps")
         if batch.step != self.steps_done or self.steps_started != self.steps_done:
             raise Refused(
                 f"expected the batch of step {self.steps_done}, got that of step {batch.step}; "

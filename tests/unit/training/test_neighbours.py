@@ -35,6 +35,9 @@ class FrozenStream:
         draws = SecretStream(test_seed=self.steps).uniform(ROWS + 1)
         return draws[self.names[:size]]
 
+    def integers(self, high, size):
+        return np.arange(size) % high
+
     def rounded_normal(self, scale, size):
         return np.full(size, 7, dtype=np.int64)
 

@@ -4,12 +4,12 @@
 gradient with respect to θₙ is then the gradient of row n, whatever the module does inside, dropout
 included: the expanded call takes the place of the original one, so that nothing is computed twice with
 different masks. By `vmap` where the module allows it (LSTM, attention, containers that own parameters), by
-a loop over rows elsewhere (GRU).
+a loop over rows elsewhere (GRU). Where the rows lie in each argument and result, and which of the two ways is
+taken, is a `CallLayout`, found on public rows.
 """
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +21,7 @@ from torch.func import functional_call, vmap
 from torch.utils import _pytree as pytree
 
 from sfumato.errors import UnsupportedModel
-
-# Where the rows of an argument or result lie: a dimension, or None for what all rows share.
-Axes = Sequence[int | None]
+from sfumato.training.rowwise import LOOP, VMAP, Axes, row_axes
 
 
 @dataclass(frozen=True)
@@ -34,16 +32,57 @@ class Expanded:
     leaves: Mapping[str, Tensor | tuple[Tensor, ...]]
 
 
-def expand(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], original: Any) -> Expanded:
+@dataclass(frozen=True)
+class CallLayout:
+    """Where the rows of one call lie: a dimension for every leaf, or None for what all rows share."""
+
+    arguments: Axes
+    results: Axes
+    how: str = VMAP
+
+
+@dataclass(frozen=True)
+class SeenCall:
+    """One call of a module on public rows."""
+
+    prefix: str
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+
+
+def layout_of(few: SeenCall, more: SeenCall, rows: tuple[int, int]) -> CallLayout:
+    """The layout of a call that was seen with two numbers of rows; the first must be able to run expanded."""
+    where = f"{_name(few.module)} at {few.prefix.rstrip('.')!r}"
+    arguments = row_axes((few.args, few.kwargs), (more.args, more.kwargs), rows, where)
+    results = row_axes(few.result, more.result, rows, where)
+    taken, returned = _entries((few.args, few.kwargs), arguments), _entries(few.result, results)
+    shared = any(isinstance(leaf, Tensor) for leaf, n in zip(_flat(few.result), returned, strict=True) if not n)
+    if shared or len({n for n in (*taken, *returned) if n}) != 1 or not any(taken):
+        shapes = [tuple(leaf.shape) for leaf in _flat((few.args, few.kwargs)) if isinstance(leaf, Tensor)]
+        raise UnsupportedModel(
+            f"expected {where} to take and return rows in one dimension, got shapes {shapes} for {rows[0]} "
+            "rows; expand what rows share: positions.expand(len(inputs), -1), and mask rows of attention by "
+            "key_padding_mask"
+        )
+    layout = CallLayout(arguments, results)
+    try:
+        expand(few.module, few.args, few.kwargs, few.result, layout)
+    except RuntimeError:  # an operation without a batching rule
+        return CallLayout(arguments, results, LOOP)
+    return layout
+
+
+def expand(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], original: Any, layout: CallLayout
+) -> Expanded:
     """Calls `module` with row-wise parameters; `original` is what the ordinary call returned."""
-    call, outputs = _Call.of(module, args, kwargs), _flat(original)
-    out_axes = _output_axes(module, outputs, call.rows)
+    call = _Call.of(module, args, kwargs, layout.arguments)
     names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     values = {name: module.get_parameter(name).detach() for name in names}
-    try:
-        return _by_vmap(call, values, original, out_axes)
-    except RuntimeError:  # an operation without a batching rule
-        return _by_loop(call, values, original, out_axes)
+    by = _by_vmap if layout.how == VMAP else _by_loop
+    return by(call, values, original, layout.results)
 
 
 @dataclass(frozen=True)
@@ -52,21 +91,18 @@ class _Call:
 
     module: nn.Module
     tensors: tuple[Tensor, ...]
-    axes: tuple[int | None, ...]
+    axes: Axes
     rows: int
     rebuild: Callable[[Sequence[Tensor]], tuple[tuple[Any, ...], dict[str, Any]]]
 
     @classmethod
-    def of(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+    def of(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> _Call:
         values, tree = pytree.tree_flatten((args, kwargs))
-        axes = _input_axes(module, args, kwargs)
         places = [i for i, value in enumerate(values) if isinstance(value, Tensor)]
-        tensors, axes = tuple(values[i] for i in places), [axes[i] for i in places]
-        rows = next(
-            (t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None and t.dim() > a), None
-        )
-        if rows is None or (isinstance(module, nn.RNNBase) and tensors[0].dim() != 3):
-            raise UnsupportedModel(f"expected {_name(module)} to be called with batches of rows, got neither")
+        if len(values) != len(axes):
+            raise UnsupportedModel(f"expected {_name(module)} to be called the same way each time")
+        tensors, axes = tuple(values[i] for i in places), tuple(axes[i] for i in places)
+        rows = next(t.shape[a] for t, a in zip(tensors, axes, strict=True) if a is not None)
 
         def rebuild(new: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             filled = list(values)
@@ -74,7 +110,7 @@ class _Call:
                 filled[place] = tensor
             return pytree.tree_unflatten(filled, tree)
 
-        return cls(module, tensors, tuple(axes), rows, rebuild)
+        return cls(module, tensors, axes, rows, rebuild)
 
     def __call__(self, parameters: dict[str, Tensor], tensors: Sequence[Tensor]) -> list[Any]:
         args, kwargs = self.rebuild(tensors)
@@ -108,48 +144,10 @@ def _by_loop(call: _Call, values: dict[str, Tensor], original: Any, out_axes: Ax
     return Expanded(_like(original, joined), copies)
 
 
-def _input_axes(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int | None]:
-    """The dimension of the rows for every leaf of the arguments, None for what rows share or is no tensor."""
-    leaves = _flat((args, kwargs))
-    if isinstance(module, nn.RNNBase):
-        return [(_sequence_axis(module), 1)[min(i, 1)] for i in range(len(leaves))]
-    if isinstance(module, nn.MultiheadAttention):
-        names = _flat((_ATTENTION_ARGUMENTS[: len(args)], {name: name for name in kwargs}))
-        return [_attention_axis(module, name, leaf) for name, leaf in zip(names, leaves, strict=True)]
-    rows = next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()), None)
-    return [0 if isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == rows else None for leaf in leaves]
-
-
-_ATTENTION_ARGUMENTS = tuple(inspect.signature(nn.MultiheadAttention.forward).parameters)[1:]
-
-
-def _attention_axis(module: nn.MultiheadAttention, name: str, leaf: Any) -> int | None:
-    if name in ("query", "key", "value"):
-        return _sequence_axis(module)
-    if name == "attn_mask" and isinstance(leaf, Tensor) and leaf.dim() == 3:
-        raise UnsupportedModel(
-            "expected attn_mask of MultiheadAttention to be shared by all rows (2-D), got a 3-D mask; "
-            "mask rows by key_padding_mask"
-        )
-    return 0 if name == "key_padding_mask" else None
-
-
-def _sequence_axis(module: nn.RNNBase | nn.MultiheadAttention) -> int:
-    return 0 if module.batch_first else 1
-
-
-def _output_axes(module: nn.Module, outputs: Sequence[Any], rows: int) -> Axes:
-    if isinstance(module, nn.RNNBase):
-        return (_sequence_axis(module), *[1] * (len(outputs) - 1))
-    if isinstance(module, nn.MultiheadAttention):
-        return (_sequence_axis(module), *[0] * (len(outputs) - 1))
-    for output in outputs:
-        if isinstance(output, Tensor) and (output.dim() == 0 or output.shape[0] != rows):
-            raise UnsupportedModel(
-                f"expected every output of {_name(module)} to have the {rows} rows first, got shape "
-                f"{tuple(output.shape)}"
-            )
-    return (0,) * len(outputs)
+def _entries(values: Any, axes: Axes) -> list[int]:
+    """How many rows each leaf holds; 0 for what is shared."""
+    pairs = zip(_flat(values), axes, strict=True)
+    return [0 if axis is None else leaf.shape[axis] for leaf, axis in pairs]
 
 
 def _flat(value: Any) -> list[Any]:

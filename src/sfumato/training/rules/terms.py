@@ -190,6 +190,10 @@ class Materialised:
         gradients = self.gradients[units]
         return gradients if self.fold is None else self.fold(gradients)
 
+    def first(self, units: int) -> Materialised:
+        """The term of the first units only."""
+        return replace(self, gradients=self.gradients[:units])
+
     def without(self, units: Tensor) -> Materialised:
         return replace(self, gradients=_zeroed(self.gradients, units))
 
@@ -234,6 +238,9 @@ class Gram:
     def gradient(self, units: Tensor) -> Tensor:
         return self.fold(self.gradients[units].transpose(2, 3) @ self.inputs[units])
 
+    def first(self, units: int) -> Gram:
+        return replace(self, inputs=self.inputs[:units], gradients=self.gradients[:units])
+
     def without(self, units: Tensor) -> Gram:
         return replace(self, inputs=_zeroed(self.inputs, units), gradients=_zeroed(self.gradients, units))
 
@@ -263,6 +270,12 @@ class Sparse:
         chosen = place[self.unit] >= 0
         table[place[self.unit[chosen]], self.index[chosen]] = self.values[chosen]
         return table
+
+    def first(self, units: int) -> Sparse:
+        if units == self.units:
+            return self
+        kept = self.unit < units
+        return Sparse(self.unit[kept], self.index[kept], self.values[kept], units, self.entries)
 
     def without(self, units: Tensor) -> Sparse:
         return replace(self, values=_zeroed(self.values, units[self.unit]))

@@ -1,0 +1,195 @@
+"""Functions of one row, mapped over many: a loss or a view is never shown two rows.
+
+What a user hands over may look at whatever it is given. So it is given batches of one, by `torch.func.vmap`
+where torch can map it and by a loop elsewhere; which of the two is decided on public rows. It cannot know other
+rows, or how many there are.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.nn import functional as F
+from torch.utils import _pytree as pytree
+
+from sfumato.errors import InvalidInput, UnsupportedModel
+
+LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
+Views: TypeAlias = Callable[[Any], Any]
+Axes: TypeAlias = tuple[int | None, ...]
+
+VMAP, LOOP, DIRECT = "vmap", "loop", "direct"
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The usual loss of a classifier, one value for each row."""
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+_OURS = (cross_entropy,)  # each row's value is computed from that row alone: no map is needed
+
+
+@dataclass(frozen=True)
+class RowMap:
+    """`function`, which takes and returns batches, applied to each row as a batch of one.
+
+    `axes` has 0 for every leaf of the arguments that holds one entry a row, None for what is no tensor or
+    shared. *Guarantees*: result n is computed from entry n of the rows and from nothing else that was passed.
+    """
+
+    function: Callable[..., Any]
+    how: str
+    axes: Axes
+    name: str
+
+    def __call__(self, *columns: Any) -> Any:
+        if self.how == DIRECT:
+            return self.function(*columns)
+        leaves, tree = pytree.tree_flatten(columns)
+        places = [place for place, axis in enumerate(self.axes) if axis is not None]
+
+        def one(*row: Tensor) -> Any:
+            filled = list(leaves)
+            for place, entry in zip(places, row, strict=True):
+                filled[place] = entry.unsqueeze(0)
+            return pytree.tree_map(self._only_entry, self.function(*pytree.tree_unflatten(filled, tree)))
+
+        entries = [leaves[place] for place in places]
+        if self.how == VMAP:
+            return _mapped(one, entries)
+        results = [one(*(entry[row] for entry in entries)) for row in range(len(entries[0]))]
+        return pytree.tree_map(lambda *parts: torch.stack(parts), *results)
+
+    def forgotten(self) -> RowMap:
+        """How to map, without the function, which may hold on to much."""
+        return replace(self, function=_nothing)
+
+    def of(self, function: Callable[..., Any]) -> RowMap:
+        return replace(self, function=function)
+
+    def _only_entry(self, result: Any) -> Tensor:
+        if not isinstance(result, Tensor) or result.dim() == 0 or len(result) != 1:
+            got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+            raise InvalidInput(
+                f"expected {self.name} to keep the rows in its first dimension, got {got} for a batch of one "
+                "row; a loss returns one value for each row: use reduction='none'"
+            )
+        return result[0]
+
+
+def mapped(function: Callable[..., Any], columns: tuple[Any, ...], axes: Axes, *, name: str) -> RowMap:
+    """The map of `function`: by vmap if that works on these public rows, with the values of a loop."""
+    if function in _OURS:
+        return RowMap(function, DIRECT, axes, name)
+    loop, fast = RowMap(function, LOOP, axes, name), RowMap(function, VMAP, axes, name)
+    start = torch.get_rng_state()
+    expected = loop(*columns)
+    used_randomness = not torch.equal(torch.get_rng_state(), start)
+    try:
+        found = fast(*columns)
+    except InvalidInput:
+        raise
+    except Exception as error:  # an operation that cannot be mapped, or a choice made in Python
+        warnings.warn(
+            f"{name} runs row by row in Python, which is slow: torch.func.vmap cannot map it "
+            f"({type(error).__name__}); use torch operations only, without .item() or if on values",
+            stacklevel=2,
+        )
+        return loop
+    return fast if used_randomness or _alike(found, expected) else loop
+
+
+def row_axes(few: Any, more: Any, rows: tuple[int, int], where: str) -> Axes:
+    """Which leaves hold one entry a row: those whose length follows the number of rows, `rows` of the two.
+
+    A tensor that all rows share keeps its length, whatever that is, and is never taken for rows.
+    """
+    pairs = zip(pytree.tree_leaves(few), pytree.tree_leaves(more), strict=True)
+    return tuple(row_axis(a, b, rows, where) for a, b in pairs)
+
+
+def row_axis(few: Any, more: Any, rows: tuple[int, int], where: str) -> int | None:
+    """The dimension of a leaf that holds the rows, or None."""
+    if not isinstance(few, Tensor) or few.shape == more.shape:
+        return None
+    changed = [d for d, (a, b) in enumerate(zip(few.shape, more.shape, strict=False)) if a != b]
+    if few.dim() == more.dim() and len(changed) == 1:
+        axis = changed[0]
+        if few.shape[axis] * rows[1] == more.shape[axis] * rows[0]:
+            return axis
+    raise UnsupportedModel(
+        f"expected {where} to have one dimension for the rows, got shapes {tuple(few.shape)} for {rows[0]} "
+        f"rows and {tuple(more.shape)} for {rows[1]}; keep rows in a dimension of their own"
+    )
+
+
+def _nothing(*columns: Any) -> Any:
+    raise AssertionError("a map that was kept without its function")
+
+
+class Identity:
+    """Recognises a function that was seen before, without keeping it or what it refers to alive.
+
+    A lambda that is written in the body of a loop is the same function each time around as long as what it
+    closes over is the same.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._parts = [_reference(part) for part in _parts(function)]
+
+    def __call__(self, function: Any) -> bool:
+        parts = _parts(function)
+        return len(parts) == len(self._parts) and all(
+            known is not None and known(part) for known, part in zip(self._parts, parts, strict=True)
+        )
+
+
+def _parts(function: Any) -> Sequence[Any]:
+    if isinstance(function, types.MethodType):
+        return (function.__func__, function.__self__)
+    if isinstance(function, functools.partial):
+        return (*_parts(function.func), *function.args, *function.keywords, *function.keywords.values())
+    if isinstance(function, types.FunctionType):
+        cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+        named = (function.__kwdefaults__ or {}).values()
+        return (function.__code__, *cells, *(function.__defaults__ or ()), *named)
+    return (function,)
+
+
+def _filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def _reference(part: Any) -> Callable[[Any], bool] | None:
+    """Whether something is this very part; None where nobody could tell later."""
+    if part is None or isinstance(part, bool | int | float | str | types.CodeType):
+        return lambda other: type(other) is type(part) and other == part
+    try:
+        known = weakref.ref(part)
+    except TypeError:
+        return None
+    return lambda other: known() is other
+
+
+def _mapped(one: Callable[..., Any], entries: Sequence[Tensor]) -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")  # slow here is still correct
+        return vmap(one, randomness="different")(*entries)
+
+
+def _alike(found: Any, expected: Any) -> bool:
+    pairs = zip(pytree.tree_leaves(found), pytree.tree_leaves(expected), strict=True)
+    return all(torch.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True) for a, b in pairs)
