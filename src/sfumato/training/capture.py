@@ -177,6 +177,9 @@ class Pass:
     calls: Sequence[Call]
     gradients: Sequence[Sequence[Tensor | None]]
 
+    def by_call(self) -> Iterator[tuple[Call, Sequence[Tensor | None]]]:
+        return zip(self.calls, self.gradients, strict=True)
+
 
 def run(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, layout: Layout) -> Pass:
     """Forward, then back to the outputs of the layers only: no parameter gradient is computed.

@@ -242,7 +242,7 @@ class _Block:
         """Everything that a unit's clipped gradient is made of: layer inputs, gradients, and both norms."""
         passed = self.task.run(self.inputs, self.targets)
         found = [passed.losses.view(self.height, -1)]
-        for call, gradients in zip(passed.calls, passed.gradients, strict=True):
+        for call, gradients in passed.by_call():
             kept = (
                 [call.inputs, *gradients] if isinstance(call, LayerCall) else call.stacked(gradients).values()
             )
@@ -438,7 +438,7 @@ def _uses(passed: Pass) -> dict[str, list[Contribution]]:
     """What the rows add to each parameter that was used, for all its uses."""
     rows = len(passed.losses)
     uses: dict[str, list[Contribution]] = {}
-    for call, gradients in zip(passed.calls, passed.gradients, strict=True):
+    for call, gradients in passed.by_call():
         for parameter, contribution in call.contributions(gradients, rows).items():
             uses.setdefault(passed.names[parameter], []).append(contribution)
     return uses

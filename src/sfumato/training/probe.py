@@ -112,7 +112,7 @@ def _refuse_low_precision(model: nn.Module) -> None:
 
 
 def _refuse_low_precision_inside(passed: Pass) -> None:
-    for call, gradients in zip(passed.calls, passed.gradients, strict=True):
+    for call, gradients in passed.by_call():
         for gradient in gradients:
             if gradient is not None and gradient.dtype not in (torch.float32, torch.float64):
                 raise UnsupportedModel(
@@ -310,9 +310,9 @@ def _same_rows(base: Pass, other: Pass, rows: Sequence[int], tolerance: float, w
         raise UnsupportedModel("expected the same layers to be called whatever the rows, but the calls differ")
     counts = len(base.losses), len(other.losses)
     pairs = [("the loss", base.losses, other.losses)]
-    for call, before, after in zip(base.calls, base.gradients, other.gradients, strict=True):
+    for (call, before), (same, after) in zip(base.by_call(), other.by_call(), strict=True):
         where = f"layer {call.prefix.rstrip('.')!r}"
-        pairs += [(where, b, a) for b, a in zip(_rows_of(call, before), _rows_of(call, after), strict=True)]
+        pairs += [(where, b, a) for b, a in zip(_rows_of(call, before), _rows_of(same, after), strict=True)]
     for where, mine, theirs in pairs:
         b, a = (_by_row(t, n, where)[list(rows)] for t, n in zip((mine, theirs), counts, strict=True))
         scale = float(torch.nan_to_num(b).abs().amax()) if b.numel() else 0.0
@@ -343,7 +343,7 @@ def _by_row(values: Tensor, rows: int, where: str) -> Tensor:
 def _floats_per_row(base: Pass) -> int:
     """Activations, their gradients, patches and what else lives as long as a chunk, roughly."""
     total = 0
-    for call, gradients in zip(base.calls, base.gradients, strict=True):
+    for call, gradients in base.by_call():
         total += sum(4 * gradient.numel() for gradient in gradients if gradient is not None)
         if isinstance(call, LayerCall) and gradients[0] is not None:
             found = call.contributions(gradients, _ROWS).values()
@@ -384,23 +384,57 @@ def same_randomness() -> Iterator[OneDrawForAll]:
 
 
 class OneDrawForAll(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Every random operation starts from one state, and all rows get what the first row drew."""
+    """Every random operation starts from one state, and all rows get what the first row drew.
+
+    `used` says whether torch's own generator was drawn from; one that is passed by hand is left alone.
+    """
 
     def __init__(self, state: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.used = False
         self._state = state
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to skip it, torch would import it, which takes seconds
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func(*args, **(kwargs or {}))
-        self.used = True
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags or kwargs.get("generator") is not None:
+            return func(*args, **kwargs)
         torch.set_rng_state(self._state)
-        if func is torch.ops.aten.native_dropout.default:
+        drawn = self._draw(func, args, kwargs)
+        self.used |= not torch.equal(torch.get_rng_state(), self._state)
+        return drawn
+
+    def _draw(self, func: Any, args: Any, kwargs: Any) -> Any:
+        name = func.overloadpacket.__name__
+        if name == "native_dropout":
             values, share, _ = args
             kept = _first_everywhere(torch.empty_like(values).bernoulli_(1 - share))
             return values * kept / (1 - share), kept.bool()
-        return pytree.tree_map(_first_everywhere, func(*args, **(kwargs or {})))
+        if (name, func._overloadname) in (("bernoulli", "default"), ("bernoulli_", "Tensor")):
+            chances = args[-1]
+            coins = _first_everywhere(torch.rand_like(chances, dtype=torch.float64)) < chances
+            return args[0].copy_(coins) if name.endswith("_") else coins.to(args[0].dtype)
+        drawn = func(*args, **kwargs)
+        return _first_everywhere(drawn) if name in _SOURCES else drawn
+
+
+_DISTRIBUTIONS = (
+    "uniform",
+    "normal",
+    "exponential",
+    "geometric",
+    "log_normal",
+    "cauchy",
+    "bernoulli",
+    "random",
+)
+_SOURCES = frozenset(  # what they draw does not depend on rows
+    [f"{name}_" for name in _DISTRIBUTIONS]
+    + ["bernoulli", "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"]
+)
 
 
 def _first_everywhere(drawn: Any) -> Any:
@@ -444,8 +478,8 @@ def _buffers_kept(model: nn.Module) -> Iterator[None]:
 
 
 def _signature(model: nn.Module, *data: Any) -> Any:
-    leaves = [leaf for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
-    shapes = tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves)
+    leaves, tree = pytree.tree_flatten(data)
+    shapes = tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves if isinstance(leaf, Tensor))
     parts = tuple((type(module), module.training) for module in model.modules())
     trained = tuple((parameter.requires_grad, parameter.dtype) for parameter in model.parameters())
-    return shapes, parts, trained
+    return tree, shapes, parts, trained

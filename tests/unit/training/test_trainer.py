@@ -266,12 +266,25 @@ def ledger(tmp_path):
 
 
 def test_the_plan_is_charged_before_a_row_is_touched(ledger):
-    class Untouched:
-        inputs = targets = torch.zeros(20, 5)
+    spent = []
+
+    class Watched:
+        """Notes what was spent each time a row is read."""
+
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, row):
+            spent.append(ledger.epsilon_spent)
+            return torch.zeros(5), torch.tensor(0)
 
     trainer = make_trainer(ledger=ledger)
-    next(trainer.batches(rows()))
-    assert ledger.epsilon_spent == pytest.approx(PLAN.epsilon(1e-5))
+    for batch in trainer.batches(Watched()):
+        trainer.step(batch, loss_fn)
+    shape, *rest = spent  # the first look is for the shape of a row
+    assert shape == 0
+    assert rest
+    assert all(value == pytest.approx(PLAN.epsilon(1e-5)) for value in rest)
 
 
 def test_a_plan_that_does_not_fit_leaves_everything_as_it_was(tmp_path):

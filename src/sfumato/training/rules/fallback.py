@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from sfumato.errors import UnsupportedModel
 from sfumato.training.rowwise import LOOP, VMAP, Axes, row_axes
@@ -68,7 +69,8 @@ def layout_of(few: SeenCall, more: SeenCall, rows: tuple[int, int]) -> CallLayou
         )
     layout = CallLayout(arguments, results)
     try:
-        expand(few.module, few.args, few.kwargs, few.result, layout)
+        with _disable_current_modes():  # they can hinder vmap, and will not be there
+            expand(few.module, few.args, few.kwargs, few.result, layout)
     except RuntimeError:  # an operation without a batching rule
         return CallLayout(arguments, results, LOOP)
     return layout
