@@ -209,7 +209,8 @@ def _backward(losses: Tensor, calls: Sequence[Call]) -> list[Sequence[Tensor | N
     targets: Any = [target for call in calls for target in call.targets]
     if not targets or not losses.requires_grad:
         return [[None] * len(call.targets) for call in calls]
-    found = iter(torch.autograd.grad(losses.sum(), targets, allow_unused=True))
+    with torch.enable_grad():
+        found = iter(torch.autograd.grad(losses.sum(), targets, allow_unused=True))
     return [[next(found) for _ in call.targets] for call in calls]
 
 

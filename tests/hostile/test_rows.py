@@ -1,0 +1,408 @@
+"""One row must not reach another: through the loss, views, randomness, shapes, errors or an interrupt.
+
+Every test states an attack. `moved` is how far, in clipping norms, the sum moves when one row is added: the
+promise is 1 and a little rounding.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sfumato import Budget, Ledger, PrivateTrainer, TrainingPlan
+from sfumato.errors import Refused, UnsupportedModel
+from sfumato.randomness import SecretStream
+from sfumato.training import Flat, clip_chunk, clipped_gradient_sum, cross_entropy
+
+CLIP = 0.1
+ROWS = 24
+PLAN = TrainingPlan(sample_rate=0.5, expected_batch=12, steps=4, noise_multiplier=1.0, clip_norm=CLIP)
+
+
+def data(rows=ROWS, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, 6, generator=generator), torch.randint(0, 3, (rows,), generator=generator)
+
+
+def network():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def moved(loss_fn, inputs, targets, model=None):
+    """‖sum with the last row - sum without it‖ / C."""
+    model = model or network()
+    with_row = clipped_gradient_sum(model, loss_fn, inputs, targets, CLIP)
+    without = clipped_gradient_sum(model, loss_fn, inputs[:-1], targets[:-1], CLIP)
+    return float(torch.sqrt(sum((with_row[k] - without[k]).square().sum() for k in with_row))) / CLIP
+
+
+def standardised(outputs, targets):
+    return (outputs[:, 0] - (targets - targets.mean()) / (targets.std(correction=0) + 1e-6)).square()
+
+
+def class_weighted(outputs, targets):
+    weights = 1.0 / torch.bincount(targets, minlength=3).clamp_min(1)
+    return outputs[:, 0] * weights[targets]
+
+
+def divided(outputs, targets):
+    return outputs[:, 0] / len(outputs)
+
+
+def centred(outputs, targets):
+    return F.cross_entropy(outputs - 50 * outputs.mean(0), targets, reduction="none")
+
+
+# The loss
+
+
+def test_targets_standardised_inside_the_loss():
+    inputs, _ = data()
+    targets = torch.full((ROWS,), 0.01) * torch.arange(ROWS)
+    targets[-1] = 1e4
+    assert moved(standardised, inputs, targets) <= 1.001
+
+
+def crowd():
+    """All gradients are C in one direction but the last, which is C in the other.
+
+    A loss that divides by the number of rows, which was n - 1, would shrink them all as the last row comes.
+    """
+    inputs, targets = torch.ones(ROWS, 6) * CLIP / 6**0.5 * (ROWS - 1), torch.zeros(ROWS, dtype=torch.long)
+    inputs[-1] *= -1
+    return inputs, targets
+
+
+@pytest.mark.filterwarnings("ignore:loss_fn runs row by row")
+@pytest.mark.parametrize("loss", [class_weighted, divided])
+def test_a_loss_that_knows_how_many_rows_there_are(loss):
+    assert moved(loss, *crowd(), model=nn.Linear(6, 3, bias=False)) <= 1.001
+
+
+def test_a_loss_that_compares_rows():
+    assert moved(centred, *data()) <= 1.001
+
+
+def test_a_mixing_loss_after_a_good_one():
+    model = nn.Linear(6, 3, bias=False)
+    moved(cross_entropy, *crowd(), model=model)
+    assert moved(divided, *crowd(), model=model) <= 1.001
+
+
+@pytest.mark.filterwarnings("ignore:loss_fn runs row by row")
+@pytest.mark.parametrize("keep", ["sum", "count"])
+def test_a_loss_that_remembers_is_refused(keep):
+    seen = {"sum": 0.0, "count": 0.0}
+
+    def remembering(outputs, targets):
+        seen["count"] += 1
+        seen["sum"] += float(targets.float().sum()) + 1
+        return F.cross_entropy(outputs, targets, reduction="none") * (1 + seen[keep])
+
+    with pytest.raises(UnsupportedModel, match="keeps something"):
+        moved(remembering, *data())
+
+
+def test_a_model_that_divides_by_the_number_of_rows_is_refused():
+    class Dividing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, inputs):
+            return self.inner(inputs) / len(inputs)
+
+    with pytest.raises(UnsupportedModel, match="adding a row"):
+        moved(cross_entropy, *data(), model=Dividing())
+
+
+def test_a_head_that_starts_at_zero_hides_no_mixing():
+    class Mixing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.head = nn.Linear(6, 16), nn.Linear(16, 3)
+            nn.init.zeros_(self.head.weight)
+            nn.init.zeros_(self.head.bias)
+
+        def forward(self, inputs):
+            hidden = self.first(inputs)
+            return self.head(hidden - hidden.mean(0))
+
+    with pytest.raises(UnsupportedModel, match="rows to be independent"):
+        moved(cross_entropy, *data(), model=Mixing())
+
+
+# Views
+
+
+class Zero(SecretStream):
+    """Samples everybody, and draws noise of a known size."""
+
+    def __init__(self):
+        super().__init__(test_seed=7)
+
+    def uniform(self, size):
+        return np.zeros(size)
+
+    def rounded_normal(self, scale, size):
+        return np.full(size, 5, dtype=np.int64)
+
+
+def step_of(inputs, targets, *, model=None, views=None, sampler=None, steps=1):
+    """The gradients of the last step, and the trainer."""
+    model = model or network()
+    trainer = PrivateTrainer(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1e-9),
+        PLAN,
+        sampler=Zero() if sampler is None else sampler,
+    )
+    for batch in trainer.batches((inputs, targets), views=views):
+        trainer.step(batch, cross_entropy)
+        if trainer.steps_done == steps:
+            break
+    return [parameter.grad.clone() for parameter in model.parameters()], trainer
+
+
+def test_views_that_mix_rows():
+    def mixup(inputs):
+        shared = 0.5 * inputs + 40 * inputs.mean(0)
+        return torch.stack([inputs, shared], dim=1)
+
+    inputs, targets = data()
+    with_row, _ = step_of(inputs, targets, views=mixup)
+    without, _ = step_of(inputs[:-1], targets[:-1], views=mixup)
+    distance = torch.sqrt(sum((a - b).square().sum() for a, b in zip(with_row, without, strict=True)))
+    assert float(distance) * PLAN.expected_batch / CLIP <= 1.01
+
+
+def test_views_with_a_generator_of_their_own_are_refused():
+    generator = torch.Generator().manual_seed(0)
+
+    def noisy(inputs):
+        return (inputs + torch.randn(inputs.shape, generator=generator))[:, None]
+
+    with pytest.raises(UnsupportedModel, match="views"):
+        step_of(*data(), views=noisy)
+
+
+# Randomness
+
+
+def test_what_is_random_in_a_step_does_not_come_from_a_public_seed():
+    drawn = []
+
+    class Dropping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+
+        def forward(self, inputs):
+            mask = F.dropout(torch.ones_like(inputs))
+            drawn.append((mask, float(np.random.random())))  # noqa: NPY002
+            return self.layer(inputs * mask)
+
+    inputs, targets = data()
+    ends = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        step_of(inputs, targets, model=Dropping(), sampler=SecretStream())
+        ends.append(drawn[-1])
+    assert ends[0][0].shape != ends[1][0].shape or not torch.equal(ends[0][0], ends[1][0])
+    assert ends[0][1] != ends[1][1]
+
+
+# Shapes
+
+
+def wide():
+    """So many terms that torch adds them in another order for a few rows."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(300, 64), nn.ReLU(), nn.Linear(64, 3))
+
+
+@pytest.mark.parametrize("clipping", [Flat(norm=CLIP), Flat(norm=100.0)])
+def test_a_rows_bits_do_not_depend_on_how_many_others_there_are(clipping):
+    model, inputs, targets = wide(), torch.randn(70, 300), torch.zeros(70, dtype=torch.long)
+    whole = clip_chunk(model, cross_entropy, inputs, targets, clipping)
+    for rows in (1, 2, 3, 5, 7, 8, 9, 31, 33, 63, 65):
+        part = clip_chunk(model, cross_entropy, inputs[:rows], targets[:rows], clipping)
+        assert torch.equal(part.norms, whole.norms[:rows])
+        assert torch.equal(part.losses, whole.losses[:rows])
+
+
+def test_rows_at_the_kink_of_a_relu_stay_where_they_are():
+    """Biases put three rows within one rounding of zero: a fourth row must flip none of them."""
+    model, inputs, targets = wide(), torch.randn(4, 300), torch.zeros(4, dtype=torch.long)
+    with torch.no_grad():
+        for few in (inputs[:3], inputs):
+            hidden = F.linear(few, model[0].weight)
+            model[0].bias.copy_(-hidden[torch.arange(64) % 3, torch.arange(64)])
+            model[2].weight.copy_(torch.randn(3, 64) * 1e3)
+            assert moved(cross_entropy, inputs, targets, model=model) <= 1.001
+
+
+@pytest.mark.parametrize("rows", [4, 5, 8, 32])
+def test_a_shared_tensor_as_long_as_the_batch_is_not_taken_for_rows(rows):
+    class Shared(nn.Module):
+        """Owns a parameter, so it is run by the fallback; its child sees what all rows share."""
+
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+            self.register_buffer("table", torch.arange(rows * 6.0).reshape(rows, 6) / 10)
+
+        def forward(self, inputs, table):
+            return (inputs @ table.t()).sum(1, keepdim=True) * self.scale
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Shared()
+
+        def forward(self, inputs):
+            return self.inner(inputs, self.inner.table)
+
+    inputs, targets = data(rows)
+    model = Outer()
+    got = clipped_gradient_sum(model, cross_entropy, inputs, targets, 1e9)["inner.scale"]
+    cross_entropy(model(inputs), targets).sum().backward()
+    torch.testing.assert_close(got, model.inner.scale.grad)
+
+
+# Errors
+
+
+@pytest.mark.parametrize("label", [93, -7])
+def test_a_label_outside_the_classes_adds_zero_and_is_not_quoted(label):
+    inputs, targets = data()
+    targets[3] = label
+    others = torch.arange(ROWS) != 3
+    result = clip_chunk(network(), cross_entropy, inputs, targets, Flat(norm=CLIP))
+    rest = clip_chunk(network(), cross_entropy, inputs[others], targets[others], Flat(norm=CLIP))
+    assert result.finite.tolist() == others.tolist()
+    assert torch.equal(result.norms[others], rest.norms)
+    for name, total in rest.sums.items():
+        torch.testing.assert_close(result.sums[name], total)
+
+
+def test_a_row_that_raises_in_the_model_or_the_data_adds_zero():
+    class Careful(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+
+        def forward(self, inputs):
+            if bool((inputs > 100).any()):
+                raise ValueError("a patient with 100 and more")
+            return self.layer(inputs)
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return ROWS
+
+        def __getitem__(self, row):
+            if row == 5:
+                raise OSError("cannot read the scan of Mrs Smith")
+            inputs, targets = data()
+            return (inputs[row] * (1000 if row == 2 else 1), targets[row]) if row != 7 else (inputs[0, :2], 0)
+
+    torch.manual_seed(0)
+    model = Careful()
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN, sampler=Zero())
+    for batch in trainer.batches(Rows()):
+        trainer.step(batch, cross_entropy)
+    assert [step.units for step in trainer.private_log.steps] == [22, 21, 21, 21]  # found once, then left out
+
+
+# Interrupts
+
+
+class Interrupting(SecretStream):
+    """Ctrl-C where the noise of the second step is drawn."""
+
+    def __init__(self):
+        super().__init__(test_seed=3)
+        self.draws = 0
+
+    def rounded_normal(self, scale, size):
+        self.draws += 1
+        if self.draws == 2:
+            raise KeyboardInterrupt
+        return super().rounded_normal(scale, size)
+
+
+def test_an_interrupt_before_the_noise_leaves_no_sum_behind():
+    model = network()
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN, sampler=Interrupting())
+    inputs, targets = data()
+    released = None
+    caught = None
+    try:
+        for batch in trainer.batches((inputs, targets)):
+            trainer.step(batch, cross_entropy)
+            released = [parameter.grad.clone() for parameter in model.parameters()]
+    except KeyboardInterrupt as error:
+        caught = error
+    assert caught is not None
+    assert all(torch.equal(a, p.grad) for a, p in zip(released, model.parameters(), strict=True))
+    shapes = {tuple(parameter.shape) for parameter in model.parameters()}
+    known = [parameter.grad for parameter in model.parameters()] + list(model.parameters())
+    gc.collect()
+    for found in gc.get_objects():
+        if type(found) is torch.Tensor and tuple(found.shape) in shapes and not found.requires_grad:
+            mine = any(found.data_ptr() == other.data_ptr() for other in [*known, *released])
+            assert mine or not found.any(), "a sum without noise can be reached"
+    with pytest.raises(Refused):
+        trainer.step(batch, cross_entropy)
+
+
+# Precision
+
+
+def test_autocast_and_bfloat16_products_are_switched_off_inside_a_step():
+    plain, _ = step_of(*data())
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            cast, trainer = step_of(*data())
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
+    assert trainer.eta < 0.01
+    assert all(torch.equal(a, b) for a, b in zip(plain, cast, strict=True))
+
+
+# Spending
+
+
+def train_to_the_end(trainer):
+    for batch in trainer.batches(data()):
+        trainer.step(batch, cross_entropy)
+
+
+class Casting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, inputs):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.layer(inputs).float()
+
+
+@pytest.mark.parametrize("model", [nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)), Casting()])
+def test_nothing_is_spent_on_a_model_that_cannot_be_trained(tmp_path, model):
+    plan = TrainingPlan.calibrated(epsilon=1, delta=1e-5, public_size=100, expected_batch=10, epochs=1)
+    with Ledger.open(tmp_path / "people.db", budget=Budget(epsilon=2, delta=1e-5)) as ledger:
+        for _ in range(2):
+            trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, ledger=ledger)
+            with pytest.raises(UnsupportedModel):
+                train_to_the_end(trainer)
+        assert ledger.epsilon_spent == 0
