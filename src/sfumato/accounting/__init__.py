@@ -9,6 +9,7 @@ counts in.
 True
 """
 
+from sfumato.accounting.affordable import check_affordable
 from sfumato.accounting.budget import Budget
 from sfumato.accounting.calibration import calibrate, gaussian_noise_multiplier
 from sfumato.accounting.codec import event_from_json, event_to_json
@@ -65,6 +66,7 @@ __all__ = [
     "best_of",
     "calibrate",
     "calibrate_selection",
+    "check_affordable",
     "compose",
     "delta",
     "draw_trials",

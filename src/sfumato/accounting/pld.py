@@ -139,7 +139,7 @@ def _interval(parts: dict[DpEvent, int], epsilon: float, precision: float, relat
     finest = 5e-4 if any(isinstance(part, MixtureOfGaussiansEvent) for part in parts) else 2e-5
     ideal = min(1e-3, max(finest, ideal))
     reach, deviation = _reach(parts, relation), _deviation(parts, relation) / math.sqrt(releases)
-    if 0 < deviation < math.inf:
+    if 0 < deviation < math.inf and finest < 5e-4:
         small = deviation * math.sqrt(10 * max(precision, 1e-4))
         ideal = min(ideal, max(small, 2 * reach / _SMALL_GRID))
     return max(_round_down(ideal), 2 * reach / _GRID)
