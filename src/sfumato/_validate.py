@@ -21,7 +21,9 @@ T = TypeVar("T")
 
 
 def _refuse(name: str, value: object, expected: str, remedy: str = "") -> InvalidInput:
-    return InvalidInput(f"expected {name} {expected}, got {name}={shown(value)}" + (f"; {remedy}" if remedy else ""))
+    return InvalidInput(
+        f"expected {name} {expected}, got {name}={shown(value)}" + (f"; {remedy}" if remedy else "")
+    )
 
 
 def shown(value: object) -> str:

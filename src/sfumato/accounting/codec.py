@@ -119,9 +119,7 @@ def _decode(data: Any, depth: int) -> DpEvent:
         raise InvalidInput(f"expected an event to be an object with a kind, got {_validate.shown(data)}")
     name = data.get("kind")
     if not isinstance(name, str) or name not in _KINDS:
-        raise InvalidInput(
-            f"expected kind to be one of {', '.join(_KINDS)}, got kind={_validate.shown(name)}"
-        )
+        raise InvalidInput(f"expected kind to be one of {', '.join(_KINDS)}, got kind={_validate.shown(name)}")
     kind, fields = _KINDS[name]
     if set(data) != {"kind", *fields}:
         raise InvalidInput(

@@ -118,7 +118,9 @@ def _parts(signature: Any) -> tuple[PublicKey, bytes]:
     for name, length in expected.items():
         value = signature[name]
         if not isinstance(value, str) or len(value) != length or set(value) - set("0123456789abcdef"):
-            raise NotVerified(f"expected {name} of the signature to be {length} hexadecimal digits, got another")
+            raise NotVerified(
+                f"expected {name} of the signature to be {length} hexadecimal digits, got another"
+            )
     public = PublicKey(bytes.fromhex(signature["public"]))
     if public.id != signature["key"]:
         raise NotVerified("expected the signature's key to be the SHA-256 of its public key, got another")

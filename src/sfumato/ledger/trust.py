@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sfumato.errors import NotVerified
+from sfumato.errors import InvalidInput, NotVerified
 from sfumato.ledger.signing import PrivateKey, PublicKey, signer
 from sfumato.ledger.strict_json import read_object
 
@@ -43,6 +43,8 @@ class KeyStatement:
 
 def rotation(old: PrivateKey, new: PublicKey) -> dict[str, Any]:
     """The old key's word that the new one speaks for the same holder."""
+    if new == old.public:
+        raise InvalidInput("expected another key to take the place of the old one, got the same")
     return old.sign(ROTATION, _statement(ROTATION, new))
 
 
@@ -58,24 +60,32 @@ def trusted_keys(given: PublicKey, statements: Iterable[KeyStatement]) -> frozen
     signed, unless the revocation names the same successor: a thief can sign a rotation, too. A key that names
     two successors is one that two people have: NotVerified.
     """
-    known, found, key = list(statements), set(), given.id
-    while True:
-        own = [statement for statement in known if statement.key == key]
-        revoked = [statement for statement in own if statement.purpose == REVOCATION]
-        if not revoked:
-            found.add(key)
-        successors = {statement.successor.id for statement in own if statement.successor is not None}
-        if revoked and any(statement.successor is None for statement in revoked):
-            successors = set()
-        if len(successors) > 1:
-            raise NotVerified(
-                f"expected key {key} to name one successor, got {len(successors)}; somebody else may have it, "
-                "ask the holder for the present key"
-            )
-        following = next(iter(successors), None)
-        if following is None or following in found:
-            return frozenset(found)
-        key = following
+    said: dict[str, list[KeyStatement]] = {}
+    for statement in statements:
+        said.setdefault(statement.key, []).append(statement)
+    trusted: set[str] = set()
+    seen: set[str] = set()
+    key: str | None = given.id
+    while key is not None and key not in seen:
+        seen.add(key)
+        own = said.get(key, [])
+        if not any(statement.purpose == REVOCATION for statement in own):
+            trusted.add(key)
+        key = _successor(key, own)
+    return frozenset(trusted)
+
+
+def _successor(key: str, own: list[KeyStatement]) -> str | None:
+    revocations = [statement for statement in own if statement.purpose == REVOCATION]
+    if any(statement.successor is None for statement in revocations):
+        return None
+    named = {statement.successor.id for statement in own if statement.successor is not None}
+    if len(named) > 1:
+        raise NotVerified(
+            f"expected key {key} to name one successor, got {len(named)}; somebody else may have it, "
+            "ask the holder for the present key"
+        )
+    return next(iter(named), None)
 
 
 def _statement(purpose: str, successor: PublicKey | None) -> dict[str, Any]:

@@ -55,10 +55,10 @@ class Witness:
         head = Head(sequence=_validate.integer("sequence", data["sequence"]), hash=data["hash"])
         return cls(name=data["name"], head=head, time=data["time"], signer=signer(PURPOSE, data))
 
-    def check(self, ledger: Ledger) -> None:
-        """Raise LedgerTampered if `ledger` is another one, or older than this."""
+    def expected_in(self, ledger: Ledger) -> Head:
+        """The entry that `ledger.verify` must find; LedgerTampered if it is another ledger."""
         if ledger.name != self.name:
             raise LedgerTampered(
                 f"the ledger {ledger.place} is not the one of the witness: it was made anew, or is of other data"
             )
-        ledger.verify(head=self.head)
+        return self.head
