@@ -151,7 +151,7 @@ def _round_down(value: float) -> float:
 
 
 def _deviation(parts: dict[DpEvent, int], relation: Relation) -> float:
-    """About the standard deviation of the whole loss, if that is small: a divergence of order α is then ασ²/2."""
+    """About the standard deviation σ of the whole loss, if that is small: a divergence is then ασ²/2."""
     try:
         squared = sum(count * rdp(part, [2.0], relation=relation)[0] for part, count in parts.items())
         return math.sqrt(max(0.0, squared))  # a tiny divergence may round below 0

@@ -117,7 +117,7 @@ def verify(
         show.console.print(f"All {head.sequence + 1} entries hold. Head: {head.hash}")
         if certificate is None and witness is None:
             show.console.print(
-                "A cut-off tail shows only against a certificate or a witness: --certificate FILE, --witness FILE",
+                "A cut-off tail shows only against --certificate FILE or --witness FILE.",
                 style="dim",
             )
 

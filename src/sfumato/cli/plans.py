@@ -46,7 +46,7 @@ def check_plan(certificate: Certificate) -> bool:
             )
     if not _made_by(planned, certificate):
         raise NotVerified(
-            "expected events that the certificate's plan makes, got others; the plan and the ε are not of one run"
+            "expected events that the certificate's plan makes, got others; plan and ε are not of one run"
         )
     return True
 

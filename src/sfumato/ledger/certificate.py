@@ -127,7 +127,7 @@ class Certificate:
         return Prices.of(self.event, self.delta, relation=self.relation)
 
     def verify(self) -> Prices:
-        """The recomputed prices; NotPrivate if the stated ones are not those, or are not all that must be said."""
+        """The recomputed prices; NotPrivate if others are stated, or not all that must be said."""
         found = self.recompute()
         if found.pld is None and found.rdp is None:
             raise NotPrivate(
@@ -179,7 +179,7 @@ class Certificate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Certificate:
-        """The certificate in `data`, of which every field has its type; a signature that does not fit is refused."""
+        """The certificate in `data`: every field of its type, and no signature or one that fits."""
         found = parsed(data)
         signer(PURPOSE, data)  # of the very text that was read
         return cls(**found)

@@ -55,7 +55,7 @@ def _finite(accountant: Any, event: DpEvent, delta: float, relation: Relation) -
 
 
 def parsed(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a certificate by their names in `Certificate`; InvalidInput where one is not of its kind."""
+    """The fields of a certificate by their names there; InvalidInput where one is not of its kind."""
     if data.get("format") != FORMAT or isinstance(data.get("format"), bool):
         raise _unexpected("format", f"{FORMAT}", data.get("format"))
     unknown = set(data) - {"format", "epsilon", "epsilon_means", FIELD, *_FIELDS}

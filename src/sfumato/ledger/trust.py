@@ -17,7 +17,7 @@ ROTATION, REVOCATION = "key rotation", "key revocation"
 
 @dataclass(frozen=True, kw_only=True)
 class KeyStatement:
-    """Said by a key about itself: that another one speaks too (rotation), or that it no longer does (revocation).
+    """Said by a key about itself: another one speaks too (rotation), or it does no longer (revocation).
 
     A revocation may name the key that takes over.
     """

@@ -59,6 +59,6 @@ class Witness:
         """The entry that `ledger.verify` must find; LedgerTampered if it is another ledger."""
         if ledger.name != self.name:
             raise LedgerTampered(
-                f"the ledger {ledger.place} is not the one of the witness: it was made anew, or is of other data"
+                f"the ledger {ledger.place} is not the one of the witness: it was made anew, or is another"
             )
         return self.head
