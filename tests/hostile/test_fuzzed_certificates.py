@@ -37,7 +37,7 @@ from sfumato.errors import SfumatoError
 from sfumato.ledger import Certificate, PrivateKey
 from sfumato.training import TrainingPlan
 
-CASES = 200
+CASES = 120
 PLAN = TrainingPlan(sample_rate=0.1, expected_batch=10, steps=5, noise_multiplier=2.0)
 EVENTS = [
     (PLAN.event(), Relation.ADD_REMOVE),
