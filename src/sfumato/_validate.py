@@ -21,7 +21,18 @@ T = TypeVar("T")
 
 
 def _refuse(name: str, value: object, expected: str, remedy: str = "") -> InvalidInput:
-    return InvalidInput(f"expected {name} {expected}, got {name}={value!r}" + (f"; {remedy}" if remedy else ""))
+    return InvalidInput(
+        f"expected {name} {expected}, got {name}={shown(value)}" + (f"; {remedy}" if remedy else "")
+    )
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: on one line, and not longer than that."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits; lists inside lists
+        text = f"a {type(value).__name__} too large to show"
+    return text if len(text) <= 100 else f"{text[:97]}…"
 
 
 def real(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
@@ -30,7 +41,7 @@ def real(name: str, value: SupportsFloat, *, remedy: str = "") -> float:
         raise _refuse(name, value, "to be a finite number", remedy)
     try:
         number = float(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise _refuse(name, value, "to be a finite number", remedy) from error
     if not math.isfinite(number):
         raise _refuse(name, value, "to be a finite number", remedy)

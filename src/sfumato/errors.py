@@ -6,6 +6,7 @@ SfumatoError
 │   ├── BudgetExceeded      the ledger has no room for the charge
 │   ├── RelationMismatch    a charge under another neighbouring relation or privacy unit
 │   ├── NotPrivate          an ε that cannot be justified is not printed
+│   ├── NotVerified         a certificate, signature or witness that must not be relied on
 │   └── UnsupportedModel    a model whose examples cannot be told apart
 ├── LedgerError             the ledger cannot be opened, read or written
 │   └── LedgerTampered      its hash chain or its head does not agree
@@ -45,6 +46,10 @@ class RelationMismatch(Refused):
 
 class NotPrivate(Refused):
     """An ε was asked for that nothing justifies."""
+
+
+class NotVerified(Refused):
+    """A certificate, a signature or a witness that must not be relied on."""
 
 
 class UnsupportedModel(Refused):

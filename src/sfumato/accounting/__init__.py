@@ -9,6 +9,7 @@ counts in.
 True
 """
 
+from sfumato.accounting.affordable import check_affordable
 from sfumato.accounting.budget import Budget
 from sfumato.accounting.calibration import calibrate, gaussian_noise_multiplier
 from sfumato.accounting.codec import event_from_json, event_to_json
@@ -37,7 +38,7 @@ from sfumato.accounting.events import (
     repeat,
 )
 from sfumato.accounting.filter import PrivacyFilter
-from sfumato.accounting.meaning import attacker_true_positive_rate, in_words
+from sfumato.accounting.meaning import attacker_true_positive_rate, in_words, protection_warning
 from sfumato.accounting.pld import delta, epsilon
 from sfumato.accounting.rdp import rdp, rdp_epsilon
 from sfumato.accounting.selection import best_of, calibrate_selection, draw_trials, selection_epsilon
@@ -65,6 +66,7 @@ __all__ = [
     "best_of",
     "calibrate",
     "calibrate_selection",
+    "check_affordable",
     "compose",
     "delta",
     "draw_trials",
@@ -76,6 +78,7 @@ __all__ = [
     "in_words",
     "parallel",
     "poisson_sampled",
+    "protection_warning",
     "pure",
     "rdp",
     "rdp_epsilon",

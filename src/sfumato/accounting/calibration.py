@@ -18,6 +18,9 @@ from sfumato.errors import NotPrivate
 TIGHTNESS = 1e-3
 """The calibrated ε is at most this much, relatively, below the budget, and never above it."""
 
+_DOUBLINGS = 64  # of a value in search of the budget, at most; 2⁶⁴ times more noise is no release
+_LEAP = 16.0
+
 
 def calibrate(make_event: Callable[[float], DpEvent], budget: Budget, *, guess: float = 1.0) -> float:
     """The value at which `make_event(value)` just fits `budget`.
@@ -31,32 +34,59 @@ def calibrate(make_event: Callable[[float], DpEvent], budget: Budget, *, guess: 
     True
     """
 
+    precision = TIGHTNESS if budget.epsilon >= 1e-4 else TIGHTNESS / 10
+
     def cost(value: float) -> float:
-        return epsilon(make_event(value), budget.delta, relation=budget.relation, precision=TIGHTNESS)
+        return epsilon(make_event(value), budget.delta, relation=budget.relation, precision=precision)
 
     def bound(value: float) -> float:
         return rdp_epsilon(make_event(value), budget.delta, relation=budget.relation)
 
-    guess = _validate.positive("guess", guess)
+    limit, guess = budget.epsilon, _validate.positive("guess", guess)
     rough = bound if budget.delta and math.isfinite(bound(guess)) else cost
     grows_dearer = rough(guess) < rough(2 * guess)
-    start, factor = guess, 2.0
     if rough is bound:
-        # The Rényi bound is cheap and lies a little outside: exact prices are asked for near-by only.
-        near = _bracket(bound, budget.epsilon, guess, 1 / 2.0 if grows_dearer else 2.0)
-        start, factor = _narrow(bound, budget.epsilon, *near, tightness=0.05), 1.15
-    inside, outside = _bracket(cost, budget.epsilon, start, 1 / factor if grows_dearer else factor)
-    return _narrow(cost, budget.epsilon, inside, outside, tightness=TIGHTNESS)
+        # The Rényi bound is cheap and lies a little outside: exact prices are asked for near-by only. It has
+        # a floor, as its orders end somewhere: a budget below that is looked for from where the floor begins.
+        guess = _near(bound, limit, guess, 1 / 2.0 if grows_dearer else 2.0)
+    inside, outside = _bracket(cost, limit, guess, grows_dearer=grows_dearer)
+    return _narrow(cost, limit, inside, outside, tightness=TIGHTNESS)
 
 
-def _bracket(cost: Callable[[float], float], limit: float, start: float, step: float) -> tuple[float, float]:
-    """Two values, the first within the limit and the second beyond it; a `step` times larger one is cheaper."""
-    value, fits = start, cost(start) <= limit
-    for _ in range(400):
+def _near(bound: Callable[[float], float], limit: float, start: float, step: float) -> float:
+    """Where the bound comes near the limit, or stops to fall; a `step` times larger value is cheaper."""
+    value, price = start, bound(start)
+    fits = price <= limit
+    for _ in range(_DOUBLINGS):
         following = value / step if fits else value * step
-        if (cost(following) <= limit) != fits:
+        there = bound(following)
+        if (there <= limit) != fits:
+            near = (value, following) if fits else (following, value)
+            return _narrow(bound, limit, *near, tightness=0.05)
+        if not fits and there > 0.9 * price:
+            break
+        value, price = following, there
+    return value
+
+
+def _bracket(
+    cost: Callable[[float], float], limit: float, start: float, *, grows_dearer: bool
+) -> tuple[float, float]:
+    """Two values, the first within the limit and the second beyond it.
+
+    ε is about proportional to the rate, and to 1/noise or 1/noise²: the next value is the one at which a
+    proportional ε would have crossed the limit, and a little more.
+    """
+    value, price = start, cost(start)
+    fits = price <= limit
+    for _ in range(_DOUBLINGS):
+        ratio = max(price, limit) / min(price, limit) if 0 < price < math.inf else math.inf
+        factor = min(_LEAP, 1.05 * ratio)
+        following = value / factor if fits is not grows_dearer else value * factor
+        there = cost(following)
+        if (there <= limit) != fits:
             return (value, following) if fits else (following, value)
-        value = following
+        value, price = following, there
     raise NotPrivate(f"no value gives ε = {limit:g}; the release cannot be calibrated to this budget")
 
 

@@ -2,31 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import attr
-
+from sfumato import _validate
 from sfumato.accounting import events
 from sfumato.accounting.events import DpEvent
 from sfumato.errors import InvalidInput
 
-_KINDS: dict[str, type[Any]] = {
-    "none": events.NoEvent,
-    "non-private": events.NonPrivateEvent,
-    "gaussian": events.GaussianEvent,
-    "laplace": events.LaplaceEvent,
-    "discrete-gaussian": events.DiscreteGaussianEvent,
-    "discrete-laplace": events.DiscreteLaplaceEvent,
-    "randomized-response": events.RandomizedResponseEvent,
-    "exponential-mechanism": events.ExponentialMechanismEvent,
-    "approximate": events.ApproximateEvent,
-    "mixture-of-gaussians": events.MixtureOfGaussiansEvent,
-    "poisson-sampled": events.PoissonSampledEvent,
-    "repeated": events.RepeatedEvent,
-    "repeat-and-select": events.RepeatAndSelectEvent,
-    "composed": events.ComposedEvent,
+DEEPEST = 32
+"""How far events may lie inside events; ours lie four deep."""
+
+_Field = Callable[[str, Any, int], Any]  # name, JSON value, depth → value
+
+
+def _number(name: str, value: Any, depth: int) -> float:
+    return _validate.real(name, value) if not isinstance(value, int) else _whole(name, value, depth)
+
+
+def _whole(name: str, value: Any, depth: int) -> int:
+    _validate.real(name, value)  # neither a boolean nor beyond all floats
+    return _validate.integer(name, value, least=-(10**18))
+
+
+def _shape(name: str, value: Any, depth: int) -> float:
+    return float("inf") if value == "inf" else _number(name, value, depth)
+
+
+def _numbers(name: str, value: Any, depth: int) -> list[float]:
+    return [_number(name, item, depth) for item in _listed(name, value)]
+
+
+def _event(name: str, value: Any, depth: int) -> DpEvent:
+    return _decode(value, depth + 1)
+
+
+def _events(name: str, value: Any, depth: int) -> list[DpEvent]:
+    return [_decode(item, depth + 1) for item in _listed(name, value)]
+
+
+def _listed(name: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise InvalidInput(f"expected {name} to be a list, got {name}={_validate.shown(value)}")
+    return value
+
+
+_KINDS: dict[str, tuple[type[Any], dict[str, _Field]]] = {
+    "none": (events.NoEvent, {}),
+    "non-private": (events.NonPrivateEvent, {}),
+    "gaussian": (events.GaussianEvent, {"noise_multiplier": _number}),
+    "laplace": (events.LaplaceEvent, {"noise_multiplier": _number}),
+    "discrete-gaussian": (events.DiscreteGaussianEvent, {"sigma": _number, "sensitivity": _whole}),
+    "discrete-laplace": (events.DiscreteLaplaceEvent, {"noise_parameter": _number, "sensitivity": _whole}),
+    "randomized-response": (
+        events.RandomizedResponseEvent,
+        {"noise_parameter": _number, "num_buckets": _whole},
+    ),
+    "exponential-mechanism": (events.ExponentialMechanismEvent, {"epsilon": _number}),
+    "approximate": (events.ApproximateEvent, {"epsilon": _number, "delta": _number}),
+    "mixture-of-gaussians": (
+        events.MixtureOfGaussiansEvent,
+        {"standard_deviation": _number, "sensitivities": _numbers, "sampling_probs": _numbers},
+    ),
+    "poisson-sampled": (events.PoissonSampledEvent, {"sampling_probability": _number, "event": _event}),
+    "repeated": (events.RepeatedEvent, {"event": _event, "count": _whole}),
+    "repeat-and-select": (
+        events.RepeatAndSelectEvent,
+        {"event": _event, "mean": _number, "shape": _shape},
+    ),
+    "composed": (events.ComposedEvent, {"events": _events}),
 }
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+_NAMES = {kind: name for name, (kind, _) in _KINDS.items()}
 
 
 def event_to_json(event: DpEvent) -> dict[str, Any]:
@@ -35,39 +81,54 @@ def event_to_json(event: DpEvent) -> dict[str, Any]:
     >>> event_to_json(events.GaussianEvent(2.0))
     {'kind': 'gaussian', 'noise_multiplier': 2.0}
     """
-    try:
-        name = _NAMES[type(event)]
-    except KeyError:
+    return _encode(event, 0)
+
+
+def event_from_json(data: Any) -> DpEvent:
+    """The event that a dictionary describes; anything that is not of its field's type is refused.
+
+    The parameters' ranges are checked, too, so that an event that was read can be priced.
+    """
+    event = _decode(data, 0)
+    for _release in events.atoms(event):
+        pass  # checked on the way
+    return event
+
+
+def _encode(event: DpEvent, depth: int) -> dict[str, Any]:
+    if type(event) not in _NAMES:
         raise InvalidInput(
             f"expected an event of one of the kinds {', '.join(_KINDS)}, got {type(event).__name__}"
-        ) from None
-    fields = {field.name: _encode(getattr(event, field.name)) for field in attr.fields(type(event))}
-    return {"kind": name, **fields}
+        )
+    _check_depth(depth)
+    name = _NAMES[type(event)]
+    return {"kind": name, **{field: _plain(getattr(event, field), depth) for field in _KINDS[name][1]}}
 
 
-def event_from_json(data: dict[str, Any]) -> DpEvent:
-    """The event that a dictionary describes; anything unknown in it is refused."""
-    fields = dict(data)
-    name = fields.pop("kind", None)
-    if name not in _KINDS:
-        raise InvalidInput(f"expected kind to be one of {', '.join(_KINDS)}, got kind={name!r}")
-    known = {field.name for field in attr.fields(_KINDS[name])}
-    if set(fields) != known:
-        raise InvalidInput(f"expected the fields {sorted(known)} of a {name} event, got {sorted(fields)}")
-    return _KINDS[name](**{key: _decode(value) for key, value in fields.items()})
-
-
-def _encode(value: Any) -> Any:
+def _plain(value: Any, depth: int) -> Any:
     if isinstance(value, DpEvent):
-        return event_to_json(value)
+        return _encode(value, depth + 1)
     if isinstance(value, list | tuple):
-        return [_encode(item) for item in value]
-    return value
+        return [_plain(item, depth) for item in value]
+    return "inf" if isinstance(value, float) and value == float("inf") else value
 
 
-def _decode(value: Any) -> Any:
-    if isinstance(value, dict):
-        return event_from_json(value)
-    if isinstance(value, list):
-        return [_decode(item) for item in value]
-    return value
+def _decode(data: Any, depth: int) -> DpEvent:
+    _check_depth(depth)
+    if not isinstance(data, Mapping):
+        raise InvalidInput(f"expected an event to be an object with a kind, got {_validate.shown(data)}")
+    name = data.get("kind")
+    if not isinstance(name, str) or name not in _KINDS:
+        raise InvalidInput(f"expected kind to be one of {', '.join(_KINDS)}, got kind={_validate.shown(name)}")
+    kind, fields = _KINDS[name]
+    if set(data) != {"kind", *fields}:
+        raise InvalidInput(
+            f"expected the fields {sorted(fields)} of a {name} event, got "
+            f"{_validate.shown(sorted(map(str, set(data) - {'kind'})))}"
+        )
+    return kind(**{field: read(field, data[field], depth) for field, read in fields.items()})
+
+
+def _check_depth(depth: int) -> None:
+    if depth > DEEPEST:
+        raise InvalidInput(f"expected events inside events at most {DEEPEST} deep, got more; flatten them")

@@ -212,10 +212,21 @@ def _(event: PoissonSampledEvent) -> None:
 @check.register
 def _(event: MixtureOfGaussiansEvent) -> None:
     _validate.non_negative("standard_deviation", event.standard_deviation)
+    shifts = [_validate.non_negative("sensitivities", value) for value in event.sensitivities]
+    chances = [_validate.probability("sampling_probs", value) for value in event.sampling_probs]
+    if len(shifts) != len(chances) or not any(shifts) or not math.isclose(math.fsum(chances), 1):
+        raise InvalidInput(
+            "expected a mixture of as many sensitivities as sampling_probs, one of them > 0, whose chances add "
+            f"up to 1, got {len(shifts)} and {len(chances)} that add up to {math.fsum(chances):g}"
+        )
 
 
 @check.register
 def _(event: RepeatAndSelectEvent) -> None:
+    if not _validate.real("mean", event.mean) > 1:
+        raise InvalidInput(f"expected mean > 1, got mean={event.mean}; expect more than one trial")
+    if event.shape != math.inf:
+        _validate.non_negative("shape", event.shape)
     for part, _count in atoms(event.event):
         check(part)
 

@@ -28,9 +28,10 @@ from sfumato.accounting.events import (
     Relation,
     gives_everything,
     merged,
+    repeat,
     replacing,
 )
-from sfumato.accounting.rdp import rdp_epsilon
+from sfumato.accounting.rdp import rdp, rdp_epsilon
 from sfumato.errors import InvalidInput, NotPrivate
 
 Floats = npt.NDArray[np.float64]
@@ -39,6 +40,11 @@ LossDistribution = distributions.PrivacyLossDistribution
 SMALLEST_DELTA = 1e-10
 """Below this the tails lost to truncation and Fourier rounding are no longer negligible."""
 
+LARGEST_LOSS, MOST_RELEASES = 1e5, 10**6
+"""Beyond either no loss distribution is made: the Rényi bound stands in for the exact ε."""
+
+_GRID, _SMALL_GRID = 2**20, 2**17  # points of a distribution, so that memory and time are bounded
+_NEGLIGIBLE = 1e-22  # probability at which dp-accounting cuts off the tails of a Gaussian
 _LOST_MASS = (
     1e-13  # generous bound on those tails: δ is asked for that much lower, so that ε is never too small
 )
@@ -73,7 +79,10 @@ def epsilon(
             f"expected delta >= {SMALLEST_DELTA} or delta = 0, got delta={delta}; "
             "numerical composition cannot be trusted below that"
         )
-    interval = _interval(parts, rdp_epsilon(event, delta, relation=relation), precision)
+    bound = rdp_epsilon(event, delta, relation=relation)
+    if _beyond_a_grid(parts, relation):
+        return min(added_up, bound)
+    interval = _interval(parts, bound, precision, relation)
     composed = _distribution(parts, relation, interval).get_epsilon_for_delta(delta - _LOST_MASS)
     return min(added_up, float(composed))
 
@@ -101,7 +110,9 @@ def delta(event: DpEvent, epsilon: float, *, relation: Relation = Relation.ADD_R
 def deltas(event: DpEvent, epsilons: Sequence[float], *, relation: Relation = Relation.ADD_REMOVE) -> Floats:
     """δ at each of several ε, from one loss distribution."""
     parts = merged(event)
-    losses = _distribution(parts, relation, _interval(parts, max(epsilons), 1e-4))
+    if _beyond_a_grid(parts, relation):
+        return np.ones(len(epsilons))
+    losses = _distribution(parts, relation, _interval(parts, max(epsilons), 1e-4, relation))
     return np.minimum(1.0, np.asarray(losses.get_delta_for_epsilon(list(epsilons))) + _LOST_MASS)
 
 
@@ -115,18 +126,57 @@ def _as_one_gaussian(parts: dict[DpEvent, int]) -> float | None:
     return precision**-0.5
 
 
-def _interval(parts: dict[DpEvent, int], epsilon: float, precision: float) -> float:
-    """How finely losses are told apart: the error of ε grows as releases × interval².
+def _interval(parts: dict[DpEvent, int], epsilon: float, precision: float, relation: Relation) -> float:
+    """How finely losses are told apart. A coarser grid only errs upward.
 
-    Rounded down to 1, 2 or 5 times a power of ten, so that near-by questions share their distributions.
+    For a large ε the error grows as releases × interval²; for a small one it is relative, a tenth of
+    (interval / standard deviation of one loss)². Whatever is asked, there are at most `_GRID` points. Rounded
+    down to 1, 2 or 5 times a power of ten, so that near-by questions share their distributions.
     """
     releases = sum(count for part, count in parts.items() if not isinstance(part, GaussianEvent)) or 1
     ideal = math.sqrt(2 * precision * epsilon / releases) if 0 < epsilon < math.inf else 1e-4
-    # A mixture's loss has no closed inverse and takes long on a fine grid; coarser only errs upward.
+    # A mixture's loss has no closed inverse and takes long on a fine grid.
     finest = 5e-4 if any(isinstance(part, MixtureOfGaussiansEvent) for part in parts) else 2e-5
     ideal = min(1e-3, max(finest, ideal))
-    power = 10.0 ** math.floor(math.log10(ideal))
-    return power * max(step for step in (1, 2, 5) if step * power <= ideal * (1 + 1e-9))
+    reach, deviation = _reach(parts, relation), _deviation(parts, relation) / math.sqrt(releases)
+    if 0 < deviation < math.inf and finest < 5e-4:
+        small = deviation * math.sqrt(10 * max(precision, 1e-4))
+        ideal = min(ideal, max(small, 2 * reach / _SMALL_GRID))
+    return max(_round_down(ideal), 2 * reach / _GRID)
+
+
+def _round_down(value: float) -> float:
+    power = 10.0 ** math.floor(math.log10(value))
+    return power * max(step for step in (1, 2, 5) if step * power <= value * (1 + 1e-9))
+
+
+def _deviation(parts: dict[DpEvent, int], relation: Relation) -> float:
+    """About the standard deviation σ of the whole loss, if that is small: a divergence is then ασ²/2."""
+    try:
+        squared = sum(count * rdp(part, [2.0], relation=relation)[0] for part, count in parts.items())
+        return math.sqrt(max(0.0, squared))  # a tiny divergence may round below 0
+    except NotPrivate:
+        return math.inf
+
+
+def _beyond_a_grid(parts: dict[DpEvent, int], relation: Relation) -> bool:
+    releases = sum(count for part, count in parts.items() if not isinstance(part, GaussianEvent))
+    return releases > MOST_RELEASES or not _reach(parts, relation) <= LARGEST_LOSS
+
+
+def _reach(parts: dict[DpEvent, int], relation: Relation) -> float:
+    """A loss that is exceeded with negligible probability."""
+    return math.fsum(_part_reach(part, count, relation) for part, count in parts.items())
+
+
+def _part_reach(part: DpEvent, count: int, relation: Relation) -> float:
+    if isinstance(part, ApproximateEvent):
+        return count * part.epsilon
+    try:
+        bound = rdp_epsilon(repeat(part, count), _NEGLIGIBLE, relation=relation)
+    except NotPrivate:
+        bound = math.inf
+    return min(bound, count * pure_epsilon(part, relation))
 
 
 def _distribution(parts: dict[DpEvent, int], relation: Relation, interval: float) -> LossDistribution:
@@ -139,7 +189,15 @@ def _composed_atom(part: DpEvent, count: int, relation: Relation, interval: floa
     if isinstance(part, GaussianEvent):
         return loss_distribution(GaussianEvent(part.noise_multiplier / math.sqrt(count)), relation, interval)
     single = loss_distribution(part, relation, interval)
-    return single if count == 1 else single.self_compose(count)
+    if count == 1:
+        return single
+    return (_dense(single) if count > 100 else single).self_compose(count)
+
+
+def _dense(losses: LossDistribution) -> LossDistribution:
+    """As an array: dp-accounting composes a dictionary release by release, or takes its size to their power."""
+    remove = losses._pmf_remove.to_dense_pmf()
+    return LossDistribution(remove, None if losses._symmetric else losses._pmf_add.to_dense_pmf())
 
 
 @singledispatch

@@ -26,6 +26,7 @@ from sfumato.accounting.events import (
     PoissonSampledEvent,
     RandomizedResponseEvent,
     Relation,
+    RepeatAndSelectEvent,
     gives_everything,
     merged,
     replacing,
@@ -153,6 +154,13 @@ def _(event: DiscreteLaplaceEvent, orders: Divergences, relation: Relation) -> D
     pieces = np.stack([between, below, above], axis=1)
     log_sum = np.logaddexp.reduce(pieces, axis=1) + math.log(math.tanh(scale / 2))
     return np.maximum(log_sum, 0) / (orders - 1)
+
+
+@_divergences.register
+def _(event: RepeatAndSelectEvent, orders: Divergences, relation: Relation) -> Divergences:
+    single = rdp(event.event, orders.tolist(), relation=relation)  # under the relation in force
+    select = rdp_privacy_accountant._compute_rdp_repeat_and_select
+    return np.asarray(select(orders, single, event.mean, event.shape), dtype=np.float64)  # type: ignore[arg-type]
 
 
 @_divergences.register

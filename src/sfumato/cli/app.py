@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -11,6 +12,7 @@ from sfumato.cli import (
     calculators,
     data,
     demo,
+    key,
     ledger,
     local,
     pate,
@@ -49,6 +51,7 @@ COMMANDS = (
     calculators,
     ledger,
     verify,
+    key,
     data,
 )
 for module in COMMANDS:
@@ -62,6 +65,7 @@ _INTERRUPTED = "interrupted; what was reserved stays charged, and the same comma
 def main() -> None:
     """Run the command; an expected error is one sentence on standard error and an exit code."""
     try:
+        _check_environment()
         app()
     except BudgetExceeded as error:
         _stop(str(error), REFUSED)
@@ -79,6 +83,14 @@ def main() -> None:
         sys.exit(DONE)
     except OSError as error:
         _stop(in_a_sentence(error), FAILED)
+
+
+def _check_environment() -> None:
+    """A key that cannot be used is found before anything is spent on a release that it should sign."""
+    if os.environ.get("SFUMATO_KEY"):
+        from sfumato.ledger.signing import environment_key
+
+        environment_key()
 
 
 def _stop(sentence: str, code: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,7 +41,7 @@ def epsilon(
     plan = accounting.repeat(accounting.poisson_sampled(sample_rate, noise), steps)
     rate = accounting.attacker_true_positive_rate(plan, relation=kind)
     together = _group_epsilon(plan, group, delta, kind)
-    answer = {
+    answer: dict[str, Any] = {
         "pld": accounting.epsilon(plan, delta, relation=kind),
         "rdp": accounting.rdp_epsilon(plan, delta, relation=kind),
         "delta": delta,
@@ -50,6 +50,7 @@ def epsilon(
         "group": together,
         "attacker_true_positive_rate": rate,
     }
+    answer["warning"] = accounting.protection_warning(answer["pld"], delta)
     if json:
         show.emit_json(answer)
         return
@@ -59,6 +60,7 @@ def epsilon(
             ("ε, Rényi bound (RDP)", f"{answer['rdp']:.4f}"),
             ("at δ", f"{delta:g}, neighbours by {kind}"),
             (f"ε for {group} people together", _number(together)),
+            *_warned(answer["warning"]),
         ]
     )
     show.console.print(accounting.in_words(rate, kind))
@@ -90,10 +92,11 @@ def sigma(
         noise = accounting.gaussian_noise_multiplier(epsilon, delta)
     else:
         noise = accounting.calibrate(plan, budget)
-    answer = {
+    answer: dict[str, Any] = {
         "noise_multiplier": noise,
         "pld": accounting.epsilon(plan(noise), delta, relation=kind),
         "rdp": accounting.rdp_epsilon(plan(noise), delta, relation=kind),
+        "warning": accounting.protection_warning(epsilon, delta),
     }
     if json:
         show.emit_json(answer)
@@ -103,10 +106,15 @@ def sigma(
             ("noise multiplier", f"{noise:.6f}"),
             ("ε, exact (PLD)", f"{answer['pld']:.4f}"),
             ("ε, Rényi bound (RDP)", f"{answer['rdp']:.4f}"),
+            *_warned(answer["warning"]),
         ]
     )
     rate = accounting.attacker_true_positive_rate(plan(noise), relation=kind)
     show.console.print(accounting.in_words(rate, kind))
+
+
+def _warned(warning: str | None) -> list[tuple[str, str]]:
+    return [] if warning is None else [("warning", f"this {warning}")]
 
 
 def _group_epsilon(plan: object, size: int, delta: float, relation: object) -> float | None:

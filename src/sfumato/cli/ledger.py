@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from sfumato.cli import show
+from sfumato.errors import InvalidInput
 
 Place = Annotated[str, typer.Argument(help="A file, or a postgresql:// address.")]
 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Make, show and verify privacy budgets.", no_args_is_help=True)
-    for command in (create, show_, verify, export, allocate):
+    for command in (create, show_, head, verify, export, allocate):
         group.command(command.__name__.strip("_"))(command)
     app.add_typer(group, name="ledger")
 
@@ -55,29 +56,69 @@ def show_(place: Place, json: show.Json = False) -> None:
             show.console.print(statement.render(ledger))
 
 
+def head(
+    place: Place,
+    sign: Annotated[Path | None, typer.Option(help="The private key to sign it with.")] = None,
+    out: Annotated[
+        str | None, typer.Option(help="Where it goes: a file, or an http(s):// address to post it to.")
+    ] = None,
+) -> None:
+    """A witness of the newest entry, as JSON: kept elsewhere, it shows a later roll-back.
+
+    Example: sfumato ledger head people.db --sign holder --out /elsewhere/people-head.json
+    """
+    from sfumato.cli.deliver import deliver
+    from sfumato.ledger import Ledger, PrivateKey, Witness
+
+    key = None if sign is None else PrivateKey.read(sign)
+    with Ledger.open(place) as ledger:
+        witness = Witness.of(ledger).to_json(key)
+    if out is None:
+        show.emit_json(witness)
+    else:
+        deliver(witness, out)
+        show.console.print(f"Wrote entry {witness['sequence']} of {place} to {out}.")
+
+
 def verify(
     place: Place,
     certificate: Annotated[
         Path | None, typer.Option(help="The newest certificate: shows a cut-off or rolled-back ledger.")
     ] = None,
+    witness: Annotated[
+        Path | None,
+        typer.Option(help="The newest witness, from `ledger head`: shows the same, and another ledger."),
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="The holder's public key: fail unless it signed.")] = None,
     json: show.Json = False,
 ) -> None:
-    """Check every entry and sum, and against a certificate that nothing newer was lost.
+    """Check every entry and sum, and against a certificate or a witness that nothing newer was lost.
 
     Example: sfumato ledger verify people.db --certificate out/release/certificate.json
     """
-    from sfumato.ledger import Certificate, Ledger
+    from sfumato.cli.verify import check_signer
+    from sfumato.ledger import Certificate, Ledger, Witness
 
     newest = None if certificate is None else Certificate.read(certificate)
+    seen = None if witness is None else Witness.read(witness)
+    if key is not None and newest is None and seen is None:
+        raise InvalidInput(
+            "expected --certificate or --witness with --key, got neither; a ledger is not signed"
+        )
+    for presented in (newest, seen):
+        if presented is not None:
+            check_signer(presented.signer, key, [])
     with Ledger.open(place) as ledger:
-        head = ledger.verify(certificate=newest)
+        expected = None if seen is None else seen.expected_in(ledger)
+        head = ledger.verify(certificate=newest, head=expected)
     if json:
         show.emit_json({"valid": True, "head": head.to_json()})
     else:
         show.console.print(f"All {head.sequence + 1} entries hold. Head: {head.hash}")
-        if certificate is None:
+        if certificate is None and witness is None:
             show.console.print(
-                "A cut-off tail shows only against a certificate: --certificate FILE", style="dim"
+                "A cut-off tail shows only against --certificate FILE or --witness FILE.",
+                style="dim",
             )
 
 

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Out = Annotated[Path, typer.Option(help="Where figures and their numbers go.")]
@@ -42,7 +43,7 @@ def facts(rows: Sequence[tuple[str, str]], *, title: str | None = None) -> None:
     table.add_column(style="dim")
     table.add_column(overflow="fold")  # paths are copied: they must not lose their end
     for name, value in rows:
-        table.add_row(name, value)
+        table.add_row(name, Text(value))  # a value is shown as it is: brackets are no markup
     console.print(table)
 
 

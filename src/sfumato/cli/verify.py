@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sfumato.cli import show
+from sfumato.errors import InvalidInput, NotVerified, SfumatoError
+
+if TYPE_CHECKING:
+    from sfumato.ledger import Certificate, Prices, PublicKey
+
+Key = Annotated[Path | None, typer.Option(help="The holder's public key: fail unless it signed.")]
+Trust = Annotated[
+    list[Path] | None,
+    typer.Option(help="A rotation or revocation of that key; give each with an option of its own."),
+]
+UNSIGNED = "nobody: whoever had the file could change it"
+UNKNOWN = "{id}, which fits the text; --key shows whose it is"
 
 
 def register(app: typer.Typer) -> None:
@@ -16,27 +29,85 @@ def register(app: typer.Typer) -> None:
 
 def verify(
     certificate: Annotated[Path, typer.Argument(help="The certificate.json beside a release.")],
+    key: Key = None,
+    trust: Trust = None,
     json: show.Json = False,
 ) -> None:
-    """Recompute ε from a certificate's events and compare.
+    """Recompute ε from a certificate's events and compare; check its signature.
 
-    Example: sfumato verify out/release/certificate.json
+    Example: sfumato verify out/release/certificate.json --key holder.pub
     """
+    stated, found, compared = _judged(certificate, key, trust or [])
+    warning = stated.warning
+    if json:
+        show.emit_json(
+            {
+                "valid": True,
+                "pld": found.pld,
+                "rdp": found.rdp,
+                "delta": stated.delta,
+                "warning": warning,
+                "signer": stated.signer.id if stated.signer else None,
+                "plan_compared": compared,
+            }
+        )
+        return
+    show.facts(_rows(stated, found, compared, known=key is not None), title=_title(warning))
+
+
+def _judged(path: Path, key: Path | None, trust: Sequence[Path]) -> tuple[Certificate, Prices, bool]:
+    """All checks; whatever is wrong with the file is one sentence, and the command fails."""
+    from sfumato.cli.plans import check_plan
     from sfumato.ledger import Certificate
 
-    stated = Certificate.read(certificate)
-    found = stated.verify()
-    if json:
-        show.emit_json({"valid": True, "pld": found.pld, "rdp": found.rdp, "delta": stated.delta})
+    try:
+        stated = Certificate.read(path)
+        check_signer(stated.signer, key, trust)
+        return stated, stated.verify(), check_plan(stated)
+    except InvalidInput as error:  # of the file's, not of the command's
+        raise NotVerified(str(error)) from error
+    except (SfumatoError, OSError):
+        raise
+    except Exception as error:
+        raise NotVerified(
+            f"expected a certificate that can be checked, got one that cannot ({type(error).__name__}); "
+            "do not rely on it"
+        ) from error
+
+
+def check_signer(signer: PublicKey | None, key: Path | None, trust: Sequence[Path]) -> None:
+    """Raise NotVerified unless the holder of `key`, or of a key that took its place, signed."""
+    from sfumato.ledger import KeyStatement, PublicKey, trusted_keys
+
+    if key is None:
+        if trust:
+            raise InvalidInput("expected --key with --trust, got none; statements are about a key")
         return
-    show.facts(
-        [
-            ("release", stated.purpose),
-            ("protects", f"each {stated.unit}, neighbours by {stated.relation}"),
-            ("ε, exact (PLD)", "none" if found.pld is None else f"{found.pld:.4f}"),
-            ("ε, Rényi bound (RDP)", "none" if found.rdp is None else f"{found.rdp:.4f}"),
-            ("at δ", f"{stated.delta:g}"),
-            *(("caveat", caveat) for caveat in stated.caveats),
-        ],
-        title="The certificate states what its events cost.",
-    )
+    accepted = trusted_keys(PublicKey.read(key), [KeyStatement.read(path) for path in trust])
+    if signer is None:
+        raise NotVerified(f"expected a signature by {key}, got none; ask the holder for a signed one")
+    if signer.id not in accepted:
+        raise NotVerified(
+            f"expected a signature by {key} or a key that took its place, got one by the key {signer.id}, "
+            "which is another or was revoked; do not rely on it"
+        )
+
+
+def _title(warning: str | None) -> str:
+    if warning is None:
+        return "The certificate states what its events cost."
+    return f"The certificate states what its events cost, and it {warning}."
+
+
+def _rows(stated: Certificate, found: Prices, compared: bool, *, known: bool) -> list[tuple[str, Any]]:
+    signer = UNSIGNED if stated.signer is None else UNKNOWN.format(id=stated.signer.id)
+    return [
+        ("release", stated.purpose),
+        ("protects", f"each {stated.unit}, neighbours by {stated.relation}"),
+        ("ε, exact (PLD)", "none" if found.pld is None else f"{found.pld:.4f}"),
+        ("ε, Rényi bound (RDP)", "none" if found.rdp is None else f"{found.rdp:.4f}"),
+        ("at δ", f"{stated.delta:g}"),
+        ("plan", "agrees with the events" if compared else "none that could be compared with the events"),
+        ("signed by", f"{stated.signer.id}, as asked" if known and stated.signer else signer),
+        *(("caveat", caveat) for caveat in stated.caveats),
+    ]

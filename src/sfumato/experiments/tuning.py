@@ -91,7 +91,7 @@ def run(
     stream: Sampler = SecretStream() if sampler is None else sampler
     budget = Budget(epsilon=epsilon, delta=delta, unit=rows.unit)
     plan = _calibrated(recipe, rows, budget, tuning)
-    event = accounting.best_of(_trial_event(plan), tuning.mean_trials)
+    event = selection_event(plan, tuning.mean_trials)
     certificate = _charge(event, ledger, budget, plan, tuning, recipe, rows.name, private=stream.private)
     ready = replace(best_recipe.prepare(rows, test, epsilon=epsilon, delta=delta, recipe=recipe), plan=plan)
     chosen = _best(ready, tuning, stream)
@@ -127,6 +127,11 @@ def _count(plan: TrainingPlan) -> Gaussian:
     """The noised number of right answers, which one record moves by at most one."""
     sigma = _COUNT_SHARE * plan.noise_multiplier / (plan.steps**0.5 * plan.sample_rate)
     return Gaussian(sensitivity=1.0, sigma=sigma)
+
+
+def selection_event(plan: TrainingPlan, mean_trials: float) -> DpEvent:
+    """The best of a random number of trials of one plan."""
+    return accounting.best_of(_trial_event(plan), mean_trials)
 
 
 def _trial_event(plan: TrainingPlan) -> DpEvent:

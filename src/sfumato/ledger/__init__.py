@@ -11,9 +11,27 @@
 """
 
 from sfumato.accounting import Budget
-from sfumato.ledger.certificate import Certificate, Prices
+from sfumato.ledger.certificate import Certificate
+from sfumato.ledger.certificate_fields import Prices
 from sfumato.ledger.chain import Entry, Head
 from sfumato.ledger.charge import Charge, Reservation
 from sfumato.ledger.ledger import Ledger
+from sfumato.ledger.signing import PrivateKey, PublicKey
+from sfumato.ledger.trust import KeyStatement, trusted_keys
+from sfumato.ledger.witness import Witness
 
-__all__ = ["Budget", "Certificate", "Charge", "Entry", "Head", "Ledger", "Prices", "Reservation"]
+__all__ = [
+    "Budget",
+    "Certificate",
+    "Charge",
+    "Entry",
+    "Head",
+    "KeyStatement",
+    "Ledger",
+    "Prices",
+    "PrivateKey",
+    "PublicKey",
+    "Reservation",
+    "Witness",
+    "trusted_keys",
+]

@@ -3,54 +3,37 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from sfumato import _validate
-from sfumato.accounting import DpEvent, Relation, epsilon, event_from_json, event_to_json, rdp_epsilon
+from sfumato.accounting import (
+    DpEvent,
+    Relation,
+    check_affordable,
+    event_to_json,
+    protection_warning,
+)
 from sfumato.errors import InvalidInput, NotPrivate
+from sfumato.ledger.certificate_fields import FORMAT, MEANS, Prices, parsed
 from sfumato.ledger.chain import Head
+from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, environment_key, signer
+from sfumato.ledger.strict_json import read_object
 
-FORMAT = 1
+PURPOSE = "certificate"  # of a signature
 SEEDED = "not private: the noise came from a seeded stream, and whoever knows the seed can subtract it"
+UNSIGNED = "not signed: the key that SFUMATO_KEY names could not be used"
 UNRECORDED = "not entered in a ledger: other releases from the same data are not counted here"
 _PACKAGES = ("sfumato", "dp-accounting", "numpy", "scipy", "torch", "opendp", "randomgen")
 _SLACK = 1e-4  # relative: versions of the accountant discretise otherwise
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prices:
-    """ε of one event at one δ by each accountant; None where an accountant gives no finite figure."""
-
-    pld: float | None  # exact, for what was fixed in advance
-    rdp: float | None
-
-    @classmethod
-    def of(cls, event: DpEvent, delta: float, *, relation: Relation) -> Prices:
-        """
-        >>> from sfumato.accounting import GaussianEvent
-        >>> prices = Prices.of(GaussianEvent(4.530877), 1e-6, relation=Relation.ADD_REMOVE)
-        >>> round(prices.pld, 4), round(prices.rdp, 3)
-        (0.9274, 1.0)
-        """
-        return cls(
-            pld=_finite(epsilon, event, delta, relation), rdp=_finite(rdp_epsilon, event, delta, relation)
-        )
-
-
-def _finite(accountant: Any, event: DpEvent, delta: float, relation: Relation) -> float | None:
-    try:
-        value = float(accountant(event, delta, relation=relation))
-    except (NotPrivate, InvalidInput):
-        return None
-    return value if math.isfinite(value) else None
+_COARSER = 0.1  # and older ones had coarser grids, which only err upward
+_COARSE = 1e-2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +63,7 @@ class Certificate:
     head: Head | None = None
     epsilon_ledger: float | None = None
     time: str | None = None
+    signature: Mapping[str, str] | None = None
 
     @classmethod
     def of(
@@ -102,7 +86,7 @@ class Certificate:
         delta = _validate.delta("delta", delta)
         own = [] if private else [SEEDED]
         own += [] if head else [UNRECORDED]
-        return cls(
+        made = cls(
             purpose=purpose,
             unit=unit,
             relation=Relation(relation),
@@ -118,14 +102,38 @@ class Certificate:
             epsilon_ledger=epsilon_ledger,
             time=time,
         )
+        if made.warning is not None:
+            made = replace(made, caveats=(made.warning, *made.caveats))
+        return _signed(made)
+
+    @property
+    def warning(self) -> str | None:
+        """One sentence where (ε, δ) gives practically no protection."""
+        known = [value for value in (self.prices.pld, self.prices.rdp) if value is not None]
+        return protection_warning(min(known, default=None), self.delta)
+
+    def signed(self, key: PrivateKey) -> Certificate:
+        """The same certificate, signed over all that it says."""
+        return replace(self, signature=key.sign(PURPOSE, self.to_json())[FIELD])
+
+    @property
+    def signer(self) -> PublicKey | None:
+        """Whose signature it carries; NotVerified where that does not fit."""
+        return signer(PURPOSE, self.to_json())
 
     def recompute(self) -> Prices:
-        """ε by each accountant, from the events alone."""
+        """ε by each accountant, from the events alone; InvalidInput where that would take too long."""
+        check_affordable(self.event)
         return Prices.of(self.event, self.delta, relation=self.relation)
 
     def verify(self) -> Prices:
-        """The recomputed prices; NotPrivate if the stated ones are not those, or the seeding is kept quiet."""
+        """The recomputed prices; NotPrivate if others are stated, or not all that must be said."""
         found = self.recompute()
+        if found.pld is None and found.rdp is None:
+            raise NotPrivate(
+                "expected events for which some accountant gives a finite epsilon, got none; "
+                "nothing bounds what this release tells"
+            )
         for name in ("pld", "rdp"):
             stated, computed = getattr(self.prices, name), getattr(found, name)
             if not _agree(stated, computed):
@@ -135,21 +143,29 @@ class Certificate:
                 )
         if not self.private and SEEDED not in self.caveats:
             raise NotPrivate("expected a seeded run's certificate to say so, got none of that in its caveats")
+        self._check_ledger(found)
         return found
 
+    def _check_ledger(self, found: Prices) -> None:
+        """A ledger's ε counts this release and all before it."""
+        if (self.head is None) != (self.epsilon_ledger is None):
+            raise NotPrivate("expected a ledger entry and its epsilon together, got one without the other")
+        least = min(value for value in (found.pld, found.rdp) if value is not None)
+        if self.epsilon_ledger is not None and self.epsilon_ledger < least * (1 - _COARSE):
+            raise NotPrivate(
+                f"expected ledger epsilon >= {least:g}, which this release alone costs, "
+                f"got ledger epsilon={self.epsilon_ledger:g}; do not rely on it"
+            )
+
     def to_json(self) -> dict[str, Any]:
-        return {
+        data = {
             "format": FORMAT,
             "purpose": self.purpose,
             "unit": self.unit,
             "relation": str(self.relation),
             "delta": self.delta,
             "epsilon": {"pld": self.prices.pld, "rdp": self.prices.rdp, "ledger": self.epsilon_ledger},
-            "epsilon_means": {
-                "pld": "this release, exact for a plan fixed in advance",
-                "rdp": "this release, by Rényi divergences",
-                "ledger": "everything charged to the ledger so far, however adaptively",
-            },
+            "epsilon_means": MEANS,
             "private": self.private,
             "event": event_to_json(self.event),
             "plan": dict(self.plan),
@@ -159,35 +175,14 @@ class Certificate:
             "ledger": self.head.to_json() if self.head else None,
             "time": self.time,
         }
+        return data if self.signature is None else {**data, FIELD: dict(self.signature)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Certificate:
-        if data.get("format") != FORMAT:
-            raise InvalidInput(f"expected a certificate of format {FORMAT}, got format={data.get('format')!r}")
-        try:
-            return cls._parse(data)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InvalidInput(f"expected a complete certificate, got one without {error}") from error
-
-    @classmethod
-    def _parse(cls, data: Mapping[str, Any]) -> Certificate:
-        prices = data["epsilon"]
-        return cls(
-            purpose=data["purpose"],
-            unit=data["unit"],
-            relation=Relation(data["relation"]),
-            delta=_validate.delta("delta", data["delta"]),
-            event=event_from_json(data["event"]),
-            prices=Prices(pld=prices["pld"], rdp=prices["rdp"]),
-            private=data["private"],
-            plan=data["plan"],
-            eta=data["eta"],
-            caveats=tuple(data["caveats"]),
-            versions=data["versions"],
-            head=Head.from_json(data["ledger"]) if data["ledger"] else None,
-            epsilon_ledger=prices["ledger"],
-            time=data["time"],
-        )
+        """The certificate in `data`: every field of its type, and no signature or one that fits."""
+        found = parsed(data)
+        signer(PURPOSE, data)  # of the very text that was read
+        return cls(**found)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Whole or not at all."""
@@ -207,19 +202,26 @@ class Certificate:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Certificate:
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InvalidInput(f"expected {os.fspath(path)} to be a certificate in JSON: {error}") from error
-        if not isinstance(data, dict):
-            raise InvalidInput(f"expected {os.fspath(path)} to hold one JSON object, got {type(data).__name__}")
-        return cls.from_json(data)
+        return cls.from_json(read_object(path, "a certificate"))
+
+
+def _signed(certificate: Certificate) -> Certificate:
+    """Signed with the key that SFUMATO_KEY names; without one the certificate says nothing of it.
+
+    A release is charged by now: a key that cannot be used costs the signature, not the release.
+    """
+    try:
+        key = environment_key()
+        return certificate if key is None else certificate.signed(key)
+    except (OSError, InvalidInput):
+        return replace(certificate, caveats=(*certificate.caveats, UNSIGNED))
 
 
 def _agree(stated: float | None, computed: float | None) -> bool:
+    """Never less than computed; a little more where an older accountant had a coarser grid."""
     if stated is None or computed is None:
         return stated is computed
-    return math.isclose(stated, computed, rel_tol=_SLACK, abs_tol=1e-9)
+    return computed * (1 - _SLACK) - 1e-9 <= stated <= computed * (1 + _COARSER) + 1e-9
 
 
 def versions() -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 from sfumato import _validate
 from sfumato.accounting import Budget, DpEvent, Relation, compose, event_to_json
 from sfumato.errors import InvalidInput, LedgerError, LedgerTampered
+from sfumato.ledger.agreement import check_agreement
 from sfumato.ledger.certificate import Certificate
 from sfumato.ledger.chain import Entry, Head, linked, seal, unseal
 from sfumato.ledger.charge import Charge, Reservation, charges_of, check_part_of, check_text
@@ -380,10 +381,7 @@ class Ledger:
             raise InvalidInput(
                 "expected a certificate that names a ledger entry, got one of an unrecorded release"
             )
-        body = self._check_holds(certificate.head).body
-        stated = (event_to_json(certificate.event), certificate.private, str(certificate.relation))
-        if stated != (body.get("event"), body.get("private"), body.get("relation")):
-            raise LedgerTampered(f"the certificate does not say what entry {certificate.head.sequence} says")
+        check_agreement(certificate, self._check_holds(certificate.head), self.budget)
 
     def _check_holds(self, head: Head) -> Entry:
         row = self._store.row(head.sequence)

@@ -1,0 +1,38 @@
+"""One JSON object to a file, whole or not at all, or to an address."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sfumato.errors import InvalidInput, NotVerified
+
+PATIENCE = 30.0
+
+
+def deliver(data: Mapping[str, Any], place: str, *, replace: bool = True) -> None:
+    """Write `data` to the file `place`, or post it if that is an http(s) address."""
+    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    if place.startswith(("http://", "https://")):
+        _post(place, text.encode())
+        return
+    from sfumato.run_folder import write_whole
+
+    if not replace and Path(place).exists():
+        raise InvalidInput(f"expected no file at {place}, got one; choose another --out")
+    write_whole(Path(place), text.encode()).chmod(0o644)
+
+
+def _post(address: str, content: bytes) -> None:
+    request = urllib.request.Request(
+        address, data=content, headers={"Content-Type": "application/json"}, method="POST"
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE):
+            pass
+    except (urllib.error.URLError, ValueError) as error:
+        raise NotVerified(f"expected {address} to take the witness, got: {error}; nothing was kept") from error

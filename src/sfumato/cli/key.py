@@ -1,0 +1,92 @@
+"""`sfumato key`: make keys, sign certificates, put one key in the place of another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sfumato.cli import show
+from sfumato.cli.deliver import deliver
+
+Private = Annotated[Path, typer.Argument(help="The private key.")]
+Out = Annotated[Path, typer.Option(help="Where the statement goes.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Make keys, sign certificates, rotate and revoke.", no_args_is_help=True)
+    for command in (create, sign, rotate, revoke):
+        group.command()(command)
+    app.add_typer(group, name="key")
+
+
+def create(
+    key: Annotated[Path, typer.Argument(help="The private key; the public one is KEY.pub.")],
+    json: show.Json = False,
+) -> None:
+    """Make an Ed25519 key. SFUMATO_KEY=KEY signs every certificate that is made.
+
+    Example: sfumato key create holder
+    """
+    from sfumato.ledger import PrivateKey
+
+    made = PrivateKey.create(key).public.id
+    if json:
+        show.emit_json({"private": str(key), "public": f"{key}.pub", "id": made})
+    else:
+        show.facts([("private, keep it", str(key)), ("public, give it out", f"{key}.pub"), ("id", made)])
+
+
+def sign(
+    certificate: Annotated[Path, typer.Argument(help="The certificate, which is written anew.")],
+    key: Annotated[Path, typer.Option(help="The private key.")],
+    json: show.Json = False,
+) -> None:
+    """Sign a certificate, after checking that it states what its events cost.
+
+    Example: sfumato key sign out/release/certificate.json --key holder
+    """
+    from sfumato.ledger import Certificate, PrivateKey
+
+    own = PrivateKey.read(key)
+    stated = Certificate.read(certificate)
+    stated.verify()
+    stated.signed(own).write(certificate)
+    if json:
+        show.emit_json({"certificate": str(certificate), "signer": own.public.id})
+    else:
+        show.console.print(f"Signed {certificate} by {own.public.id}.")
+
+
+def rotate(
+    old: Private,
+    new: Annotated[Path, typer.Argument(help="The public key that takes its place.")],
+    out: Out,
+) -> None:
+    """Say, signed by the old key, that a new one speaks for the same holder.
+
+    Example: sfumato key rotate holder holder-2027.pub --out rotation.json
+    """
+    from sfumato.ledger import PrivateKey, PublicKey
+    from sfumato.ledger.trust import rotation
+
+    deliver(rotation(PrivateKey.read(old), PublicKey.read(new)), str(out), replace=False)
+    show.console.print(f"Wrote {out}: give it out beside {old}.pub.")
+
+
+def revoke(
+    key: Private,
+    out: Out,
+    successor: Annotated[Path | None, typer.Option(help="The public key that takes over.")] = None,
+) -> None:
+    """Say, signed by a key, that its signatures count no more.
+
+    Example: sfumato key revoke holder --successor holder-2027.pub --out revocation.json
+    """
+    from sfumato.ledger import PrivateKey, PublicKey
+    from sfumato.ledger.trust import revocation
+
+    following = None if successor is None else PublicKey.read(successor)
+    deliver(revocation(PrivateKey.read(key), following), str(out), replace=False)
+    show.console.print(f"Wrote {out}: give it out wherever {key}.pub was.")

@@ -1,0 +1,64 @@
+"""What shows later that a ledger is the same and no older: its head, kept elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sfumato import _validate
+from sfumato.errors import InvalidInput, LedgerTampered
+from sfumato.ledger.chain import Head
+from sfumato.ledger.ledger import Ledger
+from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, signer
+from sfumato.ledger.strict_json import read_object
+
+PURPOSE = "witness"
+_FIELDS = {"kind", "name", "sequence", "hash", "time"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Witness:
+    """The newest entry of a ledger at a time. Kept out of reach of who keeps the ledger, it shows a roll-back.
+
+    It tells nothing of the charges but how many entries there are.
+    """
+
+    name: str  # the ledger's own, of which there is one
+    head: Head
+    time: str
+    signer: PublicKey | None = None
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Witness:
+        return cls(name=ledger.name, head=ledger.head, time=datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def to_json(self, key: PrivateKey | None = None) -> dict[str, Any]:
+        """Signed if a key is given."""
+        data = {"kind": PURPOSE, "name": self.name, **self.head.to_json(), "time": self.time}
+        return data if key is None else key.sign(PURPOSE, data)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Witness:
+        return cls.from_json(read_object(path, "a witness of a ledger"))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Witness:
+        """The witness in `data`; NotVerified where it carries a signature that does not fit."""
+        if set(data) - {FIELD} != _FIELDS or data["kind"] != PURPOSE:
+            raise InvalidInput(f"expected a witness of the fields {sorted(_FIELDS)}, got another file")
+        for name in ("name", "hash", "time"):
+            if not isinstance(data[name], str):
+                raise InvalidInput(f"expected {name} of the witness to be a text, got another value")
+        head = Head(sequence=_validate.integer("sequence", data["sequence"]), hash=data["hash"])
+        return cls(name=data["name"], head=head, time=data["time"], signer=signer(PURPOSE, data))
+
+    def expected_in(self, ledger: Ledger) -> Head:
+        """The entry that `ledger.verify` must find; LedgerTampered if it is another ledger."""
+        if ledger.name != self.name:
+            raise LedgerTampered(
+                f"the ledger {ledger.place} is not the one of the witness: it was made anew, or is another"
+            )
+        return self.head
