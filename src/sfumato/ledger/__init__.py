@@ -1,9 +1,11 @@
 """Budgets, charges, certificates: what one data set may lose, and what it has lost.
 
->>> import tempfile; from sfumato.accounting import pure
+>>> import tempfile; from sfumato.accounting import Relation, pure
 >>> folder = tempfile.TemporaryDirectory()
 >>> with Ledger.open(f"{folder.name}/people.db", budget=Budget(epsilon=1)) as ledger:
-...     reservation = ledger.reserve([pure(0.25), pure(0.25)], purpose="two counts")
+...     reservation = ledger.reserve(
+...         [pure(0.25), pure(0.25)], purpose="two counts", relation=Relation.ADD_REMOVE, unit="record"
+...     )
 ...     charge = reservation.settle(pure(0.25))  # the second never started
 ...     ledger.epsilon_spent
 0.25
@@ -13,7 +15,9 @@
 from sfumato.accounting import Budget
 from sfumato.ledger.certificate import Certificate, Prices
 from sfumato.ledger.chain import Entry, Head
-from sfumato.ledger.charge import Charge, Reservation
+from sfumato.ledger.charge import Charge
+from sfumato.ledger.lease import Lease
 from sfumato.ledger.ledger import Ledger
+from sfumato.ledger.reservation import Reservation
 
-__all__ = ["Budget", "Certificate", "Charge", "Entry", "Head", "Ledger", "Prices", "Reservation"]
+__all__ = ["Budget", "Certificate", "Charge", "Entry", "Head", "Lease", "Ledger", "Prices", "Reservation"]

@@ -115,7 +115,7 @@ class PrivateTrainer:
         """Settle the ledger to the steps that were started; the trainer takes no more steps."""
         if self.reservation is not None:
             started = None if self.steps_started >= self.plan.steps else self.plan.event(self.steps_started)
-            self.charge = self.reservation.settle(started)
+            self.charge = self.reservation.settle(started, private=self.private)
             self.reservation = None
         return self.charge
 
@@ -186,7 +186,10 @@ class PrivateTrainer:
                 relation=self.plan.relation,
                 unit=self.plan.unit,
                 private=self.private,
+                begun=False,
             )
+        if self.reservation is not None:
+            self.reservation.begin()
 
     def _draw(self, source: TrainingData) -> Iterator[Batch]:
         if self.plan.sampling == "shuffle":
