@@ -18,6 +18,18 @@ from sfumato.ledger.chain import Entry, Head
 from sfumato.ledger.charge import Charge
 from sfumato.ledger.lease import Lease
 from sfumato.ledger.ledger import Ledger
+from sfumato.ledger.move import move
 from sfumato.ledger.reservation import Reservation
 
-__all__ = ["Budget", "Certificate", "Charge", "Entry", "Head", "Lease", "Ledger", "Prices", "Reservation"]
+__all__ = [
+    "Budget",
+    "Certificate",
+    "Charge",
+    "Entry",
+    "Head",
+    "Lease",
+    "Ledger",
+    "Prices",
+    "Reservation",
+    "move",
+]

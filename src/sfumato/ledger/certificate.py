@@ -14,12 +14,27 @@ from pathlib import Path
 from typing import Any
 
 from sfumato import _validate
-from sfumato.accounting import DpEvent, Relation, epsilon, event_from_json, event_to_json, rdp_epsilon
+from sfumato.accounting import (
+    Budget,
+    DpEvent,
+    PrivacyFilter,
+    Relation,
+    epsilon,
+    event_from_json,
+    event_to_json,
+    rdp_epsilon,
+)
 from sfumato.errors import InvalidInput, NotPrivate
 from sfumato.ledger.chain import Head
+from sfumato.ledger.charge import part_of
 
 FORMAT = 1
 SEEDED = "not private: the noise came from a seeded stream, and whoever knows the seed can subtract it"
+STOPPED = (
+    "stopped early: how much of the plan ran was decided while it ran, so the exact price of the shorter plan "
+    "does not hold; pld is that of the whole plan, rdp that of what ran by a filter at orders fixed in advance; "
+    "each holds however the stop was decided"
+)
 UNRECORDED = "not entered in a ledger: other releases from the same data are not counted here"
 _PACKAGES = ("sfumato", "dp-accounting", "numpy", "scipy", "torch", "opendp", "randomgen")
 _SLACK = 1e-4  # relative: versions of the accountant discretise otherwise
@@ -33,13 +48,17 @@ class Prices:
     rdp: float | None
 
     @classmethod
-    def of(cls, event: DpEvent, delta: float, *, relation: Relation) -> Prices:
-        """
+    def of(cls, event: DpEvent, delta: float, *, relation: Relation, planned: DpEvent | None = None) -> Prices:
+        """Of `event`; of what ran of a plan that was stopped early, if `planned` is the whole plan.
+
         >>> from sfumato.accounting import GaussianEvent
         >>> prices = Prices.of(GaussianEvent(4.530877), 1e-6, relation=Relation.ADD_REMOVE)
         >>> round(prices.pld, 4), round(prices.rdp, 3)
         (0.9274, 1.0)
         """
+        if planned is not None:
+            whole = cls.of(planned, delta, relation=relation)
+            return cls(pld=whole.pld, rdp=_odometer(event, whole, delta, relation))
         return cls(
             pld=_finite(epsilon, event, delta, relation), rdp=_finite(rdp_epsilon, event, delta, relation)
         )
@@ -51,6 +70,21 @@ def _finite(accountant: Any, event: DpEvent, delta: float, relation: Relation) -
     except (NotPrivate, InvalidInput):
         return None
     return value if math.isfinite(value) else None
+
+
+def _odometer(event: DpEvent, whole: Prices, delta: float, relation: Relation) -> float | None:
+    """ε of what ran of a plan, valid however its end was chosen: the filter's, at orders that the plan fixes.
+
+    At a fixed order exp((α−1)(L_t − ρ_t)) is a supermartingale, L_t the loss and ρ_t the divergence of the
+    first t releases. So the conversion holds at whatever time t they end (Feldman & Zrnic 2021).
+    """
+    fixed = whole.rdp if whole.pld is None else whole.pld
+    if fixed is None or fixed <= 0:
+        return None
+    rule = PrivacyFilter(Budget(epsilon=fixed, delta=delta, relation=relation))
+    spending = rule.spending(event)
+    value = rule.epsilon(spending)
+    return value if math.isfinite(value) and not spending.failure else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +107,8 @@ class Certificate:
     event: DpEvent
     prices: Prices
     private: bool = True
+    planned: DpEvent | None = None  # the whole plan, if it was stopped early
+    dataset: str | None = None  # the declared id of the data set
     plan: Mapping[str, Any] = field(default_factory=dict)
     eta: float | None = None
     caveats: tuple[str, ...] = ()
@@ -91,6 +127,8 @@ class Certificate:
         unit: str = "record",
         relation: Relation = Relation.ADD_REMOVE,
         private: bool = True,
+        planned: DpEvent | None = None,
+        dataset: str | None = None,
         plan: Mapping[str, Any] | None = None,
         eta: float | None = None,
         caveats: Sequence[str] = (),
@@ -102,14 +140,18 @@ class Certificate:
         delta = _validate.delta("delta", delta)
         own = [] if private else [SEEDED]
         own += [] if head else [UNRECORDED]
+        prices = Prices.of(event, delta, relation=Relation(relation), planned=planned)
+        own += [] if planned is None else [f"{STOPPED}; {_smaller(prices)}"]
         return cls(
             purpose=purpose,
             unit=unit,
             relation=Relation(relation),
             delta=delta,
             event=event,
-            prices=Prices.of(event, delta, relation=Relation(relation)),
+            prices=prices,
             private=private,
+            planned=planned,
+            dataset=dataset,
             plan=dict(plan or {}),
             eta=eta,
             caveats=(*own, *caveats),
@@ -121,7 +163,7 @@ class Certificate:
 
     def recompute(self) -> Prices:
         """ε by each accountant, from the events alone."""
-        return Prices.of(self.event, self.delta, relation=self.relation)
+        return Prices.of(self.event, self.delta, relation=self.relation, planned=self.planned)
 
     def verify(self) -> Prices:
         """The recomputed prices; NotPrivate if the stated ones are not those, or the seeding is kept quiet."""
@@ -135,7 +177,15 @@ class Certificate:
                 )
         if not self.private and SEEDED not in self.caveats:
             raise NotPrivate("expected a seeded run's certificate to say so, got none of that in its caveats")
+        if self.planned is not None:
+            self._check_stop(self.planned)
         return found
+
+    def _check_stop(self, planned: DpEvent) -> None:
+        if not part_of(self.event, planned):
+            raise NotPrivate("expected a run that was stopped early to be a part of its plan, got another")
+        if not any(caveat.startswith(STOPPED) for caveat in self.caveats):
+            raise NotPrivate("expected the certificate of a run that was stopped early to say so, got none")
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -152,6 +202,8 @@ class Certificate:
             },
             "private": self.private,
             "event": event_to_json(self.event),
+            "planned": None if self.planned is None else event_to_json(self.planned),
+            "dataset": self.dataset,
             "plan": dict(self.plan),
             "eta": self.eta,
             "caveats": list(self.caveats),
@@ -180,6 +232,8 @@ class Certificate:
             event=event_from_json(data["event"]),
             prices=Prices(pld=prices["pld"], rdp=prices["rdp"]),
             private=data["private"],
+            planned=event_from_json(data["planned"]) if data.get("planned") else None,
+            dataset=data.get("dataset"),
             plan=data["plan"],
             eta=data["eta"],
             caveats=tuple(data["caveats"]),
@@ -214,6 +268,11 @@ class Certificate:
         if not isinstance(data, dict):
             raise InvalidInput(f"expected {os.fspath(path)} to hold one JSON object, got {type(data).__name__}")
         return cls.from_json(data)
+
+
+def _smaller(prices: Prices) -> str:
+    pld, rdp = (math.inf if value is None else value for value in (prices.pld, prices.rdp))
+    return "the smaller here is " + ("pld" if pld <= rdp else "rdp")
 
 
 def _agree(stated: float | None, computed: float | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -87,7 +88,7 @@ class Ledger:
         if store.last() is None:
             if budget is None:
                 raise _absent(store.place)
-            store.create([_first_row(budget, dataset)])
+            _make(store, budget, dataset)
         ledger = cls(store)
         ledger.check_dataset(dataset)
         if budget is not None and budget != ledger.budget:
@@ -102,7 +103,7 @@ class Ledger:
     def create(cls, place: str | os.PathLike[str], budget: Budget, *, dataset: str | None = None) -> Ledger:
         """A new ledger, where there must be none yet."""
         store = store_at(place)
-        if store.last() is not None or not store.create([_first_row(budget, dataset)]):
+        if store.last() is not None or not _make(store, budget, dataset):
             raise LedgerError(f"expected no ledger at {store.place}, got one; open it, or choose another place")
         return cls(store)
 
@@ -315,6 +316,8 @@ class Ledger:
             unit=charge.unit,
             relation=charge.relation,
             private=charge.private,
+            planned=charge.planned,
+            dataset=self.dataset,
             plan=plan,
             eta=eta,
             caveats=caveats,
@@ -364,6 +367,13 @@ class Ledger:
         """Alone among all processes, with the newest entry."""
         with self._store.transaction():
             yield _open(self._last())
+
+    def _close_for(self, address: str) -> None:
+        """End the ledger here, as it goes on at `address`; nothing more if that was done before."""
+        with self._store.transaction():
+            last = self._last()
+            if last.kind != "moved" or last.body["to"] != address:
+                self._append({"kind": "moved", "to": address}, self._state(_open(last)), last)
 
     def _lease_of(self, head: Head) -> Lease:
         """The newest lease of an open reservation."""
@@ -446,6 +456,23 @@ class Ledger:
         return entry
 
 
+def _make(store: Store, budget: Budget, dataset: str | None) -> bool:
+    """Write the first entry, unless another process just did."""
+    if dataset is not None:
+        _refuse_second(store, dataset)
+    return store.create([_first_row(budget, dataset)])
+
+
+def _refuse_second(store: Store, dataset: str) -> None:
+    """Two budgets for one data set add up unseen; where their ledgers lie side by side, it shows."""
+    for place, row in store.neighbours():
+        if json.loads(row.text).get("dataset") == dataset:
+            raise LedgerError(
+                f"expected no ledger for dataset={dataset!r} yet, got one at {place}; one data set has one "
+                "ledger, so use that one"
+            )
+
+
 def _first_row(budget: Budget, dataset: str | None) -> Row:
     body = {
         "kind": "create",
@@ -485,6 +512,9 @@ def _spending_body(
 
 
 def _open(last: Entry) -> Entry:
+    """Refuse to go on where the ledger went on elsewhere."""
+    if last.kind == "moved":
+        raise LedgerError(f"this ledger was moved to {last.body['to']}, and is closed here; use it there")
     return last
 
 

@@ -17,6 +17,7 @@ from sfumato.ledger.lease import KINDS, Lease, first_lease
 from sfumato.ledger.rule import Account, Rule, Tally, exact_epsilon
 from sfumato.ledger.state import PART, WHOLE, State
 
+MOVES = ("moved", "arrived")
 _SLACK = 1e-6  # relative: another version of the accountant may round otherwise
 _COARSE = 1e-3  # and discretise otherwise
 
@@ -28,6 +29,7 @@ def replay(budget: Budget, entries: Iterable[Entry]) -> None:
     """
     state = State.empty(budget)
     open_: dict[int, Held] = {}
+    before = ""
     for entry in entries:
         after = State.from_json(budget, entry.body["state"])
         if entry.kind in ("charge", "reserve"):
@@ -41,7 +43,9 @@ def replay(budget: Budget, entries: Iterable[Entry]) -> None:
         elif entry.kind == "allocate":
             _require(after == state.allocate(entry.body["allocation"], entry.body["epsilon"]), entry)
         else:  # the first entry, or one that costs nothing
-            _require(after == state and (entry.kind in KINDS or entry.sequence == 0), entry)
+            _require(after == state and (entry.kind in (*KINDS, *MOVES) or entry.sequence == 0), entry)
+        _require((entry.kind == "arrived") == (before == "moved"), entry)
+        before = entry.kind
         if entry.kind == "reserve":
             open_[entry.sequence] = _opened(entry)
         elif entry.kind in KINDS:

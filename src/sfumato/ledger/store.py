@@ -17,9 +17,17 @@ class Store(Protocol):
     """
 
     place: str
+    address: str
+    """The place, told so that it is the same from every working folder."""
 
     def create(self, rows: Sequence[Row]) -> bool:
         """Make a ledger of these rows, whole or not at all; False if there is one already."""
+
+    def check_room(self) -> None:
+        """Raise what `create` would raise if nothing can be written here."""
+
+    def neighbours(self) -> Iterator[tuple[str, Row]]:
+        """The other ledgers in the same folder or data base: where, and the first row."""
 
     def transaction(self) -> AbstractContextManager[None]:
         """Alone among all processes: rows read inside stay the latest, rows appended are durable at the end."""

@@ -57,6 +57,7 @@ class PostgresStore:
     def __init__(self, url: str) -> None:
         self._url, self._ledger = _split(url)
         self.place = f"{_without_password(self._url)} (ledger {self._ledger!r})"
+        self.address = self.place
         self._key = int.from_bytes(
             hashlib.sha256(b"sfumato " + self._ledger.encode()).digest()[:8], signed=True
         )
@@ -74,6 +75,16 @@ class PostgresStore:
             for row in rows:
                 self.append(row)
             return True
+
+    def check_room(self) -> None:
+        with self.transaction():
+            pass
+
+    def neighbours(self) -> Iterator[tuple[str, Row]]:
+        query = "SELECT ledger, sequence, digest, text, settles FROM sfumato_ledger WHERE sequence = 0"
+        with _explained(self.place):
+            found = self._execute(query).fetchall() if self._columns() else []
+        return ((f"ledger {name!r}", Row(*row)) for name, *row in found if name != self._ledger)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 import threading
 import time
 import uuid
@@ -32,6 +33,7 @@ CREATE TRIGGER IF NOT EXISTS entries_stay BEFORE UPDATE ON entries
 CREATE TRIGGER IF NOT EXISTS entries_remain BEFORE DELETE ON entries
     BEGIN SELECT RAISE(ABORT, 'ledger entries are never deleted'); END;
 """
+_MAGIC = b"SQLite format 3\0"
 _INDEX = "CREATE INDEX IF NOT EXISTS entries_about ON entries (about, sequence) WHERE about IS NOT NULL"
 _INSERT = "INSERT INTO entries (sequence, digest, text, settles, about) VALUES (?, ?, ?, ?, ?)"
 
@@ -47,6 +49,7 @@ class SqliteStore:
 
     def __init__(self, path: str) -> None:
         self.place = path
+        self.address = str(Path(path).absolute())
         self._process = -1
         self._upgraded = self._about = False
         self._inherited: list[sqlite3.Connection] = []
@@ -66,6 +69,18 @@ class SqliteStore:
                 staged.unlink(missing_ok=True)
             sync_folder(target.parent)
         return True
+
+    def check_room(self) -> None:
+        with _explained(self.place), tempfile.TemporaryFile(dir=Path(self.address).parent):
+            pass
+
+    def neighbours(self) -> Iterator[tuple[str, Row]]:
+        target = Path(self.address)
+        for path in sorted(target.parent.iterdir()) if target.parent.is_dir() else ():
+            if path != target and not path.name.startswith(".") and _is_sqlite(path):
+                row = _first_row(path)
+                if row is not None:
+                    yield str(path), row
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -174,6 +189,25 @@ def _write_new(path: Path, rows: Sequence[Row]) -> None:
             connection.execute(statement)
         connection.executemany(_INSERT, rows)
         connection.execute("COMMIT")
+
+
+def _is_sqlite(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def _first_row(path: Path) -> Row | None:
+    """Of another ledger's file; None if it is no ledger, or cannot be read."""
+    query = "SELECT sequence, digest, text, settles FROM entries WHERE sequence = 0"
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1)) as connection:
+            found = connection.execute(query).fetchone()
+    except sqlite3.Error:
+        return None
+    return None if found is None else Row(*found)
 
 
 def _columns(connection: sqlite3.Connection) -> set[str]:

@@ -112,7 +112,11 @@ class PrivateTrainer:
         self.steps_done += 1
 
     def finish(self) -> Charge | None:
-        """Settle the ledger to the steps that were started; the trainer takes no more steps."""
+        """Settle the ledger to the steps that were started; the trainer takes no more steps.
+
+        Before the last step of the plan this makes a run that was stopped early, whose certificate says so: its
+        price holds however the stop was decided, and is not that of a shorter plan.
+        """
         if self.reservation is not None:
             started = None if self.steps_started >= self.plan.steps else self.plan.event(self.steps_started)
             self.charge = self.reservation.settle(started, private=self.private)
@@ -127,7 +131,10 @@ class PrivateTrainer:
     # What it cost
 
     def epsilon(self, delta: float) -> float:
-        """ε at δ of the steps that were started."""
+        """ε at δ of the steps that were started, had their number been fixed in advance.
+
+        That of a run that was stopped early is in its certificate.
+        """
         return self.plan.epsilon(delta, self.steps_started)
 
     def certificate(self, *, delta: float, caveats: tuple[str, ...] = ()) -> Certificate:
@@ -142,6 +149,7 @@ class PrivateTrainer:
             unit=self.plan.unit,
             relation=self.plan.relation,
             private=self.private,
+            planned=self.plan.event() if 0 < self.steps_started < self.plan.steps else None,
             plan=self.plan.to_json(),
             eta=self.eta,
             caveats=caveats,
