@@ -32,7 +32,7 @@ FORMAT = 1
 SEEDED = "not private: the noise came from a seeded stream, and whoever knows the seed can subtract it"
 STOPPED = (
     "stopped early: how much of the plan ran was decided while it ran, so the exact price of the shorter plan "
-    "does not hold; pld is that of the whole plan, rdp that of what ran by a filter at orders fixed in advance; "
+    "does not hold; pld is that of the whole plan, rdp that of what ran by a filter at orders fixed before; "
     "each holds however the stop was decided"
 )
 UNRECORDED = "not entered in a ledger: other releases from the same data are not counted here"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from sfumato import _validate
-from sfumato.accounting import ApproximateEvent, Budget, DpEvent, Relation, epsilon, pure
-from sfumato.errors import InvalidInput, RelationMismatch
+from sfumato.accounting import ApproximateEvent, Budget, DpEvent, Relation, epsilon, pure, rdp_epsilon
+from sfumato.errors import InvalidInput, NotPrivate, RelationMismatch
 
 _SHARE = 0.01  # of the budget's δ, for one converted charge
 
@@ -47,15 +47,23 @@ def replace_one_from_add_remove(event: DpEvent, *, delta: float) -> DpEvent:
     for _ in range(60):
         if not share:
             break
-        try:
-            cost = epsilon(event, share)
-        except InvalidInput as error:
-            raise _inconvertible() from error
+        cost = _cost(event, share)
         total = math.inf if cost > 700 else (1 + math.exp(cost)) * share
         if total <= delta:
             return ApproximateEvent(2 * cost, total)
         share = min(share / 2, delta / (1 + math.exp(min(cost, 700))))
     raise _inconvertible()
+
+
+def _cost(event: DpEvent, delta: float) -> float:
+    """The exact ε; the Rényi bound for what has no exact one, or at a δ too small for it."""
+    try:
+        return epsilon(event, delta)
+    except (InvalidInput, NotPrivate):
+        try:
+            return rdp_epsilon(event, delta)
+        except (InvalidInput, NotPrivate) as error:
+            raise _inconvertible() from error
 
 
 def _inconvertible() -> RelationMismatch:
