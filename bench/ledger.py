@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sfumato.accounting import Budget, GaussianEvent, pure, repeat
+from sfumato.accounting import Budget, GaussianEvent, Relation, pure, repeat
 from sfumato.ledger import Ledger
 from sfumato.ledger.statement import as_json
+
+TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
 
 ENTRIES = 10_000
 REPEATS = 200
@@ -48,19 +50,19 @@ def fill(ledger: Ledger, entries: int) -> None:
     if sqlite:
         connection.execute("PRAGMA synchronous = OFF")
     for _ in range(entries - ledger.head.sequence - 1):
-        ledger.charge(pure(1e-6), purpose="filling")
+        ledger.charge(pure(1e-6), purpose="filling", **TERMS)
     if sqlite:
         connection.execute("PRAGMA synchronous = FULL")
 
 
 def measure(ledger: Ledger, place: str) -> None:
     def charge_new_event(number: int) -> None:
-        ledger.charge(GaussianEvent(5000.0 + number + ledger.head.sequence), purpose="a new event")
+        ledger.charge(GaussianEvent(5000.0 + number + ledger.head.sequence), purpose="a new event", **TERMS)
 
     def reserve_and_settle(_: int) -> None:
-        ledger.reserve(repeat(pure(1e-6), 2), purpose="two steps").settle(pure(1e-6))
+        ledger.reserve(repeat(pure(1e-6), 2), purpose="two steps", **TERMS).settle(pure(1e-6))
 
-    show("charge, pure ε", milliseconds(lambda _: ledger.charge(pure(1e-6), purpose="a query")))
+    show("charge, pure ε", milliseconds(lambda _: ledger.charge(pure(1e-6), purpose="a query", **TERMS)))
     show("charge, an event never seen", milliseconds(charge_new_event))
     show("reserve and settle lower", milliseconds(reserve_and_settle))
     show("epsilon_left", milliseconds(lambda _: ledger.epsilon_left))

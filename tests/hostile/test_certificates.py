@@ -335,6 +335,8 @@ def test_a_signature_covers_every_field(field, keys, tmp_path):
         "private": False,
         "event": event_to_json(GaussianEvent(9.0)),
         "plan": {},
+        "planned": data["event"],
+        "dataset": "another",
         "eta": 0.5,
         "caveats": [],
         "versions": {"sfumato": "9"},

@@ -15,7 +15,7 @@ Place = Annotated[str, typer.Argument(help="A file, or a postgresql:// address."
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Make, show and verify privacy budgets.", no_args_is_help=True)
-    for command in (create, show_, head, verify, export, allocate):
+    for command in (create, show_, head, verify, export, allocate, release, move):
         group.command(command.__name__.strip("_"))(command)
     app.add_typer(group, name="ledger")
 
@@ -26,6 +26,9 @@ def create(
     delta: Annotated[float, typer.Option(help="The δ of the whole budget; 0 for pure ε.")] = 0.0,
     unit: Annotated[str, typer.Option(help="Whom the budget protects: record, person, …")] = "record",
     relation: Annotated[str, typer.Option(help="add-remove, replace-one or zero-out.")] = "add-remove",
+    dataset: Annotated[
+        str | None, typer.Option(help="An id for the data set; policies that name it must use this ledger.")
+    ] = None,
     json: show.Json = False,
 ) -> None:
     """Make a ledger with a budget.
@@ -35,7 +38,7 @@ def create(
     from sfumato.ledger import Budget, Ledger, statement
 
     budget = Budget(epsilon=epsilon, delta=delta, unit=unit, relation=relation)  # type: ignore[arg-type]
-    with Ledger.create(place, budget) as ledger:
+    with Ledger.create(place, budget, dataset=dataset) as ledger:
         if json:
             show.emit_json(statement.as_json(ledger))
         else:
@@ -151,3 +154,46 @@ def allocate(
             show.emit_json(statement.as_json(ledger))
         else:
             show.console.print(f"Set ε = {epsilon:g} of {place} aside for {name}.")
+
+
+def release(
+    place: Place,
+    entry: Annotated[int, typer.Argument(help="The number of the reservation, as `ledger show` prints it.")],
+    json: show.Json = False,
+) -> None:
+    """Give back a reservation under which nothing ran: its run ended before it touched a row.
+
+    Refused for every other one. A run that is still about to start is stopped by it.
+
+    Example: sfumato ledger release people.db 3
+    """
+    from sfumato.ledger import Ledger, statement
+
+    with Ledger.open(place) as ledger:
+        given = ledger.give_back(entry)
+        if json:
+            show.emit_json(statement.as_json(ledger))
+        else:
+            show.console.print(
+                f"Gave back entry {entry} ({given.purpose}): nothing ran under it.", markup=False
+            )
+
+
+def move(
+    source: Annotated[str, typer.Argument(help="Where the ledger is: a file, or a postgresql:// address.")],
+    target: Annotated[str, typer.Argument(help="Where it goes; there must be no other ledger.")],
+    json: show.Json = False,
+) -> None:
+    """Take a ledger to another place with all its entries, and close it here.
+
+    Example: sfumato ledger move people.db "postgresql://host/budgets?ledger=people"
+    """
+    from sfumato.ledger import move as move_ledger
+    from sfumato.ledger import statement
+
+    with move_ledger(source, target) as ledger:
+        if json:
+            show.emit_json(statement.as_json(ledger))
+        else:
+            count = ledger.head.sequence + 1
+            show.console.print(f"Moved {count} entries to {ledger.place}; {source} is closed.", markup=False)

@@ -130,7 +130,9 @@ def risk(
 def _ledger(rules: Policy, policy: Path) -> Ledger:
     from sfumato.ledger import Ledger
 
-    return Ledger.open(rules.ledger or policy.with_suffix(".ledger.db"), budget=rules.budget)
+    return Ledger.open(
+        rules.ledger or policy.with_suffix(".ledger.db"), budget=rules.budget, dataset=rules.dataset
+    )
 
 
 def _converse(table: Table, ledger: Ledger, *, epsilon: float, json: bool) -> None:

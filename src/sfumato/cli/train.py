@@ -346,9 +346,10 @@ def _trained(
 def _check_both(book: Ledger, plan: TrainingPlan, held: Held, out: Path | None) -> None:
     """Refuse before anything is spent what the ledger has no room for; a run that goes on is paid already."""
     from sfumato.accounting import Relation
+    from sfumato.training.checkpoint import can_resume
     from sfumato.training.run import CHECKPOINT
 
-    goes_on = out is not None and (out / "private" / CHECKPOINT).exists()
+    goes_on = out is not None and can_resume(out / "private" / CHECKPOINT, book)
     events = [held.event] if goes_on else [plan.event(), held.event]
     book.check(events, relation=Relation.ADD_REMOVE, unit=plan.unit)
 

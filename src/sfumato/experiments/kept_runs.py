@@ -22,6 +22,7 @@ from sfumato.datasets import Dataset
 from sfumato.fitting import FitConfig, fit
 from sfumato.run_folder import RunFolder, write_whole
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, train
+from sfumato.training.checkpoint import remove_checkpoint
 from sfumato.training.run import CHECKPOINT
 
 DELTA = 1e-5
@@ -224,5 +225,5 @@ def _forget_others(folder: RunFolder, settings: Mapping[str, Any]) -> None:
     """Drop a half-done run of other settings, which the checkpoint alone would not tell from this one."""
     path = folder.private / _RECORD
     if not path.exists() or json.loads(path.read_text()).get("settings") != settings:
-        (folder.private / CHECKPOINT).unlink(missing_ok=True)
+        remove_checkpoint(folder.private / CHECKPOINT)
     folder.write_json(_RECORD, {"settings": settings}, private=True)

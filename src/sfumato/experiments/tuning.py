@@ -161,12 +161,13 @@ def _charge(
             event,
             purpose=purpose,
             delta=budget.delta,
-            unit=budget.unit,
+            unit=plan.unit,
+            relation=plan.relation,
             private=private,
             plan=described,
             caveats=own,
         )
-    charge = ledger.charge(event, purpose=purpose, unit=budget.unit, private=private)
+    charge = ledger.charge(event, purpose=purpose, relation=plan.relation, unit=plan.unit, private=private)
     return ledger.certificate(charge, plan=described, caveats=own)
 
 

@@ -14,8 +14,11 @@ from sfumato.accounting import Budget
 from sfumato.ledger.certificate import Certificate
 from sfumato.ledger.certificate_fields import Prices
 from sfumato.ledger.chain import Entry, Head
-from sfumato.ledger.charge import Charge, Reservation
+from sfumato.ledger.charge import Charge
+from sfumato.ledger.lease import Lease
 from sfumato.ledger.ledger import Ledger
+from sfumato.ledger.move import move
+from sfumato.ledger.reservation import Reservation
 from sfumato.ledger.signing import PrivateKey, PublicKey
 from sfumato.ledger.trust import KeyStatement, trusted_keys
 from sfumato.ledger.witness import Witness
@@ -27,11 +30,13 @@ __all__ = [
     "Entry",
     "Head",
     "KeyStatement",
+    "Lease",
     "Ledger",
     "Prices",
     "PrivateKey",
     "PublicKey",
     "Reservation",
     "Witness",
+    "move",
     "trusted_keys",
 ]

@@ -11,11 +11,13 @@ from sfumato.ledger.certificate import Certificate
 from sfumato.ledger.chain import Entry, canonical
 
 
-def check_agreement(certificate: Certificate, entry: Entry, budget: Budget) -> None:
+def check_agreement(certificate: Certificate, entry: Entry, budget: Budget, *, dataset: str | None) -> None:
     """Raise LedgerTampered for the first field in which the certificate and its entry differ."""
     body, stated = entry.body, certificate.to_json()
     in_ledger: dict[str, tuple[Any, Any]] = {
         "event": (event_to_json(certificate.event), body.get("event")),
+        "planned event": (stated["planned"], body.get("planned")),
+        "dataset": (stated["dataset"], dataset),
         "relation": (stated["relation"], body.get("relation")),
         "unit": (stated["unit"], budget.unit),
         "delta": (float(stated["delta"]), budget.delta),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import tempfile
@@ -23,12 +24,18 @@ from sfumato.accounting import (
 from sfumato.errors import InvalidInput, NotPrivate
 from sfumato.ledger.certificate_fields import FORMAT, MEANS, Prices, parsed
 from sfumato.ledger.chain import Head
+from sfumato.ledger.charge import part_of
 from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, environment_key, signer
 from sfumato.ledger.strict_json import read_object
 
 PURPOSE = "certificate"  # of a signature
 SEEDED = "not private: the noise came from a seeded stream, and whoever knows the seed can subtract it"
 UNSIGNED = "not signed: the key that SFUMATO_KEY names could not be used"
+STOPPED = (
+    "stopped early: how much of the plan ran was decided while it ran, so the exact price of the shorter plan "
+    "does not hold; pld is that of the whole plan, rdp that of what ran by a filter at orders fixed before; "
+    "each holds however the stop was decided"
+)
 UNRECORDED = "not entered in a ledger: other releases from the same data are not counted here"
 _PACKAGES = ("sfumato", "dp-accounting", "numpy", "scipy", "torch", "opendp", "randomgen")
 _SLACK = 1e-4  # relative: versions of the accountant discretise otherwise
@@ -56,6 +63,8 @@ class Certificate:
     event: DpEvent
     prices: Prices
     private: bool = True
+    planned: DpEvent | None = None  # the whole plan, if it was stopped early
+    dataset: str | None = None  # the declared id of the data set
     plan: Mapping[str, Any] = field(default_factory=dict)
     eta: float | None = None
     caveats: tuple[str, ...] = ()
@@ -75,6 +84,8 @@ class Certificate:
         unit: str = "record",
         relation: Relation = Relation.ADD_REMOVE,
         private: bool = True,
+        planned: DpEvent | None = None,
+        dataset: str | None = None,
         plan: Mapping[str, Any] | None = None,
         eta: float | None = None,
         caveats: Sequence[str] = (),
@@ -86,14 +97,18 @@ class Certificate:
         delta = _validate.delta("delta", delta)
         own = [] if private else [SEEDED]
         own += [] if head else [UNRECORDED]
+        prices = Prices.of(event, delta, relation=Relation(relation), planned=planned)
+        own += [] if planned is None else [f"{STOPPED}; {_smaller(prices)}"]
         made = cls(
             purpose=purpose,
             unit=unit,
             relation=Relation(relation),
             delta=delta,
             event=event,
-            prices=Prices.of(event, delta, relation=Relation(relation)),
+            prices=prices,
             private=private,
+            planned=planned,
+            dataset=dataset,
             plan=dict(plan or {}),
             eta=eta,
             caveats=(*own, *caveats),
@@ -123,8 +138,10 @@ class Certificate:
 
     def recompute(self) -> Prices:
         """ε by each accountant, from the events alone; InvalidInput where that would take too long."""
-        check_affordable(self.event)
-        return Prices.of(self.event, self.delta, relation=self.relation)
+        for event in (self.event, self.planned):
+            if event is not None:
+                check_affordable(event)
+        return Prices.of(self.event, self.delta, relation=self.relation, planned=self.planned)
 
     def verify(self) -> Prices:
         """The recomputed prices; NotPrivate if others are stated, or not all that must be said."""
@@ -143,8 +160,16 @@ class Certificate:
                 )
         if not self.private and SEEDED not in self.caveats:
             raise NotPrivate("expected a seeded run's certificate to say so, got none of that in its caveats")
+        if self.planned is not None:
+            self._check_stop(self.planned)
         self._check_ledger(found)
         return found
+
+    def _check_stop(self, planned: DpEvent) -> None:
+        if not part_of(self.event, planned):
+            raise NotPrivate("expected a run that was stopped early to be a part of its plan, got another")
+        if not any(caveat.startswith(STOPPED) for caveat in self.caveats):
+            raise NotPrivate("expected the certificate of a run that was stopped early to say so, got none")
 
     def _check_ledger(self, found: Prices) -> None:
         """A ledger's ε counts this release and all before it."""
@@ -168,6 +193,8 @@ class Certificate:
             "epsilon_means": MEANS,
             "private": self.private,
             "event": event_to_json(self.event),
+            "planned": None if self.planned is None else event_to_json(self.planned),
+            "dataset": self.dataset,
             "plan": dict(self.plan),
             "eta": self.eta,
             "caveats": list(self.caveats),
@@ -215,6 +242,11 @@ def _signed(certificate: Certificate) -> Certificate:
         return certificate if key is None else certificate.signed(key)
     except (OSError, InvalidInput):
         return replace(certificate, caveats=(*certificate.caveats, UNSIGNED))
+
+
+def _smaller(prices: Prices) -> str:
+    pld, rdp = (math.inf if value is None else value for value in (prices.pld, prices.rdp))
+    return "the smaller here is " + ("pld" if pld <= rdp else "rdp")
 
 
 def _agree(stated: float | None, computed: float | None) -> bool:

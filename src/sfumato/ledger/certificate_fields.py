@@ -9,7 +9,15 @@ from datetime import datetime
 from typing import Any
 
 from sfumato import _validate
-from sfumato.accounting import DpEvent, Relation, epsilon, event_from_json, rdp_epsilon
+from sfumato.accounting import (
+    Budget,
+    DpEvent,
+    PrivacyFilter,
+    Relation,
+    epsilon,
+    event_from_json,
+    rdp_epsilon,
+)
 from sfumato.errors import InvalidInput, NotPrivate
 from sfumato.ledger.chain import Head
 from sfumato.ledger.signing import FIELD
@@ -34,13 +42,17 @@ class Prices:
             _price(f"{name} epsilon", getattr(self, name))
 
     @classmethod
-    def of(cls, event: DpEvent, delta: float, *, relation: Relation) -> Prices:
-        """
+    def of(cls, event: DpEvent, delta: float, *, relation: Relation, planned: DpEvent | None = None) -> Prices:
+        """Of `event`; of what ran of a plan that was stopped early, if `planned` is the whole plan.
+
         >>> from sfumato.accounting import GaussianEvent
         >>> prices = Prices.of(GaussianEvent(4.530877), 1e-6, relation=Relation.ADD_REMOVE)
         >>> round(prices.pld, 4), round(prices.rdp, 3)
         (0.9274, 1.0)
         """
+        if planned is not None:
+            whole = cls.of(planned, delta, relation=relation)
+            return cls(pld=whole.pld, rdp=_odometer(event, whole, delta, relation))
         return cls(
             pld=_finite(epsilon, event, delta, relation), rdp=_finite(rdp_epsilon, event, delta, relation)
         )
@@ -54,11 +66,26 @@ def _finite(accountant: Any, event: DpEvent, delta: float, relation: Relation) -
     return value if math.isfinite(value) else None
 
 
+def _odometer(event: DpEvent, whole: Prices, delta: float, relation: Relation) -> float | None:
+    """ε of what ran of a plan, valid however its end was chosen: the filter's, at orders that the plan fixes.
+
+    At a fixed order exp((α−1)(L_t − ρ_t)) is a supermartingale, L_t the loss and ρ_t the divergence of the
+    first t releases. So the conversion holds at whatever time t they end (Feldman & Zrnic 2021).
+    """
+    fixed = whole.rdp if whole.pld is None else whole.pld
+    if fixed is None or fixed <= 0:
+        return None
+    rule = PrivacyFilter(Budget(epsilon=fixed, delta=delta, relation=relation))
+    spending = rule.spending(event)
+    value = rule.epsilon(spending)
+    return value if math.isfinite(value) and not spending.failure else None
+
+
 def parsed(data: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a certificate by their names there; InvalidInput where one is not of its kind."""
     if data.get("format") != FORMAT or isinstance(data.get("format"), bool):
         raise _unexpected("format", f"{FORMAT}", data.get("format"))
-    unknown = set(data) - {"format", "epsilon", "epsilon_means", FIELD, *_FIELDS}
+    unknown = set(data) - {"format", "epsilon", "epsilon_means", FIELD, *_FIELDS, *_LATER}
     if unknown:
         raise InvalidInput(f"expected the fields of a certificate, got {_validate.shown(min(unknown))} besides")
     for name in ("epsilon", "epsilon_means", *_FIELDS):
@@ -67,6 +94,9 @@ def parsed(data: Mapping[str, Any]) -> dict[str, Any]:
     if data["epsilon_means"] != MEANS:
         raise _unexpected("epsilon_means", "the sentences of this format", data["epsilon_means"])
     fields = {own: read(name, data[name]) for name, (own, read) in _FIELDS.items()}
+    fields |= {
+        name: None if data.get(name) is None else read(name, data[name]) for name, read in _LATER.items()
+    }
     return {**fields, **_prices(data["epsilon"]), "signature": data.get(FIELD)}
 
 
@@ -168,3 +198,5 @@ _FIELDS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "ledger": ("head", _head),
     "time": ("time", _time),
 }
+_LATER: dict[str, Callable[[str, Any], Any]] = {"planned": _event, "dataset": _text}
+"""What certificates of the first version do not have."""

@@ -21,6 +21,7 @@ class Row(NamedTuple):
     digest: bytes
     text: bytes
     settles: int | None
+    about: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,11 @@ class Entry:
     def settles(self) -> int | None:
         return self.body.get("settles")
 
+    @property
+    def about(self) -> int | None:
+        """The reservation whose lease this entry changes."""
+        return self.body.get("about")
+
 
 def canonical(data: Any) -> bytes:
     """The one way to write a JSON value: sorted keys, no spaces, no NaN.
@@ -86,7 +92,7 @@ def seal(body: dict[str, Any], *, after: Head | None) -> tuple[Entry, Row]:
     text = canonical(full)
     digest = hashlib.sha256(text).digest()
     entry = Entry(sequence=sequence, hash=digest.hex(), body=full)
-    return entry, Row(sequence, digest, text, entry.settles)
+    return entry, Row(sequence, digest, text, entry.settles, entry.about)
 
 
 def unseal(row: Row) -> Entry:
@@ -95,7 +101,7 @@ def unseal(row: Row) -> Entry:
         raise LedgerTampered(f"ledger entry {row.sequence} does not have the hash it was written with")
     body = json.loads(row.text)
     entry = Entry(sequence=row.sequence, hash=row.digest.hex(), body=body)
-    if body["sequence"] != row.sequence or entry.settles != row.settles:
+    if (body["sequence"], entry.settles, entry.about) != (row.sequence, row.settles, row.about):
         raise LedgerTampered(f"ledger entry {row.sequence} was moved: it was written as {body['sequence']}")
     return entry
 

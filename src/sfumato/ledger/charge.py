@@ -1,19 +1,16 @@
-"""What the ledger hands back: a charge that is final, and a reservation that may still be settled lower."""
+"""A charge as the ledger has it, and what part of another an event is."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sfumato.accounting import DpEvent, Relation, event_from_json, event_to_json
 from sfumato.accounting.events import atoms
 from sfumato.errors import InvalidInput
 from sfumato.ledger.chain import Entry, Head, canonical
-
-if TYPE_CHECKING:
-    from sfumato.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +28,7 @@ class Charge:
     private: bool
     settled: bool
     epsilon_spent: float  # of the whole ledger, with this charge
+    planned: DpEvent | None = None  # all that was reserved, if it was stopped before it had all run
 
     @classmethod
     def from_entry(cls, entry: Entry, *, unit: str, settled: bool) -> Charge:
@@ -47,7 +45,13 @@ class Charge:
             private=body["private"],
             settled=settled,
             epsilon_spent=body["epsilon_spent"],
+            planned=event_from_json(body["planned"]) if body.get("planned") else None,
         )
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether how much ran was decided while it ran."""
+        return self.planned is not None
 
 
 def charges_of(entries: Iterable[Entry], *, unit: str) -> list[Charge]:
@@ -58,39 +62,9 @@ def charges_of(entries: Iterable[Entry], *, unit: str) -> list[Charge]:
             found[entry.sequence] = Charge.from_entry(entry, unit=unit, settled=entry.kind == "charge")
         elif entry.settles is not None:
             found[entry.settles] = Charge.from_entry(entry, unit=unit, settled=True)
+        elif entry.about is not None and not entry.body["lease"]["private"]:
+            found[entry.about] = replace(found[entry.about], private=False)
     return list(found.values())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reservation:
-    """An amount that is spent already, and may be settled lower when less ran than was reserved.
-
-    Left unsettled, as after a crash, it stays spent in full.
-    """
-
-    charge: Charge
-    _ledger: Ledger = field(repr=False, compare=False)
-
-    @property
-    def head(self) -> Head:
-        return self.charge.head
-
-    def settle(self, event: DpEvent | None = None) -> Charge:
-        """Close the reservation: with all that was reserved, or with `event`, the part of it that ran.
-
-        `event` must consist of releases of the reserved event, each no more often. Which ones ran must not
-        have been read off private data: a run that was stopped, or steps that never started, and nothing else.
-        """
-        return self._ledger._settle(self, event)
-
-    def mark(self, steps: int) -> None:
-        """Note that the first `steps` steps have left a durable output; costs nothing."""
-        self._ledger._mark(self, steps)
-
-    @property
-    def marked(self) -> int:
-        """How many steps are known to have left a durable output."""
-        return self._ledger._marked(self)
 
 
 def part_of(event: DpEvent, whole: DpEvent) -> bool:
@@ -111,6 +85,11 @@ def _releases(event: DpEvent) -> Counter[bytes]:
     for release, count in atoms(event):
         counts[canonical(event_to_json(release))] += count
     return counts
+
+
+def same_releases(event: DpEvent, other: DpEvent) -> bool:
+    """Whether both consist of the same releases, each as often."""
+    return _releases(event) == _releases(other)
 
 
 def check_part_of(event: DpEvent, whole: DpEvent) -> None:

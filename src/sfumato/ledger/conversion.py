@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 
-from sfumato.accounting import ApproximateEvent, Budget, DpEvent, Relation, epsilon, pure
-from sfumato.errors import InvalidInput, RelationMismatch
+from sfumato import _validate
+from sfumato.accounting import ApproximateEvent, Budget, DpEvent, Relation, epsilon, pure, rdp_epsilon
+from sfumato.errors import InvalidInput, NotPrivate, RelationMismatch
 
 _SHARE = 0.01  # of the budget's δ, for one converted charge
 
 
-def counted_event(event: DpEvent, budget: Budget, *, relation: Relation | None, unit: str | None) -> DpEvent:
+def counted_event(event: DpEvent, budget: Budget, *, relation: Relation, unit: str) -> DpEvent:
     """What an event stated under `relation` for `unit` counts under the budget's."""
-    if unit is not None and unit != budget.unit:
-        raise RelationMismatch(
-            f"expected unit={budget.unit!r} as in the budget, got unit={unit!r}; "
-            "price the release for the budget's unit (accounting.for_group), or use another ledger"
-        )
-    if relation is None or Relation(relation) is budget.relation:
+    check_unit(unit, budget)
+    _validate.one_of("relation", str(relation), [str(known) for known in Relation])
+    if Relation(relation) is budget.relation:
         return event
     if Relation(relation) is Relation.ADD_REMOVE and budget.relation is Relation.REPLACE_ONE:
         return replace_one_from_add_remove(event, delta=budget.delta * _SHARE)
@@ -25,6 +23,14 @@ def counted_event(event: DpEvent, budget: Budget, *, relation: Relation | None, 
         f"expected relation={str(budget.relation)!r} as in the budget, got relation={str(relation)!r}; only "
         "add-remove can be converted, to replace-one; price the release under the budget's relation"
     )
+
+
+def check_unit(unit: str, budget: Budget) -> None:
+    if unit != budget.unit:
+        raise RelationMismatch(
+            f"expected unit={budget.unit!r} as in the budget, got unit={unit!r}; "
+            "price the release for the budget's unit (accounting.for_group), or use another ledger"
+        )
 
 
 def replace_one_from_add_remove(event: DpEvent, *, delta: float) -> DpEvent:
@@ -41,15 +47,23 @@ def replace_one_from_add_remove(event: DpEvent, *, delta: float) -> DpEvent:
     for _ in range(60):
         if not share:
             break
-        try:
-            cost = epsilon(event, share)
-        except InvalidInput as error:
-            raise _inconvertible() from error
+        cost = _cost(event, share)
         total = math.inf if cost > 700 else (1 + math.exp(cost)) * share
         if total <= delta:
             return ApproximateEvent(2 * cost, total)
         share = min(share / 2, delta / (1 + math.exp(min(cost, 700))))
     raise _inconvertible()
+
+
+def _cost(event: DpEvent, delta: float) -> float:
+    """The exact ε; the Rényi bound for what has no exact one, or at a δ too small for it."""
+    try:
+        return epsilon(event, delta)
+    except (InvalidInput, NotPrivate):
+        try:
+            return rdp_epsilon(event, delta)
+        except (InvalidInput, NotPrivate) as error:
+            raise _inconvertible() from error
 
 
 def _inconvertible() -> RelationMismatch:

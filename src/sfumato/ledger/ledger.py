@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
 from sfumato import _validate
-from sfumato.accounting import Budget, DpEvent, Relation, compose, event_to_json
-from sfumato.errors import InvalidInput, LedgerError, LedgerTampered
+from sfumato.accounting import (
+    Budget,
+    DpEvent,
+    NoEvent,
+    Relation,
+    compose,
+    event_from_json,
+    event_to_json,
+)
+from sfumato.errors import InvalidInput, LedgerError, LedgerTampered, Refused
 from sfumato.ledger.agreement import check_agreement
 from sfumato.ledger.certificate import Certificate
-from sfumato.ledger.chain import Entry, Head, linked, seal, unseal
-from sfumato.ledger.charge import Charge, Reservation, charges_of, check_part_of, check_text
-from sfumato.ledger.conversion import counted_event
+from sfumato.ledger.chain import Entry, Head, Row, linked, seal, unseal
+from sfumato.ledger.charge import Charge, charges_of, check_text
+from sfumato.ledger.conversion import check_unit, counted_event
+from sfumato.ledger.lease import Lease, first_lease
 from sfumato.ledger.replay import replay
+from sfumato.ledger.reservation import Reservation, settlement_body
 from sfumato.ledger.rule import Tally
 from sfumato.ledger.state import State
 from sfumato.ledger.store import Store, store_at
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)
+"""Format 1 had no leases and named no data set."""
 
 
 class Ledger:
@@ -39,7 +53,9 @@ class Ledger:
     >>> import tempfile; from sfumato.accounting import LaplaceEvent
     >>> folder = tempfile.TemporaryDirectory()
     >>> ledger = Ledger.open(f"{folder.name}/survey.db", budget=Budget(epsilon=1))
-    >>> charge = ledger.charge(LaplaceEvent(noise_multiplier=4), purpose="mean age")
+    >>> charge = ledger.charge(
+    ...     LaplaceEvent(noise_multiplier=4), purpose="mean age", relation=Relation.ADD_REMOVE, unit="record"
+    ... )
     >>> ledger.epsilon_spent, ledger.epsilon_left
     (0.25, 0.75)
     >>> ledger.close(); folder.cleanup()
@@ -51,7 +67,7 @@ class Ledger:
         if first is None:
             raise _absent(store.place)
         self._first = unseal(first)
-        if self._first.body.get("format") != FORMAT:
+        if self._first.body.get("format") not in READABLE:
             raise LedgerError(f"{store.place} has a format this version cannot read; use a newer sfumato")
         self.budget = Budget(**self._first.body["budget"])
 
@@ -61,16 +77,21 @@ class Ledger:
         place: str | os.PathLike[str],
         budget: Budget | None = None,
         *,
+        dataset: str | None = None,
         certificate: Certificate | None = None,
         head: Head | None = None,
     ) -> Ledger:
-        """The ledger at a path or a postgresql:// URL; made there with `budget` if there is none."""
+        """The ledger at a path or a postgresql:// URL; made there with `budget` if there is none.
+
+        `dataset` is the declared id of the data set that the budget is for; a ledger of another one is refused.
+        """
         store = store_at(place)
         if store.last() is None:
             if budget is None:
                 raise _absent(store.place)
-            _begin(store, budget)
+            _make(store, budget, dataset)
         ledger = cls(store)
+        ledger.check_dataset(dataset)
         if budget is not None and budget != ledger.budget:
             raise LedgerError(
                 f"expected the budget of {store.place}, {ledger.budget}, got {budget}; "
@@ -80,10 +101,10 @@ class Ledger:
         return ledger
 
     @classmethod
-    def create(cls, place: str | os.PathLike[str], budget: Budget) -> Ledger:
+    def create(cls, place: str | os.PathLike[str], budget: Budget, *, dataset: str | None = None) -> Ledger:
         """A new ledger, where there must be none yet."""
         store = store_at(place)
-        if store.last() is not None or not _begin(store, budget):
+        if store.last() is not None or not _make(store, budget, dataset):
             raise LedgerError(f"expected no ledger at {store.place}, got one; open it, or choose another place")
         return cls(store)
 
@@ -94,81 +115,111 @@ class Ledger:
         event: DpEvent | Sequence[DpEvent],
         *,
         purpose: str,
+        relation: Relation,
+        unit: str,
         allocation: str | None = None,
-        relation: Relation | None = None,
-        unit: str | None = None,
         private: bool = True,
     ) -> Charge:
         """Spend for good, or raise BudgetExceeded and write nothing; a list is charged as one plan.
 
-        `relation` and `unit` say under which the event is priced, where that is not the budget's: add-remove is
-        converted to replace-one, anything else refused. `private=False` marks a run whose noise was seeded.
+        `relation` and `unit` say under which the event is priced. Add-remove is converted to replace-one;
+        anything else that is not the budget's is refused. `private=False` marks a run whose noise was seeded.
         """
-        entry = self._spend(
-            "charge",
-            event,
-            purpose=purpose,
-            allocation=allocation,
-            relation=relation,
-            unit=unit,
-            private=private,
-        )
-        return Charge.from_entry(entry, unit=self.budget.unit, settled=True)
+        plan = _one(event)
+        counted = counted_event(plan, self.budget, relation=relation, unit=unit)
+        body = _spending_body("charge", plan, counted, purpose, allocation, relation, private)
+        return Charge.from_entry(self._spend(body, counted), unit=unit, settled=True)
 
     def reserve(
         self,
         event: DpEvent | Sequence[DpEvent],
         *,
         purpose: str,
+        relation: Relation,
+        unit: str,
         allocation: str | None = None,
-        relation: Relation | None = None,
-        unit: str | None = None,
         private: bool = True,
+        begun: bool = True,
     ) -> Reservation:
-        """Like `charge`, but what provably did not run can be given back by `settle`."""
-        entry = self._spend(
-            "reserve",
-            event,
-            purpose=purpose,
-            allocation=allocation,
-            relation=relation,
-            unit=unit,
-            private=private,
-        )
-        charge = Charge.from_entry(entry, unit=self.budget.unit, settled=False)
-        return Reservation(charge=charge, _ledger=self)
+        """Like `charge`, but what provably did not run can be given back by `settle`.
+
+        `begun=False` promises that `begin` is called before a row is touched. Until then `give_back` can undo
+        the reservation, from any process.
+        """
+        plan = _one(event)
+        counted = counted_event(plan, self.budget, relation=relation, unit=unit)
+        lease = Lease(begun=bool(begun), private=bool(private))
+        body = _spending_body("reserve", plan, counted, purpose, allocation, relation, private)
+        entry = self._spend({**body, "lease": lease.to_json()}, counted)
+        return Reservation(self, Charge.from_entry(entry, unit=unit, settled=False), lease)
 
     def check(
         self,
         event: DpEvent | Sequence[DpEvent],
         *,
+        relation: Relation,
+        unit: str,
         allocation: str | None = None,
-        relation: Relation | None = None,
-        unit: str | None = None,
     ) -> None:
         """Raise what `charge` would raise now, and write nothing: for a refusal before work that takes long.
 
         It holds nothing back: another process may spend what is left in the meantime.
         """
-        plan = event if isinstance(event, DpEvent) else compose(*event)
-        self.state.admit(counted_event(plan, self.budget, relation=relation, unit=unit), allocation)
+        counted = counted_event(_one(event), self.budget, relation=relation, unit=unit)
+        self._state(_open(self._last())).admit(counted, allocation)
 
-    def reservation(self, head: Head) -> Reservation:
-        """An open reservation of an earlier process, to go on with and settle."""
-        entry = self._check_holds(head)
-        if entry.kind != "reserve" or self._store.settlement(head.sequence) is not None:
-            raise LedgerError(f"expected an open reservation at entry {head.sequence}, got a settled charge")
-        return Reservation(charge=Charge.from_entry(entry, unit=self.budget.unit, settled=False), _ledger=self)
+    # Reservations of other processes
 
-    def open_reservations(self) -> list[Reservation]:
-        """Every reservation that was not settled, as crashes leave them."""
-        return [Reservation(charge=charge, _ledger=self) for charge in self.charges() if not charge.settled]
+    def lease(self, head: Head) -> Lease:
+        """Who holds an open reservation, and what of it is durable; changes nothing."""
+        return self._lease_of(head)
+
+    def reservation(self, head: Head, *, seen: Lease | None = None, private: bool = True) -> Reservation:
+        """Take an open reservation up, to go on with and settle; whoever held it before no longer does.
+
+        `seen` is the lease on which the decision to do so was based; if it has changed since, nothing is done.
+        `private=False` says that the noise from here on is seeded: the run is then never private again.
+        """
+        with self._writing() as last:
+            before = self._lease_of(head)
+            if seen is not None and seen != before:
+                raise LedgerError(
+                    f"expected the lease of entry {head.sequence} as it was seen, got a newer one; another "
+                    "process goes on with the run: let it finish, or look again"
+                )
+            lease = before.taken_up(private=private)
+            self._append_about(head, "lease", lease, last)
+        charge = Charge.from_entry(self._check_holds(head), unit=self.budget.unit, settled=False)
+        return Reservation(self, charge, lease)
+
+    def open_reservations(self) -> list[Charge]:
+        """Every reservation that was not settled, as crashes leave them; `reservation` takes one up."""
+        return [charge for charge in self.charges() if not charge.settled]
+
+    def give_back(self, entry: int) -> Charge:
+        """Undo a reservation under which provably nothing ran: made with `begun=False`, and never begun.
+
+        A process that was about to begin is refused when it does.
+        """
+        with self._writing() as last:
+            row = self._store.row(_validate.integer("entry", entry))
+            if row is None:
+                raise InvalidInput(f"expected an entry up to {last.sequence}, got entry={entry}")
+            head = unseal(row).head
+            lease = self._lease_of(head)
+            if lease.begun:
+                raise Refused(
+                    f"expected a reservation that was never begun, got entry {entry}: rows may have been "
+                    "touched under it, so it stays spent; resume its run, which settles what it did not use"
+                )
+            lease = lease.taken_up(private=True)
+            settled = self._append_settlement(head, lease, NoEvent(), NoEvent(), last)
+        return Charge.from_entry(settled, unit=self.budget.unit, settled=True)
 
     def allocate(self, name: str, epsilon: float) -> None:
         """Set a share of the budget's ε aside for charges under `name`: theirs, and all they may spend."""
         name, epsilon = check_text("name", name), _validate.positive("epsilon", epsilon)
-        with self._store.transaction():
-            last = self._last()
+        with self._writing() as last:
             state = self._state(last).allocate(name, epsilon)
             self._append({"kind": "allocate", "allocation": name, "epsilon": epsilon}, state, last)
 
@@ -201,6 +252,11 @@ class Ledger:
     @property
     def name(self) -> str:
         return str(self._first.body["name"])
+
+    @property
+    def dataset(self) -> str | None:
+        """The declared id of the data set; None where none was declared."""
+        return self._first.body.get("dataset")
 
     @property
     def place(self) -> str:
@@ -261,6 +317,8 @@ class Ledger:
             unit=charge.unit,
             relation=charge.relation,
             private=charge.private,
+            planned=charge.planned,
+            dataset=self.dataset,
             plan=plan,
             eta=eta,
             caveats=caveats,
@@ -282,80 +340,77 @@ class Ledger:
 
     # Inside
 
-    def _spend(
-        self,
-        kind: str,
-        event: DpEvent | Sequence[DpEvent],
-        *,
-        purpose: str,
-        allocation: str | None,
-        relation: Relation | None,
-        unit: str | None,
-        private: bool,
-    ) -> Entry:
-        plan = event if isinstance(event, DpEvent) else compose(*event)
-        counted = counted_event(plan, self.budget, relation=relation, unit=unit)
-        body = {
-            "kind": kind,
-            "purpose": check_text("purpose", purpose),
-            "allocation": allocation,
-            "private": bool(private),
-            "event": event_to_json(plan),
-            "counted": event_to_json(counted),
-            "relation": str(self.budget.relation if relation is None else Relation(relation)),
-        }
+    def check_unit(self, unit: str) -> None:
+        """Refuse to have anything priced for another unit than the budget's."""
+        check_unit(unit, self.budget)
+
+    def check_dataset(self, dataset: str | None) -> None:
+        """Refuse a data set other than the one that this ledger names."""
+        if dataset is not None and dataset != self.dataset:
+            raise LedgerError(
+                f"expected dataset={self.dataset!r}, which the ledger {self.place} is for, got "
+                f"dataset={dataset!r}; one data set has one ledger, so use that one"
+            )
+
+    def _spend(self, body: dict[str, Any], counted: DpEvent) -> Entry:
         # Refusals need no lock: the state read here was the newest at that moment. It also prices the event,
         # which takes long for a first plan, before others have to wait.
-        self.state.admit(counted, allocation)
-        with self._store.transaction():
-            last = self._last()
+        allocation = body["allocation"]
+        self._state(_open(self._last())).admit(counted, allocation)
+        with self._writing() as last:
             before = self._state(last)
             state = before.admit(counted, allocation)
-            body["price"] = {name: tally.to_json() for name, tally in before.price(counted, allocation).items()}
-            return self._append(body, state, last)
+            price = {name: tally.to_json() for name, tally in before.price(counted, allocation).items()}
+            return self._append({**body, "price": price}, state, last)
 
-    def _settle(self, reservation: Reservation, event: DpEvent | None) -> Charge:
-        charge = reservation.charge
-        ran = charge.event if event is None else event
-        check_part_of(ran, charge.event)
-        counted = counted_event(ran, self.budget, relation=charge.relation, unit=None)
+    @contextmanager
+    def _writing(self) -> Iterator[Entry]:
+        """Alone among all processes, with the newest entry."""
         with self._store.transaction():
-            if self._store.settlement(charge.head.sequence) is not None:
-                raise LedgerError(
-                    f"expected an open reservation, got entry {charge.head.sequence}, settled already"
-                )
-            reserved = self._check_holds(charge.head).body
-            last = self._last()
-            before = self._state(last)
-            prices = before.price(counted, charge.allocation)
-            held = {name: Tally.from_json(tally) for name, tally in reserved["price"].items()}
-            if not all(prices[name] <= held[name] for name in held):
-                counted, prices = charge.counted, held  # a conversion may round up; never above the reserved
-            state = before if counted == charge.counted else before.lower(held, counted, charge.allocation)
-            body = {
-                **{key: reserved[key] for key in ("purpose", "allocation", "private", "relation")},
-                "kind": "settle",
-                "settles": charge.head.sequence,
-                "event": event_to_json(ran),
-                "counted": event_to_json(counted),
-                "price": {name: tally.to_json() for name, tally in prices.items()},
-            }
-            return Charge.from_entry(self._append(body, state, last), unit=self.budget.unit, settled=True)
+            yield _open(self._last())
 
-    def _mark(self, reservation: Reservation, steps: int) -> None:
-        body = {
-            "kind": "mark",
-            "marks": reservation.head.sequence,
-            "steps": _validate.integer("steps", steps),
-        }
+    def _close_for(self, address: str) -> None:
+        """End the ledger here, as it goes on at `address`; nothing more if that was done before."""
         with self._store.transaction():
             last = self._last()
-            self._append(body, self._state(last), last)
+            if last.kind != "moved" or last.body["to"] != address:
+                self._append({"kind": "moved", "to": address}, self._state(_open(last)), last)
 
-    def _marked(self, reservation: Reservation) -> int:
+    def _lease_of(self, head: Head) -> Lease:
+        """The newest lease of an open reservation."""
+        reserved = self._check_holds(head)
+        if reserved.kind != "reserve" or self._store.settlement(head.sequence) is not None:
+            raise LedgerError(
+                f"expected an open reservation at entry {head.sequence}, got one that was settled already or "
+                "given back, or another entry; reserve anew"
+            )
+        row = self._store.newest_about(head.sequence)
+        if row is not None:
+            return Lease.from_json(unseal(row).body["lease"])
+        lease = first_lease(reserved)
+        return lease if "lease" in reserved.body else replace(lease, steps=self._marked_in_format_1(head))
+
+    def _marked_in_format_1(self, head: Head) -> int:
         marks = (entry.body for entry in self.entries() if entry.kind == "mark")
-        own = (body["steps"] for body in marks if body["marks"] == reservation.head.sequence)
-        return max(own, default=0)
+        return max((body["steps"] for body in marks if body.get("marks") == head.sequence), default=0)
+
+    def _append_about(self, head: Head, kind: str, lease: Lease, last: Entry) -> None:
+        body = {"kind": kind, "about": head.sequence, "lease": lease.to_json()}
+        self._append(body, self._state(last), last)
+
+    def _append_settlement(
+        self, head: Head, lease: Lease, ran: DpEvent, counted: DpEvent, last: Entry
+    ) -> Entry:
+        reserved = self._check_holds(head)
+        before, allocation = self._state(last), reserved.body["allocation"]
+        prices = before.price(counted, allocation)
+        held = {name: Tally.from_json(tally) for name, tally in reserved.body["price"].items()}
+        if not all(prices[name] <= held[name] for name in held):
+            # A conversion may round up; never above the reserved.
+            counted, prices = event_from_json(reserved.body["counted"]), held
+        same = event_to_json(counted) == reserved.body["counted"]
+        state = before if same else before.lower(held, counted, allocation)
+        return self._append(settlement_body(reserved, lease, ran, counted, prices), state, last)
 
     def _append(self, body: Mapping[str, Any], state: State, last: Entry) -> Entry:
         stamp = {"time": _now(), "epsilon_spent": state.spent, "state": state.to_json()}
@@ -381,7 +436,8 @@ class Ledger:
             raise InvalidInput(
                 "expected a certificate that names a ledger entry, got one of an unrecorded release"
             )
-        check_agreement(certificate, self._check_holds(certificate.head), self.budget)
+        entry = self._check_holds(certificate.head)
+        check_agreement(certificate, entry, self.budget, dataset=self.dataset)
 
     def _check_holds(self, head: Head) -> Entry:
         row = self._store.row(head.sequence)
@@ -399,27 +455,66 @@ class Ledger:
         return entry
 
 
-def _begin(store: Store, budget: Budget) -> bool:
+def _make(store: Store, budget: Budget, dataset: str | None) -> bool:
     """Write the first entry, unless another process just did."""
-    store.prepare()
-    with store.transaction():
-        if store.last() is not None:
-            return False
-        _, row = seal(_first_body(budget), after=None)
-        store.append(row)
-        return True
+    if dataset is not None:
+        _refuse_second(store, dataset)
+    return store.create([_first_row(budget, dataset)])
 
 
-def _first_body(budget: Budget) -> dict[str, Any]:
-    return {
+def _refuse_second(store: Store, dataset: str) -> None:
+    """Two budgets for one data set add up unseen; where their ledgers lie side by side, it shows."""
+    for place, row in store.neighbours():
+        if json.loads(row.text).get("dataset") == dataset:
+            raise LedgerError(
+                f"expected no ledger for dataset={dataset!r} yet, got one at {place}; one data set has one "
+                "ledger, so use that one"
+            )
+
+
+def _first_row(budget: Budget, dataset: str | None) -> Row:
+    body = {
         "kind": "create",
         "format": FORMAT,
         "name": str(uuid.uuid4()),  # so that no two ledgers share a hash
+        "dataset": None if dataset is None else check_text("dataset", dataset),
         "time": _now(),
         "budget": asdict(budget),
         "epsilon_spent": 0.0,
         "state": State.empty(budget).to_json(),
     }
+    return seal(body, after=None)[1]
+
+
+def _one(event: DpEvent | Sequence[DpEvent]) -> DpEvent:
+    return event if isinstance(event, DpEvent) else compose(*event)
+
+
+def _spending_body(
+    kind: str,
+    plan: DpEvent,
+    counted: DpEvent,
+    purpose: str,
+    allocation: str | None,
+    relation: Relation,
+    private: bool,
+) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "purpose": check_text("purpose", purpose),
+        "allocation": allocation,
+        "private": bool(private),
+        "event": event_to_json(plan),
+        "counted": event_to_json(counted),
+        "relation": str(Relation(relation)),
+    }
+
+
+def _open(last: Entry) -> Entry:
+    """Refuse to go on where the ledger went on elsewhere."""
+    if last.kind == "moved":
+        raise LedgerError(f"this ledger was moved to {last.body['to']}, and is closed here; use it there")
+    return last
 
 
 def _now() -> str:

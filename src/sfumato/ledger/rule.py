@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -90,7 +90,7 @@ class Account:
 
     tally: Tally
     plans: int = 0  # that cost something
-    exact: float | None = None  # the price of the only plan, while there is only one
+    exact: float | None = None  # the price of the only plan, in full, while there is only one
     taken: float = 0.0  # of δ, by a first plan that did not pass the filter
 
     def to_json(self) -> dict[str, Any]:
@@ -141,15 +141,17 @@ class Rule:
         return Account(tally=total, plans=1, exact=exact, taken=self.failure(event))
 
     def lower(self, account: Account, before: Tally, event: DpEvent) -> Account:
-        """The account with a charge of `before` replaced by the smaller `event`."""
+        """The account with a charge of `before` replaced by the smaller `event`, at which it was stopped.
+
+        When to stop may have been decided on answers, so the exact price of `event` does not hold. That of the
+        whole plan does, as what was seen of it is post-processing; and the filter's, which is for stopping.
+        """
         price = self.price(event)
         total = account.tally - before + price
         if total.empty:
             return self.nothing
         plans = account.plans - int(price.empty)
-        alone = account.plans == 1 and not price.empty
-        exact = exact_epsilon(event, self.budget) if alone else None
-        return Account(tally=total, plans=plans, exact=exact, taken=account.taken)
+        return replace(account, tally=total, plans=plans, exact=None if price.empty else account.exact)
 
     def spent(self, account: Account) -> float:
         """ε at the budget's δ of all that was charged, under this rule."""

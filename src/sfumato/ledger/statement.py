@@ -27,6 +27,7 @@ def as_json(ledger: Ledger) -> dict[str, Any]:
     charges, state, head = ledger.snapshot()
     return {
         "ledger": ledger.name,
+        "dataset": ledger.dataset,
         "epsilon": ledger.budget.epsilon,
         "delta": ledger.budget.delta,
         "unit": ledger.budget.unit,
@@ -73,6 +74,8 @@ def _line(ledger: Ledger, charge: Charge) -> dict[str, Any]:
 
 
 def _status(charge: Charge) -> str:
+    if charge.stopped_early:
+        return "stopped early"
     return "settled" if charge.settled else "reserved"
 
 
@@ -84,6 +87,8 @@ def _share(state: State, name: str) -> dict[str, float]:
 def _charges_table(ledger: Ledger, charges: list[Charge], last: int) -> Table:
     budget = ledger.budget
     title = f"Privacy ledger: ε = {budget.epsilon:g}, δ = {budget.delta:g} per {budget.unit}, {budget.relation}"
+    if ledger.dataset is not None:
+        title = f"{title}, of {ledger.dataset}"
     table = Table(title=Text(title), title_justify="left", caption_justify="left")
     for heading in ("#", "when (UTC)", "what", "for"):
         table.add_column(heading, overflow="fold")
@@ -98,8 +103,8 @@ def _charges_table(ledger: Ledger, charges: list[Charge], last: int) -> Table:
 def _cells(ledger: Ledger, charge: Charge) -> list[RenderableType]:
     cost = exact_epsilon(charge.counted, ledger.budget)
     what = Text(charge.purpose)
-    if not charge.settled:
-        what.append("  reserved", style="yellow")
+    if _status(charge) != "settled":
+        what.append(f"  {_status(charge)}", style="yellow")
     if not charge.private:
         what.append("  not private (seeded)", style="bold red")
     when = charge.time[:16].replace("T", " ")

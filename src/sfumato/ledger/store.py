@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -17,20 +17,31 @@ class Store(Protocol):
     """
 
     place: str
+    address: str
+    """The place, told so that it is the same from every working folder."""
 
-    def prepare(self) -> None:
-        """Make the tables if they are not there."""
+    def create(self, rows: Sequence[Row]) -> bool:
+        """Make a ledger of these rows, whole or not at all; False if there is one already."""
+
+    def check_room(self) -> None:
+        """Raise what `create` would raise if nothing can be written here."""
+
+    def neighbours(self) -> Iterator[tuple[str, Row]]:
+        """The other ledgers in the same folder or data base: where, and the first row."""
 
     def transaction(self) -> AbstractContextManager[None]:
         """Alone among all processes: rows read inside stay the latest, rows appended are durable at the end."""
 
     def last(self) -> Row | None:
-        """The newest row; None where there is no ledger."""
+        """The newest row; None where there is no ledger, and an error where there is something else."""
 
     def row(self, sequence: int) -> Row | None: ...
 
     def settlement(self, sequence: int) -> Row | None:
         """The row that settles the row `sequence`."""
+
+    def newest_about(self, sequence: int) -> Row | None:
+        """The newest row about the reservation in row `sequence`."""
 
     def rows(self) -> Iterator[Row]:
         """All rows in order, as of one moment."""

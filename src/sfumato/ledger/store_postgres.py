@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -27,15 +27,24 @@ CREATE TABLE IF NOT EXISTS sfumato_ledger (
     digest bytea NOT NULL,
     text bytea NOT NULL,
     settles bigint,
+    about bigint,
     PRIMARY KEY (ledger, sequence),
     UNIQUE (ledger, settles)
 );
+CREATE INDEX sfumato_ledger_about ON sfumato_ledger (ledger, about, sequence) WHERE about IS NOT NULL;
 CREATE OR REPLACE FUNCTION sfumato_ledger_stays() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN RAISE EXCEPTION 'ledger entries are never changed or deleted'; END $$;
 CREATE OR REPLACE TRIGGER sfumato_ledger_stays BEFORE UPDATE OR DELETE OR TRUNCATE ON sfumato_ledger
     FOR EACH STATEMENT EXECUTE FUNCTION sfumato_ledger_stays();
 """
-_SELECT = "SELECT sequence, digest, text, settles FROM sfumato_ledger WHERE ledger = %s "
+_NEWER = """
+ALTER TABLE sfumato_ledger ADD COLUMN about bigint;
+CREATE INDEX sfumato_ledger_about ON sfumato_ledger (ledger, about, sequence) WHERE about IS NOT NULL;
+"""
+_COLUMNS = """
+SELECT attname FROM pg_attribute
+WHERE attrelid = to_regclass('sfumato_ledger') AND attnum > 0 AND NOT attisdropped
+"""
 
 
 class PostgresStore:
@@ -48,22 +57,34 @@ class PostgresStore:
     def __init__(self, url: str) -> None:
         self._url, self._ledger = _split(url)
         self.place = f"{_without_password(self._url)} (ledger {self._ledger!r})"
+        self.address = self.place
         self._key = int.from_bytes(
             hashlib.sha256(b"sfumato " + self._ledger.encode()).digest()[:8], signed=True
         )
-        self._made = False
+        self._known: frozenset[str] = frozenset()
         self._inside = False
         self._process = -1
         self._inherited: list[Any] = []
         self._connection: psycopg.Connection[Any] | None = None
         self._lock = threading.RLock()
 
-    def prepare(self) -> None:
+    def create(self, rows: Sequence[Row]) -> bool:
         with self.transaction():
-            # One lock for all ledgers: the table is shared, and two makers of it would collide.
-            self._execute("SELECT pg_advisory_xact_lock(0)")
-            if not self._has_table():
-                self._execute(_SCHEMA)
+            if self.last() is not None:
+                return False
+            for row in rows:
+                self.append(row)
+            return True
+
+    def check_room(self) -> None:
+        with self.transaction():
+            pass
+
+    def neighbours(self) -> Iterator[tuple[str, Row]]:
+        query = "SELECT ledger, sequence, digest, text, settles FROM sfumato_ledger WHERE sequence = 0"
+        with _explained(self.place):
+            found = self._execute(query).fetchall() if self._columns() else []
+        return ((f"ledger {name!r}", Row(*row)) for name, *row in found if name != self._ledger)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -74,47 +95,64 @@ class PostgresStore:
             self._execute("SELECT pg_advisory_xact_lock(%s)", self._key)
             self._inside = True
             try:
+                self._prepare()
                 yield
             finally:
                 self._inside = False
 
+    def _prepare(self) -> None:
+        """The table, with the columns that an older version did not make."""
+        if "about" in self._columns():
+            return
+        # One lock for all ledgers: the table is shared, and two makers of it would collide.
+        self._execute("SELECT pg_advisory_xact_lock(0)")
+        if "about" not in self._columns():
+            self._execute(_NEWER if self._columns() else _SCHEMA)
+
     def last(self) -> Row | None:
-        if not self._has_table():
+        if not self._columns():
             return None
-        return self._one(_SELECT + "ORDER BY sequence DESC LIMIT 1", self._ledger)
+        return self._one("ORDER BY sequence DESC LIMIT 1")
 
     def row(self, sequence: int) -> Row | None:
-        return self._one(_SELECT + "AND sequence = %s", self._ledger, sequence)
+        return self._one("AND sequence = %s", sequence)
 
     def settlement(self, sequence: int) -> Row | None:
-        return self._one(_SELECT + "AND settles = %s", self._ledger, sequence)
+        return self._one("AND settles = %s", sequence)
+
+    def newest_about(self, sequence: int) -> Row | None:
+        if "about" not in self._columns():
+            return None
+        return self._one("AND about = %s ORDER BY sequence DESC LIMIT 1", sequence)
 
     def rows(self) -> Iterator[Row]:
-        with _explained(self.place):
-            found = self._execute(_SELECT + "ORDER BY sequence", self._ledger).fetchall()
-        return map(Row._make, found)
+        return map(Row._make, self._select("ORDER BY sequence").fetchall())
 
     def append(self, row: Row) -> None:
         with _explained(self.place):
-            self._execute("INSERT INTO sfumato_ledger VALUES (%s, %s, %s, %s, %s)", self._ledger, *row)
+            self._execute("INSERT INTO sfumato_ledger VALUES (%s, %s, %s, %s, %s, %s)", self._ledger, *row)
 
     def close(self) -> None:
         if self._connection is not None and self._process == os.getpid():
             self._connection.close()
         self._connection = None
 
-    def _has_table(self) -> bool:
+    def _columns(self) -> frozenset[str]:
         """Asked beforehand, as a failed statement would end an enclosing transaction."""
-        if not self._made:
+        if "about" not in self._known:
             with _explained(self.place):
-                found = self._execute("SELECT to_regclass('sfumato_ledger')").fetchone()
-            self._made = found is not None and found[0] is not None
-        return self._made
+                self._known = frozenset(name for (name,) in self._execute(_COLUMNS).fetchall())
+        return self._known
 
-    def _one(self, query: str, *values: Any) -> Row | None:
-        with _explained(self.place):
-            found = self._execute(query, *values).fetchone()
+    def _one(self, condition: str, *values: Any) -> Row | None:
+        found = self._select(condition, *values).fetchone()
         return None if found is None else Row._make(found)
+
+    def _select(self, condition: str, *values: Any) -> psycopg.Cursor[Any]:
+        about = "about" if "about" in self._columns() else "NULL"
+        query = f"SELECT sequence, digest, text, settles, {about} FROM sfumato_ledger WHERE ledger = %s "
+        with _explained(self.place):
+            return self._execute(query + condition, self._ledger, *values)
 
     def _execute(self, query: str, *values: Any) -> psycopg.Cursor[Any]:
         connection = self._connect()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from sfumato._durable import sync_folder
 from sfumato.errors import LedgerError, LedgerTampered
 from sfumato.ledger.chain import Row
 
@@ -22,42 +25,74 @@ CREATE TABLE IF NOT EXISTS entries (
     sequence INTEGER PRIMARY KEY,
     digest BLOB NOT NULL,
     text BLOB NOT NULL,
-    settles INTEGER UNIQUE
+    settles INTEGER UNIQUE,
+    about INTEGER
 ) STRICT;
 CREATE TRIGGER IF NOT EXISTS entries_stay BEFORE UPDATE ON entries
     BEGIN SELECT RAISE(ABORT, 'ledger entries are never changed'); END;
 CREATE TRIGGER IF NOT EXISTS entries_remain BEFORE DELETE ON entries
     BEGIN SELECT RAISE(ABORT, 'ledger entries are never deleted'); END;
 """
-_COLUMNS = "sequence, digest, text, settles"
+_MAGIC = b"SQLite format 3\0"
+_INDEX = "CREATE INDEX IF NOT EXISTS entries_about ON entries (about, sequence) WHERE about IS NOT NULL"
+_INSERT = "INSERT INTO entries (sequence, digest, text, settles, about) VALUES (?, ?, ?, ?, ?)"
 
 
 class SqliteStore:
-    """WAL, `synchronous=FULL`: a commit is on disk when it returns; `BEGIN IMMEDIATE`: one writer at a time."""
+    """One file, which alone is the ledger; a commit is on disk when it returns; one writer at a time.
+
+    A rollback journal, and not a write-ahead log, in which the newest entries would be for a while: a copy of
+    the file is then a ledger of that moment, and never an empty one. A new ledger is written under another name
+    and gets its own when it is whole, so that a file without entries is always a broken one, and is refused.
+    `synchronous=EXTRA` waits for the folder too, from which a commit removes the journal.
+    """
 
     def __init__(self, path: str) -> None:
         self.place = path
+        self.address = str(Path(path).absolute())
         self._process = -1
+        self._upgraded = self._about = False
         self._inherited: list[sqlite3.Connection] = []
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.RLock()
 
-    def prepare(self) -> None:
+    def create(self, rows: Sequence[Row]) -> bool:
+        target = Path(self.place).absolute()
+        staged = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         with _explained(self.place):
-            connection = self._connect(create=True)
-            _patiently(connection, "PRAGMA journal_mode = WAL")
-        with self.transaction():
-            for statement in _statements(_SCHEMA):
-                connection.execute(statement)
+            try:
+                _write_new(staged, rows)
+                os.link(staged, target)  # unlike a rename it never replaces a file
+            except FileExistsError:
+                return False
+            finally:
+                staged.unlink(missing_ok=True)
+            sync_folder(target.parent)
+        return True
+
+    def check_room(self) -> None:
+        with _explained(self.place), tempfile.TemporaryFile(dir=Path(self.address).parent):
+            pass
+
+    def neighbours(self) -> Iterator[tuple[str, Row]]:
+        target = Path(self.address)
+        for path in sorted(target.parent.iterdir()) if target.parent.is_dir() else ():
+            if path != target and not path.name.startswith(".") and _is_sqlite(path):
+                row = _first_row(path)
+                if row is not None:
+                    yield str(path), row
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         with _explained(self.place):
             connection = self._connect()
+            if not self._upgraded:
+                _leave_log(connection)
         with self._lock:
             with _explained(self.place):
                 _patiently(connection, "BEGIN IMMEDIATE")
             try:
+                self._upgrade(connection)
                 yield
                 with _explained(self.place):
                     connection.execute("COMMIT")
@@ -66,15 +101,27 @@ class SqliteStore:
                     connection.execute("ROLLBACK")
                 raise
 
+    def _upgrade(self, connection: sqlite3.Connection) -> None:
+        """Add what a file of an older version lacks; once for each connection."""
+        if not self._upgraded:
+            with _explained(self.place):
+                if not self._has_about(connection):
+                    connection.execute("ALTER TABLE entries ADD COLUMN about INTEGER")
+                connection.execute(_INDEX)
+            self._upgraded = True
+
     def last(self) -> Row | None:
-        if not Path(self.place).exists():
+        if not os.path.lexists(self.place):
             return None
-        try:
-            return self._one("ORDER BY sequence DESC LIMIT 1")
-        except LedgerError as error:
-            if "no such table" in str(error):  # the file was made and its maker died
-                return None
-            raise
+        with self._lock, _explained(self.place):
+            empty = not _columns(self._connect())
+        row = None if empty else self._one("ORDER BY sequence DESC LIMIT 1")
+        if row is None:
+            raise LedgerError(
+                f"expected a ledger at {self.place}, got a file without entries, such as an incomplete copy; "
+                "restore the newest copy, or remove the file if nothing was ever charged there"
+            )
+        return row
 
     def row(self, sequence: int) -> Row | None:
         return self._one("WHERE sequence = ?", sequence)
@@ -82,14 +129,18 @@ class SqliteStore:
     def settlement(self, sequence: int) -> Row | None:
         return self._one("WHERE settles = ?", sequence)
 
-    def rows(self) -> Iterator[Row]:
+    def newest_about(self, sequence: int) -> Row | None:
         with self._lock, _explained(self.place):
-            found = self._connect().execute(f"SELECT {_COLUMNS} FROM entries ORDER BY sequence").fetchall()
-        return map(Row._make, found)
+            if not self._has_about(self._connect()):
+                return None
+        return self._one("WHERE about = ? ORDER BY sequence DESC LIMIT 1", sequence)
+
+    def rows(self) -> Iterator[Row]:
+        return map(Row._make, self._select("ORDER BY sequence"))
 
     def append(self, row: Row) -> None:
         with _explained(self.place):
-            self._connect().execute(f"INSERT INTO entries ({_COLUMNS}) VALUES (?, ?, ?, ?)", row)
+            self._connect().execute(_INSERT, row)
 
     def close(self) -> None:
         if self._connection is not None and self._process == os.getpid():
@@ -97,32 +148,84 @@ class SqliteStore:
         self._connection = None
 
     def _one(self, condition: str, *values: Any) -> Row | None:
-        with self._lock, _explained(self.place):
-            found = self._connect().execute(f"SELECT {_COLUMNS} FROM entries {condition}", values).fetchone()
-        return None if found is None else Row._make(found)
+        found = self._select(condition, *values)
+        return Row._make(found[0]) if found else None
 
-    def _connect(self, *, create: bool = False) -> sqlite3.Connection:
+    def _select(self, condition: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._lock, _explained(self.place):
+            connection = self._connect()
+            about = "about" if self._has_about(connection) else "NULL"
+            query = f"SELECT sequence, digest, text, settles, {about} FROM entries {condition}"
+            return connection.execute(query, values).fetchall()
+
+    def _has_about(self, connection: sqlite3.Connection) -> bool:
+        """Whether the file has the column that older versions did not make; once seen, it stays."""
+        self._about = self._about or "about" in _columns(connection)
+        return self._about
+
+    def _connect(self) -> sqlite3.Connection:
         if self._connection is not None and self._process == os.getpid():
             return self._connection
         if self._connection is not None:
-            # Forked: the parent's connection is neither used nor closed here; closing could end its WAL.
+            # Forked: the parent's connection is neither used nor closed here; closing would drop its locks.
             self._inherited.append(self._connection)
             self._lock = threading.RLock()
-        mode = "rwc" if create else "rw"
-        uri = f"{Path(self.place).absolute().as_uri()}?mode={mode}"
+        uri = f"{Path(self.place).absolute().as_uri()}?mode=rw"
         connection = sqlite3.connect(
             uri, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False
         )
-        connection.execute("PRAGMA synchronous = FULL")
-        self._connection, self._process = connection, os.getpid()
+        connection.execute("PRAGMA synchronous = EXTRA")
+        self._connection, self._process, self._upgraded = connection, os.getpid(), False
         return connection
+
+
+def _write_new(path: Path, rows: Sequence[Row]) -> None:
+    """A ledger file of these rows, durable when it returns."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("BEGIN")
+        for statement in (*_statements(_SCHEMA), _INDEX):
+            connection.execute(statement)
+        connection.executemany(_INSERT, rows)
+        connection.execute("COMMIT")
+
+
+def _is_sqlite(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def _first_row(path: Path) -> Row | None:
+    """Of another ledger's file; None if it is no ledger, or cannot be read."""
+    query = "SELECT sequence, digest, text, settles FROM entries WHERE sequence = 0"
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1)) as connection:
+            found = connection.execute(query).fetchone()
+    except sqlite3.Error:
+        return None
+    return None if found is None else Row(*found)
+
+
+def _columns(connection: sqlite3.Connection) -> set[str]:
+    return {name for _, name, *_ in connection.execute("PRAGMA table_info(entries)").fetchall()}
+
+
+def _leave_log(connection: sqlite3.Connection) -> None:
+    """Take a file of an older version out of write-ahead logging, unless another process has it open."""
+    with suppress(sqlite3.OperationalError):
+        connection.execute("PRAGMA busy_timeout = 0")
+        connection.execute("PRAGMA journal_mode = DELETE")
+    connection.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
 
 
 def _patiently(connection: sqlite3.Connection, statement: str) -> None:
     """Execute as soon as other processes let us.
 
-    SQLite's own waiting backs off to a tenth of a second, which starves some of many writers, and does not
-    cover the switch to WAL.
+    SQLite's own waiting backs off to a tenth of a second, which starves some of many writers.
     """
     deadline = time.monotonic() + PATIENCE
     connection.execute("PRAGMA busy_timeout = 0")
@@ -166,6 +269,11 @@ def _explained(place: str) -> Iterator[None]:
         raise LedgerError(
             f"the ledger {place} cannot be used: {error}; choose a place in a folder that exists, can be "
             "written and has room"
+        ) from error
+    except OSError as error:
+        raise LedgerError(
+            f"the ledger {place} cannot be made: {error.strerror}; choose a place in a folder that exists, can "
+            "be written and has hard links"
         ) from error
     except sqlite3.IntegrityError as error:
         raise LedgerError(f"the ledger {place} refused an entry: {error}") from error

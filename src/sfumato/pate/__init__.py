@@ -4,7 +4,7 @@ Each record has one teacher; teachers vote on public images; a noisy count of th
 may come from anywhere, and need no torch:
 
     plan = VotePlan(mechanism="gnmax", teachers=100, queries=500, sigma=40)
-    answers = aggregate(read_votes("votes.npy"), plan, ledger=ledger)
+    answers = aggregate(read_votes("votes.npy"), plan, ledger=ledger, unit="record")
 
 >>> VotePlan(mechanism="laplace", teachers=250, queries=100, gamma=0.05).epsilon(1e-5) < 2 * 0.05 * 100
 True

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sfumato.accounting import NoEvent, Relation
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Charge, Ledger
 from sfumato.mechanisms import Gaussian
@@ -17,6 +18,8 @@ from sfumato.pate.votes import MISSING, Integers, check_counts, count_votes
 from sfumato.randomness import Bools, Sampler, SecretStream
 
 PURPOSE = "labels by teachers' vote"
+RELATION = Relation.ADD_REMOVE
+"""Under which a plan is priced: a unit that comes or goes moves one teacher's votes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +40,11 @@ class Answers:
 class Voting:
     """Teachers answer in several rounds under one plan, which the ledger holds before the first answer.
 
-    *Guarantees*: the whole plan is reserved when the voting opens, and stays charged; rounds that would ask
-    more queries than planned are refused before anything is drawn, and once `answers` answers are given no
-    further query is asked. How much noise is drawn depends on the number of queries alone. Public: the plan,
-    which queries are asked, the answers. Secret: the counts, the noise.
+    *Guarantees*: the whole plan is reserved when the voting opens, and stays charged once something was asked;
+    rounds that would ask more queries than planned are refused before anything is drawn, and once `answers`
+    answers are given no further query is asked. `unit` says whose rows one teacher has all of, such as "record"
+    or "person"; a ledger must be of that unit. How much noise is drawn depends on the number of queries alone.
+    Public: the plan, which queries are asked, the answers. Secret: the counts, the noise.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class Voting:
         plan: VotePlan,
         *,
         ledger: Ledger | None = None,
+        unit: str | None = None,
         sampler: Sampler | None = None,
         purpose: str = PURPOSE,
     ) -> None:
@@ -58,7 +63,14 @@ class Voting:
         self._open = True
         self._reservation = None
         if ledger is not None:
-            self._reservation = ledger.reserve(plan.event(), purpose=purpose, private=self.sampler.private)
+            self._reservation = ledger.reserve(
+                plan.event(),
+                purpose=purpose,
+                relation=RELATION,
+                unit=_named(unit),
+                private=self.sampler.private,
+                begun=False,
+            )
 
     @property
     def done(self) -> bool:
@@ -81,6 +93,8 @@ class Voting:
         labels = np.full(len(counts), MISSING, dtype=np.int64)
         if len(counts) == 0 or self.done:
             return labels
+        if self._reservation is not None:
+            self._reservation.begin()
         passed = self._passed(scores)
         winners = self.plan.winner().release_each(counts, self.sampler)
         asked = _until(passed, self._answers_left)
@@ -91,12 +105,12 @@ class Voting:
         return labels
 
     def close(self) -> Charge | None:
-        """Settle for the whole plan; how much of it was used is told by the answers, and changes nothing."""
+        """Settle for the whole plan, or for nothing if nothing was asked."""
         self._open = False
         if self._reservation is None:
             return None
         reservation, self._reservation = self._reservation, None
-        return reservation.settle()
+        return reservation.settle(None if reservation.lease.begun else NoEvent())
 
     def _check_room(self, queries: int) -> None:
         if not self._open:
@@ -126,6 +140,14 @@ class Voting:
         return test.release(scores, self.sampler) >= self.plan.threshold
 
 
+def _named(unit: str | None) -> str:
+    if unit is None:
+        raise InvalidInput(
+            "expected unit=... with a ledger, got none; say whose rows one teacher has all of, such as 'record'"
+        )
+    return unit
+
+
 def _until(passed: Bools, answers: int) -> int:
     """How many queries are asked until so many have passed; all of them, if fewer do."""
     reached = np.flatnonzero(np.cumsum(passed) >= answers)
@@ -137,13 +159,15 @@ def aggregate(
     plan: VotePlan,
     *,
     ledger: Ledger | None = None,
+    unit: str | None = None,
     sampler: Sampler | None = None,
     predictions: npt.NDArray[Any] | None = None,
     purpose: str = PURPOSE,
 ) -> Answers:
     """Labels from anyone's votes (teachers, queries) of class ids, −1 or NaN for a missing teacher.
 
-    Votes and plan are checked first, then the plan is charged to the ledger, then noise is drawn.
+    Votes and plan are checked first, then the plan is charged to the ledger, then noise is drawn. With a ledger
+    say the `unit` all of whose rows one teacher has.
 
     >>> votes = np.array([[3, 1]] * 90 + [[3, 0]] * 10)
     >>> aggregate(votes, VotePlan(mechanism="gnmax", teachers=100, queries=2, sigma=4)).labels.tolist()
@@ -156,7 +180,7 @@ def aggregate(
             f"{np.shape(votes)}; a teacher without a vote has -1"
         )
     check_predictions(plan, counts, predictions)
-    voting = Voting(plan, ledger=ledger, sampler=sampler, purpose=purpose)
+    voting = Voting(plan, ledger=ledger, unit=unit, sampler=sampler, purpose=purpose)
     labels = voting.ask(counts, predictions=predictions)
     return Answers(
         labels=labels, asked=voting.asked, plan=plan, charge=voting.close(), private=voting.sampler.private

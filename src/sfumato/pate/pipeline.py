@@ -150,11 +150,12 @@ def run(
     """
     started = time.perf_counter()
     classes = _check(private, public, settings)
+    _check_unit(private, unit_ids)
     folder = None if out is None else RunFolder.make(out)
     sampler = SecretStream() if sampler is None else sampler
     side = side or PublicSide.of(public.inputs, settings.adaptation, classes=classes, progress=progress)
     queries = side.queries(settings.plan.queries)
-    voting = Voting(settings.plan, ledger=ledger, sampler=sampler, purpose=PURPOSE)
+    voting = Voting(settings.plan, ledger=ledger, unit=private.unit, sampler=sampler, purpose=PURPOSE)
     votes = _votes(private, unit_ids, side, features, queries, settings, sampler, progress)
     labels = voting.ask(
         count_votes(votes, classes=classes), predictions=_predictions(side, queries, settings.plan)
@@ -200,6 +201,14 @@ def _check(private: Dataset, public: Dataset, settings: PateSettings) -> int:
             f"expected folds <= {len(public)}, the number of public images, got folds={settings.folds}"
         )
     return private.classes
+
+
+def _check_unit(private: Dataset, unit_ids: npt.ArrayLike | None) -> None:
+    if unit_ids is None and private.unit != "record":
+        raise InvalidInput(
+            f"expected unit_ids=... with unit={private.unit!r}, got none; without them every row is a unit, "
+            "and one's rows would go to several teachers"
+        )
 
 
 def _votes(

@@ -16,6 +16,7 @@ Nothing here is ever read off the data. A policy is a TOML file:
     epsilon = 3.0
     delta = 1e-6
     ledger = "people.ledger.db"      # a file, or the address of a PostgreSQL ledger
+    dataset = "people-2026"          # optional: the id of the data set, which the ledger must name too
 
     [columns.age]
     type = "integer"                 # integer, real, text, boolean or date
@@ -117,6 +118,7 @@ class Policy:
     budget: Budget
     unit: Unit = field(default_factory=Unit)
     ledger: str | None = None
+    dataset: str | None = None
     public_size: int | None = None
     delimiter: str = ","
 
@@ -159,7 +161,7 @@ def policy_from_dict(data: Mapping[str, Any], *, folder: Path | None = None) -> 
     _known("the policy", data, ("table", "unit", "budget", "columns"))
     table, budget = _section(data, "table"), _section(data, "budget")
     _known("[table]", table, ("name", "source", "public_size", "delimiter"))
-    _known("[budget]", budget, ("epsilon", "delta", "ledger", "unit"))
+    _known("[budget]", budget, ("epsilon", "delta", "ledger", "dataset", "unit"))
     unit = Unit(**_known("[unit]", data.get("unit", {}), [item.name for item in fields(Unit)]))
     source = str(_needed(table, "table", "source"))
     return Policy(
@@ -169,6 +171,7 @@ def policy_from_dict(data: Mapping[str, Any], *, folder: Path | None = None) -> 
         budget=_budget(budget, unit),
         unit=unit,
         ledger=_beside(folder, str(budget["ledger"])) if "ledger" in budget else None,
+        dataset=str(budget["dataset"]) if "dataset" in budget else None,
         public_size=table.get("public_size"),
         delimiter=str(table.get("delimiter", ",")),
     )

@@ -26,6 +26,8 @@ from sfumato.query.release import Estimate, add_noise, estimate
 from sfumato.query.sql import checked, parse_query
 from sfumato.randomness import Sampler, SecretStream
 
+RELATION = accounting.Relation.ADD_REMOVE
+"""Under which queries are priced: contributions are bounded for a unit that comes or goes."""
 Cell = str | int | float | bool
 Groups = list[tuple[Key, ...]]
 
@@ -37,7 +39,17 @@ class Charged(Protocol):
     def epsilon_spent(self) -> float: ...
     @property
     def epsilon_left(self) -> float: ...
-    def charge(self, event: accounting.DpEvent, *, purpose: str, private: bool = ...) -> Any: ...
+    def charge(
+        self,
+        event: accounting.DpEvent,
+        *,
+        purpose: str,
+        relation: accounting.Relation,
+        unit: str,
+        private: bool = ...,
+    ) -> Any: ...
+    def check_unit(self, unit: str) -> None: ...
+    def check_dataset(self, dataset: str | None) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +124,9 @@ class Table:
         master: str = "local[*]",
         sampler: Sampler | None = None,
     ) -> None:
+        if ledger is not None:
+            ledger.check_unit(policy.budget.unit)
+            ledger.check_dataset(policy.dataset)
         self.policy = policy
         self.ledger = ledger
         self._engine = engine if isinstance(engine, Engine) else None
@@ -131,7 +146,13 @@ class Table:
             plan, secrets.token_hex(16)
         )  # the schema is public; the rows are not read yet
         purpose = query if isinstance(query, str) else repr(query)
-        self.ledger.charge(cost.event(), purpose=f"query: {purpose}"[:500], private=self._sampler.private)
+        self.ledger.charge(
+            cost.event(),
+            purpose=f"query: {purpose}"[:500],
+            relation=RELATION,
+            unit=self.policy.budget.unit,
+            private=self._sampler.private,
+        )
         groups, estimates = self._release(plan, cost, self._fetched(compiled))
         return self._answer(plan, cost, groups, estimates)
 

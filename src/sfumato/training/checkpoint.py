@@ -1,12 +1,20 @@
 """Checkpoints: one safetensors file, tensors and JSON, whole or not there; loading one runs no code.
 
-A release is what a durable checkpoint holds. Steps after it that a crash took away left no output; they are
-taken again with fresh samples and fresh noise, and cost nothing more. The ledger is told of each checkpoint, so
-that an older copy of the file, whose later steps were released already, is refused.
+A release is what a durable checkpoint holds. A file is written under a name of its own, then the ledger is told
+its digest, and only then does it get the checkpoint's name. Until the ledger has been told, what a loop shows
+of the steps since the last checkpoint (weights in memory, figures computed from them) is *not yet released*: do
+not pass it on. Steps that a crash took away before that left no output; they are taken again with fresh samples
+and fresh noise, and cost nothing more.
+
+`resume` takes the run's reservation up, and with it the right to go on: a process that had it before can
+neither save nor finish. It goes on from the file whose digest the ledger has, and from no other: an older copy,
+whose later steps were released already, is refused. A file that was written when the process died is adopted if
+the ledger knows it, and deleted if not.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -18,17 +26,67 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from sfumato.errors import DataCorrupted, Refused
-from sfumato.ledger import Head
-from sfumato.run_folder import write_whole
+from sfumato._durable import sync_folder
+from sfumato.errors import DataCorrupted, LedgerError, Refused
+from sfumato.ledger import Head, Lease, Ledger
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.trainer import PrivateTrainer
 
 FORMAT = 1
+_STAGED = ".staged"
 
 
 def save_checkpoint(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
-    """Make the steps so far durable, and tell the ledger."""
+    """Make the steps so far durable, and tell the ledger; of several ranks the leading one does."""
+    if not trainer.peers.leads:
+        return
+    content = _content(trainer)
+    digest = hashlib.sha256(content).hexdigest()
+    target = Path(path)
+    staged = _staged(target, digest)
+    _write_durably(staged, content)
+    if trainer.reservation is not None:
+        done = trainer.steps_done
+        trainer.reservation.mark(trainer.plan.event(done), steps=done, digest=digest)
+    _rename_durably(staged, target)
+
+
+def resume(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
+    """Put a fresh trainer of the same plan where the checkpoint was; its noise will be new."""
+    if trainer.steps_started:
+        raise Refused("expected a fresh trainer; this one has taken steps of its own")
+    target = Path(path)
+    if trainer.ledger is not None and trainer.peers.leads:
+        _take_up_reservation(trainer, target)
+    tensors, record = _read(target)
+    _check_plan(trainer, record, target)
+    trainer.model.load_state_dict(_under("model", tensors))
+    _load_optimizer(trainer.optimizer, _under("optimizer", tensors), record["optimizer"])
+    trainer.average.values.update(_under("average", tensors))
+    trainer.average.updates = record["averaged"]
+    trainer.clip_norm = record["clip_norm"]
+    trainer.steps_done = trainer.steps_started = record["step"]
+    if not record["private"]:
+        trainer.seeded_before = True
+
+
+def can_resume(path: str | os.PathLike[str], ledger: Ledger | None) -> bool:
+    """Whether there is a checkpoint: by its name, or one that the ledger was told of before it got the name."""
+    if Path(path).exists() or ledger is None:
+        return Path(path).exists()
+    return any(_is_known(staged, ledger) for staged in _all_staged(Path(path)))
+
+
+def remove_checkpoint(path: str | os.PathLike[str]) -> None:
+    """Of a run that has ended: the checkpoint, and whatever a dead process left beside it."""
+    for file in (Path(path), *_all_staged(Path(path))):
+        file.unlink(missing_ok=True)
+
+
+# Writing
+
+
+def _content(trainer: PrivateTrainer) -> bytes:
     tensors = {f"model.{name}": value for name, value in trainer.model.state_dict().items()}
     tensors |= {f"average.{name}": value for name, value in trainer.average.values.items()}
     scalars: dict[str, Any] = {}
@@ -46,44 +104,131 @@ def save_checkpoint(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> No
         "plan": trainer.plan.to_json(),
         "optimizer": scalars,
         "reservation": None if trainer.reservation is None else trainer.reservation.head.to_json(),
-        "private": trainer.sampler.private,
+        "private": trainer.private,
     }
     whole = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
-    write_whole(Path(path), save(whole, metadata={"sfumato": json.dumps(record)}))
-    if trainer.reservation is not None:
-        trainer.reservation.mark(trainer.steps_done)
+    return save(whole, metadata={"sfumato": json.dumps(record)})
 
 
-def resume(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
-    """Put a fresh trainer of the same plan where the checkpoint was; its noise will be new."""
-    tensors, record = _read(Path(path))
-    if TrainingPlan.from_json(record["plan"]) != trainer.plan:
-        raise Refused(f"expected the plan of {path}; a checkpoint goes on under the plan it was priced with")
-    if trainer.steps_started:
-        raise Refused("expected a fresh trainer; this one has taken steps of its own")
-    if trainer.ledger is not None:
-        _take_up_reservation(trainer, record, path)
-    trainer.model.load_state_dict(_under("model", tensors))
-    _load_optimizer(trainer.optimizer, _under("optimizer", tensors), record["optimizer"])
-    trainer.average.values.update(_under("average", tensors))
-    trainer.average.updates = record["averaged"]
-    trainer.clip_norm = record["clip_norm"]
-    trainer.steps_done = trainer.steps_started = record["step"]
-    if not record["private"]:
-        trainer.seeded_before = True
+def _staged(target: Path, digest: str) -> Path:
+    """Named after its content, so that no process can put its own in the place of another's."""
+    return target.with_name(f".{target.name}.{digest}{_STAGED}")
 
 
-def _take_up_reservation(trainer: PrivateTrainer, record: Mapping[str, Any], path: object) -> None:
-    assert trainer.ledger is not None
-    if record["reservation"] is None:
-        raise Refused(f"expected {path} to name a reservation of this ledger; it was trained without one")
-    reservation = trainer.ledger.reservation(Head.from_json(record["reservation"]))
-    if reservation.marked > record["step"]:
+def _all_staged(target: Path) -> list[Path]:
+    start = f".{target.name}."
+    found = target.parent.iterdir() if target.parent.is_dir() else iter(())
+    return sorted(path for path in found if path.name.startswith(start) and path.suffix == _STAGED)
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    try:
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(path.parent)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _rename_durably(staged: Path, target: Path) -> None:
+    try:
+        os.replace(staged, target)
+    except FileNotFoundError as error:
         raise Refused(
-            f"expected the newest checkpoint, of step {reservation.marked}, got one of step {record['step']}; "
-            "the steps between were released already, and taking them again would release them twice"
-        )
+            f"expected to give the checkpoint its name {target}, got none to name; another process has taken "
+            "the run up: let that one finish"
+        ) from error
+    sync_folder(target.parent)
+
+
+# Going on
+
+
+def _take_up_reservation(trainer: PrivateTrainer, target: Path) -> None:
+    """Find the file that the ledger knows, and only then take the run from whoever had it."""
+    assert trainer.ledger is not None
+    record = _newest_record(target, trainer.ledger)
+    _check_plan(trainer, record, target)
+    if record["reservation"] is None:
+        raise Refused(f"expected {target} to name a reservation of this ledger; it was trained without one")
+    head = Head.from_json(record["reservation"])
+    lease = trainer.ledger.lease(head)
+    chosen = _known_file(target, lease)
+    reservation = trainer.ledger.reservation(head, seen=lease, private=trainer.private)
+    if chosen != target:
+        _rename_durably(chosen, target)
+    for path in _all_staged(target):
+        path.unlink(missing_ok=True)
     trainer.reservation = reservation
+    trainer.seeded_before = trainer.seeded_before or not reservation.private
+
+
+def _newest_record(target: Path, ledger: Ledger) -> dict[str, Any]:
+    """Of the checkpoint; of one without its name, if the process died before its first got it."""
+    if target.exists():
+        return _read(target)[1]
+    records = (_read_record(path) for path in _all_staged(target) if _is_known(path, ledger))
+    for record in records:
+        if record is not None:
+            return record
+    raise DataCorrupted(f"expected a checkpoint at {target}, got none")
+
+
+def _is_known(staged: Path, ledger: Ledger) -> bool:
+    record = _read_record(staged)
+    if record is None or record["reservation"] is None:
+        return False
+    try:
+        lease = ledger.lease(Head.from_json(record["reservation"]))
+    except LedgerError:  # settled, or of another ledger
+        return False
+    return hashlib.sha256(staged.read_bytes()).hexdigest() == lease.digest
+
+
+def _known_file(target: Path, lease: Lease) -> Path:
+    """The file whose digest the ledger has."""
+    if lease.digest is None and lease.steps:  # marked by a version that knew no digests
+        return _not_older(target, lease)
+    for path in (target, *_all_staged(target)):
+        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == lease.digest:
+            return path
+    if lease.digest is None:
+        raise Refused(
+            f"expected a checkpoint that the ledger was told of, got {target}, which it was not; start anew"
+        )
+    raise _older(target, lease)
+
+
+def _not_older(target: Path, lease: Lease) -> Path:
+    if _read(target)[1]["step"] < lease.steps:
+        raise _older(target, lease)
+    return target
+
+
+def _older(target: Path, lease: Lease) -> Refused:
+    return Refused(
+        f"expected the newest checkpoint, of step {lease.steps}, got {target}, which is another; the steps up "
+        "to there were released already, and taking them again would release them twice"
+    )
+
+
+def _check_plan(trainer: PrivateTrainer, record: Mapping[str, Any], target: Path) -> None:
+    if TrainingPlan.from_json(record["plan"]) != trainer.plan:
+        raise Refused(f"expected the plan of {target}; a checkpoint goes on under the plan it was priced with")
+
+
+# Reading
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    """The record of a file that may have been cut off; None if it was."""
+    try:
+        return _read(path)[1]
+    except DataCorrupted:
+        return None
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -22,7 +22,7 @@ from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
 from sfumato.run_folder import RunFolder, write_whole
-from sfumato.training.checkpoint import resume, save_checkpoint
+from sfumato.training.checkpoint import can_resume, remove_checkpoint, resume, save_checkpoint
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rowwise import LossFunction, Views, cross_entropy
 from sfumato.training.trainer import PrivateTrainer
@@ -184,7 +184,7 @@ def write_run(folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer
     )
     folder.write_json("timings.json", {"seconds": result.seconds}, private=True)
     folder.write_lines("steps.jsonl", [asdict(step) for step in trainer.private_log.steps], private=True)
-    (folder.private / CHECKPOINT).unlink(missing_ok=True)
+    remove_checkpoint(folder.private / CHECKPOINT)
 
 
 def _calibrated(
@@ -216,10 +216,9 @@ def _calibrated(
 
 def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochReport]:
     """Go on from the folder's checkpoint, if it has one of this plan."""
-    checkpoint = None if folder is None else folder.private / CHECKPOINT
-    if folder is None or checkpoint is None or not checkpoint.exists():
+    if folder is None or not can_resume(folder.private / CHECKPOINT, trainer.ledger):
         return []
-    resume(trainer, checkpoint)
+    resume(trainer, folder.private / CHECKPOINT)
     return read_history(folder)[: math.ceil(trainer.steps_done / trainer.plan.steps_an_epoch)]
 
 

@@ -138,10 +138,14 @@ class PrivateTrainer:
         return self.peers.release(self._sum, mechanism, self.sampler, divisor=divisor), below
 
     def finish(self) -> Charge | None:
-        """Settle the ledger to the steps that were started; the trainer takes no more steps."""
+        """Settle the ledger to the steps that were started; the trainer takes no more steps.
+
+        Before the last step of the plan this makes a run that was stopped early, whose certificate says so: its
+        price holds however the stop was decided, and is not that of a shorter plan.
+        """
         if self.reservation is not None:
             started = None if self.steps_started >= self.plan.steps else self.plan.event(self.steps_started)
-            self.charge = self.reservation.settle(started)
+            self.charge = self.reservation.settle(started, private=self.private)
             self.reservation = None
         return self.charge
 
@@ -153,7 +157,10 @@ class PrivateTrainer:
     # What it cost
 
     def epsilon(self, delta: float) -> float:
-        """ε at δ of the steps that were started."""
+        """ε at δ of the steps that were started, had their number been fixed in advance.
+
+        That of a run that was stopped early is in its certificate.
+        """
         return self.plan.epsilon(delta, self.steps_started)
 
     def certificate(self, *, delta: float, caveats: tuple[str, ...] = ()) -> Certificate:
@@ -168,6 +175,7 @@ class PrivateTrainer:
             unit=self.plan.unit,
             relation=self.plan.relation,
             private=self.private,
+            planned=self.plan.event() if 0 < self.steps_started < self.plan.steps else None,
             plan=self.plan.to_json(),
             eta=self.eta,
             caveats=caveats,
@@ -209,7 +217,9 @@ class PrivateTrainer:
             self.ledger.check(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
 
     def _reserve(self) -> None:
-        if self.reservation is None and not self._reserved:
+        if self._reserved:
+            return
+        if self.reservation is None:
             self.reservation = self.peers.reserve(
                 self.ledger,
                 self.plan.event(),
@@ -217,7 +227,10 @@ class PrivateTrainer:
                 relation=self.plan.relation,
                 unit=self.plan.unit,
                 private=self.private,
+                begun=False,
             )
+        if self.reservation is not None:
+            self.reservation.begin()
         self._reserved = True
 
     def _draw(self, source: TrainingData) -> Iterator[Batch]:

@@ -14,6 +14,7 @@ from sfumato.accounting import (
     DpEvent,
     GaussianEvent,
     LaplaceEvent,
+    Relation,
     RepeatedEvent,
     compose,
     epsilon,
@@ -25,6 +26,8 @@ from sfumato.accounting.filter import Spending
 from sfumato.errors import BudgetExceeded
 from sfumato.ledger import Ledger, Reservation
 from sfumato.ledger.rule import Rule, Tally
+
+TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
 
 budgets = st.builds(Budget, epsilon=st.sampled_from([0.5, 1.0, 4.0]), delta=st.sampled_from([0.0, 1e-6, 1e-3]))
 steps = st.sampled_from(
@@ -64,9 +67,9 @@ def test_never_overspent_and_only_settling_lowers(
 def act(ledger: Ledger, reservations: list, action: str, plan: DpEvent, count: int) -> None:
     try:
         if action == "charge":
-            ledger.charge(plan, purpose="p")
+            ledger.charge(plan, purpose="p", **TERMS)
         elif action == "reserve":
-            reservations.append((ledger.reserve(plan, purpose="p"), plan))
+            reservations.append((ledger.reserve(plan, purpose="p", **TERMS), plan))
         elif reservations:
             reservation, reserved = reservations.pop()
             repeated = isinstance(reserved, RepeatedEvent)

@@ -15,7 +15,7 @@ from sfumato.ledger import Budget, Certificate, Head, Ledger, Prices
 def certificate(tmp_path: Path) -> Certificate:
     with Ledger.open(tmp_path / "ledger.db", budget=Budget(epsilon=3, delta=1e-5, unit="person")) as ledger:
         event = compose(repeat(GaussianEvent(20.0), 7), LaplaceEvent(9.0))
-        charge = ledger.charge(event, purpose="a model")
+        charge = ledger.charge(event, purpose="a model", relation=Relation.ADD_REMOVE, unit="person")
         return ledger.certificate(charge, plan={"steps": 7}, eta=2**-10, caveats=["tuned on public data"])
 
 
@@ -73,7 +73,7 @@ def test_without_a_ledger_it_says_so() -> None:
 def test_a_conversion_is_stated(tmp_path: Path) -> None:
     budget = Budget(epsilon=3, delta=1e-5, relation=Relation.REPLACE_ONE)
     with Ledger.open(tmp_path / "ledger.db", budget=budget) as ledger:
-        charge = ledger.charge(pure(0.5), purpose="x", relation=Relation.ADD_REMOVE)
+        charge = ledger.charge(pure(0.5), purpose="x", relation=Relation.ADD_REMOVE, unit="record")
         certificate = ledger.certificate(charge)
         assert certificate.relation is Relation.ADD_REMOVE
         assert "replace-one" in certificate.caveats[0]

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.accounting import pure
+from sfumato.accounting import Relation, pure
 from sfumato.errors import LedgerError, LedgerTampered
 from sfumato.ledger import Budget, Ledger
 from sfumato.ledger.chain import ORIGIN, Row, linked, seal, unseal
+
+TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
 
 TENTH = int(0.1 * 2**100)  # ε = 0.1 in the ledger's units
 
@@ -18,8 +20,8 @@ TENTH = int(0.1 * 2**100)  # ε = 0.1 in the ledger's units
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     ledger = Ledger.open(tmp_path / "ledger.db", budget=Budget(epsilon=1))
-    reservation = ledger.reserve([pure(0.1), pure(0.1)], purpose="two")
-    ledger.charge(pure(0.1), purpose="one")
+    reservation = ledger.reserve([pure(0.1), pure(0.1)], purpose="two", **TERMS)
+    ledger.charge(pure(0.1), purpose="one", **TERMS)
     reservation.settle(pure(0.1))
     return ledger
 
@@ -112,7 +114,7 @@ def test_an_entry_that_makes_no_sense_is_found(ledger: Ledger) -> None:
 def test_a_copy_put_back_is_refused_with_the_newest_certificate(ledger: Ledger, tmp_path: Path) -> None:
     ledger._store._connect().execute("PRAGMA wal_checkpoint(TRUNCATE)")
     shutil.copy(tmp_path / "ledger.db", tmp_path / "backup.db")
-    certificate = ledger.certificate(ledger.charge(pure(0.3), purpose="after the backup"))
+    certificate = ledger.certificate(ledger.charge(pure(0.3), purpose="after the backup", **TERMS))
     Ledger.open(tmp_path / "ledger.db", certificate=certificate)
     with pytest.raises(LedgerTampered, match="older copy"):
         Ledger.open(tmp_path / "backup.db", certificate=certificate)
@@ -136,10 +138,10 @@ def test_what_is_no_ledger_is_said_to_be_none(tmp_path: Path) -> None:
         Ledger.open(path)
     with pytest.raises(LedgerTampered, match="not a ledger"):
         Ledger.open(path, budget=Budget(epsilon=1))
-    empty = tmp_path / "made-and-died.db"
+    empty = tmp_path / "copied-badly.db"
     empty.touch()
-    with pytest.raises(LedgerError, match="no ledger at"):
-        Ledger.open(empty)
-    assert Ledger.open(empty, budget=Budget(epsilon=1)).epsilon_spent == 0
+    for budget in (None, Budget(epsilon=1)):
+        with pytest.raises(LedgerError, match="without entries"):
+            Ledger.open(empty, budget=budget)
     with pytest.raises(LedgerError, match="cannot be used"):
         Ledger.open(tmp_path / "no" / "such" / "folder.db", budget=Budget(epsilon=1))

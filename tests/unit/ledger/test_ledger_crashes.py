@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sfumato.accounting import pure, repeat
+from sfumato.accounting import Relation, pure, repeat
 from sfumato.ledger import Budget, Ledger
+
+TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
 
 STEP = 2**-10  # ε of one release; exact in binary, so that sums are
 BUDGET = Budget(epsilon=64)
@@ -22,10 +24,10 @@ def charge_then_release(place: str, release: Callable[[], None]) -> None:
     """Charges, reservations that run in full, in part, or not at all; for ever."""
     ledger = Ledger.open(place, budget=BUDGET)
     while True:
-        ledger.charge(pure(STEP), purpose="one release")
+        ledger.charge(pure(STEP), purpose="one release", **TERMS)
         release()
         for steps in (2, 1, 0):
-            reservation = ledger.reserve(repeat(pure(STEP), 2), purpose="two steps")
+            reservation = ledger.reserve(repeat(pure(STEP), 2), purpose="two steps", **TERMS)
             for _ in range(steps):
                 release()
             reservation.settle(repeat(pure(STEP), steps))
@@ -36,7 +38,7 @@ def release_then_charge(place: str, release: Callable[[], None]) -> None:
     ledger = Ledger.open(place, budget=BUDGET)
     while True:
         release()
-        ledger.charge(pure(STEP), purpose="one release")
+        ledger.charge(pure(STEP), purpose="one release", **TERMS)
 
 
 def released_before_kill(work: Work, place: str, chance: random.Random) -> int:

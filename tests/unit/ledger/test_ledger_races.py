@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.accounting import pure
+from sfumato.accounting import Relation, pure
 from sfumato.errors import BudgetExceeded
 from sfumato.ledger import Budget, Ledger
+
+TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
 
 PATIENCE = 60  # seconds, after which it is a deadlock
 FAILED = 255
@@ -25,7 +27,7 @@ def spend_until_refused(place: str) -> int:
     with Ledger.open(place) as ledger:
         while True:
             try:
-                ledger.charge(pure(0.125), purpose="race")
+                ledger.charge(pure(0.125), purpose="race", **TERMS)
                 accepted += 1
             except BudgetExceeded:
                 return accepted
@@ -60,7 +62,7 @@ def run_races(places: list[str], processes: int) -> list[int]:
 
 def run_race(place: str, signals: list[int], results: int) -> int:
     with Ledger.open(place, budget=Budget(epsilon=1)) as ledger:
-        ledger.charge(pure(0.6), purpose="before the race")
+        ledger.charge(pure(0.6), purpose="before the race", **TERMS)
     for signal in signals:
         os.write(signal, b"x")
     counts: list[int] = []
@@ -104,4 +106,4 @@ def test_32_processes_that_make_the_same_ledger_make_one(memory_path: Path) -> N
 
 def make_and_charge(place: str, start: Barrier) -> None:
     start.wait(PATIENCE)
-    Ledger.open(place, budget=Budget(epsilon=1)).charge(pure(2**-6), purpose="one of 32")
+    Ledger.open(place, budget=Budget(epsilon=1)).charge(pure(2**-6), purpose="one of 32", **TERMS)

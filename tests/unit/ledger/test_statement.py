@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sfumato.accounting import GaussianEvent, pure, repeat
+from sfumato.accounting import GaussianEvent, Relation, pure, repeat
 from sfumato.ledger import Budget, Ledger
 from sfumato.ledger.statement import as_json, render
+
+TERMS = {"relation": Relation.ADD_REMOVE, "unit": "person"}
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     ledger = Ledger.open(tmp_path / "ledger.db", budget=Budget(epsilon=2, delta=1e-5, unit="person"))
-    ledger.charge(pure(0.25), purpose="mean [age]")
+    ledger.charge(pure(0.25), purpose="mean [age]", **TERMS)
     return ledger
 
 
@@ -26,7 +28,7 @@ def shown(ledger: Ledger, **options: int) -> str:
 
 
 def test_what_when_each_spent_left_and_a_bar(ledger: Ledger) -> None:
-    ledger.charge(pure(0.25), purpose="mean income")
+    ledger.charge(pure(0.25), purpose="mean income", **TERMS)
     text = shown(ledger)
     for part in ("mean [age]", "mean income", "0.25", "20", "25% spent", "spent 0.5000 of 2, left 1.5000", "━"):
         assert part in text
@@ -35,16 +37,16 @@ def test_what_when_each_spent_left_and_a_bar(ledger: Ledger) -> None:
 
 
 def test_reserved_and_seeded_charges_stand_out(ledger: Ledger) -> None:
-    ledger.reserve(pure(0.1), purpose="training")
+    ledger.reserve(pure(0.1), purpose="training", **TERMS)
     assert "reserved" in shown(ledger)
     assert "NOT PRIVATE" not in shown(ledger)
-    ledger.charge(pure(0.1), purpose="test run", private=False)
+    ledger.charge(pure(0.1), purpose="test run", private=False, **TERMS)
     assert "NOT PRIVATE" in shown(ledger)
 
 
 def test_only_the_newest_are_shown(ledger: Ledger) -> None:
     for number in range(5):
-        ledger.charge(pure(0.01), purpose=f"query {number}")
+        ledger.charge(pure(0.01), purpose=f"query {number}", **TERMS)
     text = shown(ledger, last=2)
     assert "query 4" in text
     assert "query 2" not in text
@@ -60,7 +62,7 @@ def test_shares_are_shown(ledger: Ledger) -> None:
 
 
 def test_json_has_the_names_that_others_rely_on(ledger: Ledger) -> None:
-    ledger.reserve(repeat(GaussianEvent(20.0), 4), purpose="training").settle(GaussianEvent(20.0))
+    ledger.reserve(repeat(GaussianEvent(20.0), 4), purpose="training", **TERMS).settle(GaussianEvent(20.0))
     data = json.loads(json.dumps(as_json(ledger), allow_nan=False))
     assert data["epsilon_spent"] == pytest.approx(ledger.epsilon_spent)
     assert data["epsilon_left"] == pytest.approx(ledger.epsilon_left)

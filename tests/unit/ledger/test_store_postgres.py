@@ -4,11 +4,13 @@ import sys
 
 import pytest
 
-from sfumato.accounting import pure
+from sfumato.accounting import Relation, pure
 from sfumato.errors import LedgerError, MissingExtra
 from sfumato.ledger import Budget, Ledger
 from sfumato.ledger.chain import Row
 from sfumato.ledger.store_postgres import PostgresStore
+
+TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
 
 
 def test_a_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +45,8 @@ def test_a_lost_connection_is_made_anew_but_never_inside_a_transaction(postgres_
 
     cut()
     with pytest.raises(LedgerError, match="cannot be used"):
-        ledger.charge(pure(0.25), purpose="lost")
-    ledger.charge(pure(0.25), purpose="found")
+        ledger.charge(pure(0.25), purpose="lost", **TERMS)
+    ledger.charge(pure(0.25), purpose="found", **TERMS)
 
     def append_after_the_lock_is_gone() -> None:
         with ledger._store.transaction():

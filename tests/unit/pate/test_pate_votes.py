@@ -80,7 +80,7 @@ def test_wrong_votes_are_refused_before_anything_is_spent(votes, tmp_path):
     Watched.drawn = 0
     with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=50, delta=1e-5)) as ledger:
         with pytest.raises(InvalidInput, match="expected"):
-            aggregate(votes, gnmax(4, 3), ledger=ledger, sampler=Watched())
+            aggregate(votes, gnmax(4, 3), ledger=ledger, unit="record", sampler=Watched())
         assert ledger.epsilon_spent == 0
     assert Watched.drawn == 0
 
@@ -95,7 +95,7 @@ def test_the_message_shows_no_vote():
 def test_the_ledger_holds_the_plan_before_the_first_answer(tmp_path):
     plan = gnmax(50, 4, sigma=20.0)
     with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=3, delta=1e-5)) as ledger:
-        voting = Voting(plan, ledger=ledger)
+        voting = Voting(plan, ledger=ledger, unit="record")
         assert ledger.epsilon_spent == pytest.approx(plan.epsilon(1e-5), rel=1e-6)
         assert [charge.settled for charge in ledger.charges()] == [False]
         voting.ask(count_votes(np.ones((50, 3), int), classes=10))
@@ -110,7 +110,13 @@ def test_a_plan_that_does_not_fit_is_refused_without_noise(tmp_path):
     Watched.drawn = 0
     with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=0.1, delta=1e-5)) as ledger:
         with pytest.raises(BudgetExceeded):
-            aggregate(np.ones((50, 4), int), gnmax(50, 4, sigma=2.0), ledger=ledger, sampler=Watched())
+            aggregate(
+                np.ones((50, 4), int),
+                gnmax(50, 4, sigma=2.0),
+                ledger=ledger,
+                unit="record",
+                sampler=Watched(),
+            )
         assert ledger.epsilon_spent == 0
     assert Watched.drawn == 0
 

@@ -6,7 +6,7 @@ import torch
 from scipy.stats import binom
 from torch import nn
 
-from sfumato.accounting import Budget
+from sfumato.accounting import Budget, Relation
 from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Ledger
@@ -89,7 +89,7 @@ def test_it_is_charged_before_a_record_is_looked_at(tmp_path):
     assert ledger.charges()[0].event == price(0.2)
     assert found.certificate.prices.pld == pytest.approx(0.2, rel=1e-3)
     with pytest.raises(BudgetExceeded):
-        ledger.check(price(0.2))
+        ledger.check(price(0.2), relation=Relation.ADD_REMOVE, unit="record")
     assert len(ledger.charges()) == 1  # asking writes nothing
 
 

@@ -27,7 +27,12 @@ def _ask_for_too_much(ledger: Ledger) -> str:
     """A release that costs the whole budget, where some of it is spent already."""
     everything = GaussianEvent(gaussian_noise_multiplier(BUDGET.epsilon, BUDGET.delta))
     try:
-        ledger.charge(everything, purpose="one release more than the budget allows")
+        ledger.charge(
+            everything,
+            purpose="one release more than the budget allows",
+            relation=BUDGET.relation,
+            unit=BUDGET.unit,
+        )
     except BudgetExceeded as error:
         return str(error)
     raise AssertionError("the ledger let an overspending release through")

@@ -1,0 +1,59 @@
+"""Take a ledger to another place with its whole chain: from SQLite to PostgreSQL, and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sfumato.errors import LedgerError
+from sfumato.ledger.chain import Row, seal, unseal
+from sfumato.ledger.ledger import Ledger
+from sfumato.ledger.store import Store, store_at
+
+
+def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ledger:
+    """The ledger at its new place, with the same entries and hashes; the old one is closed for good.
+
+    The old ledger is closed first, by an entry that says where it went: at no moment can both be charged. If
+    the process dies in between, neither can, and the same call finishes the move. A place that the ledger was
+    moved away from can take it back.
+    """
+    there = store_at(target)
+    with Ledger.open(source) as ledger:
+        ledger.verify()
+        _check_continued(there, list(ledger._store.rows()))
+        there.check_room()
+        ledger._close_for(there.address)
+        _arrive(there, list(ledger._store.rows()), origin=ledger._store.address)
+    there.close()
+    return Ledger.open(target)
+
+
+def _check_continued(there: Store, rows: Sequence[Row]) -> int:
+    """How many of the rows are there already; nothing else may be, unless the move was finished before."""
+    found = [] if there.last() is None else list(there.rows())
+    common = min(len(found), len(rows))
+    same = [row.digest for row in found[:common]] == [row.digest for row in rows[:common]]
+    finished = len(found) <= len(rows) or unseal(rows[-1]).body.get("to") == there.address
+    if not same or not finished:
+        raise LedgerError(
+            f"expected no ledger at {there.place}, or this one as it was when it was moved away, got another "
+            "or a newer one; choose another place"
+        )
+    return len(found)
+
+
+def _arrive(there: Store, rows: Sequence[Row], *, origin: str) -> None:
+    """Write what is not there yet, and open the ledger there."""
+    moved = unseal(rows[-1])
+    state = {key: moved.body[key] for key in ("epsilon_spent", "state")}
+    stamp = {"time": datetime.now(UTC).isoformat(timespec="seconds")}
+    _, arrived = seal({"kind": "arrived", "from": origin, **stamp, **state}, after=moved.head)
+    if there.last() is None and there.create([*rows, arrived]):
+        return
+    with there.transaction():
+        found = _check_continued(there, rows)
+        if found <= len(rows):
+            for row in (*rows[found:], arrived):
+                there.append(row)
