@@ -51,7 +51,7 @@ class SqliteStore:
         self.place = path
         self.address = str(Path(path).absolute())
         self._process = -1
-        self._upgraded = self._about = False
+        self._about = False
         self._inherited: list[sqlite3.Connection] = []
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.RLock()
@@ -86,29 +86,32 @@ class SqliteStore:
     def transaction(self) -> Iterator[None]:
         with _explained(self.place):
             connection = self._connect()
-            if not self._upgraded:
-                _leave_log(connection)
         with self._lock:
-            with _explained(self.place):
-                _patiently(connection, "BEGIN IMMEDIATE")
-            try:
+            if not self._has_about(connection):
                 self._upgrade(connection)
+            with self._alone(connection):
                 yield
-                with _explained(self.place):
-                    connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+
+    @contextmanager
+    def _alone(self, connection: sqlite3.Connection) -> Iterator[None]:
+        with _explained(self.place):
+            _patiently(connection, "BEGIN IMMEDIATE")
+        try:
+            yield
+            with _explained(self.place):
+                connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
 
     def _upgrade(self, connection: sqlite3.Connection) -> None:
-        """Add what a file of an older version lacks; once for each connection."""
-        if not self._upgraded:
-            with _explained(self.place):
-                if not self._has_about(connection):
-                    connection.execute("ALTER TABLE entries ADD COLUMN about INTEGER")
+        """Add what a file of an older version lacks, whatever becomes of the entry that is to be written."""
+        _leave_log(connection)
+        with self._alone(connection):
+            if "about" not in _columns(connection):
+                connection.execute("ALTER TABLE entries ADD COLUMN about INTEGER")
                 connection.execute(_INDEX)
-            self._upgraded = True
 
     def last(self) -> Row | None:
         if not os.path.lexists(self.place):
@@ -175,7 +178,7 @@ class SqliteStore:
             uri, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False
         )
         connection.execute("PRAGMA synchronous = EXTRA")
-        self._connection, self._process, self._upgraded = connection, os.getpid(), False
+        self._connection, self._process = connection, os.getpid()
         return connection
 
 
