@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -425,6 +426,31 @@ def test_a_copy_of_an_open_ledger_is_the_whole_ledger(tmp_path: Path, ledger: Le
         shutil.copy(tmp_path / "ledger.db", tmp_path / "copy.db")  # while `ledger` has it open
         with Ledger.open(tmp_path / "copy.db", budget=ledger.budget) as copy:
             assert copy.head == ledger.head
+
+
+def test_a_copy_in_the_middle_of_a_commit_is_whole_or_refused(tmp_path: Path, ledger: Ledger) -> None:
+    """Another process charges all the time; no copy has lost what was on record when it was begun."""
+    if (child := os.fork()) == 0:
+        try:
+            while True:
+                ledger.charge(pure(1e-6), purpose="busy", **TERMS)
+        finally:
+            os._exit(1)
+    try:
+        opened = 0
+        for _ in range(100):
+            before = ledger.head
+            shutil.copy(tmp_path / "ledger.db", tmp_path / "copy.db")
+            try:
+                with Ledger.open(tmp_path / "copy.db", budget=ledger.budget) as copy:
+                    assert copy.head.sequence >= before.sequence
+                    opened += 1
+            except LedgerError:
+                continue
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert opened
 
 
 @pytest.mark.parametrize("content", ["no bytes", "no tables", "no entries"])

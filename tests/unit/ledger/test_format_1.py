@@ -14,8 +14,8 @@ from sfumato.accounting import Relation, pure, repeat
 from sfumato.errors import InvalidInput, LedgerError, Refused
 from sfumato.ledger import Head, Ledger, move
 
-# Made by the version before leases: a plan of five steps of which two ran, a mean, a share with a charge, a run of
-# four steps that was interrupted after two marks, and a charge with seeded noise.
+# Made by the version before leases: a plan of five steps of which two ran, a mean, a share with a charge, a run
+# of four steps that was interrupted after two marks, and a charge with seeded noise.
 FIXTURE = Path(__file__).parent / "data" / "format-1.db"
 HEAD = Head(sequence=9, hash="de4a7e07a5469ff10a94b763578014127e9b384b907c85ae68c245f72da090e5")
 TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
