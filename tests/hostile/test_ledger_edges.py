@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -114,7 +115,7 @@ def test_whoever_takes_a_run_up_cannot_say_that_less_ran(ledger: Ledger) -> None
     assert ledger.epsilon_spent == pytest.approx(0.4, rel=1e-3)
 
 
-def test_a_forked_child_does_not_mark_what_its_parent_marked(ledger: Ledger) -> None:
+def test_a_parent_does_not_go_on_with_what_its_forked_child_marked(ledger: Ledger) -> None:
     """Both have the token; the second to mark did not see the first's mark."""
     reservation = ledger.reserve(repeat(pure(0.1), 4), purpose="forked", **TERMS)
     if (child := os.fork()) == 0:
@@ -126,6 +127,8 @@ def test_a_forked_child_does_not_mark_what_its_parent_marked(ledger: Ledger) -> 
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with pytest.raises(LedgerError, match="second process"):
         reservation.mark(pure(0.1), steps=1, digest="2" * 64)
+    with pytest.raises(LedgerError, match="second process"):
+        reservation.settle()
 
 
 POINTS = ("nothing written", "half written", "staged", "marked", "renamed")
@@ -195,19 +198,6 @@ def test_the_first_checkpoint_is_found_before_it_has_its_name(
     again = trainer_of(ledger)
     resume(again, path)
     assert again.steps_done == 2
-
-
-def test_a_looked_at_copy_takes_the_run_from_nobody(tmp_path: Path, ledger: Ledger) -> None:
-    """A copy that is refused leaves the lease where it is."""
-    path = tmp_path / "c"
-    trainer = take(trainer_of(ledger), 2)
-    save_checkpoint(trainer, path)
-    shutil.copy(path, tmp_path / "copy")
-    take(trainer, 3)
-    save_checkpoint(trainer, path)
-    with pytest.raises(Refused, match="released already"):
-        resume(trainer_of(ledger), tmp_path / "copy")
-    take(trainer, 6).finish()
 
 
 def test_a_changed_checkpoint_is_refused(tmp_path: Path, ledger: Ledger) -> None:
@@ -403,7 +393,9 @@ def test_a_search_costs_twice_where_records_are_replaced(
     with pytest.raises(Charged):
         tuning.run(data, None, epsilon=2, recipe=recipe, ledger=ledger)
     (charge,) = ledger.charges()
-    assert ledger.epsilon_spent > 2 * accounting.rdp_epsilon(charge.event, 1e-5)
+    assert charge.relation is Relation.ADD_REMOVE
+    assert charge.counted.epsilon >= 2 * accounting.rdp_epsilon(charge.event, 1e-5)
+    assert ledger.epsilon_spent == pytest.approx(charge.counted.epsilon, rel=0.05)
 
 
 def test_a_table_refuses_a_ledger_of_another_unit(tmp_path: Path) -> None:
@@ -434,6 +426,31 @@ def test_a_copy_of_an_open_ledger_is_the_whole_ledger(tmp_path: Path, ledger: Le
         shutil.copy(tmp_path / "ledger.db", tmp_path / "copy.db")  # while `ledger` has it open
         with Ledger.open(tmp_path / "copy.db", budget=ledger.budget) as copy:
             assert copy.head == ledger.head
+
+
+def test_a_copy_in_the_middle_of_a_commit_is_whole_or_refused(tmp_path: Path, ledger: Ledger) -> None:
+    """Another process charges all the time; no copy has lost what was on record when it was begun."""
+    if (child := os.fork()) == 0:
+        try:
+            while True:
+                ledger.charge(pure(1e-6), purpose="busy", **TERMS)
+        finally:
+            os._exit(1)
+    try:
+        opened = 0
+        for _ in range(100):
+            before = ledger.head
+            shutil.copy(tmp_path / "ledger.db", tmp_path / "copy.db")
+            try:
+                with Ledger.open(tmp_path / "copy.db", budget=ledger.budget) as copy:
+                    assert copy.head.sequence >= before.sequence
+                    opened += 1
+            except LedgerError:
+                continue
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert opened
 
 
 @pytest.mark.parametrize("content", ["no bytes", "no tables", "no entries"])
@@ -493,12 +510,3 @@ def test_a_moved_ledger_cannot_be_charged_where_it_was(tmp_path: Path, ledger: L
                 attempt()
         moved.reservation(waiting.head).settle()
         assert moved.verify(head=ledger.head).sequence > ledger.head.sequence
-
-
-def test_a_certificate_of_another_ledger_is_refused(tmp_path: Path, ledger: Ledger) -> None:
-    charge = ledger.charge(pure(0.1), purpose="a count", **TERMS)
-    certificate: Certificate = ledger.certificate(charge)
-    other = Ledger.open(tmp_path / "other.db", budget=ledger.budget)
-    other.charge(pure(0.1), purpose="a count", **TERMS)
-    with pytest.raises(LedgerError, match="another ledger"):
-        other.verify(certificate=certificate)

@@ -62,12 +62,7 @@ class Reservation:
         """
         check_part_of(ran, self.charge.event)
         with self._ledger._writing() as last:
-            if self._held() != self.lease:
-                raise LedgerError(
-                    f"expected the mark of step {self.lease.steps}, which this process saw last, got another; "
-                    "a second process uses the same reservation: stop one of them, and resume"
-                )
-            lease = self.lease.marked(ran, steps=steps, digest=digest)
+            lease = self._as_seen().marked(ran, steps=steps, digest=digest)
             self._ledger._append_about(self.head, "mark", lease, last)
         self.lease = lease
 
@@ -83,13 +78,23 @@ class Reservation:
         check_part_of(ran, charge.event)
         counted = counted_event(ran, ledger.budget, relation=charge.relation, unit=charge.unit)
         with ledger._writing() as last:
-            lease = self._held()
+            lease = self._as_seen()
             refusal = lease.refusal(ran, charge.event)
             if refusal is not None:
                 raise InvalidInput(refusal)
             lease = lease.with_noise(private=private)
             entry = ledger._append_settlement(charge.head, lease, ran, counted, last)
         return Charge.from_entry(entry, unit=charge.unit, settled=True)
+
+    def _as_seen(self) -> Lease:
+        """The lease, if nobody with the same token, such as a forked child, has changed it meanwhile."""
+        newest = self._held()
+        if newest != self.lease:
+            raise LedgerError(
+                f"expected the mark of step {self.lease.steps}, which this process saw last, got another; a "
+                "second process uses the same reservation: stop one of them, and resume"
+            )
+        return newest
 
     def _held(self) -> Lease:
         """The lease as the ledger has it, if it is still this process's."""

@@ -90,24 +90,25 @@ class PostgresStore:
     def transaction(self) -> Iterator[None]:
         with _explained(self.place):
             connection = self._connect()
+            if "about" not in self._columns():
+                self._prepare(connection)
         with self._lock, _explained(self.place), connection.transaction():
             self._execute("SET LOCAL synchronous_commit = on")
             self._execute("SELECT pg_advisory_xact_lock(%s)", self._key)
             self._inside = True
             try:
-                self._prepare()
                 yield
             finally:
                 self._inside = False
 
-    def _prepare(self) -> None:
-        """The table, with the columns that an older version did not make."""
-        if "about" in self._columns():
-            return
-        # One lock for all ledgers: the table is shared, and two makers of it would collide.
-        self._execute("SELECT pg_advisory_xact_lock(0)")
-        if "about" not in self._columns():
-            self._execute(_NEWER if self._columns() else _SCHEMA)
+    def _prepare(self, connection: psycopg.Connection[Any]) -> None:
+        """The table, with what an older version did not make, whatever becomes of the entry to be written."""
+        with self._lock, connection.transaction():
+            # One lock for all ledgers: the table is shared, and two makers of it would collide.
+            self._execute("SELECT pg_advisory_xact_lock(0)")
+            known = {name for (name,) in self._execute(_COLUMNS).fetchall()}
+            if "about" not in known:
+                self._execute(_NEWER if known else _SCHEMA)
 
     def last(self) -> Row | None:
         if not self._columns():

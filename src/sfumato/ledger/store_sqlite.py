@@ -51,7 +51,9 @@ class SqliteStore:
         self.place = path
         self.address = str(Path(path).absolute())
         self._process = -1
-        self._upgraded = self._about = False
+        self._about = False  # whether the file has the column that older versions did not make
+        self._checked = False
+        self._counted = False  # whether the file states how many entries it has, as older ones do not
         self._inherited: list[sqlite3.Connection] = []
         self._connection: sqlite3.Connection | None = None
         self._lock = threading.RLock()
@@ -86,42 +88,66 @@ class SqliteStore:
     def transaction(self) -> Iterator[None]:
         with _explained(self.place):
             connection = self._connect()
-            if not self._upgraded:
-                _leave_log(connection)
         with self._lock:
-            with _explained(self.place):
-                _patiently(connection, "BEGIN IMMEDIATE")
-            try:
+            if not self._has_about(connection):
                 self._upgrade(connection)
+            with self._alone(connection):
                 yield
-                with _explained(self.place):
-                    connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+
+    @contextmanager
+    def _alone(self, connection: sqlite3.Connection) -> Iterator[None]:
+        with _explained(self.place):
+            _patiently(connection, "BEGIN IMMEDIATE")
+        try:
+            yield
+            with _explained(self.place):
+                connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
 
     def _upgrade(self, connection: sqlite3.Connection) -> None:
-        """Add what a file of an older version lacks; once for each connection."""
-        if not self._upgraded:
-            with _explained(self.place):
-                if not self._has_about(connection):
-                    connection.execute("ALTER TABLE entries ADD COLUMN about INTEGER")
+        """Add what a file of an older version lacks, whatever becomes of the entry that is to be written."""
+        _leave_log(connection)
+        with self._alone(connection):
+            if "about" not in _columns(connection):
+                connection.execute("ALTER TABLE entries ADD COLUMN about INTEGER")
                 connection.execute(_INDEX)
-            self._upgraded = True
 
     def last(self) -> Row | None:
         if not os.path.lexists(self.place):
             return None
-        with self._lock, _explained(self.place):
-            empty = not _columns(self._connect())
-        row = None if empty else self._one("ORDER BY sequence DESC LIMIT 1")
+        row = self._one("ORDER BY sequence DESC LIMIT 1") if self._whole() else None
         if row is None:
             raise LedgerError(
                 f"expected a ledger at {self.place}, got a file without entries, such as an incomplete copy; "
                 "restore the newest copy, or remove the file if nothing was ever charged there"
             )
         return row
+
+    def _whole(self) -> bool:
+        """Whether there are entries; looked at once for each connection, with the count of them.
+
+        The count is in the file's first page and the newest entry in a later one. In a copy that was taken in
+        the middle of a commit they disagree.
+        """
+        with self._lock, _explained(self.place):
+            connection = self._connect()
+            if not self._checked:
+                with _one_moment(connection):
+                    if not _columns(connection):
+                        return False
+                    found = connection.execute("SELECT max(sequence) + 1 FROM entries").fetchone()[0]
+                    ((stated,),) = connection.execute("PRAGMA user_version").fetchall()
+                self._counted = bool(stated)
+                if found is not None and self._counted and stated != found:
+                    raise LedgerTampered(
+                        f"expected {stated} entries in {self.place}, got {found}: it was cut off, or copied in "
+                        "the middle of a commit; copy it again"
+                    )
+                self._checked = True
+        return True
 
     def row(self, sequence: int) -> Row | None:
         return self._one("WHERE sequence = ?", sequence)
@@ -140,7 +166,10 @@ class SqliteStore:
 
     def append(self, row: Row) -> None:
         with _explained(self.place):
-            self._connect().execute(_INSERT, row)
+            connection = self._connect()
+            connection.execute(_INSERT, row)
+            if self._counted:
+                _count(connection, row)
 
     def close(self) -> None:
         if self._connection is not None and self._process == os.getpid():
@@ -159,7 +188,6 @@ class SqliteStore:
             return connection.execute(query, values).fetchall()
 
     def _has_about(self, connection: sqlite3.Connection) -> bool:
-        """Whether the file has the column that older versions did not make; once seen, it stays."""
         self._about = self._about or "about" in _columns(connection)
         return self._about
 
@@ -175,7 +203,7 @@ class SqliteStore:
             uri, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False
         )
         connection.execute("PRAGMA synchronous = EXTRA")
-        self._connection, self._process, self._upgraded = connection, os.getpid(), False
+        self._connection, self._process, self._checked = connection, os.getpid(), False
         return connection
 
 
@@ -188,6 +216,7 @@ def _write_new(path: Path, rows: Sequence[Row]) -> None:
         for statement in (*_statements(_SCHEMA), _INDEX):
             connection.execute(statement)
         connection.executemany(_INSERT, rows)
+        _count(connection, rows[-1])
         connection.execute("COMMIT")
 
 
@@ -208,6 +237,23 @@ def _first_row(path: Path) -> Row | None:
     except sqlite3.Error:
         return None
     return None if found is None else Row(*found)
+
+
+def _count(connection: sqlite3.Connection, newest: Row) -> None:
+    connection.execute(f"PRAGMA user_version = {newest.sequence + 1}")
+
+
+@contextmanager
+def _one_moment(connection: sqlite3.Connection) -> Iterator[None]:
+    """All that is read inside is of one state of the file."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("COMMIT")
 
 
 def _columns(connection: sqlite3.Connection) -> set[str]:

@@ -124,6 +124,8 @@ def tamper(place: str) -> Tamper:
                 "DROP TRIGGER IF EXISTS entries_stay; DROP TRIGGER IF EXISTS entries_remain"
             )
             connection.execute(sql.replace("{table}", "entries").replace("{mine}", "1 = 1"))
+            ((count,),) = connection.execute("SELECT count(*) FROM entries").fetchall()
+            connection.execute(f"PRAGMA user_version = {count}")
         connection.close()
 
     def on_postgres(sql: str) -> None:

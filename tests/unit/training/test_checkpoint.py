@@ -1,5 +1,6 @@
 import io
 import pickle
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -88,6 +89,20 @@ def test_an_older_copy_is_refused(tmp_path, ledger):
     with pytest.raises(Refused, match="release them twice"):
         resume(make_trainer(ledger), tmp_path / "old.safetensors")
     resume(make_trainer(ledger), tmp_path / "new.safetensors")
+
+
+def test_a_copy_that_is_refused_takes_the_run_from_nobody(tmp_path, ledger):
+    path = tmp_path / "c.safetensors"
+    trainer = make_trainer(ledger)
+    take(trainer, 2)
+    save_checkpoint(trainer, path)
+    shutil.copy(path, tmp_path / "copy.safetensors")
+    take(trainer, 3)
+    save_checkpoint(trainer, path)
+    with pytest.raises(Refused, match="released already"):
+        resume(make_trainer(ledger), tmp_path / "copy.safetensors")
+    take(trainer, 6)
+    assert trainer.finish().event == PLAN.event()
 
 
 def test_a_settled_run_is_not_taken_up_again(tmp_path, ledger):
