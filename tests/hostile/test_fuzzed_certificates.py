@@ -94,7 +94,7 @@ def mutated(draw, data):
     elif change == "copy":
         parent[last] = copy.deepcopy(at(data, draw(st.sampled_from(list(places(data))))))
     else:
-        parent[last] = draw(st.sampled_from(JUNK))
+        parent[last] = copy.deepcopy(draw(st.sampled_from(JUNK)))  # or a later change would reach it
     return data
 
 
