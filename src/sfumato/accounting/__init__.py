@@ -37,7 +37,7 @@ from sfumato.accounting.events import (
     repeat,
 )
 from sfumato.accounting.filter import PrivacyFilter
-from sfumato.accounting.meaning import attacker_true_positive_rate, in_words
+from sfumato.accounting.meaning import attacker_true_positive_rate, in_words, protection_warning
 from sfumato.accounting.pld import delta, epsilon
 from sfumato.accounting.rdp import rdp, rdp_epsilon
 from sfumato.accounting.selection import best_of, calibrate_selection, draw_trials, selection_epsilon
@@ -76,6 +76,7 @@ __all__ = [
     "in_words",
     "parallel",
     "poisson_sampled",
+    "protection_warning",
     "pure",
     "rdp",
     "rdp_epsilon",

@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from sfumato import _validate
 from sfumato.accounting.events import DpEvent, Relation
 from sfumato.accounting.pld import deltas, epsilon
+
+LARGEST_EPSILON = 50.0
+"""Beyond it even the kindest mechanism protects nobody: Gaussian noise of ε = 50 at δ = 1e-5 is 6.6-GDP, and an
+attacker who accuses 1 in 100 of the others finds all but 1 in 100,000 of the members."""
+
+LARGEST_DELTA = 1e-3
+"""From here on, to publish one record in a thousand as it is would count as private."""
+
+
+def protection_warning(epsilon: float | None, delta: float) -> str | None:
+    """One sentence about an (ε, δ) that gives practically no protection; None where it gives some.
+
+    An ε of None is one that no accountant could give.
+
+    >>> protection_warning(1.0, 1e-5) is None
+    True
+    >>> protection_warning(1e6, 1e-5)
+    'gives practically no protection: expected epsilon <= 50, got epsilon=1e+06; add noise'
+    """
+    reasons, remedies = [], []
+    if epsilon is None or not math.isfinite(epsilon):
+        reasons.append("no finite epsilon holds")
+        remedies.append("add noise")
+    elif epsilon > LARGEST_EPSILON:
+        reasons.append(f"expected epsilon <= {LARGEST_EPSILON:g}, got epsilon={epsilon:g}")
+        remedies.append("add noise")
+    if not delta < LARGEST_DELTA:
+        reasons.append(
+            f"expected delta < {LARGEST_DELTA:g}, got delta={delta:g}, at which publishing the records of "
+            f"1 in {1 / delta:.4g} people as they are would count as private"
+        )
+        remedies.append("choose delta well below 1 / number of people")
+    if not reasons:
+        return None
+    return f"gives practically no protection: {', and '.join(reasons)}; {', and '.join(remedies)}"
 
 
 def attacker_true_positive_rate(
