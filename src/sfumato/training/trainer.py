@@ -15,11 +15,13 @@ from sfumato.errors import InvalidInput, Refused, UnsupportedModel
 from sfumato.ledger import Certificate, Charge, Ledger, Reservation
 from sfumato.mechanisms import Gaussian, GridGaussian
 from sfumato.randomness import Sampler, SecretStream
+from sfumato.training.agreement import digest, terms
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.batches import Batch, LossFunction, TrainingData, Views
 from sfumato.training.distributed import ALONE, Peers
 from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk, rounding_bound
 from sfumato.training.noise import NoisySum, joining_error
+from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
 from sfumato.training.probe import survey
@@ -68,6 +70,7 @@ class PrivateTrainer:
         self._chunk_error = 0.0
         self._largest_chunk = 0
         self._chunks = 0
+        self._owned = Ownership(None)
 
     # Taking steps
 
@@ -77,12 +80,17 @@ class PrivateTrainer:
         """The batches of all steps that are left, each to be handed to `step`.
 
         `data`: (inputs, targets), anything with `.inputs` and `.targets`, or a map-style data set. `units`
-        names each row's person. `views(inputs)` returns K random views of each row, (rows, K, …), whose
-        gradients are averaged before clipping. The whole plan is reserved in the ledger before a batch is
-        drawn.
+        names each row's person, and must be given where the plan is about persons. `views(inputs)` returns K
+        random views of each row, (rows, K, …), whose gradients are averaged before clipping. The whole plan is
+        reserved in the ledger before a batch is drawn.
         """
-        source = TrainingData(data, units=units, rows_per_unit=self.plan.rows_per_unit, views=views)
+        with self.peers.together("to read its data"):
+            check_units(self.plan, units)
+            source = TrainingData(data, units=units, rows_per_unit=self.plan.rows_per_unit, views=views)
+        self._join(data, units, views)
         self._reserve()
+        weights = (*self.model.parameters(), *self.model.buffers(), *self.average.values.values())
+        self.peers.share_weights(weights)
         yield from self._draw(source)
         if self.steps_done == self.plan.steps:
             self.finish()
@@ -91,19 +99,22 @@ class PrivateTrainer:
         """One private step. Nothing that depends on the batch is returned."""
         self._check_turn(batch)
         if not self._chunks:
-            self._prepare(batch.data, loss_fn)
+            with self.peers.together("to look at its model"):
+                self._prepare(batch.data, loss_fn)
+            self.peers.require_same({"bound of rounding": digest(str(self.eta))}, remedy="give each rank rows")
         self.steps_started += 1
         clipping = self.plan.clipping_at(self.clip_norm)
         mechanism = self._mechanism()
         below = 0
-        for number, rows in batch.chunks(self._chunks):
-            result = clip_chunk(
-                self.model, rows.weighted(loss_fn), rows.inputs, rows.targets, clipping, units=rows.units
-            )
-            self._check_rounding(result)
-            self._sum.add(result.sums, mechanism, chunk=number)
-            below += self._below(result)
-            self.private_log.add(result)
+        with self.peers.together("in a step"):
+            for number, rows in batch.chunks(self._chunks):
+                result = clip_chunk(
+                    self.model, rows.weighted(loss_fn), rows.inputs, rows.targets, clipping, units=rows.units
+                )
+                self._check_rounding(result)
+                self._sum.add(result.sums, mechanism, chunk=number)
+                below += self._below(result)
+                self.private_log.add(result)
         gradients = self.peers.release(self._sum, mechanism, self.sampler, divisor=self.plan.expected_batch)
         self._move(gradients)
         self._adapt(below)
@@ -175,6 +186,14 @@ class PrivateTrainer:
         )
         self.eta = self._mechanism().eta
 
+    def _join(self, data: Any, units: npt.ArrayLike | None, views: Views | None) -> None:
+        """Make sure that all ranks are about to do the same, on units that are on one rank each."""
+        if self.peers.several:
+            with self.peers.together("to say what it is about to do"):
+                facts = terms(self, data, units, views)
+            self.peers.require_same(facts, remedy="start all ranks with the same script, files and settings")
+            self._owned = share_out(self.peers, data, units, key=self.peers.share_key(self.sampler))
+
     def _reserve(self) -> None:
         if self.charge is not None:
             raise Refused("expected a trainer that is not finished; make a new one for further steps")
@@ -193,7 +212,8 @@ class PrivateTrainer:
             yield from self._draw_shuffled(source)
             return
         for step in range(self.steps_done, self.plan.steps):
-            yield Batch(step, source, poisson_sample(source.units, self.plan.sample_rate, self.sampler))
+            sample = poisson_sample(source.units, self.plan.sample_rate, self.sampler)
+            yield Batch(step, source, self._owned.of(sample))
 
     def _draw_shuffled(self, source: TrainingData) -> Iterator[Batch]:
         batches = self.plan.steps_an_epoch
@@ -202,7 +222,7 @@ class PrivateTrainer:
         for start in range(self.steps_done, self.plan.steps, batches):
             for step, sample in enumerate(shuffled_samples(source.units, batches, self.sampler), start):
                 if step < self.plan.steps:
-                    yield Batch(step, source, sample)
+                    yield Batch(step, source, self._owned.of(sample))
 
     def _mechanism(self) -> GridGaussian:
         return GridGaussian(
