@@ -18,7 +18,7 @@ from sfumato.training.gradient import (
     clipped_gradient_sum,
     rounding_bound,
 )
-from sfumato.training.hold_out import HeldOut, NoisyAccuracy, keep_out
+from sfumato.training.hold_out import HeldOut, NoisyAccuracy, keep_out, keep_some
 from sfumato.training.plan import AdaptiveClipping, TrainingPlan
 from sfumato.training.probe import Survey, survey
 from sfumato.training.run import EpochReport, Optimization, TrainingResult, cross_entropy, train
@@ -48,6 +48,7 @@ __all__ = [
     "cross_entropy",
     "estimate",
     "keep_out",
+    "keep_some",
     "resume",
     "rounding_bound",
     "save_checkpoint",
