@@ -29,7 +29,7 @@ SCRIPT = textwrap.dedent(
     from sfumato.errors import SfumatoError
     from sfumato.ledger import Ledger
     from sfumato.randomness import SecretStream
-    from sfumato.training import Peers, PrivateTrainer, TrainingPlan
+    from sfumato.training import Peers, PrivateTrainer, TrainingPlan, resume, save_checkpoint
 
     folder, rank = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(1)
@@ -64,7 +64,8 @@ SCRIPT = textwrap.dedent(
             return np.zeros(size, dtype=np.int64)
 
     def run(
-        data, *, plan=None, model=None, sampler=None, sharded=False, loss_fn=loss, units=None, ledger=True
+        data, *, plan=None, model=None, sampler=None, sharded=False, loss_fn=loss, units=None, ledger=0,
+        begin=lambda trainer: None, after=lambda trainer: None,
     ):
         peers = Peers.of_world(sharded=sharded)
         torch.default_generator.manual_seed(rank)  # first weights differ
@@ -72,14 +73,16 @@ SCRIPT = textwrap.dedent(
         plan = TrainingPlan(**{**PLAN, **(plan or {})})
         budget = Budget(epsilon=100, delta=1e-5, unit=plan.unit)
         book = Ledger.open(f"{folder}/{name}-{rank}.db", budget=budget)
-        has = ledger is True and rank == 0 or ledger == rank
+        has = ledger == rank
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         trainer = PrivateTrainer(
             model, optimizer, plan, ledger=book if has else None, sampler=sampler, peers=peers
         )
+        begin(trainer)
         try:
             for batch in trainer.batches(data, units=units):
                 trainer.step(batch, loss_fn)
+                after(trainer)
             error = None
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
@@ -123,6 +126,17 @@ SCRIPT = textwrap.dedent(
             def forward(self, inputs):
                 return super().forward(inputs + self.shift)
         return run(rows(0), model=Shifted())
+
+    @case
+    def goes_on_from_a_checkpoint():
+        place = f"{folder}/checkpoint-{rank}"
+        def stop(trainer):
+            save_checkpoint(trainer, place)
+            raise KeyError("stopped")
+        first = run(rows(0), after=stop)
+        assert first["steps"] == 1, first
+        second = run(rows(0), begin=lambda trainer: resume(trainer, place))
+        return {**second, "units": first["units"] + second["units"]}
 
     # What must be refused on both ranks before the charge
 
@@ -191,6 +205,15 @@ SCRIPT = textwrap.dedent(
     def ledger_on_the_wrong_rank():
         return run(rows(0), ledger=1)
 
+    @case
+    def one_goes_on_and_one_begins():
+        place = f"{folder}/other-{rank}"
+        def stop(trainer):
+            save_checkpoint(trainer, place)
+            raise KeyError("stopped")
+        run(rows(0), after=stop, ledger=None)
+        return run(rows(0), ledger=None, begin=lambda trainer: resume(trainer, place) if rank else None)
+
     # What breaks later
 
     @case
@@ -247,6 +270,7 @@ def found(tmp_path_factory):
         ("own_people", 40),
         ("named_items", 40),
         ("buffers_that_differ", 40),
+        ("goes_on_from_a_checkpoint", 40),
     ],
 )
 def test_each_unit_is_worked_on_once_a_step_from_the_same_weights(found, case, units):
@@ -276,6 +300,7 @@ def test_equal_rows_are_dealt_evenly(found):
         ("other_model", "same model on every rank"),
         ("other_precision", "same model on every rank"),
         ("other_layout", "same data layout on every rank"),
+        ("one_goes_on_and_one_begins", "same step to begin with on every rank"),
         ("seeded_on_one", "same privacy of the sampler on every rank"),
         ("nameless_items", r"units=range"),
         ("broken_data_on_one", "rank 1|equal length"),
@@ -286,7 +311,7 @@ def test_refused_on_every_rank_and_nothing_is_spent(found, case, sentence):
     for seen in found[case]:
         assert seen["error"] is not None
         assert re.search(sentence, seen["error"])
-        assert (seen["spent"], seen["steps"]) == (0, 0)
+        assert (seen["spent"], seen["units"]) == (0, [])
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from sfumato.training.batches import _columns
 from sfumato.training.distributed import Bytes
-from sfumato.training.ownership import DIGEST
+from sfumato.training.ownership import DIGEST, columns_of
 
 if TYPE_CHECKING:
     from sfumato.training.trainer import PrivateTrainer
@@ -70,12 +69,11 @@ def _content(leaf: Any) -> bytes:
 
 def _layout(data: Any) -> dict[str, Any]:
     """How a row is made; not how many there are."""
-    inputs, targets, items, rows = _columns(data)
-    if items is None:
-        leaves, structure = pytree.tree_flatten((inputs, targets))
-        return {"columns": str(structure), "rows": [_form(leaf[:0]) for leaf in leaves]}
-    example = [torch.as_tensor(part) for part in items[0][:2]] if rows else []
-    return {"items": [_form(part) for part in example]}
+    columns = columns_of(data)
+    found, structure = pytree.tree_flatten(columns if columns is not None else data[0] if len(data) else ())
+    leaves = [torch.as_tensor(leaf) for leaf in found]
+    rows = leaves if columns is None else [leaf[:0] for leaf in leaves]
+    return {"items": columns is None, "structure": str(structure), "rows": [_form(row) for row in rows]}
 
 
 def _form(tensor: Tensor) -> list[str]:

@@ -150,15 +150,17 @@ class Peers:
         self._add_up(noisy)
         return float(noisy)
 
-    def reserve(self, ledger: Ledger | None, event: DpEvent, **terms: Any) -> Reservation | None:
-        """Rank 0 reserves in its ledger; a refusal there stops every rank."""
+    def reserve(
+        self, ledger: Ledger | None, event: DpEvent, *, held: Reservation | None = None, **terms: Any
+    ) -> Reservation | None:
+        """Rank 0 reserves in its ledger, or goes on under what it holds; a refusal there stops every rank."""
         holders = torch.tensor(int(ledger is not None))
         self._add_up(holders)
-        reservation = None
+        reservation = held
         with self.together("to reserve the plan in its ledger"):
             if self.leads and ledger is None and int(holders):
                 raise Refused("expected a ledger on rank 0, which alone pays, got one on another rank only")
-            if self.leads and ledger is not None:
+            if self.leads and ledger is not None and held is None:
                 reservation = ledger.reserve(event, **terms)
         return reservation
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput
-from sfumato.training.batches import _columns
+from sfumato.training.batches import _is_columns
 from sfumato.training.distributed import Bytes, Peers
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.sampling import Sample
@@ -105,20 +105,30 @@ def _name_digests(names: npt.NDArray[Any], key: bytes) -> Bytes:
 
 
 def _row_digests(data: Any, key: bytes) -> Bytes:
-    inputs, targets, items, rows = _columns(data)
-    if items is not None:
+    columns = columns_of(data)
+    if columns is None:
         raise InvalidInput(
             "expected units=... on several ranks with a map-style data set, whose rows cannot be compared; "
             "units=range(len(data)) with rows_per_unit=1 if each row is one unit"
         )
-    columns = [_as_bytes(leaf, rows) for leaf in pytree.tree_leaves((inputs, targets))]
-    return _stacked([_digest(b"".join(part[row] for part in columns), key) for row in range(rows)])
+    parts = zip(*(_rows_as_bytes(leaf) for leaf in pytree.tree_leaves(columns)), strict=True)
+    return _stacked([_digest(b"".join(row), key) for row in parts])
 
 
-def _as_bytes(leaf: Tensor, rows: int) -> list[bytes]:
+def columns_of(data: Any) -> tuple[Any, Any] | None:
+    """(inputs, targets) as trees of tensors, or None for a map-style data set."""
+    if hasattr(data, "inputs") and hasattr(data, "targets"):
+        data = (data.inputs, data.targets)
+    if not _is_columns(data):
+        return None
+    inputs, targets = (pytree.tree_map(torch.as_tensor, column) for column in data)
+    return inputs, targets
+
+
+def _rows_as_bytes(leaf: Tensor) -> list[bytes]:
     flat = leaf.detach().contiguous().view(-1).view(torch.uint8).numpy()
-    width = len(flat) // max(1, rows)
-    return [flat[row * width : (row + 1) * width].tobytes() for row in range(rows)]
+    width = len(flat) // max(1, len(leaf))
+    return [flat[row * width : (row + 1) * width].tobytes() for row in range(len(leaf))]
 
 
 def _stacked(digests: list[bytes]) -> Bytes:

@@ -197,15 +197,15 @@ class PrivateTrainer:
     def _reserve(self) -> None:
         if self.charge is not None:
             raise Refused("expected a trainer that is not finished; make a new one for further steps")
-        if self.reservation is None:
-            self.reservation = self.peers.reserve(
-                self.ledger,
-                self.plan.event(),
-                purpose=self.purpose,
-                relation=self.plan.relation,
-                unit=self.plan.unit,
-                private=self.private,
-            )
+        self.reservation = self.peers.reserve(
+            self.ledger,
+            self.plan.event(),
+            held=self.reservation,
+            purpose=self.purpose,
+            relation=self.plan.relation,
+            unit=self.plan.unit,
+            private=self.private,
+        )
 
     def _draw(self, source: TrainingData) -> Iterator[Batch]:
         if self.plan.sampling == "shuffle":
