@@ -14,6 +14,8 @@ SfumatoError
 │   ├── DataUnavailable     no source has the data set
 │   └── DataCorrupted       a file does not have the expected digest
 └── MissingExtra            an optional dependency is not installed
+
+LittleProtection, a warning: what is asked for is done, and protects practically nobody.
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ from __future__ import annotations
 
 class SfumatoError(Exception):
     """Base of all errors raised on purpose; its text is one sentence with the remedy."""
+
+
+class LittleProtection(UserWarning):
+    """An (ε, δ) at which nobody is protected was asked for; the text is one sentence."""
 
 
 class InvalidInput(SfumatoError, ValueError):

@@ -16,6 +16,8 @@ from typing import Any
 
 from sfumato.errors import InvalidInput
 
+CERTIFICATE = "certificate.json"  # written last: a folder that has one holds a finished run
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -39,6 +41,28 @@ class RunFolder:
                 "choose another --out"
             ) from error
         return folder
+
+    @classmethod
+    def begin(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """The folder of a run to be charged: a new one, or an interrupted one; a finished one is refused."""
+        cls(Path(path)).refuse_finished()
+        return cls.make(path)
+
+    def refuse_finished(self) -> None:
+        if self.finished:
+            raise InvalidInput(
+                f"expected a folder without a finished run at {self.path}, got one that was paid for; "
+                f"choose another --out, or look at this one with sfumato report {self.path}"
+            )
+
+    @property
+    def finished(self) -> bool:
+        return (self.release / CERTIFICATE).exists()
+
+    def discard(self) -> RunFolder:
+        """Give up the finished run, so that its place may be used again; what it cost stays spent."""
+        (self.release / CERTIFICATE).unlink(missing_ok=True)
+        return self
 
     @property
     def release(self) -> Path:

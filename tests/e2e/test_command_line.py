@@ -58,7 +58,7 @@ def test_training_is_charged_certified_and_refused_when_the_budget_is_spent(sfum
     assert sfumato_json("verify", certificate)["pld"] == pytest.approx(answer["epsilon"])
     assert sfumato_json("ledger", "verify", ledger, "--certificate", certificate)["valid"]
 
-    code, printed, error = sfumato(*command, "--epsilon", 0.9)
+    code, printed, error = sfumato(*command, "--epsilon", 0.9, "--out", tmp_path / "again")
     assert code == 3
     assert printed == ""
     assert "epsilon_left" in error
@@ -107,8 +107,8 @@ def test_data(sfumato_json):
         (("epsilon", "--noise-multiplier", 1, "--delta", 1e-5, "--sample-rate", 2), "sample_rate in (0, 1]"),
         (("sigma", "--epsilon", 0, "--delta", 1e-5), "epsilon > 0"),
         (("train", "--data", "mnst", "--epsilon", 1), "mnist"),
-        (("train", "--data", "digits"), "--epsilon E or --plain"),
-        (("train", "--data", "digits", "--epsilon", 1, "--plain"), "--epsilon E or --plain"),
+        (("train", "--data", "digits"), "--epsilon or --plain"),
+        (("train", "--data", "digits", "--epsilon", 1, "--plain"), "--plain without --epsilon"),
         (("train", "--data", "digits", "--epsilon", "abc"), "--epsilon"),
         (("train", "--data", "digits", "--model", "vgg", "--epsilon", 1), "tanh-cnn"),
         (("nonsense",), "nonsense"),

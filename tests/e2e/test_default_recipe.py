@@ -60,10 +60,10 @@ def test_a_search_for_settings_from_the_command_line(sfumato, sfumato_json, own,
     assert answer["learning_rate"] in (2, 8, 32)
     certificate = tmp_path / "run" / "release" / "certificate.json"
     assert sfumato_json("verify", certificate)["rdp"] == pytest.approx(answer["epsilon"])
-    code, _, error = sfumato(*words, "--epsilon", 8)
+    code, _, error = sfumato(*words, "--epsilon", 8, "--out", tmp_path / "again")
     assert code == 3
     assert "epsilon_left" in error
-    assert sfumato(*words, "--epsilon", 8, "--clip-norms", "a,b")[0] == 2
+    assert sfumato(*words, "--epsilon", 8, "--out", tmp_path / "third", "--clip-norms", "a,b")[0] == 2
 
 
 def test_a_dry_run_of_the_recipe_spends_nothing(sfumato_json, own):

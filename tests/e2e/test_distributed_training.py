@@ -21,7 +21,7 @@ SCRIPT = textwrap.dedent(
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
-    peers = Peers.of_world()
+    peers = Peers.of_world(sharded=True)
     mode, folder = sys.argv[1:]
     torch.default_generator.manual_seed(0)
     model = nn.Linear(4, 3)

@@ -119,7 +119,7 @@ def test_the_budget_is_spent(sfumato, sfumato_json, tmp_path):
     ledger = tmp_path / "l.db"
     sfumato_json("ledger", "create", ledger, "--epsilon", 0.1, "--delta", 1e-5)
     words = ("train", "--data", "digits", "--model", "mlp", "--epsilon", 1, "--epochs", 1, "--ledger", ledger)
-    code, out, error = sfumato(*words)
+    code, out, error = sfumato(*words, "--out", tmp_path / "run")
     assert (code, out) == (3, "")
     assert "add noise, or ask for fewer releases" in error
 

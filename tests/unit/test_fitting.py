@@ -91,7 +91,7 @@ def test_every_optimizer_lowers_the_loss(optimizer):
 
 
 def test_the_seed_fixes_the_order_of_rows_and_disturbs_no_other_draw():
-    data = load("digits").take(200)
+    data = load("digits").excerpt(200)
     before = torch.get_rng_state()
     fitted = []
     for seed in (1, 1, 2):
@@ -121,7 +121,7 @@ def test_every_row_is_met_once_an_epoch_in_changing_order():
 
 def test_each_epoch_is_told_as_it_ends_and_none_is_allowed():
     told: list[int] = []
-    data = load("digits").take(64)
+    data = load("digits").excerpt(64)
     fit(build("mlp", side=8), data, FitConfig(epochs=2), on_epoch=lambda epoch: told.append(epoch.number))
     assert told == [1, 2]
     model = build("mlp", side=8)
@@ -143,7 +143,7 @@ def test_images_reach_the_model_channels_last():
 
 
 def test_progress_is_silent_unless_on_a_terminal(capsys, monkeypatch):
-    data = load("digits").take(64)
+    data = load("digits").excerpt(64)
     fit(build("mlp", side=8), data, FitConfig(epochs=1))
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)

@@ -12,6 +12,7 @@ True
 from sfumato.accounting.affordable import check_affordable
 from sfumato.accounting.budget import Budget
 from sfumato.accounting.calibration import calibrate, gaussian_noise_multiplier
+from sfumato.accounting.caution import warn_of_little_protection
 from sfumato.accounting.codec import event_from_json, event_to_json
 from sfumato.accounting.events import (
     ApproximateEvent,
@@ -84,4 +85,5 @@ __all__ = [
     "rdp_epsilon",
     "repeat",
     "selection_epsilon",
+    "warn_of_little_protection",
 ]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 import typer
 
@@ -26,7 +29,7 @@ from sfumato.cli import (
     verify,
 )
 from sfumato.cli.remedies import in_a_sentence
-from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
+from sfumato.errors import BudgetExceeded, InvalidInput, LittleProtection, SfumatoError
 
 app = typer.Typer(
     name="sfumato",
@@ -66,7 +69,10 @@ def main() -> None:
     """Run the command; an expected error is one sentence on standard error and an exit code."""
     try:
         _check_environment()
-        app()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", LittleProtection)
+            warnings.showwarning = _shown(warnings.showwarning)
+            app()
     except BudgetExceeded as error:
         _stop(str(error), REFUSED)
     except InvalidInput as error:
@@ -91,6 +97,20 @@ def _check_environment() -> None:
         from sfumato.ledger.signing import environment_key
 
         environment_key()
+
+
+def _shown(others: Callable[..., None]) -> Callable[..., None]:
+    """Shows the first warning of ours as one sentence on standard error, and `others` as they were."""
+    said: list[str] = []
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, LittleProtection):
+            others(message, category, *where, **more)
+        elif not said:
+            said.append(str(message))
+            print(f"sfumato: {message}", file=sys.stderr)
+
+    return show
 
 
 def _stop(sentence: str, code: int) -> None:

@@ -35,9 +35,11 @@ def create(
 
     Example: sfumato ledger create people.db --epsilon 3 --delta 1e-5
     """
+    from sfumato.accounting import warn_of_little_protection
     from sfumato.ledger import Budget, Ledger, statement
 
     budget = Budget(epsilon=epsilon, delta=delta, unit=unit, relation=relation)  # type: ignore[arg-type]
+    warn_of_little_protection("this budget", budget.epsilon, budget.delta)
     with Ledger.create(place, budget, dataset=dataset) as ledger:
         if json:
             show.emit_json(statement.as_json(ledger))

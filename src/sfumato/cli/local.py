@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sfumato.cli import show
+from sfumato.cli.options import Rule, check
 from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -21,6 +22,15 @@ Seed = Annotated[
     int | None, typer.Option("--test-seed", help="Repeatable noise, for tests; the release is not private.")
 ]
 
+RULES = (
+    Rule(
+        option="policy",
+        excludes=("delta", "randomiser", "prior", "dimension", "size", "classes"),
+        because="the policy says what is reported of a table, and how",
+    ),
+    Rule(option="delta", needs=("randomiser=gaussian",), because="directions are reported with δ = 0"),
+)
+
 
 def register(parent: typer.Typer) -> None:
     parent.add_typer(app, name="local")
@@ -28,6 +38,7 @@ def register(parent: typer.Typer) -> None:
 
 @app.command()
 def release(
+    context: typer.Context,
     data: Annotated[str, typer.Argument(help="mnist, fashion-mnist, digits, a .npz of images, or a table.")],
     out: Annotated[Path, typer.Option(help="Where the noised data go; the certificate goes beside it.")],
     epsilon: Annotated[float | None, typer.Option(help="The ε of each person, label included.")] = None,
@@ -50,9 +61,10 @@ def release(
 
     Example: sfumato local release mnist --epsilon 8 --out out/noised.npz
     """
+    check(context, RULES)
     started = time.perf_counter()
     out.parent.mkdir(parents=True, exist_ok=True)
-    book = ledger or out.with_suffix(".ledger.db")
+    book = out.with_suffix(".ledger.db") if ledger is None else ledger
     if policy is not None:
         answer = _release_table(data, policy, epsilon, out, book, test_seed)
     else:
@@ -154,7 +166,7 @@ def _release_images(
         raise InvalidInput(f"expected --prior strokes, shapes or none, got {kind!r}")
     plan = ReportPlan(
         classes=rows.classes or 2,
-        dimension=dimension or DIMENSIONS[kind],
+        dimension=DIMENSIONS[kind] if dimension is None else dimension,
         epsilon=epsilon,
         delta=delta if randomiser == "gaussian" else 0.0,
         randomiser=randomiser,
@@ -225,7 +237,7 @@ def _images(data: str, size: int | None, classes: int) -> Dataset:
         raise InvalidInput("expected --policy POLICY.toml for a table; it declares what may be reported")
     else:
         rows = datasets.load(data, "train", side=28 if data == "digits" else None)
-    return rows if size is None else rows.take(size)
+    return rows if size is None else rows.excerpt(size)
 
 
 def datasets_from_npz(place: Path, classes: int) -> Dataset:

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from sfumato.cli import show
+from sfumato.cli.options import PAYS, check
 
 if TYPE_CHECKING:
     from sfumato.datasets import Dataset
@@ -39,6 +40,7 @@ def register(parent: typer.Typer) -> None:
 
 @app.command()
 def run(
+    context: typer.Context,
     data: Annotated[
         str, typer.Option(help="mnist, fashion-mnist, digits or strokes; its test images are public.")
     ],
@@ -70,7 +72,11 @@ def run(
     Example: sfumato pate --data mnist --teachers 250 --epsilon 1
     """
     from sfumato import datasets
+    from sfumato.run_folder import RunFolder
 
+    check(context, (PAYS,))
+    if out is not None:
+        RunFolder(out).refuse_finished()
     side = 28 if data == "digits" else None
     public = datasets.load(data, "test", side=side)
     plan = _plan(
@@ -169,7 +175,7 @@ def _plan(
     from sfumato.pate import VotePlan, queries_for
 
     silent = mechanism in ("confident", "interactive")
-    asked = queries or queries_for(teachers, epsilon=epsilon, delta=delta, most=images)
+    asked = queries_for(teachers, epsilon=epsilon, delta=delta, most=images) if queries is None else queries
     return VotePlan.calibrated(
         epsilon=epsilon,
         delta=delta,
@@ -177,8 +183,8 @@ def _plan(
         teachers=teachers,
         queries=asked,
         classes=classes,
-        answers=(answers or max(1, asked // 2)) if silent else answers,
-        threshold=(0.6 * teachers if threshold is None else threshold) if silent else threshold,
+        answers=max(1, asked // 2) if silent and answers is None else answers,
+        threshold=0.6 * teachers if silent and threshold is None else threshold,
     )
 
 

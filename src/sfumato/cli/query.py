@@ -67,7 +67,7 @@ def ask(
     with _ledger(rules, policy) as ledger:
         table = Table(rules, ledger, engine=engine, master=master)
         if sql is None:
-            _converse(table, ledger, epsilon=epsilon or 0.1, json=json)
+            _converse(table, ledger, epsilon=0.1 if epsilon is None else epsilon, json=json)
             return
         if epsilon is None:
             raise InvalidInput("expected --epsilon, got none; 0.1 is a careful share of a budget of 1")

@@ -8,6 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from sfumato.cli import show
+from sfumato.cli.options import Rule, check
+
+RULES = (
+    Rule(option="unprotected", excludes=("epsilon", "per_release"), because="without noise nothing is spent"),
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -15,6 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def trace(
+    context: typer.Context,
     agents: Annotated[int, typer.Option(help="People in the simulated town.")] = 100_000,
     days: Annotated[int, typer.Option(help="Days to live through.")] = 100,
     epsilon: Annotated[float, typer.Option(help="The ε that one message may cost.")] = 1.0,
@@ -39,6 +45,7 @@ def trace(
     from sfumato.tracing import Campaign, Release, run
     from sfumato.tracing.settings import SETTINGS
 
+    check(context, RULES)
     setting = SETTINGS[_validate.one_of("simulator", simulator, SETTINGS)]
     release = Release(method=method)
     if not unprotected:

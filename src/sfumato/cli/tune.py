@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from sfumato.cli import show
-from sfumato.cli.train import read_data
+from sfumato.cli.options import PAYS, check
+from sfumato.cli.train_job import read_data, take_some
 
 
 def register(app: typer.Typer) -> None:
@@ -16,13 +17,16 @@ def register(app: typer.Typer) -> None:
 
 
 def tune(
+    context: typer.Context,
     data: Annotated[str, typer.Option(help="mnist, fashion-mnist, digits; or your folder or .npz of images.")],
     epsilon: Annotated[float, typer.Option(help="The ε that may be spent, on all trials together.")],
     delta: Annotated[float, typer.Option(help="A small probability, well below 1 / number of people.")] = 1e-5,
     trials: Annotated[float, typer.Option(help="How many on average; the number itself stays secret.")] = 5,
     learning_rates: Annotated[str, typer.Option(help="To choose from, comma-separated.")] = "2,8,32",
     clip_norms: Annotated[str, typer.Option(help="To choose from, comma-separated.")] = "0.1,0.5",
-    train_size: Annotated[int | None, typer.Option(help="Use the first rows only.")] = None,
+    train_size: Annotated[
+        int | None, typer.Option(help="Use about this many records, drawn by secret coins.")
+    ] = None,
     public_size: Annotated[int | None, typer.Option(help="Of your own images: how many people.")] = None,
     classes: Annotated[str | None, typer.Option(help="Of your own images: 10, or names as in cat,dog.")] = None,
     test_data: Annotated[str | None, typer.Option(help="Public images like yours, to measure on.")] = None,
@@ -38,14 +42,18 @@ def tune(
     """
     from sfumato.experiments import tuning
     from sfumato.ledger import Ledger
+    from sfumato.run_folder import RunFolder
 
-    rows, test = read_data(data, "recipe", public_size, classes, test_data)
-    rows = rows if train_size is None else rows.take(train_size)
+    check(context, (PAYS,))
+    if out is not None:
+        RunFolder(out).refuse_finished()
     search = tuning.Tuning(
         learning_rates=_numbers("learning_rates", learning_rates),
         clip_norms=_numbers("clip_norms", clip_norms),
         mean_trials=trials,
     )
+    rows, test = read_data(data, "recipe", public_size, classes, test_data)
+    rows = take_some(rows, train_size, None)  # a search goes to its end, or begins anew
     book = None if ledger is None else Ledger.open(ledger)
     with show.errors.status("training a secret number of times"):
         found = tuning.run(rows, test, epsilon=epsilon, delta=delta, tuning=search, ledger=book, out=out)

@@ -18,6 +18,8 @@ Inputs = npt.NDArray[np.float32]
 Targets = npt.NDArray[np.int64]
 Visibility = Literal["public", "private"]
 VISIBILITIES = ("public", "private")
+EXCERPT = "the data set is an excerpt by place of a larger one, and neighbours are neighbours of the excerpt"
+"""What a certificate says of a model that was trained on `Dataset.excerpt`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,7 +33,7 @@ class Dataset:
     >>> data = Dataset(inputs=rows, targets=np.arange(4), name="toy", visibility="private", public_size=5)
     >>> data
     Dataset(name='toy', visibility='private', unit='record', classes=None, public_size=5)
-    >>> len(data.take(3))
+    >>> len(data.excerpt(3))
     3
     """
 
@@ -67,9 +69,23 @@ class Dataset:
         return self.inputs.shape[1:]
 
     def take(self, count: int, *, start: int = 0) -> Dataset:
-        """The `count` rows from position `start` on, as views; `count` becomes the declared size.
+        """The `count` rows from position `start` on, of public data only; `count` becomes the declared size.
 
-        Where the declared size has fewer rows the request is refused; the rows themselves are not counted.
+        Of private rows, one that leaves would move all later ones up, and neighbours would differ in two.
+        """
+        if self.visibility != "public":
+            raise InvalidInput(
+                f"expected public rows to take by their place, got {self.name}, which is private; "
+                "sfumato.training.keep_some(data, count) takes each record by a secret coin of its own"
+            )
+        return self.excerpt(count, start=start)
+
+    def excerpt(self, count: int, *, start: int = 0) -> Dataset:
+        """The `count` rows from `start` on, as views, in the role of a whole data set of that declared size.
+
+        A guarantee is then about neighbours of the excerpt: right for "the first 10,000 images of MNIST", which
+        is a data set that anybody can name, and wrong for a part of rows that come and go. Where the declared
+        size has fewer rows the request is refused; the rows themselves are not counted.
         """
         end = _validate.integer("start", start) + _validate.integer("count", count, least=1)
         if self.public_size is not None and end > self.public_size:

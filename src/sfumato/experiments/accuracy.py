@@ -156,6 +156,7 @@ def _line(name: str, out: Path, ready: list[Prepared], on_run: Callable[[str, in
 
 def _once(cell: Cell, folder: Path, number: int, ready: list[Prepared]) -> None:
     started = time.perf_counter()
+    RunFolder(folder).discard()  # left half-done; no ledger paid for it
     if cell.epsilon == 0:
         accuracy, spent = evaluate(load_prior("strokes"), datasets.load(cell.data, "test")).accuracy, 0.0
     elif cell.epsilon == _INFINITE:

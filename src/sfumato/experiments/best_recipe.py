@@ -20,6 +20,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from sfumato import _validate
+from sfumato.accounting import warn_of_little_protection
 from sfumato.datasets import Dataset, resize, shapes, strokes
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
@@ -193,6 +194,7 @@ def prepare(
     canaries: int = 0,
 ) -> Prepared:
     """Price the run, then look at each image by itself; `rows` must declare its size and classes."""
+    warn_of_little_protection("this training", epsilon, delta)
     recipe = recipe or recipe_for(rows.name)
     size, classes = declared(rows)
     plan = recipe.plan(epsilon=epsilon, delta=delta, public_size=size + canaries, unit=rows.unit)

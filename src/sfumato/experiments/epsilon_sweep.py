@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sfumato import datasets, models
+from sfumato import _validate, datasets, models
 from sfumato.datasets import Dataset
+from sfumato.datasets.dataset import EXCERPT
 from sfumato.experiments.kept_runs import DELTA, Repeated, Run, Watch, plain_run, private_run, unwatched
 from sfumato.fitting import FitConfig
 from sfumato.run_folder import RunFolder
@@ -80,11 +81,11 @@ def run(out: str | Path, *, quick: bool = False, seeds: int | None = None, watch
     """
     folder = RunFolder.make(out)
     settings = QUICK if quick else FULL
-    data = datasets.load("mnist", "train").take(settings.rows)
+    data = datasets.load("mnist", "train").excerpt(settings.rows)
     test = datasets.load("mnist", "test").take(settings.test_rows)
     found = [
         _once(data, test, settings, folder.path / f"seed-{seed}", seed=seed, watch=watch)
-        for seed in range(seeds or 1)
+        for seed in range(1 if seeds is None else _validate.integer("seeds", seeds, least=1))
     ]
     repeated = tuple(Repeated(runs=runs) for runs in zip(*found, strict=True))
     result = Result(settings=repeated, figures=_draw(folder, repeated))
@@ -102,6 +103,7 @@ def _once(data: Dataset, test: Dataset, settings: Settings, out: Path, *, seed: 
             plan(settings, epsilon),
             settings.optimization,
             out=out / f"epsilon-{epsilon:g}",
+            caveats=(EXCERPT,),
             watch=watch,
         )
         for epsilon in EPSILONS

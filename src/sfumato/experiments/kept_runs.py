@@ -165,6 +165,7 @@ def private_run(
         model.load_state_dict(load((folder.release / "model.safetensors").read_bytes()))
         return kept
     _forget_others(folder, settings)
+    folder.discard()  # no ledger paid for it
 
     def after_step(trainer: PrivateTrainer) -> None:
         watch(name, trainer.steps_done / plan.steps)

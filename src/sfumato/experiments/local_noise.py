@@ -98,7 +98,7 @@ def run(
     settings, folder = settings or Settings(), Path(out)
     tell = progress or (lambda text: None)
     train, test = datasets.load(settings.data, "train"), datasets.load(settings.data, "test")
-    train, test = train.take(settings.people), test.take(settings.test)
+    train, test = train.excerpt(settings.people), test.take(settings.test)
     private, public = (unit_images(part.inputs[:, 0]) for part in (train, test))
     honest = _honest(folder / "parts", settings, tell)
     rows = []

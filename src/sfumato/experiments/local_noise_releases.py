@@ -102,7 +102,7 @@ class _Seen:
     @classmethod
     def of(cls, data: str, kind: str, people: int) -> _Seen:
         train, test = (datasets.load(data, part, side=_SIDES.get(data)) for part in ("train", "test"))
-        train = train.take(people)
+        train = train.excerpt(people)
         view, prior = build_view(kind).of_classes(10), None
         if view.public is not None:
             seen, prior = prior_outputs(kind, test.inputs[:, 0])

@@ -107,7 +107,7 @@ def run(
 
 
 def _mnist() -> tuple[Dataset, Dataset]:
-    private = datasets.load("mnist", "train").take(PRIVATE_ROWS)
+    private = datasets.load("mnist", "train").excerpt(PRIVATE_ROWS)
     return private, replace(datasets.load("mnist", "test"), visibility="public")
 
 

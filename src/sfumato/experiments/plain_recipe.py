@@ -30,14 +30,16 @@ def seen(test: Dataset | None) -> Dataset | None:
     return None if test is None else fitted(test)
 
 
-def run(rows: Dataset, *, epochs: float | None = None, seed: int = 0) -> PriorNet:
+def run(
+    rows: Dataset, *, epochs: float = EPOCHS, batch: int = _BATCH, learning_rate: float = _RATE, seed: int = 0
+) -> PriorNet:
     """Train the whole net on shifted views of the rows, with one cycle of the rate and averaged weights."""
     net = _start(rows, seed)
     images, targets = fitted(rows).tensors()
-    batch = min(_BATCH, len(images))
-    steps = max(1, round((epochs or EPOCHS) * len(images) / batch))
-    optimizer = torch.optim.AdamW(net.parameters(), lr=_RATE, weight_decay=_DECAY)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=steps)
+    batch = min(batch, len(images))
+    steps = max(1, round(epochs * len(images) / batch))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=learning_rate, weight_decay=_DECAY)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=steps)
     average = torch.optim.swa_utils.AveragedModel(net, avg_fn=_averaged)
     net.train()
     with randomness.public_torch_seed(seed):  # of the dropout

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato import datasets, models, randomness
+from sfumato import _validate, datasets, models, randomness
 from sfumato.accounting import Relation
 from sfumato.datasets import Dataset
 from sfumato.experiments.kept_runs import DELTA, Repeated, Run, Watch, plain_run, private_run, unwatched
@@ -88,10 +88,12 @@ def run(out: str | Path, *, quick: bool = False, seeds: int | None = None, watch
     Runs under `out` are found again later.
     """
     folder = RunFolder.make(out)
-    data, test = datasets.load("mnist", "train").take(2000 if quick else SIZE), datasets.load("mnist", "test")
+    data, test = datasets.load("mnist", "train"), datasets.load("mnist", "test")
+    data = data.excerpt(2000 if quick else SIZE)
     rows = standardized(data), standardized(test)
     found, networks = [], []
-    for seed in range(seeds or (1 if quick else SEEDS)):
+    wanted = (1 if quick else SEEDS) if seeds is None else _validate.integer("seeds", seeds, least=1)
+    for seed in range(wanted):
         networks.append({name: models.build("cnn", seed=seed) for name in NETWORKS})
         place = folder.path / f"seed-{seed}"
         found.append(_once(*rows, networks[-1], place, quick=quick, seed=seed, watch=watch))

@@ -245,7 +245,7 @@ class Material:
     @cached_property
     def pixels(self) -> tuple[Dataset, Dataset]:
         data, test = datasets.load("mnist", "train"), datasets.load("mnist", "test")
-        return (data.take(QUICK_SIZE), test.take(QUICK_TEST)) if self.quick else (data, test)
+        return (data.excerpt(QUICK_SIZE), test.take(QUICK_TEST)) if self.quick else (data, test)
 
     @cached_property
     def standardized(self) -> tuple[Dataset, Dataset]:

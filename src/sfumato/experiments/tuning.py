@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from sfumato import _validate, accounting
-from sfumato.accounting import Budget, DpEvent
+from sfumato.accounting import Budget, DpEvent, warn_of_little_protection
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.experiments import best_recipe
@@ -25,7 +25,7 @@ from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.mechanisms import Gaussian
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.run_folder import RunFolder
+from sfumato.run_folder import CERTIFICATE, RunFolder
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, cross_entropy
 
 _COUNT_SHARE = 5.0  # the count's noise multiplier, in units of the whole training's: 4% of the divergence
@@ -87,7 +87,8 @@ def run(
     """
     started = time.perf_counter()
     tuning, recipe = tuning or Tuning(), recipe or best_recipe.recipe_for(rows.name)
-    folder = None if out is None else RunFolder.make(out)
+    folder = None if out is None else RunFolder.begin(out)
+    warn_of_little_protection("this search", epsilon, delta)
     stream: Sampler = SecretStream() if sampler is None else sampler
     budget = Budget(epsilon=epsilon, delta=delta, unit=rows.unit)
     plan = _calibrated(recipe, rows, budget, tuning)
@@ -210,7 +211,7 @@ def _exactly(recipe: Recipe) -> Optimization:
 def _write(folder: RunFolder, ready: Prepared, found: Tuned) -> None:
     ready.release(folder.path)
     folder.write_json("plan.json", ready.plan.to_json())
-    folder.write_json("certificate.json", found.certificate.to_json())
     result = {"epsilon": found.epsilon, "delta": found.delta, "test_accuracy": found.test_accuracy}
     folder.write_json("result.json", {"algorithm": "tuning", **result})
     folder.write_json("timings.json", {"seconds": found.seconds}, private=True)
+    folder.write_json(CERTIFICATE, found.certificate.to_json())  # last: the run is finished

@@ -28,7 +28,7 @@ from sfumato.pate.student import StudentConfig, learn, least_sure
 from sfumato.pate.teachers import TeacherConfig, vote
 from sfumato.pate.votes import MISSING, Integers, count_votes
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.run_folder import RunFolder, write_whole
+from sfumato.run_folder import CERTIFICATE, RunFolder, write_whole
 
 CAVEATS = (
     "features come from a public prior drawn by code, adapted to the public images without their labels",
@@ -151,7 +151,7 @@ def run(
     started = time.perf_counter()
     classes = _check(private, public, settings)
     _check_unit(private, unit_ids)
-    folder = None if out is None else RunFolder.make(out)
+    folder = None if out is None else RunFolder.begin(out)
     sampler = SecretStream() if sampler is None else sampler
     side = side or PublicSide.of(public.inputs, settings.adaptation, classes=classes, progress=progress)
     queries = side.queries(settings.plan.queries)
@@ -343,8 +343,8 @@ def _write(folder: RunFolder, result: PateResult, settings: PateSettings) -> Non
     folder.write_lines("labels.jsonl", labels)
     weights = {name: value.contiguous() for name, value in result.model.state_dict().items()}
     write_whole(folder.release / "model.safetensors", save(weights))
-    result.certificate.write(folder.release / "certificate.json")
     buffer = io.BytesIO()
     np.save(buffer, result.votes, allow_pickle=False)
     write_whole(folder.private / "votes.npy", buffer.getvalue())
     folder.write_json("timings.json", {"seconds": result.seconds}, private=True)
+    result.certificate.write(folder.release / CERTIFICATE)  # last: the run is finished

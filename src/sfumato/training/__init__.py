@@ -18,7 +18,7 @@ from sfumato.training.gradient import (
     clipped_gradient_sum,
     rounding_bound,
 )
-from sfumato.training.hold_out import HeldOut, NoisyAccuracy, keep_out
+from sfumato.training.hold_out import HeldOut, NoisyAccuracy, keep_out, keep_some
 from sfumato.training.plan import AdaptiveClipping, TrainingPlan
 from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import cross_entropy
@@ -49,6 +49,7 @@ __all__ = [
     "cross_entropy",
     "estimate",
     "keep_out",
+    "keep_some",
     "resume",
     "rounding_bound",
     "save_checkpoint",

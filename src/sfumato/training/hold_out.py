@@ -1,13 +1,15 @@
 """Accuracy on private records that were kept out of training: two noisy counts, charged like any release.
 
 Most people have no public data like their own to measure on. `keep_out` sets some records aside; `accuracy`
-says how many of them a model gets right, at a price.
+says how many of them a model gets right, at a price. `keep_some` trains on fewer records, by the same coins.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,8 @@ from sfumato.randomness import Sampler, SecretStream
 from sfumato.run_folder import RunFolder, write_whole
 
 PURPOSE = "accuracy on records kept out"
-_COINS = "kept_out.bin"  # one byte a record, in the private half of a run folder
+_KEPT_OUT, _KEPT = "kept_out.bin", "kept.bin"  # coins, in the private half of a run folder
+_HEADER = 8  # bytes: the chance, as a double; then one byte a record
 _CONFIDENCE = 0.95
 
 
@@ -113,21 +116,61 @@ def keep_out(
     """
     if not 0 < _validate.probability("share", share) < 1:
         raise InvalidInput(f"expected a share between 0 and 1, got share={share}; 0.1 keeps out a tenth")
-    coins = _coins(len(data), share, folder, SecretStream() if sampler is None else sampler)
+    _check_one_row_each(data)
+    coins = _coins(len(data), share, None if folder is None else folder.private / _KEPT_OUT, sampler)
     size = None if data.public_size is None else max(1, round((1 - share) * data.public_size))
     return data.select(~coins, public_size=size), HeldOut(rows=data.select(coins))
 
 
-def _coins(count: int, share: float, folder: RunFolder | None, sampler: Sampler) -> npt.NDArray[np.bool_]:
-    path = None if folder is None else folder.private / _COINS
-    if path is not None and path.exists():
-        kept = np.frombuffer(path.read_bytes(), dtype=np.bool_)
-        if len(kept) != count:
-            raise InvalidInput(f"expected {path} to be of the same data set; start anew in another folder")
-        return kept
-    coins = sampler.bernoulli(share, count)
-    if path is not None:
-        write_whole(path, coins.tobytes())
+def keep_some(
+    data: Dataset, count: int, *, folder: RunFolder | None = None, sampler: Sampler | None = None
+) -> Dataset:
+    """About `count` of the records: each with chance `count` / declared size, by a secret coin of its own.
+
+    `count` becomes the declared size. Were the first `count` rows taken, a record that leaves would let another
+    in, and neighbours would differ in two. `folder` keeps the coins, so that an interrupted run goes on with
+    the same records.
+
+    >>> rows = Dataset(inputs=np.zeros((1000, 2), np.float32), targets=np.zeros(1000, np.int64), name="toy",
+    ...                visibility="private", public_size=1000)
+    >>> keep_some(rows, 200).public_size
+    200
+    """
+    count = _validate.integer("count", count, least=1)
+    if data.public_size is None or count > data.public_size:
+        raise InvalidInput(
+            f"expected count <= the declared size of {data.name}, got count={count}, "
+            f"public_size={data.public_size}; the rows themselves are not counted"
+        )
+    _check_one_row_each(data)
+    if count == data.public_size:
+        return data
+    place = None if folder is None else folder.private / _KEPT
+    return data.select(_coins(len(data), count / data.public_size, place, sampler), public_size=count)
+
+
+def _check_one_row_each(data: Dataset) -> None:
+    """A person whose rows are here and there would count twice."""
+    if data.unit != "record":
+        raise InvalidInput(
+            f"expected unit='record', of which each row has a coin of its own, got unit={data.unit!r}; choose "
+            "among people before their rows become a data set"
+        )
+
+
+def _coins(count: int, chance: float, place: Path | None, sampler: Sampler | None) -> npt.NDArray[np.bool_]:
+    """A coin for each record; those kept at `place`, if any, which must be as many and of that chance."""
+    header = struct.pack("<d", chance)
+    if place is not None and place.exists():
+        content = place.read_bytes()
+        if content[:_HEADER] != header or len(content) != _HEADER + count:
+            raise InvalidInput(
+                f"expected {place} to be of the same data set and share; start anew in another folder"
+            )
+        return np.frombuffer(content, dtype=np.bool_, offset=_HEADER)
+    coins = (SecretStream() if sampler is None else sampler).bernoulli(chance, count)
+    if place is not None:
+        write_whole(place, header + coins.tobytes())
     return coins
 
 

@@ -16,16 +16,18 @@ from safetensors.torch import save
 from torch import nn
 
 from sfumato import _validate
+from sfumato.accounting import warn_of_little_protection
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
-from sfumato.run_folder import RunFolder, write_whole
+from sfumato.run_folder import CERTIFICATE, RunFolder, write_whole
 from sfumato.training.checkpoint import can_resume, remove_checkpoint, resume, save_checkpoint
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rowwise import LossFunction, Views, cross_entropy
 from sfumato.training.trainer import PrivateTrainer
+from sfumato.training.wanted import Wanted, check_whose
 
 CHECKPOINT = "checkpoint.safetensors"
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
@@ -107,9 +109,11 @@ def train(
     epsilon: float | None = None,
     delta: float = 1e-5,
     public_size: int | None = None,
-    epochs: float = 10,
-    expected_batch: float = 1024,
-    clip_norm: float = 1.0,
+    epochs: float | None = None,
+    expected_batch: float | None = None,
+    clip_norm: float | None = None,
+    unit: str | None = None,
+    rows_per_unit: int | None = None,
     optimization: Optimization | None = None,
     loss_fn: LossFunction = cross_entropy,
     units: npt.ArrayLike | None = None,
@@ -126,14 +130,31 @@ def train(
     """Train a model privately: under a given plan, or under one calibrated to (epsilon, delta).
 
     `data` is a Dataset or (inputs, targets). `public_size`, the number of units that may be known in public, is
-    declared by a Dataset or must be given. `test` must be public data; most have none, and get no accuracy.
-    `out` names a run folder, from which an interrupted run is resumed.
+    declared by a Dataset or must be given. Without a plan it is `epochs` (10) of batches of `expected_batch`
+    (1024, or all) with gradients clipped to `clip_norm` (1). Where people have several rows, `units` names each
+    row's person, `unit` says what they are, and `rows_per_unit` how many rows of one count. `test` must be
+    public data; most have none, and get no accuracy. `out` names a run folder, from which an interrupted run is
+    resumed; a finished one is refused.
     """
-    plan = plan or _calibrated(data, epsilon, delta, public_size, epochs, expected_batch, clip_norm)
-    optimization = optimization or Optimization()
+    wanted = Wanted(
+        epsilon=epsilon,
+        public_size=public_size,
+        epochs=epochs,
+        expected_batch=expected_batch,
+        clip_norm=clip_norm,
+        unit=unit,
+        rows_per_unit=rows_per_unit,
+    )
+    if plan is None:
+        plan = wanted.calibrated(data, units, delta)
+    else:
+        plan = wanted.nothing_beside(plan)
+        warn_of_little_protection("this training", plan.epsilon(delta), delta)
+    check_whose(data, units, plan)
     if test is not None and test.visibility != "public":
         raise InvalidInput("expected test to be public data; accuracy on private rows is a release of its own")
-    folder = None if out is None else RunFolder.make(out)
+    folder = None if out is None else RunFolder.begin(out)
+    optimization = Optimization() if optimization is None else optimization
     started = time.perf_counter()
     trainer = PrivateTrainer(
         model, optimization.build(model), plan, ledger=ledger, purpose=purpose, sampler=sampler
@@ -170,7 +191,6 @@ def write_run(folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer
     state = {name: value.detach().clone().contiguous() for name, value in result.model.state_dict().items()}
     write_whole(folder.release / "model.safetensors", save(state))
     folder.write_json("plan.json", result.plan.to_json())
-    folder.write_json("certificate.json", result.certificate.to_json())
     folder.write_lines("history.jsonl", [asdict(report) for report in result.history])
     folder.write_json(
         "result.json",
@@ -184,34 +204,8 @@ def write_run(folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer
     )
     folder.write_json("timings.json", {"seconds": result.seconds}, private=True)
     folder.write_lines("steps.jsonl", [asdict(step) for step in trainer.private_log.steps], private=True)
+    folder.write_json(CERTIFICATE, result.certificate.to_json())  # last: from now on the run is finished
     remove_checkpoint(folder.private / CHECKPOINT)
-
-
-def _calibrated(
-    data: Any,
-    epsilon: float | None,
-    delta: float,
-    public_size: int | None,
-    epochs: float,
-    expected_batch: float,
-    clip_norm: float,
-) -> TrainingPlan:
-    if epsilon is None:
-        raise InvalidInput("expected a plan or epsilon=..., got neither; say how much privacy may be spent")
-    size = public_size if public_size is not None else getattr(data, "public_size", None)
-    if size is None:
-        raise InvalidInput(
-            "expected public_size=..., got none; declare how many people the data has, as far as may be known"
-        )
-    return TrainingPlan.calibrated(
-        epsilon=epsilon,
-        delta=delta,
-        public_size=size,
-        expected_batch=min(expected_batch, size),
-        epochs=epochs,
-        clip_norm=clip_norm,
-        unit=getattr(data, "unit", "record"),
-    )
 
 
 def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochReport]:

@@ -15,11 +15,13 @@ from sfumato.errors import InvalidInput, Refused, UnsupportedModel
 from sfumato.ledger import Certificate, Charge, Ledger, Reservation
 from sfumato.mechanisms import Gaussian, GridGaussian
 from sfumato.randomness import Sampler, SecretStream, secret_global_generators
+from sfumato.training.agreement import digest, terms
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.batches import Batch, TrainingData
 from sfumato.training.distributed import ALONE, Peers
 from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk, prepare_blocks, rounding_bound
 from sfumato.training.noise import NoisySum, joining_error
+from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
 from sfumato.training.probe import Survey, survey
@@ -72,6 +74,7 @@ class PrivateTrainer:
         self._largest_chunk = 0
         self._chunks = 0
         self._reserved = False
+        self._owned = Ownership(None)
 
     # Taking steps
 
@@ -81,12 +84,17 @@ class PrivateTrainer:
         """The batches of all steps that are left, each to be handed to `step`.
 
         `data`: (inputs, targets), anything with `.inputs` and `.targets`, or a map-style data set. `units`
-        names each row's person. `views(inputs)` returns K random views of each row, (rows, K, …), whose
-        gradients are averaged before clipping. The first step reserves the whole plan in the ledger; if that
-        has no room for it, nothing is drawn.
+        names each row's person, and must be given where the plan is about persons. `views(inputs)` returns K
+        random views of each row, (rows, K, …), whose gradients are averaged before clipping. The first step
+        reserves the whole plan in the ledger; if that has no room for it, nothing is drawn.
         """
-        source = TrainingData(data, units=units, rows_per_unit=self.plan.rows_per_unit, views=views)
-        self._check_room()
+        with self.peers.together("to read its data"):
+            check_units(self.plan, units)
+            source = TrainingData(data, units=units, rows_per_unit=self.plan.rows_per_unit, views=views)
+            self._check_room()
+        self._join(data, units, views)
+        weights = (*self.model.parameters(), *self.model.buffers(), *self.average.values.values())
+        self.peers.share_weights(weights)
         yield from self._draw(source)
         if self.steps_done == self.plan.steps:
             self.finish()
@@ -94,13 +102,20 @@ class PrivateTrainer:
     def step(self, batch: Batch, loss_fn: LossFunction) -> None:
         """One private step. Nothing that depends on the batch is returned."""
         self._check_turn(batch)
-        known = survey(self.model, loss_fn, *batch.data.example, views=batch.data.views)
+        with self.peers.together("to look at its model and loss"):
+            known = survey(self.model, loss_fn, *batch.data.example, views=batch.data.views)
         if not self._chunks:
-            self._prepare(batch.data, loss_fn, known)
+            with self.peers.together("to look at its model"):
+                self._prepare(batch.data, loss_fn, known)
+            self.peers.require_same({"bound of rounding": digest(str(self.eta))}, remedy="give each rank rows")
         self._reserve()
         self.steps_started += 1
         try:
-            gradients, below = self._noisy_gradients(batch, loss_fn, known)
+            with self.peers.together("in a step"):
+                below = self._add_up(batch, loss_fn, known)
+            gradients = self.peers.release(
+                self._sum, self._mechanism(), self.sampler, divisor=self.plan.expected_batch
+            )
         except BaseException as error:
             self._sum.discard()
             traceback.clear_frames(error.__traceback__)  # what they hold has no noise
@@ -111,10 +126,8 @@ class PrivateTrainer:
         self.private_log.end_step()
         self.steps_done += 1
 
-    def _noisy_gradients(
-        self, batch: Batch, loss_fn: LossFunction, known: Survey
-    ) -> tuple[dict[str, Tensor], int]:
-        """The released gradients, and what adaptive clipping counts, which has no noise yet."""
+    def _add_up(self, batch: Batch, loss_fn: LossFunction, known: Survey) -> int:
+        """Add the clipped gradients of a batch; returns what adaptive clipping counts, which has no noise."""
         clipping, mechanism = self.plan.clipping_at(self.clip_norm), self._mechanism()
         below = 0
         with secret_global_generators(self.sampler):
@@ -134,8 +147,7 @@ class PrivateTrainer:
                 below += self._below(result)
                 batch.data.leave_out(rows.numbers[result.raised.numpy()])
                 self.private_log.add(result)
-        divisor = self.plan.expected_batch
-        return self.peers.release(self._sum, mechanism, self.sampler, divisor=divisor), below
+        return below
 
     def finish(self) -> Charge | None:
         """Settle the ledger to the steps that were started; the trainer takes no more steps.
@@ -216,21 +228,31 @@ class PrivateTrainer:
         if self.ledger is not None and self.reservation is None and self.peers.leads:
             self.ledger.check(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
 
+    def _join(self, data: Any, units: npt.ArrayLike | None, views: Views | None) -> None:
+        """Make sure that all ranks are about to do the same, on units that are on one rank each."""
+        if self.peers.several:
+            with self.peers.together("to say what it is about to do"):
+                facts = terms(self, data, units, views)
+            self.peers.require_same(facts, remedy="start all ranks with the same script, files and settings")
+            self._owned = share_out(self.peers, data, units, key=self.peers.share_key(self.sampler))
+
     def _reserve(self) -> None:
+        """Pay for the whole plan, or go on under what was paid, before the first row is looked at."""
         if self._reserved:
             return
-        if self.reservation is None:
-            self.reservation = self.peers.reserve(
-                self.ledger,
-                self.plan.event(),
-                purpose=self.purpose,
-                relation=self.plan.relation,
-                unit=self.plan.unit,
-                private=self.private,
-                begun=False,
-            )
-        if self.reservation is not None:
-            self.reservation.begin()
+        self.reservation = self.peers.reserve(
+            self.ledger,
+            self.plan.event(),
+            held=self.reservation,
+            purpose=self.purpose,
+            relation=self.plan.relation,
+            unit=self.plan.unit,
+            private=self.private,
+            begun=False,
+        )
+        with self.peers.together("to begin under its reservation"):
+            if self.reservation is not None:
+                self.reservation.begin()
         self._reserved = True
 
     def _draw(self, source: TrainingData) -> Iterator[Batch]:
@@ -238,7 +260,8 @@ class PrivateTrainer:
             yield from self._draw_shuffled(source)
             return
         for step in range(self.steps_done, self.plan.steps):
-            yield Batch(step, source, poisson_sample(source.units, self.plan.sample_rate, self.sampler))
+            sample = poisson_sample(source.units, self.plan.sample_rate, self.sampler)
+            yield Batch(step, source, self._owned.of(sample))
 
     def _draw_shuffled(self, source: TrainingData) -> Iterator[Batch]:
         batches = self.plan.steps_an_epoch
@@ -247,7 +270,7 @@ class PrivateTrainer:
         for start in range(self.steps_done, self.plan.steps, batches):
             for step, sample in enumerate(shuffled_samples(source.units, batches, self.sampler), start):
                 if step < self.plan.steps:
-                    yield Batch(step, source, sample)
+                    yield Batch(step, source, self._owned.of(sample))
 
     def _mechanism(self) -> GridGaussian:
         return GridGaussian(

@@ -36,20 +36,20 @@ def test_printing_shows_declared_facts_and_no_rows():
     assert "5" not in repr(make(rows=5)).replace("public_size=6", "")
 
 
-def test_take_gives_the_first_rows_without_copying_and_declares_their_number():
+def test_an_excerpt_gives_rows_by_place_without_copying_and_declares_their_number():
     data = make()
-    some = data.take(2, start=1)
+    some = data.excerpt(2, start=1)
     assert some.targets.tolist() == [1, 2]
     assert some.public_size == 2
     assert np.shares_memory(some.inputs, data.inputs)
 
 
-def test_take_judges_by_the_declared_size_alone():
-    assert len(make(rows=5).take(6)) == 5  # one row fewer than declared is nobody's business
+def test_an_excerpt_is_judged_by_the_declared_size_alone():
+    assert len(make(rows=5).excerpt(6)) == 5  # one row fewer than declared is nobody's business
     with pytest.raises(InvalidInput, match="start \\+ count <= 6"):
-        make(rows=9).take(7)
+        make(rows=9).excerpt(7)
     with pytest.raises(InvalidInput, match="count"):
-        make().take(0)
+        make().excerpt(0)
 
 
 def test_select_takes_positions_and_masks():

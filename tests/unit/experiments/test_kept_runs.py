@@ -13,7 +13,7 @@ from sfumato.experiments.kept_runs import DELTA, plain_run, private_run
 from sfumato.fitting import FitConfig
 from sfumato.training import Optimization, TrainingPlan
 
-DATA = datasets.load("digits", "train").take(400)
+DATA = datasets.load("digits", "train").excerpt(400)
 TEST = datasets.load("digits", "test").take(100)
 PLAN = TrainingPlan(sample_rate=0.25, expected_batch=100, steps=12, noise_multiplier=1.0)
 SLOW, FAST = Optimization(learning_rate=0.1), Optimization(learning_rate=0.5)

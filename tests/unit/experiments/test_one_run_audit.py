@@ -96,7 +96,7 @@ def test_one_run_on_digits(tmp_path):
 
 def poisoned(tmp_path, *, epsilon):
     """Fifty rows and two hundred poisoned ones, half of them in."""
-    rows, network = datasets.load("digits", "train").take(50), models.build("mlp", side=8)
+    rows, network = datasets.load("digits", "train").excerpt(50), models.build("mlp", side=8)
     plan = TrainingPlan.calibrated(epsilon=epsilon, delta=1e-5, public_size=250, expected_batch=200, steps=60)
     plain = Optimization(learning_rate=1.0, momentum=0.0)
 
@@ -161,7 +161,7 @@ def test_an_interrupted_run_keeps_its_coins(tmp_path, kind):
     def stopped(*_):
         raise KeyboardInterrupt
 
-    rows, network = datasets.load("digits", "train").take(20), models.build("mlp", side=8)
+    rows, network = datasets.load("digits", "train").excerpt(20), models.build("mlp", side=8)
     begin = partial(one_run_audit.audited, network, rows, stopped, plan=PLAN, out=tmp_path)
     records = []
     for _ in range(2):

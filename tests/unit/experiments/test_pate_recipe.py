@@ -11,7 +11,7 @@ from sfumato.experiments import pate, pate_source
 
 @pytest.fixture(scope="module")
 def data():
-    private = datasets.load("digits", "train", side=28).take(300)
+    private = datasets.load("digits", "train", side=28).excerpt(300)
     public = replace(datasets.load("digits", "test", side=28).take(60), visibility="public")
     return private, public
 

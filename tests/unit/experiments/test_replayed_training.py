@@ -38,7 +38,7 @@ def trained(rows, sampler, *, plan, ledger_path, sensitivity=None):
 
 @pytest.fixture(scope="module")
 def rows():
-    return datasets.load("digits", "train").take(64).tensors()
+    return datasets.load("digits", "train").excerpt(64).tensors()
 
 
 @pytest.mark.parametrize("steps", [1, 4])

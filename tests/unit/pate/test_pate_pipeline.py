@@ -18,7 +18,7 @@ from sfumato.randomness import SecretStream
 
 @pytest.fixture(scope="module")
 def data():
-    private = datasets.load("digits", "train", side=28).take(400)
+    private = datasets.load("digits", "train", side=28).excerpt(400)
     public = replace(datasets.load("digits", "test", side=28).take(80), visibility="public")
     return private, public
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sfumato import models
 from sfumato.accounting import attacker_true_positive_rate
+from sfumato.datasets.dataset import EXCERPT
 from sfumato.experiments import private_cnn
 from sfumato.experiments.story.pictures import save_grey, tiles
 from sfumato.experiments.story.scene import Progress, Scene
@@ -126,7 +127,8 @@ def _privately(
                 optimization=_optimization(scene.size.rows),
                 test=scene.test(),
                 ledger=ledger,
-                out=folder.path,
+                out=folder.discard().path,
+                caveats=(EXCERPT,),
                 purpose=f"CNN at ε = {epsilon:g}" + (f", repetition {seed}" if seed else ""),
                 on_step=lambda trainer: progress(trainer.steps_done / trainer.plan.steps),
             )
@@ -150,7 +152,7 @@ def finished_run(folder: RunFolder, plan: TrainingPlan) -> bool:
         told = json.loads((folder.release / "plan.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return (folder.release / "result.json").exists() and TrainingPlan.from_json(told) == plan
+    return folder.finished and TrainingPlan.from_json(told) == plan
 
 
 @torch.no_grad()

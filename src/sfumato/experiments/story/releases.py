@@ -12,6 +12,7 @@ from torch import nn
 
 from sfumato import local, pate
 from sfumato.datasets import Dataset
+from sfumato.datasets.dataset import EXCERPT
 from sfumato.experiments import best_recipe
 from sfumato.experiments.story.networks import finished_run
 from sfumato.experiments.story.scene import Progress, Scene
@@ -87,8 +88,8 @@ def _head(
                 optimization=ready.optimization(epsilon),
                 test=ready.test,
                 ledger=ledger,
-                out=folder.path,
-                caveats=ready.caveats,
+                out=folder.discard().path,
+                caveats=(*ready.caveats, EXCERPT),
                 purpose=f"best recipe at ε = {epsilon:g}, repetition {seed}",
                 on_step=lambda trainer: progress(trainer.steps_done / trainer.plan.steps),
             )
@@ -119,12 +120,12 @@ def votes(scene: Scene) -> dict[str, Any]:
     )
     with scene.ledger() as ledger:
         result = pate.run(
-            scene.rows().take(size.vote_rows),
+            scene.rows().excerpt(size.vote_rows),
             public,
             settings,
             delta=DELTA,
             ledger=ledger,
-            out=scene.folder.path / "labels",
+            out=RunFolder(scene.folder.path / "labels").discard().path,
             progress=_in_order(scene),
         )
     told = result.to_json()

@@ -51,8 +51,8 @@ class Scene:
     progress: Progress
 
     def rows(self) -> Dataset:
-        """The private rows: the first of the training images."""
-        return self.shelf.load("train").take(self.size.rows)
+        """The private rows: the first of the training images, a data set of their own."""
+        return self.shelf.load("train").excerpt(self.size.rows)
 
     def test(self) -> Dataset:
         """The public test images."""

@@ -1,0 +1,15 @@
+"""Tell whoever asks for an (ε, δ) that protects nobody, before it is spent."""
+
+from __future__ import annotations
+
+import warnings
+
+from sfumato.accounting.meaning import protection_warning
+from sfumato.errors import LittleProtection
+
+
+def warn_of_little_protection(what: str, epsilon: float, delta: float) -> None:
+    """Warn, in one sentence about `what`, where (ε, δ) gives practically no protection."""
+    sentence = protection_warning(epsilon, delta)
+    if sentence is not None:
+        warnings.warn(f"{what} {sentence}", LittleProtection, stacklevel=3)

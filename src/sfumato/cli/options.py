@@ -1,0 +1,65 @@
+"""Which options make sense together: rules that a command states, checked before anything is read or spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+
+import typer
+
+from sfumato.errors import InvalidInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Where `option` is given, one of `needs` must be given too, and none of `excludes`.
+
+    Options have the names of the command's parameters; "kind=gaussian" is a value, given or by default.
+
+    >>> Rule(option="ledger", needs=("out",), because="a model must be kept somewhere").check({"ledger"})
+    Traceback (most recent call last):
+        ...
+    sfumato.errors.InvalidInput: expected --out with --ledger, got none; a model must be kept somewhere
+    """
+
+    option: str
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    because: str
+
+    def check(self, given: Set[str]) -> None:
+        if self.option not in given:
+            return
+        if self.needs and not given & set(self.needs):
+            wanted = " or ".join(map(_flag, self.needs))
+            raise InvalidInput(f"expected {wanted} with {_flag(self.option)}, got none; {self.because}")
+        for other in self.excludes:
+            if other in given:
+                raise InvalidInput(
+                    f"expected {_flag(self.option)} without {_flag(other)}, got both; {self.because}"
+                )
+
+
+def check(context: typer.Context, rules: Iterable[Rule]) -> None:
+    """Raise for the first rule that the words on the command line break."""
+    given = {name for name in context.params if _was_given(context, name)}
+    values = {f"{name}={value}" for name, value in context.params.items() if isinstance(value, str)}
+    for rule in rules:
+        rule.check(given | values)
+
+
+def _was_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
+
+
+def _flag(option: str) -> str:
+    name, _, value = option.partition("=")
+    return f"--{name.replace('_', '-')} {value}".rstrip()
+
+
+PAYS = Rule(
+    option="ledger",
+    needs=("out",),
+    because="what is paid for has to be kept somewhere",
+)
