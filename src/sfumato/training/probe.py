@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,7 +76,7 @@ def survey(
             return found
     _refuse_low_precision(model)
     _refuse_batch_statistics(model)
-    found = _look(model, loss_fn, inputs, targets, views)
+    found = _tried(lambda: _look(model, loss_fn, inputs, targets, views))
     known.insert(0, (key, Identity(loss_fn), Identity(views), found))
     del known[_REMEMBERED:]
     return found
@@ -188,7 +188,7 @@ def _mapped_views(views: Views | None, raw: Any) -> tuple[RowMap | None, Any]:
     if views is None:
         return None, raw
     axes = row_axes(first(raw, _ROWS), raw, (_ROWS, 2 * _ROWS), "the inputs of views")
-    view_map = _tried(lambda: mapped(views, (raw,), axes, name="views"), "views")
+    view_map = mapped(views, (raw,), axes, name="views")
     once, again = seen_by_model(view_map, raw), seen_by_model(view_map, raw)
     _refuse_state(once, again, "views")
     return view_map, once
@@ -205,15 +205,14 @@ def _mapped_loss(model: nn.Module, loss_fn: LossFunction, rows: Any, labels: Any
     """Where rows lie in every call and in the outputs, and how the loss is mapped over them."""
     counts = _ROWS, count_rows(rows)
     few_rows, few_labels = first(rows, _ROWS), first(labels, _ROWS)
-    few, outputs = _tried(lambda: watch_calls(model, few_rows), "the model")
-    more, more_outputs = _tried(lambda: watch_calls(model, rows), "the model")
+    few, outputs = watch_calls(model, few_rows)
+    more, more_outputs = watch_calls(model, rows)
     if [call.prefix for call in few] != [call.prefix for call in more]:
         raise UnsupportedModel("expected the same layers to be called whatever the rows, but the calls differ")
-    pairs = zip(few, more, strict=True)
-    layout = _tried(lambda: tuple(layout_of(one, other, counts) for one, other in pairs), "the model")
+    layout = tuple(layout_of(one, other, counts) for one, other in zip(few, more, strict=True))
     axes = row_axes((outputs, few_labels), (more_outputs, labels), counts, "the model's output")
     columns = outputs, few_labels
-    loss = _tried(lambda: mapped(loss_fn, columns, axes, name="loss_fn"), "loss_fn")
+    loss = mapped(loss_fn, columns, axes, name="loss_fn")
     _check_loss(loss, columns)
     return layout, loss
 
@@ -258,7 +257,7 @@ class _Look:
 
     def at(self, inputs: Any, targets: Any, rows: int) -> Pass:
         inputs, targets = first(inputs, rows), first(targets, rows)
-        passed = _tried(lambda: run(self.model, self.loss, inputs, targets, self.layout), "model and loss_fn")
+        passed = run(self.model, self.loss, inputs, targets, self.layout)
         _refuse_low_precision_inside(passed)
         return passed
 
@@ -289,14 +288,15 @@ class _Look:
         return torch.allclose(losses, base.losses, rtol=1e-3, atol=1e-5, equal_nan=True)
 
 
-def _tried(work: Any, what: str) -> Any:
+def _tried(look: Callable[[], Survey]) -> Survey:
     try:
-        return work()
+        return look()
     except (InvalidInput, UnsupportedModel):
         raise
     except Exception as error:  # on public rows: its text tells nothing
         raise UnsupportedModel(
-            f"expected {what} to run on {_ROWS} random rows, got {type(error).__name__}: {error}"
+            "expected model, loss_fn and views to run on random rows like those of the data, got "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 
