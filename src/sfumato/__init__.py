@@ -8,14 +8,14 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sfumato.accounting import Budget
+from sfumato.accounting import Budget, Relation
 
 if TYPE_CHECKING:
     from sfumato.ledger import Ledger
     from sfumato.training import PrivateClassifier, PrivateTrainer, TrainingPlan, train
 
 __version__ = "0.1.0"
-__all__ = ["Budget", "Ledger", "PrivateClassifier", "PrivateTrainer", "TrainingPlan", "train"]
+__all__ = ["Budget", "Ledger", "PrivateClassifier", "PrivateTrainer", "Relation", "TrainingPlan", "train"]
 
 # Loaded when first asked for: whoever only keeps a ledger should not wait for torch.
 _HOMES = {

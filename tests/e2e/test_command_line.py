@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from sfumato.accounting import Relation, pure
+from sfumato.ledger import Ledger
+
 
 def test_epsilon(sfumato_json):
     answer = sfumato_json(
@@ -44,6 +47,26 @@ def test_ledger_from_creation_to_verification(sfumato, sfumato_json, tmp_path):
     assert json.loads(out)["budget"]["epsilon"] == 3
     assert sfumato("ledger", "create", place, "--epsilon", 3)[0] == 1  # there is one already
     assert sfumato("ledger", "show", place)[0] == 0
+
+
+def test_a_reservation_that_never_began_is_released_and_the_ledger_moves(sfumato, sfumato_json, tmp_path):
+    place, other = tmp_path / "people.db", tmp_path / "elsewhere.db"
+    made = sfumato_json("ledger", "create", place, "--epsilon", 3, "--dataset", "people-2026")
+    assert made["dataset"] == "people-2026"
+    terms = {"relation": Relation.ADD_REMOVE, "unit": "record"}
+    with Ledger.open(place) as ledger:
+        waiting = ledger.reserve(pure(1.0), purpose="died early", begun=False, **terms).head.sequence
+        begun = ledger.reserve(pure(0.5), purpose="touched rows", **terms).head.sequence
+    assert sfumato_json("ledger", "release", place, waiting)["epsilon_spent"] == pytest.approx(0.5)
+    code, _, problem = sfumato("ledger", "release", place, begun)
+    assert code != 0
+    assert "stays spent" in problem
+    moved = sfumato_json("ledger", "move", place, other)
+    assert moved["epsilon_spent"] == pytest.approx(0.5)
+    assert sfumato_json("ledger", "verify", other)["valid"]
+    code, _, problem = sfumato("ledger", "release", place, begun)
+    assert code == 1
+    assert "moved to" in problem
 
 
 def test_training_is_charged_certified_and_refused_when_the_budget_is_spent(sfumato, sfumato_json, tmp_path):

@@ -14,6 +14,7 @@ def test_public_names():
         "Ledger",
         "PrivateClassifier",
         "PrivateTrainer",
+        "Relation",
         "TrainingPlan",
         "train",
     }
