@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sfumato.errors import InvalidInput, NotVerified
+from sfumato.errors import InvalidInput, LedgerError
 
 PATIENCE = 30.0
 
@@ -35,4 +35,4 @@ def _post(address: str, content: bytes) -> None:
         with urllib.request.urlopen(request, timeout=PATIENCE):
             pass
     except (urllib.error.URLError, ValueError) as error:
-        raise NotVerified(f"expected {address} to take the witness, got: {error}; nothing was kept") from error
+        raise LedgerError(f"expected {address} to take the witness, got: {error}; nothing was kept") from error

@@ -90,3 +90,17 @@ def test_what_is_no_certificate_is_refused(certificate: Certificate, tmp_path: P
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(InvalidInput, match=r"bad\.json"):
             Certificate.read(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(("factor", "passes"), [(0.99, False), (1.0, True), (1.05, True), (1.5, False)])
+def test_a_coarser_accountant_may_state_a_little_more_and_none_less(factor: float, passes: bool) -> None:
+    certificate = Certificate.of(
+        repeat(poisson_sampled(0.1, GaussianEvent(100.0)), 10), purpose="old", delta=1e-5
+    )
+    assert certificate.prices.pld is not None
+    old = replace(certificate, prices=replace(certificate.prices, pld=certificate.prices.pld * factor))
+    if passes:
+        assert old.verify() == certificate.prices
+    else:
+        with pytest.raises(NotPrivate, match="as its events cost"):
+            old.verify()
