@@ -178,7 +178,7 @@ class Table:
         return parse_query(query, self.policy) if isinstance(query, str) else checked(query, self.policy)
 
     def _connected(self) -> Engine:
-        if self._engine is None:
+        if self._engine is None or not self._engine.ready():
             self._engine = open_engine(
                 self.policy, name=self._engine_name, data=self._data, master=self._master
             )
@@ -193,7 +193,8 @@ class Table:
         return Compiled(sums, list(zip(trees, counts, strict=True)))
 
     def _fetched(self, compiled: Compiled) -> Exact:
-        fetch = self._connected().fetch
+        assert self._engine is not None  # the one that the expressions were compiled on
+        fetch = self._engine.fetch
         return Exact(fetch(compiled.sums), [(tree, fetch(counts)) for tree, counts in compiled.cells])
 
     def _release(self, plan: Query, cost: Price, exact: Exact) -> tuple[Groups, list[Estimate]]:
