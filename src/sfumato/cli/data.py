@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=by_default("fetch"),
-    help="Fetch a data set, or check your own file. `sfumato data NAME` is short for `sfumato data fetch NAME`.",
+    help="Fetch a data set, or check a file. `sfumato data NAME` is short for `sfumato data fetch NAME`.",
     no_args_is_help=True,
 )
 

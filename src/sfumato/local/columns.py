@@ -113,8 +113,8 @@ class TablePlan:
             raise InvalidInput("expected at least one column in the policy, got none; add [columns.NAME]")
         if self.unit_column in [column.name for column in self.columns]:
             raise InvalidInput(
-                f"expected unit.column={self.unit_column!r} not to be among the columns; who somebody is cannot "
-                "be reported, so drop its [columns] section"
+                f"expected unit.column={self.unit_column!r} not to be among the columns; who somebody is "
+                "cannot be reported, so drop its [columns] section"
             )
 
     @property

@@ -70,9 +70,9 @@ def parquet_files(source: str) -> list[Path]:
 
 
 def log_tally(tally: Tally) -> None:
-    _private_log.warning(
-        "%s rows were kept, %s lines left out; %s", tally.rows, tally.dropped, tally.in_words()
-    )
+    level = logging.WARNING if tally.faults else logging.INFO
+    words = tally.in_words()
+    _private_log.log(level, "%s rows were kept, %s lines left out; %s", tally.rows, tally.dropped, words)
 
 
 def is_database(source: str) -> bool:
@@ -88,8 +88,8 @@ def database_table(connection: Any, policy: Policy) -> Any:
     ).fetchall()
     if len(found) != 1:
         raise InvalidInput(
-            f"expected a table {policy.table} in {Path(policy.source).name}; a view is not read, as it may fail "
-            "at some rows: write its rows into a table"
+            f"expected a table {policy.table} in {Path(policy.source).name}; a view is not read, as it may "
+            "fail at some rows: write its rows into a table"
         )
     return connection.table(name, database=schema or "main")
 
