@@ -323,3 +323,13 @@ def test_a_changing_file_is_not_half_read(tmp_path: Path, ledger: Ledger, monkey
         counted(path, ledger)
     assert ledger.epsilon_spent == 0
     assert not list((tmp_path / ".sfumato").iterdir())
+
+
+def test_a_second_column_of_the_same_name_is_refused(tmp_path: Path, ledger: Ledger) -> None:
+    """Which of Age and age is read is the engine's choice: the one that was looked through must be it."""
+    path = tmp_path / "people.parquet"
+    invalid = pa.array([b"\xff"], type=pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"person": ["a"], "Age": [1], "city": invalid, "City": ["NA"]}), path)
+    with pytest.raises(InvalidInput, match="once"):
+        counted(path, ledger)
+    assert ledger.epsilon_spent == 0

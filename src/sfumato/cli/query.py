@@ -63,12 +63,14 @@ def ask(
     from sfumato.query import KeptAnswers, Table, load_policy
 
     rules = load_policy(policy)
+    if sql is None or dry_run:
+        _refuse_files(out, certificate)
     _refuse_places(out, certificate)
     kept = KeptAnswers.of(rules, policy)
     with _ledger(rules, policy) as ledger:
         table = Table(rules, ledger, engine=engine, master=master, kept=kept)
         if sql is None:
-            _converse(table, ledger, epsilon=epsilon or 0.1, json=json)
+            _converse(table, ledger, epsilon=epsilon or 0.1, again=again, json=json)
             return
         if epsilon is None:
             raise InvalidInput("expected --epsilon, got none; 0.1 is a careful share of a budget of 1")
@@ -81,6 +83,11 @@ def ask(
             answer.write(out)
         if certificate is not None:
             table.certificate(answer).write(certificate)
+
+
+def _refuse_files(out: Path | None, certificate: Path | None) -> None:
+    if out is not None or certificate is not None:
+        raise InvalidInput("expected a query that is answered for --out and --certificate, got none")
 
 
 def _refuse_places(out: Path | None, certificate: Path | None) -> None:
@@ -160,7 +167,7 @@ def _ledger(rules: Policy, policy: Path) -> Ledger:
     return Ledger.open(ledger_place(rules, policy), budget=rules.budget)
 
 
-def _converse(table: Table, ledger: Ledger, *, epsilon: float, json: bool) -> None:
+def _converse(table: Table, ledger: Ledger, *, epsilon: float, again: bool, json: bool) -> None:
     """Answer line after line; a refusal does not end the conversation."""
     if sys.stdin.isatty():
         show.console.print(
@@ -171,7 +178,7 @@ def _converse(table: Table, ledger: Ledger, *, epsilon: float, json: bool) -> No
         show.console.print(prompt.HELP, style="dim", markup=False)
     for line in _lines():
         try:
-            epsilon = _one_line(table, ledger, line, epsilon, json=json)
+            epsilon = _one_line(table, ledger, line, epsilon, again=again, json=json)
         except SfumatoError as error:
             show.errors.print(str(error), markup=False)
 
@@ -180,7 +187,7 @@ def _lines() -> Iterator[str]:
     return prompt.lines("sfumato> ") if sys.stdin.isatty() else prompt.piped(sys.stdin)
 
 
-def _one_line(table: Table, ledger: Ledger, line: str, epsilon: float, *, json: bool) -> float:
+def _one_line(table: Table, ledger: Ledger, line: str, epsilon: float, *, again: bool, json: bool) -> float:
     """Do what one line says; the ε for the next ones."""
     command, _, rest = line.partition(" ")
     if command == "\\epsilon":
@@ -192,7 +199,7 @@ def _one_line(table: Table, ledger: Ledger, line: str, epsilon: float, *, json: 
     elif command == "\\help":
         show.console.print(prompt.HELP, markup=False)
     else:
-        _show_answer(table.ask(line, epsilon=epsilon), json=json)
+        _show_answer(table.ask(line, epsilon=epsilon, again=again), json=json)
     return epsilon
 
 

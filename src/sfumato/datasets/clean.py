@@ -102,8 +102,13 @@ def _declared_schema(path: Path, columns: Sequence[str]) -> pa.Schema:
     """The declared columns that the file has, in the policy's order."""
     import pyarrow as pa
 
-    found = {one.name.lower(): one for one in _parquet(path).schema_arrow}
+    schema = _parquet(path).schema_arrow
+    found = {one.name.lower(): one for one in schema}
     wanted = [column.lower() for column in columns]
+    if any([name.lower() for name in schema.names].count(name) > 1 for name in wanted):
+        raise InvalidInput(
+            f"expected each declared column once in {path.name}, in whatever letter case; rename one"
+        )
     return pa.schema([found[name] for name in wanted if name in found])
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato import _validate
 from sfumato.errors import InvalidInput
+from sfumato.ledger import Head
 from sfumato.query.policy import Policy
 from sfumato.run_folder import write_whole
 
@@ -32,7 +33,7 @@ class Answer:
 
     An interval is about the noise: about the answer of the bounded table, in which values are clipped and no
     unit has more rows and groups than the policy lets it have. `notes` say so in words, from the policy alone.
-    `entry` is the number of its charge in the ledger, and `again` says that it was paid for before.
+    `entry` names its charge in the ledger, and `again` says that it was paid for before.
     """
 
     columns: tuple[str, ...]
@@ -43,7 +44,7 @@ class Answer:
     epsilon_spent: float
     epsilon_left: float
     notes: tuple[str, ...] = ()
-    entry: int | None = None
+    entry: Head | None = None
     again: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class Answer:
             "epsilon_spent": self.epsilon_spent,
             "epsilon_left": self.epsilon_left,
             "notes": list(self.notes),
-            "entry": self.entry,
+            "entry": None if self.entry is None else self.entry.to_json(),
             "again": self.again,
         }
 
@@ -71,7 +72,8 @@ class Answer:
             intervals=tuple(map(tuple, intervals)),
             notes=tuple(data["notes"]),
             **{name: data[name] for name in ("epsilon", "delta", "epsilon_spent", "epsilon_left")},
-            **{name: data[name] for name in ("entry", "again")},
+            entry=None if data["entry"] is None else Head.from_json(data["entry"]),
+            again=data["again"],
         )
 
     def to_arrow(self) -> pa.Table:

@@ -38,18 +38,19 @@ class KeptAnswers:
         """The answer under a name, as it was given."""
         try:
             data = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+            return replace(Answer.from_json(data), again=True)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidInput(
                 f"expected an answer in {self.folder / name}.json, got something else; remove the file"
             ) from error
-        return replace(Answer.from_json(data), again=True)
 
     def keep(self, name: str, answer: Answer) -> None:
         """Write an answer down; it has been paid for, so that a full disk must not lose it to the asker."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.chmod(0o700)
             text = json.dumps(answer.to_json(), ensure_ascii=False, default=str)
             write_whole(self.folder / f"{name}.json", text.encode())
         except OSError as error:

@@ -40,12 +40,13 @@ def clean_files(policy: Policy) -> Files:
     originals = [Path(policy.source)] if is_text(Path(policy.source)) else parquet_files(policy.source)
     if not all(path.is_file() for path in originals):
         raise DataUnavailable(f"no file at {policy.source}, where the policy's table.source says it is")
+    stamps = [Stamp.of(path) for path in originals]  # before they are read: a later change is then noticed
     columns = stored_columns(policy)
     if is_text(originals[0]):
         paths = [clean_text(originals[0], policy.form, columns, report=log_tally)]
     else:
         paths = clean_parquet(originals, columns, report=log_tally)
-    return Files(tuple(paths), tuple(Stamp.of(path) for path in {*originals, *paths}))
+    return Files(tuple(paths), (*stamps, *(Stamp.of(path) for path in paths if path not in originals)))
 
 
 def stored_columns(policy: Policy) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from sfumato import accounting
 from sfumato.errors import InvalidInput
-from sfumato.ledger import Certificate
+from sfumato.ledger import Certificate, Head
 from sfumato.query import bounding
 from sfumato.query.answer import Answer, Cell, notes_for
 from sfumato.query.asking import select
@@ -129,7 +129,7 @@ class Table:
         charge = next((one for one in ledger.charges() if _entry(one) == answer.entry), None)
         if charge is None:
             raise InvalidInput(
-                f"expected an answer that the ledger was charged for, got entry={answer.entry}; use the ledger "
+                f"expected an answer that the ledger was charged for, got {answer.entry}; use the ledger "
                 "that it was asked under"
             )
         unit = self.policy.unit
@@ -273,10 +273,10 @@ def _purpose(query: str | Query) -> str:
     return "query: " + "".join(letter if letter.isprintable() else " " for letter in words)[:490]
 
 
-def _entry(charge: Any) -> int | None:
-    """A charge's number in the ledger."""
-    head = getattr(charge, "head", None)
-    return None if head is None else int(head.sequence)
+def _entry(charge: Any) -> Head | None:
+    """A charge's place in the ledger."""
+    found: Head | None = getattr(charge, "head", None)
+    return found
 
 
 def _public_groups(keys: Sequence[Sequence[Key]]) -> Groups:

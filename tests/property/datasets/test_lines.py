@@ -6,11 +6,13 @@ import io
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sfumato.datasets import lines
+from sfumato.datasets.clean import REPAIRED, Tally, in_utf8
 from sfumato.datasets.lines import Fault, judge, split
 from sfumato.datasets.text_table import TextForm, rows_of
 
@@ -97,3 +99,24 @@ def test_a_line_without_end_is_left_out_and_takes_little_memory(monkeypatch, blo
     assert [fault for part in found for fault in part.faults] == [Fault.NONE, Fault.TOO_LONG, Fault.NONE]
     if block == 1 << 10:
         assert max(map(len, pieces)) <= 1000 + 2 * block
+
+
+@QUICK
+@given(texts=st.lists(st.one_of(st.none(), st.binary(max_size=6)), max_size=8), large=st.booleans())
+def test_each_text_of_a_column_is_repaired_by_itself(texts, large):
+    """Bytes that Arrow calls text come out as UTF-8, and only those that were not are touched."""
+    binary, text = (pa.large_binary(), pa.large_string()) if large else (pa.binary(), pa.string())
+    table, tally = pa.table({"a": pa.array(texts, type=binary).view(text)}), Tally()
+    found = in_utf8(table, tally)
+    found.validate(full=True)
+    assert found["a"].to_pylist() == [None if one is None else one.decode(errors="replace") for one in texts]
+    assert tally.rows == len(texts)
+    assert tally.faults.get(REPAIRED, 0) == sum(one is not None and not _is_utf8(one) for one in texts)
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
