@@ -17,7 +17,7 @@ from sfumato.errors import InvalidInput, SfumatoError
 
 if TYPE_CHECKING:
     from sfumato.ledger import Ledger
-    from sfumato.query import Answer, ExpectedError, Policy, Table
+    from sfumato.query import Answer, ExpectedError, Table
     from sfumato.query.risk import Risk
 
 app = typer.Typer(
@@ -61,13 +61,14 @@ def ask(
     Example: sfumato query people.toml "SELECT city, AVG(age) FROM people GROUP BY city" --epsilon 0.1
     """
     from sfumato.query import KeptAnswers, Table, load_policy
+    from sfumato.query.opening import open_ledger
 
     rules = load_policy(policy)
     if sql is None or dry_run:
         _refuse_files(out, certificate)
     _refuse_places(out, certificate)
     kept = KeptAnswers.of(rules, policy)
-    with _ledger(rules, policy) as ledger:
+    with open_ledger(rules, policy) as ledger:
         table = Table(rules, ledger, engine=engine, master=master, kept=kept)
         if sql is None:
             _converse(table, ledger, epsilon=epsilon or 0.1, again=again, json=json)
@@ -158,13 +159,6 @@ def risk(
         show.emit_json(found.to_json())
     else:
         _show_risk(found)
-
-
-def _ledger(rules: Policy, policy: Path) -> Ledger:
-    from sfumato.ledger import Ledger
-    from sfumato.query.kept import ledger_place
-
-    return Ledger.open(ledger_place(rules, policy), budget=rules.budget)
 
 
 def _converse(table: Table, ledger: Ledger, *, epsilon: float, again: bool, json: bool) -> None:

@@ -16,6 +16,7 @@ import sqlglot
 
 from sfumato.errors import InvalidInput
 from sfumato.query.answer import Answer
+from sfumato.query.opening import ledger_place
 from sfumato.query.policy import Policy
 from sfumato.run_folder import write_whole
 
@@ -55,11 +56,6 @@ class KeptAnswers:
             write_whole(self.folder / f"{name}.json", text.encode())
         except OSError as error:
             _private_log.error("an answer could not be kept", exc_info=error)
-
-
-def ledger_place(policy: Policy, place: Path) -> str:
-    """Where the ledger of the policy in the file `place` is."""
-    return policy.ledger or str(place.with_suffix(".ledger.db"))
 
 
 def name_of(sql: str, policy: Policy, *, epsilon: float, delta: float | None) -> str:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sfumato.errors import InvalidInput
-from sfumato.ledger import Ledger
 from sfumato.query.answer import Answer
 from sfumato.query.dry_run import ExpectedError
-from sfumato.query.kept import KeptAnswers, ledger_place
+from sfumato.query.kept import KeptAnswers
+from sfumato.query.opening import open_ledger
 from sfumato.query.policy import load_policy
 from sfumato.query.table import Table
 
@@ -55,7 +55,7 @@ def _parser() -> _Words:
 
 def _asked(words: argparse.Namespace, sql: str) -> Answer | tuple[ExpectedError, ...]:
     policy = load_policy(words.policy)
-    with Ledger.open(ledger_place(policy, words.policy), budget=policy.budget) as ledger:
+    with open_ledger(policy, words.policy) as ledger:
         table = Table(policy, ledger, kept=KeptAnswers.of(policy, words.policy))
         if words.dry_run:
             return table.dry_run(sql, epsilon=words.epsilon, delta=words.delta)

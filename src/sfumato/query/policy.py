@@ -194,7 +194,7 @@ def policy_from_dict(data: Mapping[str, Any], *, folder: Path | None = None) -> 
     unit = Unit(**_known("[unit]", data.get("unit", {}), [item.name for item in fields(Unit)]))
     source, form = str(_needed(table, "table", "source")), text_form(table)
     return Policy(
-        table=str(table.get("name", Path(source).name.split(".")[0])),
+        table=str(table.get("name", _default_name(source))),
         source=_beside(folder, source),
         columns={name: _column(name, spec) for name, spec in data.get("columns", {}).items()},
         budget=_budget(budget, unit),
@@ -204,6 +204,12 @@ def policy_from_dict(data: Mapping[str, Any], *, folder: Path | None = None) -> 
         version=table.get("version"),
         **{item.name: getattr(form, item.name) for item in fields(form)},
     )
+
+
+def _default_name(source: str) -> str:
+    """people, of people.csv.gz and of people/*.parquet."""
+    place = Path(source)
+    return (place.parent.name if "*" in place.name else place.name.split(".")[0]) or "data"
 
 
 def _budget(section: Mapping[str, Any], unit: Unit) -> Budget:
