@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sfumato.datasets.private_copy import PrivateCopy
 from sfumato.errors import DataCorrupted, DataError, InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.local import TablePlan, read_table_plan
@@ -154,9 +155,11 @@ def test_a_damaged_archive_is_refused_before_the_charge(tmp_path: Path, ledger: 
     path.write_bytes(gzip.compress(HEADER + GOOD))
     assert counted(path, ledger) == ROWS
     spent = ledger.epsilon_spent
-    path.write_bytes(gzip.compress(HEADER + GOOD)[:-2000])
-    with pytest.raises(DataCorrupted):
-        counted(path, ledger)
+    whole = gzip.compress(HEADER + GOOD)
+    for damaged in (whole[:-2000], whole[:2000] + b"\xff" * 500 + whole[2500:], b"no archive"):
+        path.write_bytes(damaged)
+        with pytest.raises(DataCorrupted):
+            counted(path, ledger)
     assert ledger.epsilon_spent == spent
 
 
@@ -214,6 +217,19 @@ def test_a_copy_is_never_stale(tmp_path: Path, ledger: Ledger) -> None:
     path.write_bytes(HEADER + GOOD + b"new,1,Delft\n")
     assert table.ask(sql, epsilon=NO_NOISE).rows[0][0] == ROWS + 1
     assert len(list((tmp_path / ".sfumato").iterdir())) == 1
+
+
+def test_a_change_within_one_tick_of_the_clock_is_seen(tmp_path: Path, ledger: Ledger) -> None:
+    """Of the same size, at the same time: a copy made in that very moment is not trusted."""
+    path = tmp_path / "people.csv"
+    path.write_bytes(HEADER + b"a,10,NA\n")
+    first = PrivateCopy.of(path, "way")
+    first.write([pa.table({"a": [1]})])
+    os.utime(first.path, ns=(0, max(first.source.modified, first.source.changed) + 1_000_000))
+    assert not first.is_made()
+    first.write([pa.table({"a": [1]})])
+    os.utime(first.path, ns=(0, max(first.source.modified, first.source.changed) + 10**9))
+    assert first.is_made()
 
 
 def test_a_copy_that_somebody_else_put_there_is_not_read(tmp_path: Path, ledger: Ledger, monkeypatch) -> None:

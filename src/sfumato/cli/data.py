@@ -91,10 +91,11 @@ def _policy_beside(file: str) -> Path | None:
 def _show_check(found: FileCheck) -> None:
     tally = found.tally
     rows = [("rows", f"{tally.rows:,}"), ("lines left out", f"{tally.dropped:,}")]
+    noun = "line" if found.text else "row"
     for words, count in tally.faults.items():
         places = ", ".join(map(str, tally.places[words]))
         more = ", …" if count > len(tally.places[words]) else ""
-        rows.append((words, f"{count:,}: line {places}{more}"))
+        rows.append((words, f"{count:,}: {noun} {places}{more}"))
     rows += [("queries read", str(place)) for place in found.copies]
     show.facts(rows, title="What is in the file (exact: not private, for the holder only)")
     if not tally.faults:

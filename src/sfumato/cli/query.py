@@ -78,7 +78,8 @@ def ask(
         if dry_run:
             _show_expected(table.dry_run(sql, epsilon=epsilon, delta=delta), ledger, epsilon, json=json)
             return
-        answer = table.ask(sql, epsilon=epsilon, delta=delta, again=again)
+        with show.errors.status("asking"):  # a file is looked through before the first query
+            answer = table.ask(sql, epsilon=epsilon, delta=delta, again=again)
         _show_answer(answer, json=json)
         if out is not None:
             answer.write(out)

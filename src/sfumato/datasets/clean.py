@@ -56,7 +56,7 @@ class Tally:
 def clean_text(path: Path, form: TextForm, columns: Sequence[str], *, report: Callable[[Tally], None]) -> Path:
     """The declared columns of a text file as Parquet; `report` hears what was found when the copy is made."""
     copy = PrivateCopy.of(path, repr((form, tuple(columns))))
-    if not copy.path.exists():
+    if not copy.is_made():
         tally = Tally()
         copy.write(_tallied(rows_of(path, form, columns), tally))
         report(tally)
@@ -124,9 +124,9 @@ def _parquet(path: Path) -> Any:
 
 def _sound(path: Path, schema: pa.Schema, report: Callable[[Tally], None]) -> Path:
     copy = PrivateCopy.of(path, repr(("parquet", schema.names)))
-    if copy.mark.exists():
+    if copy.is_sound():
         return path
-    if not copy.path.exists():
+    if not copy.is_made():
         texts = [one.name for one in schema if _is_text(one.type)]
         if all(_is_utf8(part) for part in _batches(path, texts)):
             copy.mark_sound()

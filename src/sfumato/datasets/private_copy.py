@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FOLDER = ".sfumato"
 _VERSION = 1  # of what a copy holds
 _DAY = 86_400.0
+_TICK = 50_000_000  # nanoseconds; clocks of file systems tick every 10 ms and faster
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,27 @@ class PrivateCopy:
 
     @property
     def mark(self) -> Path:
-        """An empty file that says: the source was looked at and needs no copy."""
+        """An empty file that stands for a source without fault."""
         return self.folder / f"{self._name}.sound"
 
     @property
     def _name(self) -> str:
         source = self.source
         return f"{self.family}-{_short(_VERSION, source.modified, source.changed, source.size)}"
+
+    def is_made(self) -> bool:
+        return self._is_fresh(self.path)
+
+    def is_sound(self) -> bool:
+        """Whether the source was looked at and needs no copy."""
+        return self._is_fresh(self.mark)
+
+    def _is_fresh(self, made: Path) -> bool:
+        """Made well after the source's last change: a second change in the same tick would look the same."""
+        try:
+            return made.stat().st_mtime_ns - max(self.source.modified, self.source.changed) > _TICK
+        except FileNotFoundError:
+            return False
 
     def write(self, parts: Iterable[pa.Table]) -> None:
         """Make the copy; it is there whole or not at all, and only if the source stayed as it was."""
@@ -94,6 +109,7 @@ class PrivateCopy:
         self._remove_stale()
 
     def mark_sound(self) -> None:
+        self.mark.unlink(missing_ok=True)
         self.mark.touch(mode=0o600)
         self._remove_stale()
 

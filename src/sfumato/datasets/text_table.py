@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -124,7 +125,7 @@ def _readable(path: Path, found: Iterator[bytes]) -> Iterator[bytes]:
     """The blocks; a damaged archive is no file at all."""
     try:
         yield from found
-    except (EOFError, OSError) as error:
+    except (EOFError, OSError, zlib.error) as error:
         raise DataCorrupted(f"{path} is damaged or cannot be read to its end; make it again") from error
 
 

@@ -29,6 +29,11 @@ class FileCheck:
     copies: tuple[Path, ...]
     """What queries will read; empty without a policy."""
 
+    @property
+    def text(self) -> bool:
+        """Whether its faults are on lines of a text file, and not in rows."""
+        return is_text(Path(self.path))
+
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary, as `sfumato data check --json` prints it."""
         problems = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +61,9 @@ class KeptAnswers:
 
 def name_of(sql: str, policy: Policy, *, epsilon: float, delta: float | None) -> str:
     """What a question is kept under: its words, without spaces and comments, and all that is declared."""
-    return hashlib.sha256(repr((words_of(sql), policy, float(epsilon), delta)).encode()).hexdigest()
+    source = policy.source if "://" in policy.source else os.path.abspath(policy.source)
+    declared = replace(policy, source=source, ledger=None)  # from whatever folder it was asked
+    return hashlib.sha256(repr((words_of(sql), declared, float(epsilon), delta)).encode()).hexdigest()
 
 
 def words_of(sql: str) -> str:

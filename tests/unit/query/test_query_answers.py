@@ -14,6 +14,7 @@ import pytest
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Head, Ledger
 from sfumato.query import Answer, KeptAnswers, Policy, Table, count, policy_from_dict
+from sfumato.query.kept import name_of
 from sfumato.query.magic import load_ipython_extension
 from sfumato.randomness import SecretStream
 
@@ -133,6 +134,12 @@ def test_anything_else_is_charged_anew(
     found = table(tmp_path, ledger, policy(**declared)).ask(**(question | asked), again=True)
     assert not found.again
     assert ledger.epsilon_spent > spent
+
+
+def test_the_folder_from_which_it_is_asked_makes_no_difference(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    here, there = (policy(source=source) for source in ("people.csv", str(tmp_path / "people.csv")))
+    assert name_of(SQL, here, epsilon=1, delta=None) == name_of(SQL, there, epsilon=1.0, delta=None)
 
 
 def test_without_a_version_nothing_is_kept(tmp_path: Path, ledger: Ledger) -> None:
