@@ -15,6 +15,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -28,11 +29,14 @@ import duckdb
 import ibis
 import numpy as np
 
+from sfumato.datasets.clean import clean_text
+from sfumato.datasets.text_table import TextForm
 from sfumato.ledger import Ledger
 from sfumato.query import Policy, Table, bounding, parse_query, policy_from_dict
 from sfumato.query.plan import measures_for, public_keys
 
 ROWS = 10_000_000
+TEXT_ROWS = 1_000_000
 ROUNDS = 7
 CITIES = [f"city{i}" for i in range(20)]
 WHOLE = "SELECT city, AVG(age) FROM people GROUP BY city"
@@ -136,6 +140,32 @@ def many_rows_a_person(folder: Path) -> None:
     show(f"{ROWS:,} rows, five a person, AVG by city", medians, "bounded SQL, no noise", target="at most 1.3x")
 
 
+def a_text_file(folder: Path) -> None:
+    """The clean copy of a text file, each line judged by itself, against DuckDB's own conversion."""
+    source, text, copy = folder / "text.parquet", folder / "text.csv", folder / "copy.parquet"
+    make_rows(source, TEXT_ROWS, rows_a_person=5)
+    columns = ("person", "age", "city", "income")
+    plain = f"SELECT * FROM read_csv('{text}', all_varchar=true, header=true)"
+    for title, quotes in (("", ""), (", texts in quotes", ", FORCE_QUOTE (city)")):
+        duckdb.sql(f"COPY (SELECT * FROM '{source}') TO '{text}' (FORMAT csv, HEADER{quotes})")
+
+        def clean() -> None:
+            shutil.rmtree(folder / ".sfumato", ignore_errors=True)
+            clean_text(text, TextForm(), columns, report=lambda tally: None)
+
+        works = {
+            "DuckDB, to Parquet": lambda: duckdb.sql(f"COPY ({plain}) TO '{copy}' (FORMAT parquet)"),
+            "DuckDB, reading alone": lambda: duckdb.sql(f"SELECT max(COLUMNS(*)) FROM ({plain})").fetchall(),
+            "clean copy": clean,
+        }
+        megabytes = text.stat().st_size / 1e6
+        show(
+            f"{TEXT_ROWS:,} lines of text, {megabytes:.0f} MB{title}",
+            compare(works, rounds=3),
+            "DuckDB, to Parquet",
+        )
+
+
 def against_opendp(path: Path, table: Table) -> None:
     try:
         import opendp.prelude as dp
@@ -221,6 +251,7 @@ def main() -> None:
         folder = Path(name)
         one_row_a_person(folder)
         many_rows_a_person(folder)
+        a_text_file(folder)
         growth(folder, [1_000_000, 10_000_000, *([100_000_000] if large else [])])
 
 

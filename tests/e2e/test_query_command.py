@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import duckdb
 import pandas as pd
 import pytest
 import typer
@@ -12,7 +13,8 @@ from typer.testing import CliRunner
 
 from sfumato.cli import query
 from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
-from sfumato.query import QueryRefused
+from sfumato.ledger import Certificate, Ledger
+from sfumato.query import QueryRefused, load_policy
 
 
 @pytest.fixture
@@ -105,3 +107,46 @@ def test_risk_is_measured(folder: Path) -> None:
 
 def test_help_shows_an_example() -> None:
     assert "sfumato query people.toml" in run("ask", "--help").replace("\n", " ")
+
+
+def test_an_answer_goes_to_files_with_its_certificate(folder: Path) -> None:
+    sql = "SELECT city, COUNT(*) AS people FROM people GROUP BY city"
+    places = ("--out", folder / "a.csv", "--certificate", folder / "a.certificate.json")
+    run(folder / "people.toml", sql, "--epsilon", 0.5, *places)
+    assert list(pd.read_csv(folder / "a.csv").columns) == ["city", "people", "people_low", "people_high"]
+    claim = Certificate.read(folder / "a.certificate.json")
+    assert claim.verify().pld == pytest.approx(0.5, abs=1e-3)
+    for bad in (places, ("--out", folder / "a.docx"), ("--certificate", folder / "none" / "a.json")):
+        with pytest.raises(InvalidInput):
+            run(folder / "people.toml", sql, "--epsilon", 0.1, *bad)
+    with Ledger.open(folder / "people.ledger.db") as ledger:
+        assert len(ledger.charges()) == 1
+
+
+def test_an_answer_is_given_again_for_nothing(folder: Path) -> None:
+    text = (folder / "people.toml").read_text()
+    (folder / "people.toml").write_text(text.replace("[table]\n", '[table]\nversion = "May"\n'))
+    words = (folder / "people.toml", "SELECT COUNT(*) FROM people", "--epsilon", 0.5, "--json")
+    first, second = json.loads(run(*words)), json.loads(run(*words, "--again"))
+    assert (first["again"], second["again"]) == (False, True)
+    assert first["rows"] == second["rows"]
+    assert second["epsilon_left"] == pytest.approx(0.5, abs=1e-3)
+
+
+def test_a_file_without_names_is_drafted_by_numbers(folder: Path) -> None:
+    (folder / "rows.csv").write_text("30;Delft\n40;Utrecht\n")
+    with pytest.raises(InvalidInput, match="--no-header"):
+        run("init", folder / "rows.csv", "--delimiter", ";")
+    run("init", folder / "rows.csv", "--delimiter", ";", "--no-header")
+    rules = load_policy(folder / "rows.toml")
+    assert (list(rules.columns), rules.header, rules.delimiter) == (["c1", "c2"], False, ";")
+    found = json.loads(run(folder / "rows.toml", "SELECT COUNT(c1) FROM rows", "--epsilon", 0.9, "--json"))
+    assert abs(found["rows"][0][0] - 2) < 40
+
+
+def test_a_table_of_a_duckdb_file_is_asked(folder: Path) -> None:
+    with duckdb.connect(str(folder / "town.duckdb")) as connection:
+        connection.execute("CREATE TABLE people AS SELECT i % 100 AS age FROM range(1000) r(i)")
+    run("init", folder / "town.duckdb", "--table", "people", "--out", folder / "town.toml")
+    found = json.loads(run(folder / "town.toml", "SELECT COUNT(*) FROM people", "--epsilon", 0.5, "--json"))
+    assert abs(found["rows"][0][0] - 1000) < 60

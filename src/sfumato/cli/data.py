@@ -1,19 +1,31 @@
-"""`sfumato data`: fetch a data set and verify it."""
+"""`sfumato data`: fetch a data set and verify it; check a file of your own."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sfumato.cli import show
+from sfumato.cli.default_command import by_default
+
+if TYPE_CHECKING:
+    from sfumato.query.check import FileCheck
+
+app = typer.Typer(
+    cls=by_default("fetch"),
+    help="Fetch a data set, or check a file. `sfumato data NAME` is short for `sfumato data fetch NAME`.",
+    no_args_is_help=True,
+)
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(data)
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="data")
 
 
-def data(
+@app.command()
+def fetch(
     name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or digits.")], json: show.Json = False
 ) -> None:
     """Fetch a data set, check its digests, and say where it is.
@@ -39,3 +51,54 @@ def data(
     rows = [("data set", name), ("rows", sizes), ("classes", str(spec.classes))]
     rows += [("file", str(found.path)) for found in files] or [("file", "inside scikit-learn")]
     show.facts(rows, title="Digests hold.")
+
+
+@app.command()
+def check(
+    file: Annotated[
+        str, typer.Argument(help="A text file, a Parquet file, or a pattern such as parts/*.parquet.")
+    ],
+    policy: Annotated[
+        Path | None, typer.Option(help="Its policy; default: the .toml of the same name beside it, if any.")
+    ] = None,
+    delimiter: Annotated[str, typer.Option(help="What separates values, without a policy.")] = ",",
+    json: show.Json = False,
+) -> None:
+    """Say what is wrong with a file and on which lines, and make the clean copy that queries read.
+
+    The figures are exact, not private: for the holder's eyes only.
+
+    Example: sfumato data check people.csv --policy people.toml
+    """
+    from sfumato.query import load_policy
+    from sfumato.query.check import check_file
+
+    place = policy or _policy_beside(file)
+    rules = None if place is None else load_policy(place)
+    with show.errors.status("reading"):
+        found = check_file(file, rules, delimiter=delimiter)
+    if json:
+        show.emit_json(found.to_json())
+    else:
+        _show_check(found)
+
+
+def _policy_beside(file: str) -> Path | None:
+    place = Path(file).parent / f"{Path(file).name.split('.')[0]}.toml"
+    return place if place.is_file() else None
+
+
+def _show_check(found: FileCheck) -> None:
+    tally = found.tally
+    rows = [("rows", f"{tally.rows:,}"), ("lines left out", f"{tally.dropped:,}")]
+    noun = "line" if found.text else "row"
+    for words, count in tally.faults.items():
+        places = ", ".join(map(str, tally.places[words]))
+        more = ", …" if count > len(tally.places[words]) else ""
+        rows.append((words, f"{count:,}: {noun} {places}{more}"))
+    rows += [("queries read", str(place)) for place in found.copies]
+    show.facts(rows, title="What is in the file (exact: not private, for the holder only)")
+    if not tally.faults:
+        show.console.print("Nothing is wrong.")
+    if not found.copies:
+        show.console.print("Give its policy with --policy to have its values checked and a clean copy made.")

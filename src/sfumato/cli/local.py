@@ -201,16 +201,15 @@ def _release_images(
 def _release_table(
     data: str, policy: Path, epsilon: float | None, out: Path, book: Path, test_seed: int | None
 ) -> dict[str, Any]:
-    from sfumato.datasets import read_table
     from sfumato.local import certificate_place, open_ledger, read_table_plan
-    from sfumato.local.release import refuse_beyond_budget, refuse_to_overwrite, release_table
+    from sfumato.local.release import read_people, refuse_beyond_budget, refuse_to_overwrite, release_table
 
     refuse_to_overwrite(out)
     plan = read_table_plan(policy, epsilon=epsilon)
     with open_ledger(book, epsilon=plan.epsilon, delta=0.0) as ledger:
         refuse_beyond_budget(ledger, plan.event())  # before a large table is read
         certificate = release_table(
-            read_table(data),
+            read_people(data, plan),
             plan=plan,
             name=Path(data).stem,
             sampler=_sampler(test_seed),
@@ -233,7 +232,7 @@ def _images(data: str, size: int | None, classes: int) -> Dataset:
 
     if data.endswith(".npz"):
         rows = datasets_from_npz(Path(data), classes)
-    elif data.endswith((".csv", ".parquet", ".pq")):
+    elif data.endswith((".csv", ".csv.gz", ".parquet", ".pq")):
         raise InvalidInput("expected --policy POLICY.toml for a table; it declares what may be reported")
     else:
         rows = datasets.load(data, "train", side=28 if data == "digits" else None)

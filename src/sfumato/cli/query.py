@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table as Grid
-from typer.core import TyperGroup
+from rich.text import Text
 
 from sfumato.cli import prompt, show
+from sfumato.cli.default_command import by_default
 from sfumato.errors import InvalidInput, SfumatoError
 
 if TYPE_CHECKING:
     from sfumato.ledger import Ledger
-    from sfumato.query import Answer, ExpectedError, Policy, Table
+    from sfumato.query import Answer, ExpectedError, Table
     from sfumato.query.risk import Risk
 
-_HELP_WORDS = ("--help", "-h")
-
-
-class _AskByDefault(TyperGroup):
-    """`sfumato query POLICY.toml …` is short for `sfumato query ask POLICY.toml …`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in _HELP_WORDS:
-            args = ["ask", *args]
-        return super().parse_args(ctx, args)
-
-
 app = typer.Typer(
-    cls=_AskByDefault,
+    cls=by_default("ask"),
     help="Statistics by SQL under a budget. `sfumato query POLICY.toml …` is short for `sfumato query ask …`.",
     no_args_is_help=True,
 )
@@ -55,32 +44,78 @@ def ask(
         str | None, typer.Option(help="duckdb, postgres or spark; default: by the source.")
     ] = None,
     master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the answer to a new .csv, .parquet or .json file.")
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="Also write the answer's certificate to a new file.")
+    ] = None,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Give an answer that was paid for again, for nothing, if there is one."),
+    ] = False,
     json: show.Json = False,
 ) -> None:
     """Answer a query, each value with its 95% interval, for a share of the budget.
 
     Example: sfumato query people.toml "SELECT city, AVG(age) FROM people GROUP BY city" --epsilon 0.1
     """
-    from sfumato.query import Table, load_policy
+    from sfumato.query import KeptAnswers, Table, load_policy
+    from sfumato.query.opening import open_ledger
 
     rules = load_policy(policy)
-    with _ledger(rules, policy) as ledger:
-        table = Table(rules, ledger, engine=engine, master=master)
+    if sql is None or dry_run:
+        _refuse_files(out, certificate)
+    _refuse_places(out, certificate)
+    kept = KeptAnswers.of(rules, policy)
+    with open_ledger(rules, policy) as ledger:
+        table = Table(rules, ledger, engine=engine, master=master, kept=kept)
         if sql is None:
-            _converse(table, ledger, epsilon=0.1 if epsilon is None else epsilon, json=json)
+            shown = 0.1 if epsilon is None else epsilon
+            _converse(table, ledger, epsilon=shown, again=again, json=json)
             return
         if epsilon is None:
             raise InvalidInput("expected --epsilon, got none; 0.1 is a careful share of a budget of 1")
         if dry_run:
             _show_expected(table.dry_run(sql, epsilon=epsilon, delta=delta), ledger, epsilon, json=json)
-        else:
-            _show_answer(table.ask(sql, epsilon=epsilon, delta=delta), json=json)
+            return
+        with show.errors.status("asking"):  # a file is looked through before the first query
+            answer = table.ask(sql, epsilon=epsilon, delta=delta, again=again)
+        _show_answer(answer, json=json)
+        if out is not None:
+            answer.write(out)
+        if certificate is not None:
+            table.certificate(answer).write(certificate)
+
+
+def _refuse_files(out: Path | None, certificate: Path | None) -> None:
+    if out is not None or certificate is not None:
+        raise InvalidInput("expected a query that is answered for --out and --certificate, got none")
+
+
+def _refuse_places(out: Path | None, certificate: Path | None) -> None:
+    """A file that cannot be written is refused before anything is spent."""
+    from sfumato.query.answer import refuse_existing, refuse_place
+
+    if out is not None:
+        refuse_place(out)
+    if certificate is not None:
+        refuse_existing(certificate)
 
 
 @app.command()
 def init(
-    data: Annotated[Path, typer.Argument(help="A CSV or Parquet file.")],
+    data: Annotated[Path, typer.Argument(help="A text, Parquet or DuckDB file.")],
     out: Annotated[Path | None, typer.Option(help="Where to write; default: beside the file.")] = None,
+    header: Annotated[
+        bool | None,
+        typer.Option(
+            "--header/--no-header",
+            help="Whether the first line holds names; without it columns are called c1, c2, ….",
+        ),
+    ] = None,
+    delimiter: Annotated[str, typer.Option(help="What separates the values of a text file.")] = ",",
+    table: Annotated[str | None, typer.Option(help="The table of a DuckDB file.")] = None,
     json: show.Json = False,
 ) -> None:
     """Draft a policy for a file, with blanks for what only public knowledge can fill in.
@@ -89,9 +124,10 @@ def init(
     """
     from sfumato.query import draft_policy
 
-    draft, place = draft_policy(data), out or data.with_suffix(".toml")
+    place = out or data.with_name(f"{data.name.split('.')[0]}.toml")
     if place.exists():
         raise InvalidInput(f"expected no file at {place}, got one; choose another with --out")
+    draft = draft_policy(data, header=header, delimiter=delimiter, table=table)
     place.write_text(draft.text, encoding="utf-8")
     if json:
         show.emit_json({"policy": str(place), "fill_in": list(draft.blanks)})
@@ -127,15 +163,7 @@ def risk(
         _show_risk(found)
 
 
-def _ledger(rules: Policy, policy: Path) -> Ledger:
-    from sfumato.ledger import Ledger
-
-    return Ledger.open(
-        rules.ledger or policy.with_suffix(".ledger.db"), budget=rules.budget, dataset=rules.dataset
-    )
-
-
-def _converse(table: Table, ledger: Ledger, *, epsilon: float, json: bool) -> None:
+def _converse(table: Table, ledger: Ledger, *, epsilon: float, again: bool, json: bool) -> None:
     """Answer line after line; a refusal does not end the conversation."""
     if sys.stdin.isatty():
         show.console.print(
@@ -146,7 +174,7 @@ def _converse(table: Table, ledger: Ledger, *, epsilon: float, json: bool) -> No
         show.console.print(prompt.HELP, style="dim", markup=False)
     for line in _lines():
         try:
-            epsilon = _one_line(table, ledger, line, epsilon, json=json)
+            epsilon = _one_line(table, ledger, line, epsilon, again=again, json=json)
         except SfumatoError as error:
             show.errors.print(str(error), markup=False)
 
@@ -155,7 +183,7 @@ def _lines() -> Iterator[str]:
     return prompt.lines("sfumato> ") if sys.stdin.isatty() else prompt.piped(sys.stdin)
 
 
-def _one_line(table: Table, ledger: Ledger, line: str, epsilon: float, *, json: bool) -> float:
+def _one_line(table: Table, ledger: Ledger, line: str, epsilon: float, *, again: bool, json: bool) -> float:
     """Do what one line says; the ε for the next ones."""
     command, _, rest = line.partition(" ")
     if command == "\\epsilon":
@@ -167,7 +195,7 @@ def _one_line(table: Table, ledger: Ledger, line: str, epsilon: float, *, json: 
     elif command == "\\help":
         show.console.print(prompt.HELP, markup=False)
     else:
-        _show_answer(table.ask(line, epsilon=epsilon), json=json)
+        _show_answer(table.ask(line, epsilon=epsilon, again=again), json=json)
     return epsilon
 
 
@@ -176,21 +204,30 @@ def _show_answer(answer: Answer, *, json: bool) -> None:
         show.emit_json(answer.to_json())
         return
     grid = Grid(box=None, pad_edge=False)
-    for name in answer.columns:
-        grid.add_column(name)
+    measured = [any(row[place] is not None for row in answer.intervals) for place in range(len(answer.columns))]
+    for name, has_interval in zip(answer.columns, measured, strict=True):
+        grid.add_column(Text(name))
+        if has_interval:
+            grid.add_column("95% interval", style="dim")
     for row, intervals in zip(answer.rows, answer.intervals, strict=True):
-        grid.add_row(*(_cell(value, interval) for value, interval in zip(row, intervals, strict=True)))
+        grid.add_row(*_cells(row, intervals, measured))
     show.console.print(grid)
-    cost = f"ε {answer.epsilon:g}" + (f" and δ {answer.delta:g}" if answer.delta else "")
-    left = f"spent {answer.epsilon_spent:.4g}, left {answer.epsilon_left:.4g}"
-    show.console.print(f"{cost} for this answer; {left}. In brackets: 95% intervals.", style="dim")
+    for line in (*answer.notes, answer.cost_in_words()):
+        show.console.print(line, style="dim", markup=False)
 
 
-def _cell(value: object, interval: tuple[float, float] | None) -> str:
-    if interval is None:
-        return str(value)
-    shown = f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
-    return f"{shown}  [{interval[0]:,.6g}, {interval[1]:,.6g}]"
+def _cells(
+    row: Sequence[object], intervals: Sequence[tuple[float, float] | None], measured: Sequence[bool]
+) -> Iterator[Text]:
+    """The cells of one line: values, and after those that have one the interval. No value is markup."""
+    for value, interval, has_interval in zip(row, intervals, measured, strict=True):
+        yield Text(f"{value:,.6g}" if isinstance(value, float) else _counted(value))
+        if has_interval:
+            yield Text("" if interval is None else f"{interval[0]:,.6g} to {interval[1]:,.6g}")
+
+
+def _counted(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _show_expected(expected: tuple[ExpectedError, ...], ledger: Ledger, epsilon: float, *, json: bool) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato import _validate
+from sfumato.datasets import lines
 from sfumato.datasets.dataset import Dataset, Inputs, Visibility
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 
@@ -18,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def read_table(path: str | Path, *, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """The rows of a CSV or Parquet file; with `columns`, those columns in that order."""
+    """The rows of a CSV or Parquet file; with `columns`, those columns in that order.
+
+    No line of a CSV file changes how another one is read, and none can stop it from being read.
+    """
     path = Path(path).expanduser()
     reader = _READERS[_validate.one_of("the file's ending", path.suffix.lower(), _READERS)]
     if not path.is_file():
@@ -67,9 +73,18 @@ def table_dataset(
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
+    """Every line by itself: one that is no row is left out, and only an empty value is missing."""
     import pandas as pd
 
-    return pd.read_csv(path)
+    with path.open("rb") as file:
+        parts = lines.blocks(file)
+        first, _, rest = next(parts, b"").partition(b"\n")
+        names = lines.split(first, ",")
+        if names is None or not first:
+            raise ValueError("it does not begin with a line of column names")
+        judged = (lines.judge(part, fields=len(names), delimiter=",") for part in chain([rest], parts))
+        text = b"".join([first, b"\n", *(part.good() for part in judged)])
+    return pd.read_csv(io.BytesIO(text), keep_default_na=False, na_values=[""], encoding_errors="replace")
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:

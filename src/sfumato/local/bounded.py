@@ -12,6 +12,7 @@ import numpy.typing as npt
 from sfumato import _validate, accounting
 from sfumato.errors import InvalidInput
 from sfumato.mechanisms import grid as grids
+from sfumato.mechanisms.laplace import no_less_noise
 from sfumato.randomness import Sampler
 
 Reports = npt.NDArray[np.float32]  # (people, dimension)
@@ -92,14 +93,18 @@ class GaussianVector:
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceVector:
-    """d values, each within [lower, upper], plus Laplace noise of scale d(upper − lower)/ε, on a grid.
+    """d values, each within [lower, upper], as whole steps of a grid plus discrete Laplace noise of scale dS/ε.
+
+    S = to_grid(upper) − to_grid(lower) steps, the most that a value can move: rounding to the grid is monotone,
+    so that values within the bounds stay within the rounded bounds.
 
     *Guarantees*: pure ε for a person's values replaced by any others: all d may change at once, so that the
-    L1 sensitivity is d(upper − lower), and a grid step a value for rounding. Values outside the bounds, NaN and
-    infinities are refused before any noise is drawn. The float64 sampler is taken as ideal. Public: all fields.
-    Secret: the values, the noise.
+    L1 sensitivity is d·S whole steps, rounding included. P(z) ∝ exp(−|z|ε/(dS)) for every whole z, drawn
+    exactly by OpenDP: whatever the values, the same reports can come out, and none is more than e^ε times as
+    likely. Values outside the bounds, NaN and infinities are refused before any noise is drawn. Public: all
+    fields. Secret: the values, the noise.
 
-    Dwork & Roth 2014, section 3.3.
+    Ghosh, Roughgarden & Sundararajan 2012, section 2; Mironov 2012 for why not in doubles.
 
     >>> from sfumato.randomness import SecretStream
     >>> LaplaceVector(dimension=2, epsilon=4.0).release(np.zeros((3, 2)), SecretStream()).shape
@@ -123,8 +128,18 @@ class LaplaceVector:
         return grids.power_of_two_below((self.upper - self.lower) * 2.0**-20)
 
     @property
+    def span(self) -> int:
+        """The most grid steps between two values within the bounds."""
+        first, last = grids.to_grid([self.lower, self.upper], self.grid)
+        return int(last - first)
+
+    @property
+    def scale_in_steps(self) -> float:
+        return no_less_noise(self.dimension * self.span, self.epsilon)
+
+    @property
     def scale(self) -> float:
-        return self.dimension * (self.upper - self.lower + self.grid) / self.epsilon
+        return self.scale_in_steps * self.grid
 
     def event(self) -> accounting.DpEvent:
         return accounting.pure(self.epsilon)
@@ -137,9 +152,12 @@ class LaplaceVector:
                 f"expected values from {self.lower!r} to {self.upper!r}, got some outside or not finite;"
                 " clip each to the declared bounds, before it is reported"
             )
-        steps = np.rint(rows / np.float64(self.grid))
-        noise = sampler.laplace(rows.size).reshape(rows.shape) * (self.scale / self.grid)
-        return (steps + np.floor(noise + 0.5)) * self.grid
+        noised = np.empty(rows.shape)
+        for part in _parts(rows):
+            steps = grids.to_grid(rows[part], self.grid)
+            noise = sampler.discrete_laplace(self.scale_in_steps, steps.size)
+            noised[part] = grids.from_grid(steps + noise.reshape(steps.shape), self.grid)
+        return noised
 
 
 def check_rows(vectors: npt.NDArray[Any], dimension: int) -> npt.NDArray[Any]:

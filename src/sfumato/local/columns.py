@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from sfumato import _validate, accounting
 from sfumato.accounting import Relation
+from sfumato.datasets.text_table import TextForm, text_form
 from sfumato.errors import InvalidInput
 from sfumato.local.bounded import LaplaceVector
 from sfumato.local.estimates import Estimate, frequencies, mean
@@ -77,7 +78,8 @@ class ReportedColumn:
         """
         if self.categories is not None:
             places = {_spelling(category): place for place, category in enumerate(self.categories)}
-            return np.array([places.get(_spelling(cell), 0) for cell in cells], dtype=np.int64)
+            said = (0 if _is_missing(cell) else places.get(_spelling(cell), 0) for cell in cells)
+            return np.fromiter(said, dtype=np.int64, count=len(cells))
         assert self.lower is not None
         assert self.upper is not None
         numbers = np.array([_number(cell, (self.lower + self.upper) / 2.0) for cell in cells])
@@ -94,16 +96,32 @@ class ReportedColumn:
 class TablePlan:
     """Which columns are reported, and how; the person's ε is the sum over their columns.
 
+    `unit_column` tells people apart where they have several rows: one of each person's rows is reported, chosen
+    by a secret coin. Without it every row is one person.
+
     >>> plan = TablePlan(columns=(ReportedColumn(name="age", epsilon=1.0, lower=0, upper=100),))
     >>> plan.epsilon
     1.0
     """
 
     columns: tuple[ReportedColumn, ...]
+    unit_column: str | None = None
+    form: TextForm = field(default_factory=TextForm)
 
     def __post_init__(self) -> None:
         if not self.columns:
             raise InvalidInput("expected at least one column in the policy, got none; add [columns.NAME]")
+        if self.unit_column in [column.name for column in self.columns]:
+            raise InvalidInput(
+                f"expected unit.column={self.unit_column!r} not to be among the columns; who somebody is "
+                "cannot be reported, so drop its [columns] section"
+            )
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The columns that a table must have."""
+        names = tuple(column.name for column in self.columns)
+        return names if self.unit_column is None else (*names, self.unit_column)
 
     def event(self) -> accounting.DpEvent:
         return accounting.compose(*(column.randomiser.event() for column in self.columns))
@@ -118,15 +136,17 @@ class TablePlan:
         return replace(self, columns=tuple(replace(column, epsilon=share) for column in self.columns))
 
     def check(self, frame: pd.DataFrame) -> None:
-        absent = [column.name for column in self.columns if column.name not in frame.columns]
+        absent = [name for name in self.stored if name not in frame.columns]
         if absent:
             raise InvalidInput(
                 f"expected the table to have the columns {', '.join(absent)}; check the spelling"
             )
 
     def randomise(self, frame: pd.DataFrame, sampler: Sampler) -> dict[str, npt.NDArray[Any]]:
-        """Reports of each column, row by row; every row is one person."""
+        """Reports of each column, one for each person."""
         self.check(frame)
+        if self.unit_column is not None:
+            frame = frame.iloc[_one_row_each(frame[self.unit_column], sampler)]
         reports = {}
         for column in self.columns:
             cells = column.encode(list(frame[column.name]))
@@ -146,6 +166,20 @@ class TablePlan:
         return named
 
 
+def _one_row_each(people: pd.Series[Any], sampler: Sampler) -> npt.NDArray[np.int64]:
+    """A place of each person, by secret coins; rows without a person count as one person's."""
+    order = np.argsort(sampler.uniform(len(people)), kind="stable")
+    names = [_spelling("" if _is_missing(person) else person) for person in people]
+    first: dict[str, int] = {}
+    for place in order.tolist():
+        first.setdefault(names[place], place)
+    return np.fromiter(first.values(), dtype=np.int64, count=len(first))
+
+
+def _is_missing(cell: Any) -> bool:
+    return cell is None or cell != cell  # NaN, which pandas has for no value
+
+
 def read_table_plan(path: str | Path, *, epsilon: float | None = None) -> TablePlan:
     """The plan that a policy file describes; `epsilon` takes the place of its budget's."""
     place = Path(path)
@@ -160,7 +194,12 @@ def read_table_plan(path: str | Path, *, epsilon: float | None = None) -> TableP
         raise InvalidInput(f"expected budget.epsilon in {place} or --epsilon, got neither")
     sections = data.get("columns", {})
     share = _validate.positive("epsilon", total) / max(len(sections), 1)
-    return TablePlan(columns=tuple(_column(name, spec, share) for name, spec in sections.items()))
+    unit = data.get("unit", {}).get("column")
+    return TablePlan(
+        columns=tuple(_column(name, spec, share) for name, spec in sections.items()),
+        unit_column=None if unit is None else str(unit),
+        form=text_form(data.get("table", {})),
+    )
 
 
 def _column(name: str, spec: Mapping[str, Any], share: float) -> ReportedColumn:

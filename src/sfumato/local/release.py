@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.accounting import Budget, DpEvent, Relation
+from sfumato.datasets.clean import read_rows
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.local.artefact import NoisedData
@@ -130,6 +131,21 @@ def _shuffled(event: DpEvent, people: int) -> dict[str, Any]:
     return {"people": people, "epsilon": words}
 
 
+def read_people(path: str | Path, plan: TablePlan) -> pd.DataFrame:
+    """The plan's columns of a text or Parquet file.
+
+    Each line of a text file is a row of its own, also one that cannot be read: its report is that of somebody
+    without values, so that nobody is seen to be missing. Nothing but what the policy says stands for no value.
+    """
+    return read_rows(Path(path).expanduser(), plan.form, plan.stored).to_pandas()
+
+
+def _who(plan: TablePlan) -> str:
+    if plan.unit_column is None:
+        return "every row is one person"
+    return f"one report for each {plan.unit_column}, of one of its rows, chosen by a secret coin"
+
+
 def release_table(
     frame: pd.DataFrame,
     *,
@@ -139,7 +155,7 @@ def release_table(
     ledger: Ledger,
     out: Path,
 ) -> Certificate:
-    """Check, charge, noise, write: one report a row, an array a column."""
+    """Check, charge, noise, write: one report a person, an array a column."""
     refuse_to_overwrite(out)
     plan.check(frame)
     charge = ledger.charge(
@@ -153,7 +169,7 @@ def release_table(
     certificate = ledger.certificate(
         charge,
         plan={"columns": [asdict(column) for column in plan.columns]},
-        caveats=[ONE_REPORT, NO_CURATOR, "the sampler is taken as ideal", "every row is one person"],
+        caveats=[ONE_REPORT, NO_CURATOR, "the sampler is taken as ideal", _who(plan)],
     )
     buffer = io.BytesIO()
     np.savez(buffer, **reports)  # type: ignore[arg-type]  # stubs take the names for options

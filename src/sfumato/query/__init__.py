@@ -13,6 +13,7 @@
 >>> folder.cleanup()
 """
 
+from sfumato.query.answer import Answer
 from sfumato.query.asking import (
     count,
     count_units,
@@ -26,11 +27,12 @@ from sfumato.query.asking import (
 )
 from sfumato.query.draft import draft_policy
 from sfumato.query.dry_run import ExpectedError
+from sfumato.query.kept import KeptAnswers
 from sfumato.query.plan import Aggregate, GroupKey, Query
 from sfumato.query.policy import Column, Policy, Unit, load_policy, policy_from_dict
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.sql import parse_query
-from sfumato.query.table import Answer, Table
+from sfumato.query.table import Table
 
 __all__ = [
     "Aggregate",
@@ -38,6 +40,7 @@ __all__ = [
     "Column",
     "ExpectedError",
     "GroupKey",
+    "KeptAnswers",
     "Policy",
     "Query",
     "QueryRefused",

@@ -1,4 +1,4 @@
-"""A first policy for a CSV or Parquet file, with blanks where only public knowledge will do."""
+"""A first policy for a file, with blanks where only public knowledge will do."""
 
 from __future__ import annotations
 
@@ -6,17 +6,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import duckdb
+from sfumato.datasets.text_table import is_text
+from sfumato.query.columns import columns_of
 
-from sfumato.errors import DataUnavailable, InvalidInput
-
-_KINDS = {
-    "integer": ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER",
-                "UBIGINT", "HUGEINT"),
-    "real": ("FLOAT", "DOUBLE", "DECIMAL"),
-    "boolean": ("BOOLEAN",),
-    "date": ("DATE", "TIMESTAMP"),
-}  # fmt: skip
 UNIT_NAMES = (
     "person",
     "person_id",
@@ -38,17 +30,29 @@ class Draft:
     blanks: tuple[str, ...]
 
 
-def draft_policy(path: str | Path) -> Draft:
+def draft_policy(
+    path: str | Path, *, header: bool | None = None, delimiter: str = ",", table: str | None = None
+) -> Draft:
     """Draft a policy from a file's column names and types.
 
-    No value of the data gets into it: bounds and categories are blanks. The types of a CSV file are guessed
-    from its first rows, which the draft says; the holder checks them.
+    No value of the data gets into it: bounds and categories are blanks, and a first line that may be somebody's
+    row is refused unless `header` says what it is; without one (False) columns are called c1, c2, …. The types
+    of a text file are guessed from its first rows, which the draft says; the holder checks them.
+
+    Args:
+        path: A text, Parquet or DuckDB file.
+        header: Whether the first line of a text file holds the names of its columns.
+        delimiter: What separates the values of a text file.
+        table: The name of the table in a DuckDB file; by default the name of the file.
     """
     path = Path(path)
-    columns = _columns(path)
+    columns = columns_of(path, header=header, delimiter=delimiter, table=table)
     unit = next((name for name in columns if name.lower() in UNIT_NAMES), None)
-    sections = [_head(path), _unit(unit, list(columns)), _budget(path)]
+    form = _form(list(columns), header, delimiter) if is_text(path) else ""
+    sections = [_head(path, table or _table_name(path)) + form, _unit(unit, list(columns)), _budget(path)]
     blanks = ["[budget] epsilon and delta: how much may be lost in all; check the drafted values"]
+    if header is False:
+        blanks.append("[table] fields: the names of the columns in order; rename their sections too")
     if unit is None:
         blanks.append("[unit]: the column that tells people apart, unless every row is one person")
     else:
@@ -61,37 +65,26 @@ def draft_policy(path: str | Path) -> Draft:
     return Draft("\n\n".join(sections) + "\n", tuple(blanks))
 
 
-def _columns(path: Path) -> dict[str, str]:
-    if not path.exists():
-        raise DataUnavailable(f"no file at {path}; give a CSV or Parquet file")
-    if path.suffix.lower() not in (".csv", ".parquet", ".pq"):
-        raise InvalidInput(f"expected a .csv or .parquet file, got {path.name}")
-    reader = (
-        "read_csv(?, sample_size=1000, ignore_errors=true)"
-        if path.suffix.lower() == ".csv"
-        else "read_parquet(?)"
-    )
-    with duckdb.connect() as connection:
-        rows = connection.execute(f"DESCRIBE SELECT * FROM {reader}", [str(path)]).fetchall()
-    return {str(row[0]): _kind(str(row[1])) for row in rows}
-
-
-def _kind(type_name: str) -> str:
-    base = type_name.split("(")[0].split(" ")[0].upper()
-    return next((kind for kind, names in _KINDS.items() if base in names), "text")
-
-
-def _head(path: Path) -> str:
+def _head(path: Path, table: str) -> str:
     return (
         "# A policy is public: write down only what is known without looking at the data.\n"
         "# Column types were guessed from the file; check them.\n"
-        f"[table]\nname = {_quoted(_table_name(path))}\nsource = {_quoted(path.name)}\n"
-        "# public_size = 10000    # about how many rows, if that is public; only used to foretell errors"
+        f"[table]\nname = {_quoted(table)}\nsource = {_quoted(path.name)}\n"
+        "# public_size = 10000    # about how many rows, if that is public; only used to foretell errors\n"
+        '# version = "1"          # change it with the data; with it, --again gives an answer a second time'
     )
 
 
+def _form(names: list[str], header: bool | None, delimiter: str) -> str:
+    """How a text file is written, where it is not as usual."""
+    said = "" if delimiter == "," else f"\ndelimiter = {_quoted(delimiter)}"
+    if header is False:
+        said += f"\nheader = false\nfields = [{', '.join(map(_quoted, names))}]"
+    return said
+
+
 def _table_name(path: Path) -> str:
-    name = "".join(letter if letter.isalnum() else "_" for letter in path.stem)
+    name = "".join(letter if letter.isalnum() else "_" for letter in path.name.split(".")[0])
     return name if name[:1].isalpha() else f"t_{name}"
 
 
@@ -111,7 +104,7 @@ def _unit(unit: str | None, columns: list[str]) -> str:
 def _budget(path: Path) -> str:
     return (
         "[budget]\nepsilon = 1.0\ndelta = 1e-6    # well below 1 / number of people\n"
-        f"ledger = {_quoted(path.stem + '.ledger.db')}"
+        f"ledger = {_quoted(path.name.split('.')[0] + '.ledger.db')}"
     )
 
 

@@ -7,7 +7,7 @@ cannot fail, so that one odd row never stops a query. Types are never guessed fr
 
 from __future__ import annotations
 
-import csv
+import glob
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,10 @@ from typing import Any
 import ibis
 
 from sfumato import _validate
+from sfumato.datasets.private_copy import Stamp
+from sfumato.datasets.text_table import is_text
 from sfumato.errors import DataError, DataUnavailable, InvalidInput, MissingExtra
+from sfumato.query import sources
 from sfumato.query.bounding import UNIT
 from sfumato.query.compilation import Value, clip
 from sfumato.query.policy import ENGINES, Column, Policy
@@ -39,6 +42,11 @@ class Engine:
     name: str
     connection: Any
     raw: Value
+    stamps: tuple[Stamp, ...] = ()
+
+    def ready(self) -> bool:
+        """Whether the files behind the table are still those that were checked."""
+        return all(stamp.holds() for stamp in self.stamps)
 
     def declared(self, policy: Policy) -> Value:
         """The policy's columns in their five types, and the unit."""
@@ -174,28 +182,28 @@ def open_engine(
 
 
 def _open_duckdb(policy: Policy, data: Any) -> Engine:
-    connection = ibis.duckdb.connect()
     if data is not None:
-        return Engine("duckdb", connection, connection.create_table("raw", data))
-    path = _existing(policy.source)
-    if path.suffix.lower() in (".parquet", ".pq") or path.is_dir():
-        pattern = str(path / "**" / "*.parquet") if path.is_dir() else str(path)
-        return Engine("duckdb", connection, connection.read_parquet(pattern))
-    columns = _csv_header(path, policy.delimiter)
-    # Nothing is guessed from the rows: every column is text, and rows that are no CSV are passed over.
-    raw = connection.read_csv(
-        str(path),
-        columns=dict.fromkeys(columns, "VARCHAR"),
-        auto_detect=False,
-        header=True,
-        delim=policy.delimiter,
-        quote='"',
-        escape='"',
-        null_padding=True,
-        ignore_errors=True,
-        strict_mode=False,
+        connection = ibis.duckdb.connect()
+        return Engine("duckdb", connection, sources.loaded(connection, data))
+    if sources.is_database(policy.source):
+        connection = _opened_database(policy)
+        return Engine("duckdb", connection, sources.database_table(connection, policy))
+    files, connection = sources.clean_files(policy), ibis.duckdb.connect()
+    # The names of folders are values too: no column is made of them, and no type guessed.
+    raw = connection.read_parquet([str(path) for path in files.paths], hive_partitioning=False)
+    return Engine("duckdb", connection, raw, files.stamps)
+
+
+def _opened_database(policy: Policy) -> Any:
+    if not Path(policy.source).is_file():
+        raise DataUnavailable(f"no file at {policy.source}, where the policy's table.source says it is")
+    try:
+        return ibis.duckdb.connect(policy.source, read_only=True)
+    except Exception as error:
+        _private_log.error("the database could not be opened", exc_info=error)
+    raise DataUnavailable(
+        f"{policy.source} cannot be opened as a DuckDB file for reading; close it where it is being written"
     )
-    return Engine("duckdb", connection, raw)
 
 
 def _open_postgres(policy: Policy) -> Engine:
@@ -221,33 +229,27 @@ def _open_spark(policy: Policy, master: str) -> Engine:
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     connection = ibis.pyspark.connect(session)
-    return Engine("spark", connection, _spark_table(connection, session, policy))
+    return Engine("spark", connection, *_spark_table(connection, session, policy))
 
 
-def _spark_table(connection: Any, session: Any, policy: Policy) -> Value:
-    suffix = Path(policy.source).suffix.lower()
-    if suffix in (".parquet", ".pq"):
-        frame = session.read.parquet(policy.source)
-    elif suffix == ".csv":
-        options = {"header": True, "sep": policy.delimiter, "quote": '"', "escape": '"', "mode": "PERMISSIVE"}
-        frame = session.read.options(**options).csv(policy.source)  # without a schema every column is text
+def _spark_table(connection: Any, session: Any, policy: Policy) -> tuple[Value, tuple[Stamp, ...]]:
+    source, files = policy.source, sources.Files((), ())
+    if "://" not in source and (is_text(Path(source)) or _is_local_parquet(source)):
+        files = sources.clean_files(policy)
+        frame = session.read.parquet(*(path.resolve().as_uri() for path in files.paths))
+    elif source.lower().endswith(sources.PARQUET):
+        frame = session.read.parquet(source)
+    elif is_text(Path(source)):
+        raise InvalidInput(
+            "expected a text file on this machine, or Parquet; lines of a remote text file cannot be checked "
+            "one by one: write it as Parquet"
+        )
     else:
-        return connection.table(policy.source)
+        return connection.table(source), ()
     view = "sfumato_raw"
     frame.createOrReplaceTempView(view)
-    return connection.table(view)
+    return connection.table(view), files.stamps
 
 
-def _existing(source: str) -> Path:
-    path = Path(source)
-    if not path.exists():
-        raise DataUnavailable(f"no file at {path}, where the policy's table.source says it is")
-    return path
-
-
-def _csv_header(path: Path, delimiter: str) -> list[str]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        header = next(csv.reader(file, delimiter=delimiter), [])
-    if not header or len(set(header)) < len(header):
-        raise InvalidInput(f"expected {path.name} to begin with a line of different column names, got {header}")
-    return header
+def _is_local_parquet(source: str) -> bool:
+    return source.lower().endswith(sources.PARQUET) and bool(glob.glob(source, recursive=True))

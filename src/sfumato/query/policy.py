@@ -4,8 +4,15 @@ Nothing here is ever read off the data. A policy is a TOML file:
 
     [table]
     name = "people"                  # what queries call it
-    source = "people.csv"            # CSV or Parquet, relative to the policy; a table's name in a database
+    source = "people.csv"            # .csv, .csv.gz, .parquet, parts/*.parquet or a .duckdb file, beside the
+                                     # policy; a table's name in a database
     public_size = 10000              # optional: about how many rows, if that is public; only for --dry-run
+    version = "2026-05"              # optional: change it with the data; an answer to the same question about
+                                     # the same version can be given again for nothing
+    delimiter = ","                  # of a text file, as are the next three
+    header = true                    # whether the first line holds the names of the columns
+    fields = ["person", "age", "city"]   # the names in order; needed without a header
+    missing = ["", "NA"]             # what stands for no value; [""] unless this says otherwise
 
     [unit]
     column = "person"                # whose privacy is kept; leave out if every row is one person
@@ -39,6 +46,7 @@ from typing import Any
 
 from sfumato import _validate
 from sfumato.accounting import Budget, Relation
+from sfumato.datasets.text_table import FORM_KEYS, TextForm, text_form
 from sfumato.errors import InvalidInput
 
 TYPES = ("integer", "real", "text", "boolean", "date")
@@ -121,6 +129,10 @@ class Policy:
     dataset: str | None = None
     public_size: int | None = None
     delimiter: str = ","
+    header: bool = True
+    fields: tuple[str, ...] | None = None
+    missing: tuple[str, ...] = ("",)
+    version: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
@@ -130,11 +142,30 @@ class Policy:
             )
         if self.public_size is not None:
             _validate.integer("table.public_size", self.public_size, least=1)
+        if self.version is not None and not (isinstance(self.version, str) and self.version):
+            raise InvalidInput(
+                f"expected table.version to be a text that changes with the data, got {self.version!r}"
+            )
+        self._check_form()
         if self.unit.column is not None and self.unit.column in self.columns:
             raise InvalidInput(
                 f"expected unit.column={self.unit.column!r} not to be among the columns; what tells people "
                 "apart is neither filtered nor averaged, so drop its [columns] section"
             )
+
+    def _check_form(self) -> None:
+        fields = None if self.form.fields is None else [name.lower() for name in self.form.fields]
+        stored = [*self.columns, *([] if self.unit.column is None else [self.unit.column])]
+        absent = [] if fields is None else [name for name in stored if name.lower() not in fields]
+        if absent:
+            raise InvalidInput(
+                f"expected table.fields to name {', '.join(absent)} too, which the policy declares"
+            )
+
+    @property
+    def form(self) -> TextForm:
+        """How the source is written, if it is a text file."""
+        return TextForm(delimiter=self.delimiter, header=self.header, fields=self.fields, missing=self.missing)
 
     def column(self, name: str) -> Column | None:
         """The column a query means; names are compared without regard to case."""
@@ -160,12 +191,12 @@ def policy_from_dict(data: Mapping[str, Any], *, folder: Path | None = None) -> 
     """The policy that a parsed TOML file describes; anything unknown in it is refused."""
     _known("the policy", data, ("table", "unit", "budget", "columns"))
     table, budget = _section(data, "table"), _section(data, "budget")
-    _known("[table]", table, ("name", "source", "public_size", "delimiter"))
+    _known("[table]", table, ("name", "source", "public_size", "version", *FORM_KEYS))
     _known("[budget]", budget, ("epsilon", "delta", "ledger", "dataset", "unit"))
     unit = Unit(**_known("[unit]", data.get("unit", {}), [item.name for item in fields(Unit)]))
-    source = str(_needed(table, "table", "source"))
+    source, form = str(_needed(table, "table", "source")), text_form(table)
     return Policy(
-        table=str(table.get("name", Path(source).stem)),
+        table=str(table.get("name", _default_name(source))),
         source=_beside(folder, source),
         columns={name: _column(name, spec) for name, spec in data.get("columns", {}).items()},
         budget=_budget(budget, unit),
@@ -173,8 +204,15 @@ def policy_from_dict(data: Mapping[str, Any], *, folder: Path | None = None) -> 
         ledger=_beside(folder, str(budget["ledger"])) if "ledger" in budget else None,
         dataset=str(budget["dataset"]) if "dataset" in budget else None,
         public_size=table.get("public_size"),
-        delimiter=str(table.get("delimiter", ",")),
+        version=table.get("version"),
+        **{item.name: getattr(form, item.name) for item in fields(form)},
     )
+
+
+def _default_name(source: str) -> str:
+    """people, of people.csv.gz and of people/*.parquet."""
+    place = Path(source)
+    return (place.parent.name if "*" in place.name else place.name.split(".")[0]) or "data"
 
 
 def _budget(section: Mapping[str, Any], unit: Unit) -> Budget:

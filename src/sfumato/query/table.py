@@ -6,18 +6,21 @@ import itertools
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from sfumato import accounting
 from sfumato.errors import InvalidInput
+from sfumato.ledger import Certificate, Head
 from sfumato.query import bounding
+from sfumato.query.answer import Answer, Cell, notes_for
 from sfumato.query.asking import select
 from sfumato.query.compilation import Value
 from sfumato.query.dry_run import ExpectedError, expected_errors
 from sfumato.query.engines import Engine, open_engine
+from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
 from sfumato.query.noise import Integers, Price, price
 from sfumato.query.plan import Aggregate, Cells, GroupKey, Query, measures_for, public_keys
 from sfumato.query.policy import Key, Policy
@@ -28,7 +31,6 @@ from sfumato.randomness import Sampler, SecretStream
 
 RELATION = accounting.Relation.ADD_REMOVE
 """Under which queries are priced: contributions are bounded for a unit that comes or goes."""
-Cell = str | int | float | bool
 Groups = list[tuple[Key, ...]]
 
 
@@ -50,35 +52,10 @@ class Charged(Protocol):
     ) -> Any: ...
     def check_unit(self, unit: str) -> None: ...
     def check_dataset(self, dataset: str | None) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """Rows of noisy values; beside each its 95% interval (None for a group's key).
-
-    An interval is about the noise: about the answer of the bounded table, in which values are clipped and no
-    unit has more rows and groups than the policy lets it have.
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    intervals: tuple[tuple[tuple[float, float] | None, ...], ...]
-    epsilon: float
-    delta: float
-    epsilon_spent: float
-    epsilon_left: float
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain dictionary, as `sfumato query --json` prints it."""
-        return {
-            "columns": list(self.columns),
-            "rows": [list(row) for row in self.rows],
-            "intervals": [[None if item is None else list(item) for item in row] for row in self.intervals],
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "epsilon_spent": self.epsilon_spent,
-            "epsilon_left": self.epsilon_left,
-        }
+    def charges(self) -> list[Any]: ...
+    def certificate(
+        self, charge: Any, *, plan: Mapping[str, Any] | None = ..., caveats: Sequence[str] = ...
+    ) -> Certificate: ...
 
 
 @dataclass(frozen=True)
@@ -123,6 +100,7 @@ class Table:
         data: Any = None,
         master: str = "local[*]",
         sampler: Sampler | None = None,
+        kept: KeptAnswers | None = None,
     ) -> None:
         if ledger is not None:
             ledger.check_unit(policy.budget.unit)
@@ -132,29 +110,59 @@ class Table:
         self._engine = engine if isinstance(engine, Engine) else None
         self._engine_name = engine if isinstance(engine, str) else None
         self._data, self._master = data, master
+        self._kept = kept
         self._sampler = sampler if sampler is not None else SecretStream()
 
-    def ask(self, query: str | Query, *, epsilon: float, delta: float | None = None) -> Answer:
-        """Answer a query for ε, and for δ where its groups are private keys."""
-        if self.ledger is None:
-            raise InvalidInput(
-                "expected a ledger to charge, got None; open one with Ledger.open(path, budget=…)"
-            )
+    def ask(
+        self, query: str | Query, *, epsilon: float, delta: float | None = None, again: bool = False
+    ) -> Answer:
+        """Answer a query for ε, and for δ where its groups are private keys.
+
+        With `again`, an answer to the same words under the same policy, version, ε and δ that was paid for
+        before is given once more: nothing is charged or read. Answers are kept where the policy has a version.
+        """
+        ledger = self._charged()
         plan = self._plan(query)
         cost = self.price(plan, epsilon=epsilon, delta=delta)
+        name = self._kept_name(query, epsilon, delta)
+        if again and (known := self._known(name)) is not None:
+            spent, left = ledger.epsilon_spent, ledger.epsilon_left
+            return replace(known, epsilon_spent=spent, epsilon_left=left)
         compiled = self._compiled(
             plan, secrets.token_hex(16)
         )  # the schema is public; the rows are not read yet
-        purpose = query if isinstance(query, str) else repr(query)
-        self.ledger.charge(
+        charge = ledger.charge(
             cost.event(),
-            purpose=f"query: {purpose}"[:500],
+            purpose=_purpose(query),
             relation=RELATION,
             unit=self.policy.budget.unit,
             private=self._sampler.private,
         )
         groups, estimates = self._release(plan, cost, self._fetched(compiled))
-        return self._answer(plan, cost, groups, estimates)
+        answer = replace(self._answer(plan, cost, groups, estimates), entry=_entry(charge))
+        if name is not None and self._kept is not None:
+            self._kept.keep(name, answer)
+        return answer
+
+    def certificate(self, answer: Answer) -> Certificate:
+        """What one answer claims, from its charge in the ledger: anyone can compute its ε again."""
+        ledger = self._charged()
+        charge = next((one for one in ledger.charges() if _entry(one) == answer.entry), None)
+        if charge is None:
+            raise InvalidInput(
+                f"expected an answer that the ledger was charged for, got {answer.entry}; use the ledger "
+                "that it was asked under"
+            )
+        unit = self.policy.unit
+        plan = {
+            "table": self.policy.table,
+            "version": self.policy.version,
+            "unit": {"column": unit.column, "rows": unit.rows, "groups": unit.groups},
+            "columns": list(answer.columns),
+            "epsilon": answer.epsilon,
+            "delta": answer.delta,
+        }
+        return ledger.certificate(charge, plan=plan, caveats=answer.notes)
 
     def select(
         self,
@@ -195,11 +203,34 @@ class Table:
         """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity."""
         return self._fetched(self._compiled(self._plan(query), salt))
 
+    def _charged(self) -> Charged:
+        if self.ledger is None:
+            raise InvalidInput(
+                "expected a ledger to charge, got None; open one with Ledger.open(path, budget=…)"
+            )
+        return self.ledger
+
+    def _kept_name(self, query: str | Query, epsilon: float, delta: float | None) -> str | None:
+        """What the answer is kept under, if it was asked in words, of a declared version, with real noise."""
+        declared = self.policy.version is not None and self._sampler.private
+        if self._kept is None or not isinstance(query, str) or not declared:
+            return None
+        return name_of(query, self.policy, epsilon=epsilon, delta=delta)
+
+    def _known(self, name: str | None) -> Answer | None:
+        check_version(self.policy)
+        if name is None or self._kept is None:
+            raise InvalidInput(
+                "expected a question in SQL and a place for answers to give one again; open the table with "
+                "kept=KeptAnswers(folder)"
+            )
+        return self._kept.find(name)
+
     def _plan(self, query: str | Query) -> Query:
         return parse_query(query, self.policy) if isinstance(query, str) else checked(query, self.policy)
 
     def _connected(self) -> Engine:
-        if self._engine is None:
+        if self._engine is None or not self._engine.ready():
             self._engine = open_engine(
                 self.policy, name=self._engine_name, data=self._data, master=self._master
             )
@@ -214,7 +245,8 @@ class Table:
         return Compiled(sums, list(zip(trees, counts, strict=True)))
 
     def _fetched(self, compiled: Compiled) -> Exact:
-        fetch = self._connected().fetch
+        assert self._engine is not None  # the one that the expressions were compiled on
+        fetch = self._engine.fetch
         return Exact(fetch(compiled.sums), [(tree, fetch(counts)) for tree, counts in compiled.cells])
 
     def _release(self, plan: Query, cost: Price, exact: Exact) -> tuple[Groups, list[Estimate]]:
@@ -252,7 +284,20 @@ class Table:
             delta=cost.delta,
             epsilon_spent=self.ledger.epsilon_spent,
             epsilon_left=self.ledger.epsilon_left,
+            notes=notes_for(self.policy, grouped=bool(plan.keys)),
         )
+
+
+def _purpose(query: str | Query) -> str:
+    """What the ledger shows of a query: its words on one line."""
+    words = words_of(query) if isinstance(query, str) else repr(query)
+    return "query: " + "".join(letter if letter.isprintable() else " " for letter in words)[:490]
+
+
+def _entry(charge: Any) -> Head | None:
+    """A charge's place in the ledger."""
+    found: Head | None = getattr(charge, "head", None)
+    return found
 
 
 def _public_groups(keys: Sequence[Sequence[Key]]) -> Groups:

@@ -1,0 +1,157 @@
+"""Copies of a holder's files that nobody else may read, made once.
+
+A copy is in a folder `.sfumato` beside its source, or in the user's cache folder where that cannot be
+written. It is found again by the source's place, time and size and by how it is read: by nothing of its
+content, and by no digest of it. When one of these changes, the copy is made anew and the old one is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sfumato.datasets import cache
+from sfumato.errors import DataError, DataUnavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FOLDER = ".sfumato"
+_VERSION = 1  # of what a copy holds
+_DAY = 86_400.0
+_TICK = 50_000_000  # nanoseconds; clocks of file systems tick every 10 ms and faster
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """A file's place, time and size: what tells that it is still the file that was looked at."""
+
+    path: Path
+    modified: int
+    changed: int
+    size: int
+
+    @classmethod
+    def of(cls, path: Path) -> Stamp:
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise DataUnavailable(f"{path} cannot be read ({error.strerror or error})") from error
+        return cls(path.resolve(), found.st_mtime_ns, found.st_ctime_ns, found.st_size)
+
+    def holds(self) -> bool:
+        try:
+            return Stamp.of(self.path) == self
+        except DataUnavailable:
+            return False
+
+
+@dataclass(frozen=True)
+class PrivateCopy:
+    """Where the copy of one file, read in one way, is or will be."""
+
+    source: Stamp
+    folder: Path
+    family: str
+
+    @classmethod
+    def of(cls, path: Path, way: str) -> PrivateCopy:
+        source = Stamp.of(path)
+        return cls(source, _private_folder(source.path.parent), _short(str(source.path), way))
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self._name}.parquet"
+
+    @property
+    def mark(self) -> Path:
+        """An empty file that stands for a source without fault."""
+        return self.folder / f"{self._name}.sound"
+
+    @property
+    def _name(self) -> str:
+        source = self.source
+        return f"{self.family}-{_short(_VERSION, source.modified, source.changed, source.size)}"
+
+    def is_made(self) -> bool:
+        return self._is_fresh(self.path)
+
+    def is_sound(self) -> bool:
+        """Whether the source was looked at and needs no copy."""
+        return self._is_fresh(self.mark)
+
+    def _is_fresh(self, made: Path) -> bool:
+        """Made well after the source's last change: a second change in the same tick would look the same."""
+        try:
+            return made.stat().st_mtime_ns - max(self.source.modified, self.source.changed) > _TICK
+        except FileNotFoundError:
+            return False
+
+    def write(self, parts: Iterable[pa.Table]) -> None:
+        """Make the copy; it is there whole or not at all, and only if the source stayed as it was."""
+        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=f"{self.family}-", suffix=".part")
+        os.close(handle)  # mkstemp lets its owner alone read and write
+        try:
+            _write_parquet(Path(temporary), parts)
+            if not self.source.holds():
+                raise DataError(f"{self.source.path} changed while it was read; ask again when it is at rest")
+            os.replace(temporary, self.path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+        self._remove_stale()
+
+    def mark_sound(self) -> None:
+        self.mark.unlink(missing_ok=True)
+        self.mark.touch(mode=0o600)
+        self._remove_stale()
+
+    def _remove_stale(self) -> None:
+        for old in self.folder.glob(f"{self.family}-*"):
+            left_over = old.suffix == ".part" and time.time() - old.stat().st_mtime > _DAY
+            if left_over or (old.suffix != ".part" and old not in (self.path, self.mark)):
+                old.unlink(missing_ok=True)
+
+
+def _write_parquet(path: Path, parts: Iterable[pa.Table]) -> None:
+    from pyarrow import parquet
+
+    writer = None
+    try:
+        for part in parts:
+            writer = writer or parquet.ParquetWriter(path, part.schema)
+            writer.write_table(part)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _short(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
+
+
+def _private_folder(beside: Path) -> Path:
+    """A folder that belongs to this user alone."""
+    for folder in (beside / FOLDER, cache.folder() / "private"):
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, parents=folder.parent != beside, exist_ok=True)
+            if _ours(folder):
+                folder.chmod(0o700)
+                return folder
+    raise DataUnavailable(
+        f"neither {beside / FOLDER} nor {cache.folder()} can be written; name one that can in SFUMATO_CACHE"
+    )
+
+
+def _ours(folder: Path) -> bool:
+    """Whether nobody else can have put files there: a link or another user's folder is left alone."""
+    found = folder.lstat()
+    owned = not hasattr(os, "getuid") or found.st_uid == os.getuid()
+    return stat.S_ISDIR(found.st_mode) and owned and os.access(folder, os.W_OK | os.X_OK)

@@ -1,0 +1,188 @@
+"""What a query gives back: noisy values with their intervals, what they cost, and what they leave out."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sfumato import _validate
+from sfumato.errors import InvalidInput
+from sfumato.ledger import Head
+from sfumato.query.policy import Policy
+from sfumato.run_folder import write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+Cell = str | int | float | bool
+Interval = tuple[float, float] | None
+FORMATS = (".csv", ".parquet", ".json")
+_MOST_SHOWN = 200  # rows in a notebook
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Rows of noisy values; beside each its 95% interval (None for a group's key).
+
+    An interval is about the noise: about the answer of the bounded table, in which values are clipped and no
+    unit has more rows and groups than the policy lets it have. `notes` say so in words, from the policy alone.
+    `entry` names its charge in the ledger, and `again` says that it was paid for before.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    intervals: tuple[tuple[Interval, ...], ...]
+    epsilon: float
+    delta: float
+    epsilon_spent: float
+    epsilon_left: float
+    notes: tuple[str, ...] = ()
+    entry: Head | None = None
+    again: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary, as `sfumato query --json` prints it."""
+        return {
+            "columns": list(self.columns),
+            "rows": [list(row) for row in self.rows],
+            "intervals": [[None if item is None else list(item) for item in row] for row in self.intervals],
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "epsilon_spent": self.epsilon_spent,
+            "epsilon_left": self.epsilon_left,
+            "notes": list(self.notes),
+            "entry": None if self.entry is None else self.entry.to_json(),
+            "again": self.again,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Answer:
+        """The answer that `to_json` wrote."""
+        intervals = ((None if one is None else (one[0], one[1]) for one in row) for row in data["intervals"])
+        return cls(
+            columns=tuple(data["columns"]),
+            rows=tuple(tuple(row) for row in data["rows"]),
+            intervals=tuple(map(tuple, intervals)),
+            notes=tuple(data["notes"]),
+            **{name: data[name] for name in ("epsilon", "delta", "epsilon_spent", "epsilon_left")},
+            entry=None if data["entry"] is None else Head.from_json(data["entry"]),
+            again=data["again"],
+        )
+
+    def to_arrow(self) -> pa.Table:
+        """An Arrow table: after each value its interval, as NAME_low and NAME_high."""
+        import pyarrow as pa
+
+        found = self._columns()
+        return pa.Table.from_arrays(
+            [pa.array(values) for _, values in found], names=[name for name, _ in found]
+        )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A DataFrame: after each value its interval, as NAME_low and NAME_high."""
+        return self.to_arrow().to_pandas()
+
+    def write(self, path: str | Path) -> None:
+        """Write it whole, as the ending says: .csv and .parquet with columns of intervals, or .json."""
+        place = refuse_place(path)
+        write_whole(place, _CONTENTS[place.suffix.lower()](self))
+
+    def _columns(self) -> list[tuple[str, list[Any]]]:
+        """Names and values of the answer as a plain table."""
+        found: list[tuple[str, list[Any]]] = []
+        taken = list(self.columns)
+        for place, name in enumerate(self.columns):
+            found.append((name, [row[place] for row in self.rows]))
+            intervals = [row[place] for row in self.intervals]
+            if any(one is not None for one in intervals):
+                for end, side in enumerate(("low", "high")):
+                    label = _another(f"{name}_{side}", taken)
+                    taken.append(label)
+                    found.append((label, [None if one is None else one[end] for one in intervals]))
+        return found
+
+    def _repr_html_(self) -> str:
+        """For notebooks; whatever is in the answer, it is shown and never run."""
+        names, values = zip(*self._columns(), strict=True)
+        head = "".join(f"<th>{html.escape(str(name))}</th>" for name in names)
+        shown = list(zip(*values, strict=True))[:_MOST_SHOWN]
+        body = "".join("<tr>" + "".join(f"<td>{_shown(cell)}</td>" for cell in row) + "</tr>" for row in shown)
+        said = [f"{len(self.rows) - len(shown):,} more rows"] if len(shown) < len(self.rows) else []
+        said += [*self.notes, self.cost_in_words()]
+        foot = "".join(f"<p>{html.escape(line)}</p>" for line in said)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{foot}"
+
+    def cost_in_words(self) -> str:
+        """What it cost and what is left."""
+        cost = f"ε {self.epsilon:g}" + (f" and δ {self.delta:g}" if self.delta else "")
+        paid = "paid for before, for nothing now" if self.again else "for this answer"
+        return f"{cost} {paid}; spent {self.epsilon_spent:.4g}, left {self.epsilon_left:.4g}."
+
+
+def notes_for(policy: Policy, *, grouped: bool) -> tuple[str, ...]:
+    """What an answer may leave out, said from the policy alone: the data may have lost nothing."""
+    unit = policy.unit
+    if unit.column is None:
+        return ()
+    groups = f", in at most {_several(unit.groups, 'group')}" if grouped else ""
+    return (
+        f"Counts at most {_several(unit.rows, 'row')} of each {unit.column}{groups}; the rest is left out.",
+    )
+
+
+def refuse_place(path: str | Path) -> Path:
+    """The place of a file that is not there yet, with a known ending: asked before anything is spent."""
+    place = Path(path)
+    _validate.one_of("the file's ending", place.suffix.lower(), FORMATS)
+    return refuse_existing(place)
+
+
+def refuse_existing(place: Path) -> Path:
+    if place.exists() or not place.parent.is_dir():
+        raise InvalidInput(f"expected a new file in a folder that exists, got {place}; choose another place")
+    return place
+
+
+def _csv(answer: Answer) -> bytes:
+    names, values = zip(*answer._columns(), strict=True)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([names, *zip(*values, strict=True)])
+    return text.getvalue().encode()
+
+
+def _parquet(answer: Answer) -> bytes:
+    from pyarrow import parquet
+
+    buffer = io.BytesIO()
+    parquet.write_table(answer.to_arrow(), buffer)
+    return buffer.getvalue()
+
+
+def _json(answer: Answer) -> bytes:
+    return (json.dumps(answer.to_json(), ensure_ascii=False, indent=2, default=str) + "\n").encode()
+
+
+_CONTENTS = {".csv": _csv, ".parquet": _parquet, ".json": _json}
+
+
+def _another(name: str, taken: Sequence[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def _shown(cell: object) -> str:
+    text = f"{cell:,.6g}" if isinstance(cell, float) else "" if cell is None else str(cell)
+    return html.escape(text)

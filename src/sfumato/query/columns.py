@@ -1,0 +1,124 @@
+"""The names and types of a file's columns, for a draft: never a value, and no name that may be one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import duckdb
+
+from sfumato.datasets.text_table import TextForm, header_of, is_text, rows_of
+from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
+from sfumato.query.sources import is_database, parquet_files
+
+_KINDS = {
+    "integer": ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER",
+                "UBIGINT", "HUGEINT"),
+    "real": ("FLOAT", "DOUBLE", "DECIMAL"),
+    "boolean": ("BOOLEAN",),
+    "date": ("DATE", "TIMESTAMP"),
+}  # fmt: skip
+PATTERNS = {
+    "boolean": re.compile(r"(?i:true|false|yes|no)"),
+    "integer": re.compile(r"[+-]?[0-9]{1,18}"),
+    "real": re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"),
+    "date": re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"),
+}
+_NAME = re.compile(r"[^\W\d][\w .\-/()%]{0,63}")
+_SAMPLE = 1000  # rows that types are guessed from
+
+
+def columns_of(
+    path: Path, *, header: bool | None, delimiter: str = ",", table: str | None = None
+) -> dict[str, str]:
+    """Each column's name and guessed type, in order.
+
+    `header` says whether a text file begins with names; None lets that pass only if it cannot be a row.
+    """
+    if is_text(path):
+        if not path.is_file():
+            raise DataUnavailable(f"no file at {path}; give a CSV or Parquet file")
+        return _text_columns(path, header, delimiter)
+    return _schema(path, table)
+
+
+def _text_columns(path: Path, header: bool | None, delimiter: str) -> dict[str, str]:
+    first = [name.strip() for name in header_of(path, TextForm(delimiter=delimiter))]
+    if header is None:
+        _check_names(path, first)
+    names = [f"c{place}" for place in range(1, len(first) + 1)] if header is False else first
+    if len({name.lower() for name in names} - {""}) < len(names):
+        raise InvalidInput(
+            f"expected different column names in the first line of {path.name}; rename them, or "
+            "use --no-header if it is somebody's row"
+        )
+    sample = _sample(path, TextForm(delimiter=delimiter, header=header is not False, fields=tuple(names)))
+    kinds = [_guessed(values) for values in sample]
+    if header is None:
+        _refuse_a_row(path, names, kinds, sample)
+    return dict(zip(names, kinds, strict=True))
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    """Names that look like names; no message shows the line, which may be somebody's."""
+    if not all(_NAME.fullmatch(name) and _guessed([name]) == "text" for name in names):
+        raise InvalidInput(
+            f"expected {path.name} to begin with a line of column names, and its first line looks like "
+            "data; use --no-header if it is somebody's row, --header if it holds the names of the columns"
+        )
+
+
+def _refuse_a_row(path: Path, names: Sequence[str], kinds: Sequence[str], sample: Sequence[list[str]]) -> None:
+    """A line of texts above columns of texts could be a row; so could one whose text occurs below it."""
+    occurs = any(name in values for name, values in zip(names, sample, strict=True))
+    if occurs or all(kind == "text" for kind in kinds):
+        raise InvalidInput(
+            f"expected the first line of {path.name} to differ from its rows, and it may be one of them; use "
+            "--header if it holds the names of the columns, --no-header if it is somebody's row"
+        )
+
+
+def _sample(path: Path, form: TextForm) -> list[list[str]]:
+    """The values of the first rows, column by column: seen here, and nowhere else."""
+    assert form.fields is not None
+    first = next(rows_of(path, form, form.fields, block=1 << 18)).table.slice(0, _SAMPLE)
+    return [[value for value in column.to_pylist() if value is not None] for column in first.columns]
+
+
+def _guessed(values: Sequence[str]) -> str:
+    fitting = (kind for kind, pattern in PATTERNS.items() if all(map(pattern.fullmatch, values)))
+    return next(fitting, "text") if values else "text"
+
+
+def _schema(path: Path, table: str | None) -> dict[str, str]:
+    try:
+        if is_database(str(path)):
+            rows = _described_table(path, table)
+        else:
+            first = str(next(islice(parquet_files(str(path)), 1)))
+            with duckdb.connect() as connection:
+                question = "DESCRIBE SELECT * FROM read_parquet(?, hive_partitioning=false)"
+                rows = connection.execute(question, [first]).fetchall()
+    except duckdb.Error as error:
+        raise DataCorrupted(
+            f"{path} cannot be read; check that it is whole, and what its ending says"
+        ) from error
+    return {str(row[0]): _kind(str(row[1])) for row in rows}
+
+
+def _described_table(path: Path, table: str | None) -> list[tuple[str, ...]]:
+    if not path.is_file():
+        raise DataUnavailable(f"no file at {path}; give a CSV, Parquet or DuckDB file")
+    question = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ? AND NOT internal"
+    with duckdb.connect(str(path), read_only=True) as connection:
+        rows = connection.execute(question + " ORDER BY column_index", [table or path.stem]).fetchall()
+    if not rows:
+        raise InvalidInput(f"expected a table {table or path.stem} in {path.name}; name one with --table")
+    return rows
+
+
+def _kind(type_name: str) -> str:
+    base = type_name.split("(")[0].split(" ")[0].upper()
+    return next((kind for kind, names in _KINDS.items() if base in names), "text")

@@ -1,0 +1,83 @@
+"""Answers that were paid for, kept so that the same question can be answered again for nothing.
+
+An answer is found by what was declared: the question's words, the policy (its data version with it), ε and δ.
+Nothing of the data takes part, and no digest of it: whoever changes the data says so in `version`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import sqlglot
+
+from sfumato.errors import InvalidInput
+from sfumato.query.answer import Answer
+from sfumato.query.opening import ledger_place
+from sfumato.query.policy import Policy
+from sfumato.run_folder import write_whole
+
+_private_log = logging.getLogger("sfumato.private.query")
+
+
+class KeptAnswers:
+    """A folder of answers that its owner alone may read; what is in it was released before."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    @classmethod
+    def of(cls, policy: Policy, place: Path) -> KeptAnswers:
+        """Beside the ledger's file, or beside the policy's where the ledger is on a server."""
+        ledger = ledger_place(policy, place)
+        return cls(f"{place if '://' in ledger else ledger}.answers")
+
+    def find(self, name: str) -> Answer | None:
+        """The answer under a name, as it was given."""
+        try:
+            data = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+            return replace(Answer.from_json(data), again=True)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidInput(
+                f"expected an answer in {self.folder / name}.json, got something else; remove the file"
+            ) from error
+
+    def keep(self, name: str, answer: Answer) -> None:
+        """Write an answer down; it has been paid for, so that a full disk must not lose it to the asker."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.chmod(0o700)
+            text = json.dumps(answer.to_json(), ensure_ascii=False, default=str)
+            write_whole(self.folder / f"{name}.json", text.encode())
+        except OSError as error:
+            _private_log.error("an answer could not be kept", exc_info=error)
+
+
+def name_of(sql: str, policy: Policy, *, epsilon: float, delta: float | None) -> str:
+    """What a question is kept under: its words, without spaces and comments, and all that is declared."""
+    source = policy.source if "://" in policy.source else os.path.abspath(policy.source)
+    declared = replace(policy, source=source, ledger=None)  # from whatever folder it was asked
+    return hashlib.sha256(repr((words_of(sql), declared, float(epsilon), delta)).encode()).hexdigest()
+
+
+def words_of(sql: str) -> str:
+    """A question in one spelling.
+
+    >>> words_of("select  count( * ) -- of all\\n from people;") == words_of("SELECT COUNT(*) FROM people")
+    True
+    """
+    return sqlglot.parse_one(sql, read="duckdb").sql(dialect="duckdb", comments=False)
+
+
+def check_version(policy: Policy) -> None:
+    if policy.version is None:
+        raise InvalidInput(
+            "expected version in the policy's [table] to give an answer again, got none; declare one and "
+            "change it whenever the data change"
+        )

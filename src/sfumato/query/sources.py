@@ -1,0 +1,124 @@
+"""From what a policy calls its source to files that an engine can read: checked, and cleaned where need be.
+
+All of it happens before a charge. What was left out is counted in the log 'sfumato.private.query' only.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sfumato.datasets.clean import Tally, clean_parquet, clean_text, in_utf8
+from sfumato.datasets.private_copy import Stamp
+from sfumato.datasets.text_table import ENDINGS, is_text
+from sfumato.errors import DataError, DataUnavailable, InvalidInput
+from sfumato.query.policy import Policy
+
+PARQUET = (".parquet", ".pq")
+DATABASE = (".duckdb", ".ddb")
+_private_log = logging.getLogger("sfumato.private.query")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Parquet files to read, and the stamps of all files they stand for."""
+
+    paths: tuple[Path, ...]
+    stamps: tuple[Stamp, ...]
+
+
+def clean_files(policy: Policy) -> Files:
+    """The policy's text file or Parquet files, in which no row affects another.
+
+    Raises:
+        DataUnavailable: there is no such file.
+        InvalidInput: the file's columns are not the policy's, which its first line or its schema says.
+    """
+    originals = [Path(policy.source)] if is_text(Path(policy.source)) else parquet_files(policy.source)
+    if not all(path.is_file() for path in originals):
+        raise DataUnavailable(f"no file at {policy.source}, where the policy's table.source says it is")
+    stamps = [Stamp.of(path) for path in originals]  # before they are read: a later change is then noticed
+    columns = stored_columns(policy)
+    if is_text(originals[0]):
+        paths = [clean_text(originals[0], policy.form, columns, report=log_tally)]
+    else:
+        paths = clean_parquet(originals, columns, report=log_tally)
+    return Files(tuple(paths), (*stamps, *(Stamp.of(path) for path in paths if path not in originals)))
+
+
+def stored_columns(policy: Policy) -> list[str]:
+    """The columns that the policy needs: those that it declares, and the one that tells people apart."""
+    return [*policy.columns, *([] if policy.unit.column is None else [policy.unit.column])]
+
+
+def parquet_files(source: str) -> list[Path]:
+    """A file, the files of a folder, or those that a pattern such as parts/*.parquet matches, in order."""
+    pattern = str(Path(source) / "**" / "*.parquet") if Path(source).is_dir() else source
+    if not pattern.lower().endswith(PARQUET):
+        raise InvalidInput(
+            f"expected table.source to end in {', '.join((*ENDINGS, *PARQUET, *DATABASE))}, or to be the "
+            f"address of a database, got {Path(source).name}"
+        )
+    found = (
+        [Path(pattern)] if Path(pattern).is_file() else sorted(map(Path, glob.glob(pattern, recursive=True)))
+    )
+    if not found:
+        raise DataUnavailable(f"no file at {source}, where the policy's table.source says it is")
+    return found
+
+
+def log_tally(tally: Tally) -> None:
+    level = logging.WARNING if tally.faults else logging.INFO
+    words = tally.in_words()
+    _private_log.log(level, "%s rows were kept, %s lines left out; %s", tally.rows, tally.dropped, words)
+
+
+def is_database(source: str) -> bool:
+    return "://" not in source and source.lower().endswith(DATABASE)
+
+
+def database_table(connection: Any, policy: Policy) -> Any:
+    """The policy's table in a DuckDB file: one that holds its rows, as a view may fail at some of them."""
+    schema, _, name = policy.table.rpartition(".")
+    found = connection.raw_sql(
+        "SELECT 1 FROM duckdb_tables() WHERE NOT internal AND table_name = ? AND schema_name = ?",
+        parameters=[name, schema or "main"],
+    ).fetchall()
+    if len(found) != 1:
+        raise InvalidInput(
+            f"expected a table {policy.table} in {Path(policy.source).name}; a view is not read, as it may "
+            "fail at some rows: write its rows into a table"
+        )
+    return connection.table(name, database=schema or "main")
+
+
+def in_memory(data: Any) -> Any:
+    """A table that is handed over, with texts in UTF-8."""
+    import pyarrow as pa
+
+    return in_utf8(data, Tally()) if isinstance(data, pa.Table) and not _whole(data) else data
+
+
+def _whole(table: Any) -> bool:
+    import pyarrow as pa
+
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def loaded(connection: Any, data: Any) -> Any:
+    """A DataFrame or Arrow table in an engine of its own; a message may quote a row and is not shown."""
+    try:
+        return connection.create_table("raw", in_memory(data))
+    except Exception as error:
+        _private_log.error("the table could not be loaded", exc_info=error)
+    raise DataError(
+        "expected a DataFrame or Arrow table whose columns have one type each; the reason may quote private "
+        "rows and goes to the log 'sfumato.private.query' only"
+    )

@@ -1,0 +1,351 @@
+"""Files made to break, or to be read through whether a query works: one row never touches another."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import os
+import stat
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sfumato.datasets.private_copy import PrivateCopy
+from sfumato.errors import DataCorrupted, DataError, InvalidInput
+from sfumato.ledger import Ledger
+from sfumato.local import TablePlan, read_table_plan
+from sfumato.local.columns import ReportedColumn
+from sfumato.local.release import read_people
+from sfumato.query import Policy, Table, draft_policy, policy_from_dict
+from sfumato.query.check import check_file
+from sfumato.query.engines import open_engine
+from sfumato.randomness import SecretStream
+
+ROWS = 2000
+GOOD = b"".join(b"p%d,%d,Delft\n" % (person, person % 100) for person in range(ROWS))
+HEADER = b"person,age,city\n"
+NO_NOISE = 2000.0
+
+
+def policy(source: Path, **table: object) -> Policy:
+    return policy_from_dict(
+        {
+            "table": {"name": "people", "source": str(source), **table},
+            "unit": {"column": "person"},
+            "budget": {"epsilon": 1e9},
+            "columns": {
+                "age": {"type": "integer", "lower": 0, "upper": 100},
+                "city": {"type": "text", "categories": ["Delft", "NA"]},
+            },
+        }
+    )
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger.open(tmp_path / "people.db", budget=policy(Path("people.csv")).budget)
+
+
+def counted(source: Path, ledger: Ledger, sql: str = "SELECT COUNT(*) FROM people") -> int:
+    return int(Table(policy(source), ledger).ask(sql, epsilon=NO_NOISE).rows[0][0])
+
+
+ATTACKS = {
+    "an unclosed quote": b'"x,1,Delft\n',
+    "a quote in the middle that opens nothing": b'x"y,"1,Delft\n',
+    "a newline inside quotes": b'"x\ny",1,Delft\n',
+    "Latin-1": b"J\xe9,1,Delft\n",
+    "half a character": b"J\xc3,1,Delft\n",
+    "a zero byte": b"x\0,1,Delft\n",
+    "UTF-16": "x,1,Delft".encode("utf-16-le") + b"\n",
+    "a lone carriage return": b"x\ry,1,Delft\n",
+    "too few values": b"x,1\n",
+    "too many values": b"x,1,Delft,,,\n",
+    "a very long line": b"x," + b"1" * 3_000_000 + b",Delft\n",
+    "a number that is none": b"x,1e999999999,Delft\n",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_one_line_moves_a_count_by_one_at_most(
+    attack: bytes, place: str, tmp_path: Path, ledger: Ledger
+) -> None:
+    """An unclosed quote took 20,000 rows with it; a newline in quotes or a Latin-1 byte stopped every query."""
+    path = tmp_path / "people.csv"
+    path.write_bytes(HEADER + (attack + GOOD if place == "first" else GOOD + attack))
+    assert counted(path, ledger) in (ROWS, ROWS + 1)
+    assert counted(path, ledger, "SELECT COUNT(age) FROM people WHERE city = 'Delft'") in (ROWS, ROWS + 1)
+
+
+_bytes = st.one_of(
+    st.binary(max_size=80),
+    st.lists(st.sampled_from([b'"', b",", b"\n", b"\r", b"\xff", b"\0", b"p1,5,Delft", b"1e400"])).map(
+        b"".join
+    ),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=_bytes)
+def test_a_charged_query_succeeds_on_any_bytes(text: bytes, tmp_path: Path, ledger: Ledger) -> None:
+    """What is charged is answered: whether a query works says nothing about any row."""
+    path = tmp_path / "any.csv"
+    path.write_bytes(text)
+    rules = policy(path, header=False, fields=["person", "age", "city"])
+    sql = "SELECT city, COUNT(*), AVG(age) FROM people WHERE age > 3 GROUP BY city"
+    assert len(Table(rules, ledger).ask(sql, epsilon=1.0).rows) == 2
+
+
+def _invalid_texts(path: Path) -> Path:
+    texts = pa.array([b"Delft"] * ROWS + [b"\xff\xfe", None], type=pa.binary()).view(pa.string())
+    ages = pa.array(range(ROWS + 2), type=pa.int64())
+    names = pa.array([f"p{place}" for place in range(ROWS + 2)])
+    pq.write_table(pa.table({"city": texts, "Age": ages, "person": names}), path)
+    return path
+
+
+def test_an_invalid_text_in_parquet_is_its_own_trouble(tmp_path: Path, ledger: Ledger) -> None:
+    path = _invalid_texts(tmp_path / "people.parquet")
+    assert counted(path, ledger) == ROWS + 2
+    assert counted(path, ledger, "SELECT COUNT(*) FROM people WHERE city = 'Delft'") == ROWS
+    assert check_file(path, policy(path)).to_json()["problems"][0]["first"] == [ROWS + 1]
+    table = Table(policy(path), ledger, data=pq.read_table(path))  # handed over, it is no different
+    assert table.ask("SELECT COUNT(*) FROM people WHERE city = 'Delft'", epsilon=NO_NOISE).rows[0][0] == ROWS
+
+
+def test_parts_of_other_types_are_refused_before_the_charge(tmp_path: Path, ledger: Ledger) -> None:
+    """Read as one table, a text in the second part stopped the query after it was paid for."""
+    columns = {"person": ["a"], "city": ["Delft"]}
+    pd.DataFrame({**columns, "age": [1]}).to_parquet(tmp_path / "a.parquet")
+    pd.DataFrame({**columns, "age": ["old"]}).to_parquet(tmp_path / "b.parquet")
+    with pytest.raises(InvalidInput, match="column types"):
+        counted(tmp_path / "*.parquet", ledger)
+    assert ledger.epsilon_spent == 0
+    pd.DataFrame({**columns, "age": [7]}).to_parquet(tmp_path / "b.parquet")
+    assert counted(tmp_path / "*.parquet", ledger) == 1  # one person
+
+
+def test_a_view_of_a_duckdb_file_is_refused(tmp_path: Path, ledger: Ledger) -> None:
+    """A view may fail at some rows; a table holds what it holds."""
+    path = tmp_path / "people.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(
+            "CREATE TABLE t AS SELECT 'p' || i AS person, 'x' AS age, 'NA' AS city FROM range(9) r(i)"
+        )
+        connection.execute("CREATE VIEW people AS SELECT person, age::INT AS age, city FROM t")
+    with pytest.raises(InvalidInput, match="table people"):
+        counted(path, ledger)
+    assert ledger.epsilon_spent == 0
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("DROP VIEW people; ALTER TABLE t RENAME TO people")
+    assert counted(path, ledger, "SELECT COUNT(*) FROM people WHERE city = 'NA'") == 9
+
+
+def test_a_damaged_archive_is_refused_before_the_charge(tmp_path: Path, ledger: Ledger) -> None:
+    path = tmp_path / "people.csv.gz"
+    path.write_bytes(gzip.compress(HEADER + GOOD))
+    assert counted(path, ledger) == ROWS
+    spent = ledger.epsilon_spent
+    whole = gzip.compress(HEADER + GOOD)
+    for damaged in (whole[:-2000], whole[:2000] + b"\xff" * 500 + whole[2500:], b"no archive"):
+        path.write_bytes(damaged)
+        with pytest.raises(DataCorrupted):
+            counted(path, ledger)
+    assert ledger.epsilon_spent == spent
+
+
+def test_no_message_quotes_the_first_line(tmp_path: Path, ledger: Ledger) -> None:
+    """Without a header the first line is somebody's, and it was printed as "the columns"."""
+    path = tmp_path / "people.csv"
+    path.write_text("Jan Kees,4711,Delft\n")
+    with pytest.raises(InvalidInput) as caught:
+        counted(path, ledger)
+    assert "4711" not in str(caught.value)
+    assert "Jan" not in str(caught.value)
+    assert ledger.epsilon_spent == 0
+
+
+@pytest.mark.parametrize(
+    "first", ["Jan Kees,4711,Delft", "Jan Kees,Delft,feverish", "Jan,2000-01-01,yes", ",,", "Jan,Jan,Jan"]
+)
+def test_a_draft_never_holds_the_first_persons_values(first: str, tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text(f"{first}\nPiet,Delft,well\n")
+    with pytest.raises(InvalidInput, match="--no-header") as caught:
+        draft_policy(path)
+    draft = draft_policy(path, header=False)
+    for value in first.split(","):
+        assert not value or value not in draft.text + str(caught.value) + "".join(draft.blanks)
+    assert 'fields = ["c1", "c2", "c3"]' in draft.text
+
+
+def test_what_a_message_of_the_engine_would_quote_stays_inside(tmp_path: Path, ledger: Ledger) -> None:
+    mixed = pd.DataFrame({"person": ["a", "b"], "age": [1, "4711 Jan Kees"], "city": ["NA", b"\xff"]})
+    with pytest.raises(DataError) as caught:
+        Table(policy(Path("none.csv")), ledger, data=mixed).ask("SELECT COUNT(*) FROM people", epsilon=1.0)
+    assert "4711" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert ledger.epsilon_spent == 0
+
+
+def test_the_clean_copy_is_the_holders_alone(tmp_path: Path, ledger: Ledger) -> None:
+    path = tmp_path / "people.csv"
+    path.write_bytes(HEADER + GOOD)
+    counted(path, ledger)
+    folder = tmp_path / ".sfumato"
+    (copy,) = folder.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert pq.read_schema(copy).names == ["age", "city", "person"]  # and nothing that the policy does not name
+
+
+def test_a_copy_is_never_stale(tmp_path: Path, ledger: Ledger) -> None:
+    path = tmp_path / "people.csv"
+    path.write_bytes(HEADER + GOOD)
+    table = Table(policy(path), ledger)
+    sql = "SELECT COUNT(*) FROM people"
+    assert table.ask(sql, epsilon=NO_NOISE).rows[0][0] == ROWS
+    path.write_bytes(HEADER + GOOD + b"new,1,Delft\n")
+    assert table.ask(sql, epsilon=NO_NOISE).rows[0][0] == ROWS + 1
+    assert len(list((tmp_path / ".sfumato").iterdir())) == 1
+
+
+def test_a_change_within_one_tick_of_the_clock_is_seen(tmp_path: Path, ledger: Ledger) -> None:
+    """Of the same size, at the same time: a copy made in that very moment is not trusted."""
+    path = tmp_path / "people.csv"
+    path.write_bytes(HEADER + b"a,10,NA\n")
+    first = PrivateCopy.of(path, "way")
+    first.write([pa.table({"a": [1]})])
+    os.utime(first.path, ns=(0, max(first.source.modified, first.source.changed) + 1_000_000))
+    assert not first.is_made()
+    first.write([pa.table({"a": [1]})])
+    os.utime(first.path, ns=(0, max(first.source.modified, first.source.changed) + 10**9))
+    assert first.is_made()
+
+
+def test_a_copy_that_somebody_else_put_there_is_not_read(tmp_path: Path, ledger: Ledger, monkeypatch) -> None:
+    """A link in the place of the private folder leads elsewhere: the user's own cache is taken."""
+    monkeypatch.setenv("SFUMATO_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / ".sfumato").symlink_to(tmp_path / "theirs")
+    path = tmp_path / "data" / "people.csv"
+    path.write_bytes(HEADER + GOOD)
+    assert counted(path, ledger) == ROWS
+    assert not list((tmp_path / "theirs").iterdir())
+    assert len(list((tmp_path / "cache" / "private").iterdir())) == 1
+
+
+def test_what_was_left_out_is_told_to_the_private_log_alone(tmp_path: Path, ledger: Ledger) -> None:
+    path = tmp_path / "people.csv"
+    path.write_bytes(HEADER + GOOD + b'"x,1,Delft\n"y,1,Delft\n')
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    log = logging.getLogger("sfumato.private.query")
+    log.addHandler(handler)
+    try:
+        answer = Table(policy(path), ledger).ask("SELECT COUNT(*) FROM people", epsilon=NO_NOISE)
+    finally:
+        log.removeHandler(handler)
+    assert "2 lines left out" in records[0].getMessage()
+    assert not log.propagate
+    assert "lines" not in json.dumps(answer.to_json())
+
+
+def test_only_the_policy_says_what_is_missing(tmp_path: Path, ledger: Ledger) -> None:
+    """The category NA (Namibia) was read as no value."""
+    path = tmp_path / "people.csv"
+    path.write_bytes(HEADER + b"a,1,NA\nb,2,\nc,?,nan\n")
+    assert counted(path, ledger, "SELECT COUNT(city) FROM people WHERE city = 'NA'") == 1
+    assert counted(path, ledger, "SELECT COUNT(city) FROM people") == 2
+    rows = open_engine(policy(path, missing=["", "NA"])).raw.to_pyarrow().to_pylist()
+    assert [row["city"] for row in rows] == [None, None, "nan"]
+    plan = read_table_plan(_local_policy(tmp_path), epsilon=1.0)
+    assert plan.columns[1].encode(list(read_people(path, plan)["city"])).tolist() == [1, 0, 2]
+
+
+def _local_policy(folder: Path) -> Path:
+    place = folder / "local.toml"
+    place.write_text(
+        '[unit]\ncolumn = "person"\n[columns.age]\ntype = "integer"\nlower = 0\nupper = 100\n'
+        '[columns.city]\ntype = "text"\ncategories = ["Delft", "NA", "nan"]\n'
+    )
+    return place
+
+
+def test_a_person_with_400_rows_makes_one_report(tmp_path: Path) -> None:
+    """400 rows of one person were 400 reports, at ε = 1 each, under a certificate that said person."""
+    path = tmp_path / "people.csv"
+    path.write_bytes(HEADER + b"jan,0,Delft\n" * 400 + b"piet,100,NA\n" + b",50,NA\n" * 7)
+    plan = read_table_plan(_local_policy(tmp_path), epsilon=4000.0)
+    reports = plan.randomise(read_people(path, plan), SecretStream())
+    # At ε = 2000 a column, noise of scale 0.05: jan, piet, and all rows of nobody as one person.
+    assert sorted(np.rint(reports["age"] / 5).tolist()) == [0, 10, 20]
+    assert {len(values) for values in reports.values()} == {3}
+
+
+def test_the_row_that_is_reported_is_chosen_by_a_coin(tmp_path: Path) -> None:
+    """Of two rows either is taken for about 200 of 400 people; outside 120 to 280 with a chance of 1e-15."""
+    frame = pd.DataFrame({"person": np.repeat(np.arange(400), 2), "age": [0, 100] * 400})
+    age = ReportedColumn(name="age", epsilon=2000.0, lower=0, upper=100)
+    plan = TablePlan(columns=(age,), unit_column="person")
+    reports = plan.randomise(frame, SecretStream())
+    assert len(reports["age"]) == 400
+    assert 120 < np.count_nonzero(reports["age"] > 50) < 280
+    with pytest.raises(InvalidInput, match="person"):
+        plan.randomise(frame[["age"]], SecretStream())
+
+
+def test_a_line_that_cannot_be_read_is_reported_like_any_other(tmp_path: Path) -> None:
+    """Left out, its owner would be the one who is seen to be missing."""
+    path = tmp_path / "people.csv"
+    path.write_bytes(HEADER + b"a,1,NA\n" + b'b,"2,NA\n' + b"c,3\n")
+    plan = read_table_plan(_local_policy(tmp_path), epsilon=1.0)
+    assert len(read_people(path, plan)) == 3
+
+
+def test_parquet_rows_come_under_their_own_names(tmp_path: Path) -> None:
+    """Columns come in the file's order, not in the policy's."""
+    path = tmp_path / "people.parquet"
+    pd.DataFrame({"city": ["NA"], "person": ["a"], "age": [7]}).to_parquet(path)
+    found = read_people(path, read_table_plan(_local_policy(tmp_path), epsilon=1.0))
+    assert found.to_dict("list") == {"age": [7], "city": ["NA"], "person": ["a"]}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="folders cannot be made read-only there")
+def test_a_changing_file_is_not_half_read(tmp_path: Path, ledger: Ledger, monkeypatch) -> None:
+    from sfumato.datasets import clean
+
+    path = tmp_path / "people.csv"
+    path.write_bytes(HEADER + GOOD)
+    rows_of = clean.rows_of
+
+    def while_written(*arguments: object, **options: object):
+        yield from rows_of(*arguments, **options)  # type: ignore[arg-type]
+        path.write_bytes(HEADER)
+
+    monkeypatch.setattr(clean, "rows_of", while_written)
+    with pytest.raises(DataError, match="changed while"):
+        counted(path, ledger)
+    assert ledger.epsilon_spent == 0
+    assert not list((tmp_path / ".sfumato").iterdir())
+
+
+def test_a_second_column_of_the_same_name_is_refused(tmp_path: Path, ledger: Ledger) -> None:
+    """Which of Age and age is read is the engine's choice: the one that was looked through must be it."""
+    path = tmp_path / "people.parquet"
+    invalid = pa.array([b"\xff"], type=pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"person": ["a"], "Age": [1], "city": invalid, "City": ["NA"]}), path)
+    with pytest.raises(InvalidInput, match="once"):
+        counted(path, ledger)
+    assert ledger.epsilon_spent == 0
