@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from sfumato.query.compilation import Value
 from sfumato.query.dry_run import ExpectedError, expected_errors
 from sfumato.query.engines import Engine, open_engine
 from sfumato.query.noise import Integers, Price, price
-from sfumato.query.plan import Aggregate, Cells, GroupKey, Query, measures_for, public_keys
+from sfumato.query.keys import AnyKey, label
+from sfumato.query.plan import Aggregate, Cells, Query, measures_for, public_keys
 from sfumato.query.policy import Key, Policy
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Estimate, add_noise, estimate
@@ -139,7 +139,7 @@ class Table:
         self,
         *aggregates: Aggregate,
         epsilon: float,
-        by: Sequence[str | GroupKey] = (),
+        by: Sequence[str | AnyKey] = (),
         where: str | None = None,
         delta: float | None = None,
     ) -> Answer:
@@ -286,19 +286,9 @@ def _row(
             row.append(found.values[position].item())
             interval.append((float(found.low[position]), float(found.high[position])))
         else:
-            row.append(_label(plan, policy, output.value, group))
+            row.append(label(plan.keys[output.value], group[output.value], policy))
             interval.append(None)
     return tuple(row), tuple(interval)
-
-
-def _label(plan: Query, policy: Policy, position: int, group: tuple[Key, ...]) -> Cell:
-    key = plan.keys[position]
-    if key.bins is None:
-        return group[position]
-    lower, upper = policy.columns[key.column].bounds or (math.nan, math.nan)
-    width, number = (upper - lower) / key.bins, int(group[position])
-    end = "]" if number == key.bins - 1 else ")"
-    return f"[{lower + number * width:g}, {lower + (number + 1) * width:g}{end}"
 
 
 def _ordered(plan: Query, rows: Sequence[tuple[Cell, ...]]) -> list[int]:
