@@ -79,8 +79,8 @@ def _no_such_aggregate(node: Expr, names: Names) -> QueryRefused:
         reason = f"{text} is not answered: window functions show single rows"
     else:
         reason = (
-            f"{text} is not answered; there are COUNT, COUNT_IF, COUNT(DISTINCT unit), SUM, AVG, VARIANCE, STDDEV, "
-            "MEDIAN, QUANTILE and HISTOGRAM, with FILTER"
+            f"{text} is not answered; there are COUNT, COUNT_IF, COUNT(DISTINCT unit), SUM, AVG, VARIANCE, "
+            "STDDEV, MEDIAN, QUANTILE and HISTOGRAM, with FILTER"
         )
     return QueryRefused(reason, nearest=names.example_count())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from sqlglot import exp
 from sqlglot.expressions import Expr
@@ -19,6 +18,7 @@ from sfumato.query.expressions import (
     Flag,
     Nothing,
     Number,
+    NumberExpression,
     OneOf,
     Remainder,
     Text,
@@ -28,7 +28,7 @@ from sfumato.query.names import Names
 from sfumato.query.ranges import constant_range, range_of
 from sfumato.query.reading import constant, literal_text, parts, shown
 from sfumato.query.refusal import QueryRefused
-from sfumato.query.translation import number, translated, translates
+from sfumato.query.translation import date, number, translated, translates
 
 _OPERATORS: dict[type[Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/"}
 _FUNCTIONS: dict[type[Expr], str] = {
@@ -115,7 +115,7 @@ def _(node: Expr, names: Names) -> Expression:
     return _negative(Applied("floor", _negative(number(parts(node, "this")[0], names))))
 
 
-def _negative(expression: Expression) -> Arithmetic:
+def _negative(expression: NumberExpression) -> Arithmetic:
     return Arithmetic("-", Number(0.0), expression)
 
 
@@ -170,8 +170,6 @@ def _(node: Expr, names: Names) -> Expression:
     of, to = parts(node, "this", "to")
     found, wanted = translated(of, names), to.this.name if isinstance(to, exp.DataType) else ""
     if wanted == "DATE":
-        from sfumato.query.translation import date
-
         return date(of, names)
     kind = kind_of(found, names.policy)
     if wanted in _SAME_AS_A_NUMBER and kind in ("number", "condition"):
@@ -186,6 +184,3 @@ def _(node: Expr, names: Names) -> Expression:
 
 def _is_whole(expression: Expression, names: Names) -> bool:
     return range_of(expression, names.policy).whole
-
-
-Function = Callable[[Expr, Names], Expression]

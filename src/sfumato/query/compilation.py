@@ -84,7 +84,9 @@ def whole_quotient(dividend: Value, divisor: Value) -> Value:
     return (multiple.cast("float64") / divisor.cast("float64")).round().cast("int64")
 
 
-def steps_above(expression: Expression, low: float, grid: float, most: int, table: Value, policy: Policy) -> Value:
+def steps_above(
+    expression: Expression, low: float, grid: float, most: int, table: Value, policy: Policy
+) -> Value:
     """⌊(x − low) / grid⌋ of a number within its range, as a whole number from 0 to `most`, or NULL.
 
     The lower bound is subtracted before scaling, so that what is scaled lies between 0 and most · grid whatever
@@ -221,7 +223,9 @@ def _(expression: Truncated, table: Value, policy: Policy) -> Value:
 
 @compiled.register
 def _(expression: Choice, table: Value, policy: Policy) -> Value:
-    then, otherwise = _alike((expression.then, expression.otherwise), kind_of(expression, policy), table, policy)
+    then, otherwise = _alike(
+        (expression.then, expression.otherwise), kind_of(expression, policy), table, policy
+    )
     return ibis.cases((compiled(expression.condition, table, policy), then), else_=otherwise)
 
 

@@ -86,7 +86,9 @@ def compared(operator: str, left: Expression, right: Expression, node: Expr, nam
 
 def _same_text(operator: str, left: Expression, right: Expression, node: Expr) -> Condition:
     if operator not in ("=", "<>"):
-        raise QueryRefused(f"{shown(node)} is not answered: engines sort texts differently; use =, <>, IN or LIKE")
+        raise QueryRefused(
+            f"{shown(node)} is not answered: engines sort texts differently; use =, <>, IN or LIKE"
+        )
     if not isinstance(right, Text):
         raise QueryRefused(f"{shown(node)} is not answered: a text is compared with constants")
     found = OneOf(left, (right.value,))

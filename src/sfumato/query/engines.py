@@ -6,6 +6,7 @@ under names of its own: c0, c1, … and the unit. Types are never guessed from t
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from sfumato.errors import DataError, DataUnavailable, InvalidInput, MissingExtr
 from sfumato.query.bounding import UNIT
 from sfumato.query.compilation import Value, column_name
 from sfumato.query.policy import ENGINES, Column, Policy
+from sfumato.query.refusal import QueryRefused
 from sfumato.query.sanitizing import sanitized, sanitized_unit
 
 _private_log = logging.getLogger("sfumato.private.query")
@@ -45,10 +47,21 @@ class Engine:
             columns[UNIT] = self._unit(policy.unit.column, available)
         return self.raw.select(**columns)
 
-    def fetch(self, expression: Value) -> list[dict[str, Any]]:
-        """The rows of an aggregated expression; an engine's own error text never gets out."""
+    def prepare(self, expression: Value) -> str:
+        """The SQL of an expression, once the engine has planned it: no row is read, nothing charged yet."""
         try:
-            return list(self.connection.to_pyarrow(expression).to_pylist())
+            text = str(self.connection.compile(expression))
+            _RUN[self.name](self.connection, f"EXPLAIN {text}")
+        except Exception as error:
+            _private_log.error("the engine cannot plan the query", exc_info=error)
+        else:
+            return text
+        raise QueryRefused(f"the {self.name} engine cannot plan this query; ask for less at a time")
+
+    def fetch(self, text: str) -> list[dict[str, Any]]:
+        """The rows of a prepared query; an engine's own error text never gets out."""
+        try:
+            return _RUN[self.name](self.connection, text)
         except Exception as error:
             _private_log.error("the engine failed", exc_info=error)
         raise DataError(
@@ -70,13 +83,34 @@ class Engine:
         return sanitized_unit(self.name, self.raw[_named(name, self.raw.columns)], name)
 
 
+def _run_duckdb(connection: Any, text: str) -> list[dict[str, Any]]:
+    found = connection.con.execute(text)
+    names = [item[0] for item in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def _run_postgres(connection: Any, text: str) -> list[dict[str, Any]]:
+    with contextlib.closing(connection.raw_sql(text)) as cursor:
+        names = [item[0] for item in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _run_spark(connection: Any, text: str) -> list[dict[str, Any]]:
+    return [row.asDict() for row in connection.raw_sql(text).collect()]
+
+
+_RUN = {"duckdb": _run_duckdb, "postgres": _run_postgres, "spark": _run_spark}
+
+
 def _named(name: str, columns: Sequence[str]) -> str:
     """The stored column that a name means: in its own letters, or else in any."""
     if name in columns:
         return name
     found = [column for column in columns if column.lower() == name.lower()]
     if len(found) > 1:
-        raise InvalidInput(f"expected one column {name} in the table, got {', '.join(found)}; rename one of them")
+        raise InvalidInput(
+            f"expected one column {name} in the table, got {', '.join(found)}; rename one of them"
+        )
     return found[0]
 
 
@@ -144,8 +178,16 @@ def _open_spark(policy: Policy, master: str) -> Engine:
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    _silence(session)
     connection = ibis.pyspark.connect(session)
     return Engine("spark", connection, _spark_table(connection, session, policy))
+
+
+def _silence(session: Any) -> None:
+    """Spark writes its errors, which may quote rows, to standard error before anybody can catch them."""
+    session.sparkContext.setLogLevel("OFF")
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(name).disabled = True
 
 
 def _spark_table(connection: Any, session: Any, policy: Policy) -> Value:

@@ -1,8 +1,8 @@
 """What may be computed on one row: frozen values, the same for every engine.
 
-Every expression here has a value on every row: a number, a text, a date or a condition, or NULL. Nothing that can
-fail on a row can be written down, so that no row can make a query stop with an error, which would say something
-about that row. How far a number can reach is worked out in `ranges`.
+Every expression here has a value on every row: a number, a text, a date or a condition, or NULL. Nothing that
+can fail on a row can be written down, so that no row can make a query stop with an error, which would say
+something about that row. How far a number can reach is worked out in `ranges`.
 """
 
 from __future__ import annotations
@@ -215,7 +215,9 @@ Expression = NumberExpression | TextExpression | DateExpression | Condition
 
 _COLUMN_KINDS = {"integer": NUMBER, "real": NUMBER, "text": TEXT, "date": DATE, "boolean": CONDITION}
 _KINDS: dict[type[Any], Kind] = {
-    **dict.fromkeys((Number, Arithmetic, Applied, Remainder, Extreme, Indicator, DatePart, DaysBetween), NUMBER),
+    **dict.fromkeys(
+        (Number, Arithmetic, Applied, Remainder, Extreme, Indicator, DatePart, DaysBetween), NUMBER
+    ),
     **dict.fromkeys((Text, Cased), TEXT),
     **dict.fromkeys((Day, Truncated), DATE),
     **dict.fromkeys((Comparison, OneOf, Flag, Missing, Like, Always, Every, Some, Negated), CONDITION),

@@ -97,7 +97,11 @@ def _texts(of: Expression, policy: Policy) -> tuple[Key, ...] | None:
         inside = of.values if isinstance(of, FirstOf) else (of.then, of.otherwise)
         lists = [_possible(item, policy) for item in inside if not isinstance(item, Nothing)]
         known = [item for item in lists if item is not None]
-        return tuple(dict.fromkeys(value for item in known for value in item)) if len(known) == len(lists) else None
+        return (
+            tuple(dict.fromkeys(value for item in known for value in item))
+            if len(known) == len(lists)
+            else None
+        )
     values = _possible(of.of, policy) if isinstance(of, Cased) else None
     if values is None or not all(str(value).isascii() for value in values):
         return None

@@ -12,7 +12,6 @@ from sfumato.query.policy import Column, Policy
 from sfumato.query.reading import parts, shown
 from sfumato.query.refusal import QueryRefused
 
-
 _RESERVED = {name.upper() for name in DuckDB.Generator.RESERVED_KEYWORDS} | {"VALUES", "SELECT"}
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sfumato import _validate
 from sfumato.query.expressions import Condition, Expression
 from sfumato.query.keys import AnyKey, public_values
-from sfumato.query.policy import Key, Policy
+from sfumato.query.policy import Key, Policy, Unit
 from sfumato.query.ranges import public_bounds
 from sfumato.query.refusal import QueryRefused
 
@@ -213,3 +213,10 @@ def _cells(of: Expression, policy: Policy) -> Cells:
 def public_keys(query: Query, policy: Policy) -> tuple[tuple[Key, ...], ...] | None:
     """For each key its public values; None if one has none, so that keys must be selected privately."""
     return public_values(query.keys, policy)
+
+
+def touched_unit(query: Query, policy: Policy) -> Unit:
+    """The unit of a policy in a query: it counts in no more groups than the query has."""
+    keys = public_keys(query, policy)
+    groups = policy.unit.groups if keys is None else math.prod(len(values) for values in keys)
+    return replace(policy.unit, groups=min(policy.unit.groups, max(1, groups)))

@@ -309,8 +309,8 @@ def public_bounds(expression: Expression, policy: Policy) -> Range:
     """The range of a number that is added up: without bounds one person could move the sum at will."""
     unbounded = [name for name in _measured(expression) if _is_unbounded(name, policy)]
     refused = QueryRefused(
-        f"column {', '.join(unbounded)} has no public bounds, without which one person could move the answer at "
-        "will; the holder can add lower and upper to it, or ask for GREATEST(LEAST(column, most), least)",
+        f"column {', '.join(unbounded)} has no public bounds, without which one person could move the answer "
+        "at will; the holder can add lower and upper to it, or ask for GREATEST(LEAST(column, most), least)",
         nearest=_count_of(policy),
     )
     try:

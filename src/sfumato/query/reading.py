@@ -1,8 +1,8 @@
 """How the parsed text is read: every argument of every node is asked for by name, or the query is refused.
 
 A parser knows more SQL than this language answers. What it keeps in an argument that nobody asked for would be
-passed over in silence (BETWEEN SYMMETRIC, LIMIT 10%, a table's column aliases), and the answer would be to another
-question. So nodes are taken apart by `parts` alone.
+passed over in silence (BETWEEN SYMMETRIC, LIMIT 10%, a table's column aliases), and the answer would be to
+another question. So nodes are taken apart by `parts` alone.
 """
 
 from __future__ import annotations

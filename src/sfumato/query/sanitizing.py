@@ -8,8 +8,8 @@ Each declared column is read once, in the innermost SELECT, and comes out as
     boolean    boolean
     date       a date within its bounds, never infinite
 
-or NULL. Bounds are the policy's, or ±2⁵² and the years 1 to 9999. A row that holds something else (a text that is
-no number, NaN, an infinity, a decimal that no double can hold) is clipped, or NULL, and never an error: text
+or NULL. Bounds are the policy's, or ±2⁵² and the years 1 to 9999. A row that holds something else (a text that
+is no number, NaN, an infinity, a decimal that no double can hold) is clipped, or NULL, and never an error: text
 becomes a number by a pattern first and a cast that cannot fail, and PostgreSQL's decimals, which may be NaN,
 infinite, or as small as 1e-16383, are compared as decimals before they are cast.
 """

@@ -144,7 +144,7 @@ def parse_condition(text: str, policy: Policy) -> Condition:
 
 def _single_select(text: str, policy: Policy) -> exp.Select:
     nearest = f"SELECT COUNT(*) FROM {quoted(policy.table)}"
-    if len(text) > MOST_TEXT or not text.isprintable() and not _is_text(text):
+    if len(text) > MOST_TEXT or (not text.isprintable() and not _is_text(text)):
         raise QueryRefused(f"a query has at most {MOST_TEXT} characters of Unicode text", nearest=nearest)
     try:
         statements = [item for item in sqlglot.parse(text, read="duckdb") if item is not None]
@@ -236,7 +236,9 @@ def _key(node: Expr, names: Names) -> AnyKey:
 
 def _binned(arguments: list[Expr], names: Names) -> GroupKey:
     if len(arguments) != 2:
-        raise QueryRefused("BIN and HISTOGRAM take a column and the number of bins", nearest=names.example_count())
+        raise QueryRefused(
+            "BIN and HISTOGRAM take a column and the number of bins", nearest=names.example_count()
+        )
     column, count = names.column(arguments[0]), constant(arguments[1])
     if count is None or not count.is_integer() or not 1 <= count <= MOST_BINS:
         raise QueryRefused(f"the number of bins is a whole number from 1 to {MOST_BINS}")

@@ -14,12 +14,11 @@ from sfumato import accounting
 from sfumato.errors import InvalidInput
 from sfumato.query import bounding
 from sfumato.query.asking import select
-from sfumato.query.compilation import Value
 from sfumato.query.dry_run import ExpectedError, expected_errors
 from sfumato.query.engines import Engine, open_engine
-from sfumato.query.noise import Integers, Price, price
 from sfumato.query.keys import AnyKey, label
-from sfumato.query.plan import Aggregate, Cells, Query, measures_for, public_keys
+from sfumato.query.noise import Integers, Price, price
+from sfumato.query.plan import Aggregate, Cells, Query, measures_for, public_keys, touched_unit
 from sfumato.query.policy import Key, Policy
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Estimate, add_noise, estimate
@@ -71,10 +70,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The expressions that an engine will run: sums for each group, and counts of cells for each tree."""
+    """The SQL that an engine has planned: sums for each group, and counts of cells for each tree."""
 
-    sums: Value
-    cells: list[tuple[Cells, Value]]
+    sums: str
+    cells: list[tuple[Cells, str]]
 
 
 @dataclass(frozen=True)
@@ -127,9 +126,7 @@ class Table:
             )
         plan = self._plan(query)
         cost = self.price(plan, epsilon=epsilon, delta=delta)
-        compiled = self._compiled(
-            plan, secrets.token_hex(16)
-        )  # the schema is public; the rows are not read yet
+        compiled = self._compiled(plan, secrets.token_hex(16))  # the schema is public; no row is read yet
         purpose = query if isinstance(query, str) else repr(query)
         self.ledger.charge(cost.event(), purpose=f"query: {purpose}"[:500], private=self._sampler.private)
         groups, estimates = self._release(plan, cost, self._fetched(compiled))
@@ -168,7 +165,9 @@ class Table:
             )
         measures = measures_for(query, self.policy)
         selection_delta = delta if private_keys else None
-        return price(measures, self.policy.unit, epsilon=epsilon, selection_delta=selection_delta)
+        return price(
+            measures, touched_unit(query, self.policy), epsilon=epsilon, selection_delta=selection_delta
+        )
 
     def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
         """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity."""
@@ -186,11 +185,15 @@ class Table:
 
     def _compiled(self, plan: Query, salt: str) -> Compiled:
         keys, measures = public_keys(plan, self.policy), measures_for(plan, self.policy)
-        table = self._connected().declared(self.policy)
+        engine = self._connected()
+        table = engine.declared(self.policy)
         sums = bounding.sums(table, plan, measures, self.policy, keys=keys, salt=salt)
         trees = [measure for measure in measures if isinstance(measure, Cells)]
         counts = (bounding.cell_counts(table, plan, tree, self.policy, keys=keys, salt=salt) for tree in trees)
-        return Compiled(sums, list(zip(trees, counts, strict=True)))
+        return Compiled(
+            engine.prepare(sums),
+            [(tree, engine.prepare(item)) for tree, item in zip(trees, counts, strict=True)],
+        )
 
     def _fetched(self, compiled: Compiled) -> Exact:
         fetch = self._connected().fetch

@@ -1,7 +1,8 @@
 """SQL → expressions, node by node: what has no translation is refused.
 
-Each kind of node has one function, registered by its type in `conditions`, `arithmetic` and `texts_and_dates`. A text that is
-not a date, a number where a condition is wanted and the like are refused here, from the text and the policy alone.
+Each kind of node has one function, registered by its type in `conditions`, `arithmetic` and `texts_and_dates`.
+A text that is not a date, a number where a condition is wanted and the like are refused here, from the text and
+the policy alone.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def translated(node: Expr, names: Names) -> Expression:
     found = TRANSLATIONS.get(type(node))
     if found is None:
         raise QueryRefused(
-            f"{shown(node)} is not answered: on a row there are columns and constants, arithmetic, CASE, COALESCE, "
-            "comparisons, and functions of numbers, texts and dates that cannot fail on any row",
+            f"{shown(node)} is not answered: on a row there are columns and constants, arithmetic, CASE, "
+            "COALESCE, comparisons, and functions of numbers, texts and dates that cannot fail on any row",
             nearest=names.example_count(),
         )
     return limited(found(node, names))
@@ -79,16 +80,16 @@ def as_number(expression: Expression, node: Expr, names: Names) -> Any:
     if kind == CONDITION:
         return Indicator(expression)  # type: ignore[arg-type]
     if kind not in (NUMBER, None):
-        raise QueryRefused(
-            f"{shown(node)} is a {kind}, not a number", nearest=names.example_for_node(node)
-        )
+        raise QueryRefused(f"{shown(node)} is a {kind}, not a number", nearest=names.example_for_node(node))
     return expression
 
 
 def condition(node: Expr, names: Names) -> Condition:
     found = translated(node, names)
     if kind_of(found, names.policy) != CONDITION:
-        raise QueryRefused(f"{shown(node)} is no condition; compare it with something", nearest=names.example_count())
+        raise QueryRefused(
+            f"{shown(node)} is no condition; compare it with something", nearest=names.example_count()
+        )
     return found  # type: ignore[return-value]
 
 
