@@ -39,6 +39,9 @@ _AGGREGATES: dict[type[Expr], _Function] = {
 }
 
 
+SHOWN_ALONE = (exp.AggFunc, exp.Filter, exp.WithinGroup)
+
+
 def parse_aggregate(node: Expr, names: Names, only: Condition | None = None) -> Aggregate:
     """One aggregate of the SELECT list, of the rows where a condition holds."""
     special: dict[type[Expr], Callable[[Any, Names, Condition | None], Aggregate]] = {
@@ -75,13 +78,10 @@ def _no_such_aggregate(node: Expr, names: Names) -> QueryRefused:
         level = "0.99" if isinstance(node, exp.Max) else "0.01"
         nearest = f"SELECT QUANTILE({quoted(node.this.name)}, {level}) FROM {table}"
         return QueryRefused(f"{text} is not answered: it is one person's value", nearest=nearest)
-    if isinstance(node, exp.Window):
-        reason = f"{text} is not answered: window functions show single rows"
-    else:
-        reason = (
-            f"{text} is not answered; there are COUNT, COUNT_IF, COUNT(DISTINCT unit), SUM, AVG, VARIANCE, "
-            "STDDEV, MEDIAN, QUANTILE and HISTOGRAM, with FILTER"
-        )
+    reason = (
+        f"{text} is not answered; there are COUNT, COUNT_IF, COUNT(DISTINCT unit), SUM, AVG, VARIANCE, "
+        "STDDEV, MEDIAN, QUANTILE and HISTOGRAM, with FILTER"
+    )
     return QueryRefused(reason, nearest=names.example_count())
 
 

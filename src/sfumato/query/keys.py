@@ -11,6 +11,7 @@ from sfumato.query.compilation import Value, column_name, compiled, steps_above
 from sfumato.query.expressions import (
     CONDITION,
     DATE,
+    NUMBER,
     TEXT,
     Cased,
     Choice,
@@ -153,3 +154,11 @@ def label(key: AnyKey, value: Key, policy: Policy) -> Key:
     width, number = (found.high - found.low) / key.bins, int(value)
     end = "]" if number == key.bins - 1 else ")"
     return f"[{found.low + number * width:g}, {found.low + (number + 1) * width:g}{end}"
+
+
+def key_type(key: AnyKey, policy: Policy) -> type:
+    """What a key is shown as: a text (a date is one, and a bin), a whole number, or true and false."""
+    if isinstance(key, GroupKey) and key.bins is not None:
+        return str
+    kind = kind_of(expression_of(key), policy)
+    return {NUMBER: int, CONDITION: bool}.get(str(kind), str)

@@ -9,6 +9,7 @@ from sfumato import _validate
 from sfumato.query.expressions import Condition, Expression
 from sfumato.query.keys import AnyKey, public_values
 from sfumato.query.policy import Key, Policy, Unit
+from sfumato.query.postprocessing import PostProcessing
 from sfumato.query.ranges import public_bounds
 from sfumato.query.refusal import QueryRefused
 
@@ -54,6 +55,7 @@ class Query:
     where: Condition | None = None
     order: tuple[tuple[int, bool], ...] = ()  # (output, descending)
     limit: int | None = None
+    post: PostProcessing | None = None  # computed from the outputs, which it shows instead
 
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:

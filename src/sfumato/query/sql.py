@@ -12,7 +12,7 @@ from sqlglot import errors, exp
 from sqlglot.expressions import Expr
 
 from sfumato.query import arithmetic, conditions, texts_and_dates  # noqa: F401 - they register their translations
-from sfumato.query.aggregates import parse_aggregate
+from sfumato.query.aggregates import SHOWN_ALONE, parse_aggregate
 from sfumato.query.expressions import (
     NUMBER,
     ColumnValue,
@@ -25,10 +25,11 @@ from sfumato.query.expressions import (
     kind_of,
     walk,
 )
-from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key
+from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, key_type
 from sfumato.query.names import Names, quoted
 from sfumato.query.plan import Aggregate, Output, Query, measures_for, public_keys
 from sfumato.query.policy import Policy
+from sfumato.query.postprocessing import Places, PostProcessing, as_sql, check, rewritten
 from sfumato.query.ranges import range_of
 from sfumato.query.reading import MOST_TEXT, check_depth, constant, function, parts, shown
 from sfumato.query.refusal import QueryRefused
@@ -37,11 +38,8 @@ from sfumato.query.translation import condition, translated
 _REFUSED_CLAUSES = {
     "joins": "joins are not answered: one person's rows could be multiplied without bound",
     "with_": "WITH is not answered: only one declared table can be asked",
-    "having": "HAVING is not answered: it would choose groups by their private values",
     "distinct": "SELECT DISTINCT is not answered: it would show single people's values",
-    "qualify": "window functions are not answered: they show single rows",
     "laterals": "LATERAL is not answered: one person's rows could be multiplied without bound",
-    "offset": "OFFSET is not answered; use ORDER BY and LIMIT",
     "sample": "samples are not answered: all rows count anyway",
 }
 
@@ -57,20 +55,99 @@ def parse_query(text: str, policy: Policy) -> Query:
 
 def _planned(select: exp.Select, policy: Policy) -> Query:
     _check_clauses(select, policy)
-    source, where, group, order, limit, items = parts(
-        select, "from_", "where", "group", "order", "limit", "expressions"
-    )
+    source, where, group, items = parts(select, "from_", "where", "group", "expressions", *_AFTERWARDS)[:4]
     names = Names(policy=policy, table=_table_name(source, policy))
     keys = _keys(group, items, names)
-    outputs = _outputs(items, keys, names)
-    query = Query(
-        outputs=outputs,
-        keys=keys,
-        where=None if where is None else condition(parts(where, "this")[0], names),
-        order=_order(order, outputs),
-        limit=_limit(limit),
+    filtered = None if where is None else condition(parts(where, "this")[0], names)
+    if _is_plain(select, items):
+        outputs = _outputs(items, keys, names)
+        order, limit = _order(select.args.get("order"), outputs), _limit(select.args.get("limit"))
+        return checked(Query(outputs=outputs, keys=keys, where=filtered, order=order, limit=limit), policy)
+    outputs, post = _post_processed(select, items, keys, names)
+    return checked(Query(outputs=outputs, keys=keys, where=filtered, post=post), policy)
+
+
+_AFTERWARDS = ("having", "qualify", "order", "limit", "offset")
+
+
+def _is_plain(select: exp.Select, items: list[Expr]) -> bool:
+    """Whether only keys and aggregates are shown, in the order of some of them."""
+    if any(select.args.get(name) for name in ("having", "qualify", "offset")):
+        return False
+    nodes = [_unaliased(item)[0] for item in items]
+    names = {_unaliased(item)[1].lower() or _plain_name(node) for item, node in zip(items, nodes, strict=True)}
+    order = select.args.get("order")
+    ordered = [item.this for item in order.expressions] if order is not None else []
+    simple = all(constant(node) is not None or _plain_name(node) in names for node in ordered)
+    return simple and all(
+        isinstance(node, SHOWN_ALONE) or not node.find(*SHOWN_ALONE, exp.Window) for node in nodes
     )
-    return checked(query, policy)
+
+
+def _post_processed(
+    select: exp.Select, items: list[Expr], keys: tuple[AnyKey, ...], names: Names
+) -> tuple[tuple[Output, ...], PostProcessing]:
+    """Aggregates are collected wherever they stand; the rest becomes SQL over them."""
+    asked: list[Aggregate] = []
+    texts = {key: place for place, key in enumerate(keys)}
+
+    def key_place(node: Expr) -> int | None:
+        if (
+            node.find(*SHOWN_ALONE, exp.Window)
+            or not node.find(exp.Column)
+            or isinstance(node, exp.Ordered | exp.Order)
+        ):
+            return None
+        try:
+            return texts.get(_key(node, names))
+        except QueryRefused:
+            return None
+
+    def aggregate_place(node: Expr) -> int:
+        found = parse_aggregate(node, names)
+        if found not in asked:
+            asked.append(found)
+        return asked.index(found)
+
+    nodes = [_unaliased(item) for item in items]
+    aliases = {alias.lower(): node for node, alias in nodes if alias}
+    places = Places(key=key_place, aggregate=aggregate_place, aliases=aliases)
+    post = PostProcessing(
+        names=tuple(alias or _plain_name(node) for node, alias in nodes),
+        outputs=tuple(as_sql(rewritten(node, places, aliased=False)) for node, _ in nodes),
+        having=_clause(select, "having", places) or "TRUE",
+        qualify=_clause(select, "qualify", places),
+        order=", ".join(_ordered_by(item, nodes, places) for item in _items_of(select.args.get("order"))),
+        limit=_limit(select.args.get("limit")),
+        offset=_offset(select.args.get("offset")),
+    )
+    outputs = [Output(f"k{place}", place) for place in range(len(keys))]
+    return (*outputs, *(Output(f"a{place}", item) for place, item in enumerate(asked))), post
+
+
+def _clause(select: exp.Select, name: str, places: Places) -> str:
+    clause = select.args.get(name)
+    return "" if clause is None else as_sql(rewritten(parts(clause, "this")[0], places))
+
+
+def _items_of(order: Expr | None) -> list[Expr]:
+    return [] if order is None else list(parts(order, "expressions")[0])
+
+
+def _ordered_by(item: Expr, nodes: list[tuple[Expr, str]], places: Places) -> str:
+    node, descending, nulls_first = parts(item, "this", "desc", "nulls_first")
+    number = constant(node)
+    if number is not None and number.is_integer() and 1 <= number <= len(nodes):
+        node = nodes[int(number) - 1][0]
+    text = as_sql(rewritten(node, places))
+    return f"{text} {'DESC' if descending else 'ASC'} NULLS {'FIRST' if nulls_first else 'LAST'}"
+
+
+def _offset(offset: Expr | None) -> int:
+    count = 0.0 if offset is None else constant(parts(offset, "expression")[0])
+    if count is None or not count.is_integer() or count < 0:
+        raise QueryRefused("OFFSET takes a whole number")
+    return int(count)
 
 
 def _with_a_way_out(refused: QueryRefused, policy: Policy) -> QueryRefused:
@@ -92,14 +169,20 @@ def checked(query: Query, policy: Policy) -> Query:
             nearest=f"SELECT COUNT(*) FROM {quoted(policy.table)}",
         )
     _check_columns(query, policy)
-    if len({output.name.lower() for output in query.outputs}) < len(query.outputs):
+    shown_names = query.post.names if query.post is not None else [output.name for output in query.outputs]
+    if len({name.lower() for name in shown_names}) < len(shown_names):
         raise QueryRefused("two columns of the answer have the same name; give them different names with AS")
     check_ranges([query.where, *(item.of for item in query.aggregates), *_computed(query.keys)], policy)
     for key in query.keys:
         check_key(key, policy)
     public_keys(query, policy)
     measures_for(query, policy)
+    if query.post is not None:
+        check(query.post, [_KEY_TYPES[key_type(key, policy)] for key in query.keys], len(query.aggregates))
     return query
+
+
+_KEY_TYPES = {str: "VARCHAR", int: "BIGINT", bool: "BOOLEAN"}
 
 
 def _check_columns(query: Query, policy: Policy) -> None:
@@ -288,7 +371,7 @@ def _output_value(node: Expr, keys: tuple[AnyKey, ...], names: Names) -> Aggrega
         raise QueryRefused(
             "SELECT * is not answered: single rows are never shown", nearest=names.example_count()
         )
-    if node.find(exp.AggFunc, exp.Window, exp.Filter, exp.WithinGroup) is not None:
+    if isinstance(node, SHOWN_ALONE):
         return parse_aggregate(node, names)
     key = _key(node, names)
     if key not in keys:

@@ -16,17 +16,15 @@ from sfumato.query import bounding
 from sfumato.query.asking import select
 from sfumato.query.dry_run import ExpectedError, expected_errors
 from sfumato.query.engines import Engine, open_engine
-from sfumato.query.keys import AnyKey, label
+from sfumato.query.keys import AnyKey
 from sfumato.query.noise import Integers, Price, price
 from sfumato.query.plan import Aggregate, Cells, Query, measures_for, public_keys, touched_unit
 from sfumato.query.policy import Key, Policy
 from sfumato.query.refusal import QueryRefused
-from sfumato.query.release import Estimate, add_noise, estimate
+from sfumato.query.release import Noisy, add_noise
+from sfumato.query.shaping import Cell, Groups, shaped
 from sfumato.query.sql import checked, parse_query
 from sfumato.randomness import Sampler, SecretStream
-
-Cell = str | int | float | bool
-Groups = list[tuple[Key, ...]]
 
 
 class Charged(Protocol):
@@ -129,8 +127,16 @@ class Table:
         compiled = self._compiled(plan, secrets.token_hex(16))  # the schema is public; no row is read yet
         purpose = query if isinstance(query, str) else repr(query)
         self.ledger.charge(cost.event(), purpose=f"query: {purpose}"[:500], private=self._sampler.private)
-        groups, estimates = self._release(plan, cost, self._fetched(compiled))
-        return self._answer(plan, cost, groups, estimates)
+        shape = shaped(plan, self.policy, *self._release(plan, cost, self._fetched(compiled)))
+        return Answer(
+            columns=shape.columns,
+            rows=shape.rows,
+            intervals=shape.intervals,
+            epsilon=cost.epsilon,
+            delta=cost.delta,
+            epsilon_spent=self.ledger.epsilon_spent,
+            epsilon_left=self.ledger.epsilon_left,
+        )
 
     def select(
         self,
@@ -199,13 +205,12 @@ class Table:
         fetch = self._connected().fetch
         return Exact(fetch(compiled.sums), [(tree, fetch(counts)) for tree, counts in compiled.cells])
 
-    def _release(self, plan: Query, cost: Price, exact: Exact) -> tuple[Groups, list[Estimate]]:
+    def _release(self, plan: Query, cost: Price, exact: Exact) -> tuple[Groups, tuple[Noisy, ...]]:
         keys, names = public_keys(plan, self.policy), bounding.key_names(plan)
         groups = _public_groups(keys) if keys is not None else self._selected(plan, cost, exact.sums)
         sums = _by_group(exact.sums, groups, names)
         cells = [_cells_by_group(found, groups, names, tree.cells) for tree, found in exact.cells]
-        noisy = add_noise(cost, sums, cells, self._sampler)
-        return groups, [estimate(aggregate, noisy) for aggregate in plan.aggregates]
+        return groups, add_noise(cost, sums, cells, self._sampler)
 
     def _selected(self, plan: Query, cost: Price, found: Sequence[Mapping[str, Any]]) -> Groups:
         """The keys that enough units have; sorted, since the engine's order is not public."""
@@ -216,24 +221,6 @@ class Table:
         return sorted(
             (tuple(row[name] for name in names) for row, kept in zip(found, chosen, strict=True) if kept),
             key=repr,
-        )
-
-    def _answer(self, plan: Query, cost: Price, groups: Groups, estimates: list[Estimate]) -> Answer:
-        assert self.ledger is not None
-        rows, intervals = [], []
-        for position, group in enumerate(groups):
-            row, interval = _row(plan, self.policy, group, position, estimates)
-            rows.append(row)
-            intervals.append(interval)
-        order = _ordered(plan, rows)
-        return Answer(
-            columns=tuple(output.name for output in plan.outputs),
-            rows=tuple(rows[i] for i in order),
-            intervals=tuple(intervals[i] for i in order),
-            epsilon=cost.epsilon,
-            delta=cost.delta,
-            epsilon_spent=self.ledger.epsilon_spent,
-            epsilon_left=self.ledger.epsilon_left,
         )
 
 
@@ -275,27 +262,3 @@ def _cells_by_group(
         if place is not None:
             counts[place, int(row[bounding.CELL])] = int(row[bounding.ROWS])
     return counts
-
-
-def _row(
-    plan: Query, policy: Policy, group: tuple[Key, ...], position: int, estimates: list[Estimate]
-) -> tuple[tuple[Cell, ...], tuple[tuple[float, float] | None, ...]]:
-    row: list[Cell] = []
-    interval: list[tuple[float, float] | None] = []
-    waiting = iter(estimates)
-    for output in plan.outputs:
-        if isinstance(output.value, Aggregate):
-            found = next(waiting)
-            row.append(found.values[position].item())
-            interval.append((float(found.low[position]), float(found.high[position])))
-        else:
-            row.append(label(plan.keys[output.value], group[output.value], policy))
-            interval.append(None)
-    return tuple(row), tuple(interval)
-
-
-def _ordered(plan: Query, rows: Sequence[tuple[Cell, ...]]) -> list[int]:
-    order = list(range(len(rows)))
-    for column, descending in reversed(plan.order):
-        order.sort(key=lambda i: rows[i][column], reverse=descending)
-    return order[: plan.limit]

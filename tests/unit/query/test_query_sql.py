@@ -90,7 +90,6 @@ REFUSED = {
     "SELECT age FROM people": "AVG(age)",
     "SELECT name, COUNT(*) FROM people GROUP BY city": "GROUP BY name",
     "SELECT city FROM people GROUP BY city": "aggregate",
-    "SELECT AVG(age) FROM people HAVING COUNT(*) > 5": "HAVING",
     "SELECT COUNT(*) FROM people JOIN other ON true": "joins",
     "SELECT COUNT(*) FROM people, other": "joins",
     "SELECT COUNT(*) FROM (SELECT * FROM people)": "sub-queries",
@@ -116,8 +115,8 @@ REFUSED = {
     "SELECT AVG(my_udf(age)) FROM people": "my_udf",
     "SELECT COUNT(*) FROM people WHERE my_udf(age) > 1": "my_udf",
     "SELECT COUNT(*) FROM people WHERE pg_sleep(10) IS NULL": "no such function",
-    "SELECT SUM(age) OVER () FROM people": "window",
-    "SELECT ROW_NUMBER() OVER (ORDER BY age) FROM people": "window",
+    "SELECT SUM(age) OVER () FROM people": "single rows",
+    "SELECT ROW_NUMBER() OVER (ORDER BY age) FROM people": "single rows",
     "SELECT MAX(age) FROM people": "QUANTILE(age, 0.99)",
     "SELECT MIN(age) FROM people": "QUANTILE(age, 0.01)",
     "SELECT QUANTILE(age, 1) FROM people": "between 0 and 1",
@@ -142,10 +141,8 @@ REFUSED = {
     "SELECT COUNT(*) FROM people GROUP BY ROLLUP (city)": "ROLLUP",
     "SELECT COUNT(*) FROM people GROUP BY 7 + 1": "GROUP BY",
     "SELECT COUNT(*) FROM people GROUP BY income / 2": "real number",
-    "SELECT AVG(age) + 1 FROM people": "not answered",
-    "SELECT COUNT(*) FROM people ORDER BY age": "ORDER BY",
+    "SELECT COUNT(*) FROM people ORDER BY age": "single rows",
     "SELECT COUNT(*) FROM people LIMIT age": "LIMIT",
-    "SELECT COUNT(*) FROM people OFFSET 1": "OFFSET",
     "SELECT COUNT(*) FROM people WHERE born < '2020-13-40'": "day",
     "SELECT COUNT(*) FROM people WHERE age > 1e300": "2**52",
     "SELECT SUM(income * income * income * income) FROM people": "2**52",
@@ -166,7 +163,7 @@ def test_what_cannot_be_answered_is_refused_with_the_reason(policy: Policy, sql:
 
 
 @pytest.mark.parametrize(
-    "sql", [sql for sql in REFUSED if "HAVING" in sql or "MAX" in sql or sql == "SELECT age FROM people"]
+    "sql", [sql for sql in REFUSED if "DISTINCT name" in sql or "MAX" in sql or sql == "SELECT age FROM people"]
 )
 def test_the_nearest_query_can_be_answered(policy: Policy, sql: str) -> None:
     with pytest.raises(QueryRefused) as refusal:
