@@ -185,8 +185,10 @@ def _show_answer(answer: Answer, *, json: bool) -> None:
 
 
 def _cell(value: object, interval: tuple[float, float] | None) -> str:
+    if value is None:
+        return "–"
     if interval is None:
-        return str(value)
+        return f"{value:,.6g}" if isinstance(value, float) else str(value)
     shown = f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
     return f"{shown}  [{interval[0]:,.6g}, {interval[1]:,.6g}]"
 

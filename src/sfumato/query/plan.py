@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sfumato import _validate
 from sfumato.query.expressions import Condition, Expression
 from sfumato.query.keys import AnyKey, public_values
+from sfumato.query.per_person import PerPerson, person_policy
 from sfumato.query.policy import Key, Policy, Unit
 from sfumato.query.postprocessing import PostProcessing
 from sfumato.query.ranges import public_bounds
@@ -56,10 +57,16 @@ class Query:
     order: tuple[tuple[int, bool], ...] = ()  # (output, descending)
     limit: int | None = None
     post: PostProcessing | None = None  # computed from the outputs, which it shows instead
+    per_person: PerPerson | None = None  # the sub-query that makes one row of each person
 
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
         return tuple(output.value for output in self.outputs if isinstance(output.value, Aggregate))
+
+
+def scope(query: Query, policy: Policy) -> Policy:
+    """The policy of the table that a query's aggregates see: with a sub-query, that of one row a person."""
+    return policy if query.per_person is None else person_policy(query.per_person, policy)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ What has no translation is refused, with the reason and the nearest query that c
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import sqlglot
 from sqlglot import errors, exp
@@ -27,7 +28,8 @@ from sfumato.query.expressions import (
 )
 from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, key_type
 from sfumato.query.names import Names, quoted
-from sfumato.query.plan import Aggregate, Output, Query, measures_for, public_keys
+from sfumato.query.per_person import parse_per_person, person_policy
+from sfumato.query.plan import Aggregate, Output, Query, measures_for, public_keys, scope
 from sfumato.query.policy import Policy
 from sfumato.query.postprocessing import Places, PostProcessing, as_sql, check, rewritten
 from sfumato.query.ranges import range_of
@@ -37,7 +39,7 @@ from sfumato.query.translation import condition, translated
 
 _REFUSED_CLAUSES = {
     "joins": "joins are not answered: one person's rows could be multiplied without bound",
-    "with_": "WITH is not answered: only one declared table can be asked",
+    "with_": "WITH stands before the outermost SELECT only",
     "distinct": "SELECT DISTINCT is not answered: it would show single people's values",
     "laterals": "LATERAL is not answered: one person's rows could be multiplied without bound",
     "sample": "samples are not answered: all rows count anyway",
@@ -54,6 +56,44 @@ def parse_query(text: str, policy: Policy) -> Query:
 
 
 def _planned(select: exp.Select, policy: Policy) -> Query:
+    nested = _nested(select)
+    if nested is None:
+        return _flat(select, policy)
+    outer, inner, name = nested
+    _check_clauses(inner, policy)
+    names = Names(policy=policy, table=_table_name(inner.args.get("from_"), policy))
+    found = parse_per_person(inner, names)
+    if found is None:
+        raise QueryRefused(
+            "a sub-query makes one row of each person: SELECT person, COUNT(*) AS n … GROUP BY person; "
+            "arithmetic on an answer is written in the same SELECT"
+        )
+    return replace(_flat(outer, replace(person_policy(found, policy), table=name)), per_person=found)
+
+
+def _nested(select: exp.Select) -> tuple[exp.Select, exp.Select, str] | None:
+    """The outer and the inner SELECT, and what the outer calls the inner: FROM (SELECT …) or WITH."""
+    source, common = select.args.get("from_"), select.args.get("with_")
+    outer, name = select.copy(), "people"
+    if common is not None:
+        tables = parts(common, "expressions")[0]
+        if len(tables) != 1:
+            raise QueryRefused("WITH names one sub-query")
+        inner, alias = parts(tables[0], "this", "alias")
+        name = str(parts(alias, "this")[0].name)
+    elif source is not None and type(source.this) is exp.Subquery:
+        inner, alias = parts(source.this, "this", "alias")
+        name = name if alias is None else str(parts(alias, "this")[0].name)
+        outer.set("from_", exp.From(this=exp.Table(this=exp.to_identifier(name, quoted=True))))
+    else:
+        return None
+    if type(inner) is not exp.Select:
+        raise QueryRefused("a sub-query is one SELECT")
+    outer.set("with_", None)
+    return outer, inner, name
+
+
+def _flat(select: exp.Select, policy: Policy) -> Query:
     _check_clauses(select, policy)
     source, where, group, items = parts(select, "from_", "where", "group", "expressions", *_AFTERWARDS)[:4]
     names = Names(policy=policy, table=_table_name(source, policy))
@@ -88,7 +128,7 @@ def _post_processed(
     select: exp.Select, items: list[Expr], keys: tuple[AnyKey, ...], names: Names
 ) -> tuple[tuple[Output, ...], PostProcessing]:
     """Aggregates are collected wherever they stand; the rest becomes SQL over them."""
-    asked: list[Aggregate] = []
+    asked: dict[Aggregate, str] = {}
     texts = {key: place for place, key in enumerate(keys)}
 
     def key_place(node: Expr) -> int | None:
@@ -105,9 +145,8 @@ def _post_processed(
 
     def aggregate_place(node: Expr) -> int:
         found = parse_aggregate(node, names)
-        if found not in asked:
-            asked.append(found)
-        return asked.index(found)
+        asked.setdefault(found, _plain_name(node))
+        return list(asked).index(found)
 
     nodes = [_unaliased(item) for item in items]
     aliases = {alias.lower(): node for node, alias in nodes if alias}
@@ -122,7 +161,7 @@ def _post_processed(
         offset=_offset(select.args.get("offset")),
     )
     outputs = [Output(f"k{place}", place) for place in range(len(keys))]
-    return (*outputs, *(Output(f"a{place}", item) for place, item in enumerate(asked))), post
+    return (*outputs, *(Output(text, item) for item, text in asked.items())), post
 
 
 def _clause(select: exp.Select, name: str, places: Places) -> str:
@@ -163,6 +202,7 @@ def _with_a_way_out(refused: QueryRefused, policy: Policy) -> QueryRefused:
 
 def checked(query: Query, policy: Policy) -> Query:
     """The query, if every aggregate and every key has what it needs in the policy."""
+    policy = scope(query, policy)
     if not query.aggregates:
         raise QueryRefused(
             "a query needs an aggregate such as COUNT, SUM or AVG; single rows are never shown",
@@ -260,7 +300,8 @@ def _check_clauses(select: exp.Select, policy: Policy) -> None:
             raise QueryRefused(reason, nearest=plain.sql(dialect="duckdb"))
     if select.find(exp.Subquery) or any(node is not select for node in select.find_all(exp.Query)):
         raise QueryRefused(
-            "sub-queries are not answered: their effect on one person's rows is not bounded; use WHERE",
+            "sub-queries are answered in FROM, for each person, and nowhere else: elsewhere their effect on "
+            "one person's rows is not bounded",
             nearest=f"SELECT COUNT(*) FROM {quoted(policy.table)}",
         )
 

@@ -18,7 +18,8 @@ from sfumato.query.dry_run import ExpectedError, expected_errors
 from sfumato.query.engines import Engine, open_engine
 from sfumato.query.keys import AnyKey
 from sfumato.query.noise import Integers, Price, price
-from sfumato.query.plan import Aggregate, Cells, Query, measures_for, public_keys, touched_unit
+from sfumato.query.per_person import person_table
+from sfumato.query.plan import Aggregate, Cells, Query, measures_for, public_keys, scope, touched_unit
 from sfumato.query.policy import Key, Policy
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, add_noise
@@ -127,7 +128,7 @@ class Table:
         compiled = self._compiled(plan, secrets.token_hex(16))  # the schema is public; no row is read yet
         purpose = query if isinstance(query, str) else repr(query)
         self.ledger.charge(cost.event(), purpose=f"query: {purpose}"[:500], private=self._sampler.private)
-        shape = shaped(plan, self.policy, *self._release(plan, cost, self._fetched(compiled)))
+        shape = shaped(plan, scope(plan, self.policy), *self._release(plan, cost, self._fetched(compiled)))
         return Answer(
             columns=shape.columns,
             rows=shape.rows,
@@ -154,11 +155,12 @@ class Table:
     ) -> tuple[ExpectedError, ...]:
         """How wrong each column of the answer would be, without spending or reading anything."""
         plan = self._plan(query)
-        return expected_errors(plan, self.price(plan, epsilon=epsilon, delta=delta), self.policy)
+        return expected_errors(plan, self.price(plan, epsilon=epsilon, delta=delta), scope(plan, self.policy))
 
     def price(self, query: Query, *, epsilon: float, delta: float | None = None) -> Price:
         """The noise of a query, and through it the event that is charged."""
-        private_keys = public_keys(query, self.policy) is None
+        policy = scope(query, self.policy)
+        private_keys = public_keys(query, policy) is None
         if private_keys and delta is None:
             delta = (
                 self.policy.budget.delta / 1000
@@ -169,11 +171,8 @@ class Table:
                 "which occur takes a δ > 0; the holder can declare categories, or a delta in [budget]",
                 nearest=f"SELECT COUNT(*) FROM {self.policy.table}",
             )
-        measures = measures_for(query, self.policy)
-        selection_delta = delta if private_keys else None
-        return price(
-            measures, touched_unit(query, self.policy), epsilon=epsilon, selection_delta=selection_delta
-        )
+        measures, unit = measures_for(query, policy), touched_unit(query, policy)
+        return price(measures, unit, epsilon=epsilon, selection_delta=delta if private_keys else None)
 
     def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
         """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity."""
@@ -190,12 +189,14 @@ class Table:
         return self._engine
 
     def _compiled(self, plan: Query, salt: str) -> Compiled:
-        keys, measures = public_keys(plan, self.policy), measures_for(plan, self.policy)
-        engine = self._connected()
+        policy, engine = scope(plan, self.policy), self._connected()
+        keys, measures = public_keys(plan, policy), measures_for(plan, policy)
         table = engine.declared(self.policy)
-        sums = bounding.sums(table, plan, measures, self.policy, keys=keys, salt=salt)
+        if plan.per_person is not None:
+            table = person_table(table, plan.per_person, self.policy)
+        sums = bounding.sums(table, plan, measures, policy, keys=keys, salt=salt)
         trees = [measure for measure in measures if isinstance(measure, Cells)]
-        counts = (bounding.cell_counts(table, plan, tree, self.policy, keys=keys, salt=salt) for tree in trees)
+        counts = (bounding.cell_counts(table, plan, tree, policy, keys=keys, salt=salt) for tree in trees)
         return Compiled(
             engine.prepare(sums),
             [(tree, engine.prepare(item)) for tree, item in zip(trees, counts, strict=True)],
@@ -206,7 +207,7 @@ class Table:
         return Exact(fetch(compiled.sums), [(tree, fetch(counts)) for tree, counts in compiled.cells])
 
     def _release(self, plan: Query, cost: Price, exact: Exact) -> tuple[Groups, tuple[Noisy, ...]]:
-        keys, names = public_keys(plan, self.policy), bounding.key_names(plan)
+        keys, names = public_keys(plan, scope(plan, self.policy)), bounding.key_names(plan)
         groups = _public_groups(keys) if keys is not None else self._selected(plan, cost, exact.sums)
         sums = _by_group(exact.sums, groups, names)
         cells = [_cells_by_group(found, groups, names, tree.cells) for tree, found in exact.cells]

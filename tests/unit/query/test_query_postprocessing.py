@@ -86,15 +86,15 @@ def test_an_aggregate_keeps_its_own_interval(table: Table) -> None:
 
 
 def test_simulated_intervals_hold_the_truth(table: Table) -> None:
-    """Of a ratio of sums, in at least 160 of 200 worlds: 190 expected, 8 standard errors below."""
+    """Of a ratio of sums, in at least 45 of 60 worlds: 57 expected, 7 standard errors above."""
     data = visits()
     truth = data.cost.sum() / data.days.sum()
     inside = 0
-    for _ in range(200):
+    for _ in range(60):
         answer = asked(table, "SELECT SUM(cost) / SUM(days) AS daily FROM visits", epsilon=0.5)
         low, high = answer.intervals[0][0]  # type: ignore[misc]
         inside += low <= truth <= high
-    assert inside >= 160
+    assert inside >= 45
 
 
 def test_it_costs_what_its_aggregates_cost(tmp_path: Path) -> None:
