@@ -1,7 +1,22 @@
+"""What tests share: a slow oracle for gradients, and the three query engines, each a real one."""
+
 from __future__ import annotations
 
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import ibis
+import pandas as pd
 import pytest
 import torch
+
+from sfumato.query.engines import Engine
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -45,3 +60,111 @@ def clipped_by_loop():
 @pytest.fixture(scope="session")
 def distance():
     return _distance
+
+
+Load = Callable[[pd.DataFrame], Engine]
+_BINARIES = "/usr/lib/postgresql"
+
+
+@pytest.fixture(scope="session")
+def duckdb_engine() -> Load:
+    connection = ibis.duckdb.connect()
+
+    def load(frame: pd.DataFrame) -> Engine:
+        return Engine("duckdb", connection, connection.create_table("raw", frame, overwrite=True))
+
+    return load
+
+
+def _binaries() -> Path:
+    found = sorted(Path(_BINARIES).glob("*/bin/initdb"))
+    on_path = shutil.which("initdb")
+    if not found and on_path is None:
+        pytest.skip("PostgreSQL is not installed; on Debian: apt-get install postgresql")
+    return found[-1].parent if found else Path(str(on_path)).parent
+
+
+def _server_user() -> str | None:
+    """PostgreSQL refuses to run as root."""
+    if os.getuid() != 0:
+        return None
+    import pwd
+
+    for name in ("postgres", "nobody"):
+        try:
+            pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return name
+    pytest.skip("no user but root to run PostgreSQL as; on Debian: apt-get install postgresql")
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    binaries, user = _binaries(), _server_user()
+    with tempfile.TemporaryDirectory(prefix="sfumato-pg-") as folder:
+        if user is not None:
+            shutil.chown(folder, user)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        data = f"{folder}/data"
+
+        def run(*command: str) -> None:
+            subprocess.run(command, user=user, check=True, capture_output=True, cwd=folder)
+
+        run(f"{binaries}/initdb", "-D", data, "-A", "trust", "-U", "tester", "-E", "UTF8", "--no-sync")
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+        run(f"{binaries}/pg_ctl", "-D", data, "-w", "-l", f"{folder}/log", "-o", options, "start")
+        try:
+            yield f"postgres://tester@127.0.0.1:{port}/postgres"
+        finally:
+            run(f"{binaries}/pg_ctl", "-D", data, "-m", "immediate", "stop")
+
+
+@pytest.fixture(scope="session")
+def postgres_engine(postgres_url: str) -> Load:
+    pytest.importorskip("psycopg", reason="pip install 'sfumato[postgres]'")
+    connection = ibis.connect(postgres_url)
+
+    def load(frame: pd.DataFrame) -> Engine:
+        return Engine("postgres", connection, connection.create_table("raw", frame, overwrite=True))
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def spark_engine() -> Iterator[Load]:
+    pyspark = pytest.importorskip("pyspark", reason="pip install 'sfumato[spark]'")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java; on Debian: apt-get install openjdk-17-jre-headless")
+    with tempfile.TemporaryDirectory(prefix="sfumato-spark-") as folder:
+        settings = {
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "1",
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.default.parallelism": "1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            "spark.local.dir": folder,
+            "spark.sql.warehouse.dir": f"{folder}/warehouse",
+            "spark.sql.session.timeZone": "UTC",
+        }
+        builder = pyspark.sql.SparkSession.builder.master("local[1]").appName(f"tests of {getpass.getuser()}")
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+        connection = ibis.pyspark.connect(session)
+        count = iter(range(1_000_000))
+
+        def load(frame: pd.DataFrame) -> Engine:
+            path = f"{folder}/{next(count)}.parquet"
+            frame.to_parquet(path, index=False)
+            session.read.parquet(path).createOrReplaceTempView("raw")
+            return Engine("spark", connection, connection.table("raw"))
+
+        yield load
+        session.stop()

@@ -221,12 +221,16 @@ def _cells(
 ) -> Iterator[Text]:
     """The cells of one line: values, and after those that have one the interval. No value is markup."""
     for value, interval, has_interval in zip(row, intervals, measured, strict=True):
-        yield Text(f"{value:,.6g}" if isinstance(value, float) else _counted(value))
+        yield Text(_shown(value))
         if has_interval:
             yield Text("" if interval is None else f"{interval[0]:,.6g} to {interval[1]:,.6g}")
 
 
-def _counted(value: object) -> str:
+def _shown(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 

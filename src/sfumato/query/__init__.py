@@ -28,7 +28,8 @@ from sfumato.query.asking import (
 from sfumato.query.draft import draft_policy
 from sfumato.query.dry_run import ExpectedError
 from sfumato.query.kept import KeptAnswers
-from sfumato.query.plan import Aggregate, GroupKey, Query
+from sfumato.query.keys import GroupKey
+from sfumato.query.plan import Aggregate, Query
 from sfumato.query.policy import Column, Policy, Unit, load_policy, policy_from_dict
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.sql import parse_query

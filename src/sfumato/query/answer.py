@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-Cell = str | int | float | bool
+Cell = str | int | float | bool | None
 Interval = tuple[float, float] | None
 FORMATS = (".csv", ".parquet", ".json")
 _MOST_SHOWN = 200  # rows in a notebook

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sfumato.query.expressions import ColumnValue
-from sfumato.query.plan import Aggregate, GroupKey, Output, Query
+from sfumato.query.keys import AnyKey, GroupKey
+from sfumato.query.plan import Aggregate, Output, Query
 from sfumato.query.policy import Policy
 from sfumato.query.sql import checked, parse_condition
 
@@ -60,7 +61,7 @@ def _value(column: str | None) -> ColumnValue | None:
 
 
 def select(
-    policy: Policy, *aggregates: Aggregate, by: Sequence[str | GroupKey] = (), where: str | None = None
+    policy: Policy, *aggregates: Aggregate, by: Sequence[str | AnyKey] = (), where: str | None = None
 ) -> Query:
     """The query that asks for `aggregates`, for each group of `by`, where a condition in SQL holds."""
     keys = tuple(GroupKey(key) if isinstance(key, str) else key for key in by)

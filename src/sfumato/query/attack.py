@@ -182,7 +182,7 @@ def reconstruction(
             refused = queries - len(answers)
             break
         rows.append(subset)
-        answers.append(float(answer.rows[0][0]))
+        answers.append(float(answer.rows[0][0] or 0))
     return Reconstruction(
         people=people,
         answered=len(answers),

@@ -20,13 +20,13 @@ import ibis
 
 from sfumato.query.compilation import (
     Value,
-    cell_value,
     clip,
-    condition,
-    key_value,
-    quantised,
+    compiled,
+    multiples,
+    steps_above,
     whole_quotient,
 )
+from sfumato.query.keys import key_value
 from sfumato.query.plan import Cells, ClippedSum, Measure, Moments, Query
 from sfumato.query.policy import Key, Policy
 
@@ -73,7 +73,7 @@ def cell_counts(
     salt: str,
 ) -> Value:
     """One row for each group and cell: how many bounded rows have their value there."""
-    rows = _declared(table, query, policy).mutate(**{CELL: cell_value(cells, table, policy)})
+    rows = _declared(table, query, policy).mutate(**{CELL: _cell(cells, table, policy)})
     names = [*key_names(query), CELL]
     rows = _in_categories(rows.filter(rows[CELL].notnull()), names[:-1], keys)
     if policy.unit.column is None:
@@ -97,7 +97,7 @@ def _declared(table: Value, query: Query, policy: Policy) -> Value:
     """The rows that count, with the keys beside them; rows without unit or key belong nowhere."""
     keys = {name: key_value(key, table, policy) for name, key in zip(key_names(query), query.keys, strict=True)}
     rows = table.mutate(**keys)
-    wanted = [] if query.where is None else [condition(query.where, rows, policy)]
+    wanted = [] if query.where is None else [compiled(query.where, rows, policy)]
     if policy.unit.column is not None:
         wanted += [rows[name].notnull() for name in (*keys, UNIT)]
     return rows.filter(*wanted) if wanted else rows
@@ -117,14 +117,19 @@ def _filtered(table: Value, query: Query, linear: Sequence[Measure], policy: Pol
     return rows.select(*kept, **values) if values else rows
 
 
+def _cell(cells: Cells, table: Value, policy: Policy) -> Value:
+    """The cell of the public grid in which a value lies."""
+    return steps_above(cells.of, cells.lower, cells.width, cells.cells - 1, table, policy)
+
+
 def _row_value(measure: Moments | ClippedSum, rows: Value, policy: Policy) -> Value:
-    if isinstance(measure, Moments) and measure.degree == 0:
-        return rows[measure.of.name].notnull().ifelse(1, ibis.null("int64"))  # type: ignore[union-attr]
     assert measure.of is not None
-    value = quantised(measure.of, measure.fixed, rows, policy)
-    if isinstance(measure, Moments) and measure.fixed.first != 0:
-        return value - ibis.literal(measure.fixed.first, "int64")
-    return value
+    fixed = measure.fixed
+    if isinstance(measure, ClippedSum):
+        return multiples(measure.of, fixed.first, fixed.grid, fixed.last, rows, policy)
+    if measure.degree == 0:
+        return compiled(measure.of, rows, policy).notnull().ifelse(1, ibis.null("int64"))
+    return steps_above(measure.of, fixed.lower, fixed.grid, fixed.span, rows, policy)
 
 
 def _totals(rows: Value, linear: Sequence[Measure]) -> dict[str, Value]:

@@ -2,7 +2,8 @@
 
 Traps that this file is there for: LEAST and GREATEST skip NULLs, so that clipping with them would turn a NULL
 into a bound; Ibis divides whole numbers through doubles; constants written as decimals are not always the
-double that was meant. Columns come in as int64, float64 without NaN, string, boolean or date.
+double that was meant. Every function uses its argument once, so that a text of n characters compiles to
+SQL of O(n) characters. Columns come in as `sanitizing` leaves them, under names that no user can choose.
 """
 
 from __future__ import annotations
@@ -14,23 +15,36 @@ from typing import Any
 import ibis
 
 from sfumato.query.expressions import (
+    Always,
+    Applied,
     Arithmetic,
-    Both,
+    Cased,
     Choice,
     ColumnValue,
     Comparison,
-    DateComparison,
-    Either,
+    DatePart,
+    Day,
+    DaysBetween,
+    Every,
+    Expression,
+    Extreme,
+    FirstOf,
+    Flag,
+    Indicator,
+    Like,
     Missing,
     Negated,
+    Nothing,
     Number,
-    NumberExpression,
     OneOf,
-    TextMatch,
-    interval,
+    Remainder,
+    Some,
+    Text,
+    Truncated,
+    kind_of,
 )
-from sfumato.query.plan import Cells, Fixed, GroupKey
 from sfumato.query.policy import Policy
+from sfumato.query.ranges import Range, range_of, snapping
 
 Value = Any  # an Ibis value expression; Ibis has no types that a checker could follow
 _OPERATORS = {
@@ -38,11 +52,21 @@ _OPERATORS = {
     "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le,
     ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
+_UNITS = {"year": "Y", "quarter": "Q", "month": "M", "week": "W", "day": "D"}
+
+
+def column_name(name: str, policy: Policy) -> str:
+    """What a declared column is called inside a query: c0, c1, …, so that no name of its own can collide."""
+    return f"c{list(policy.columns).index(name)}"
 
 
 def double(value: float) -> Value:
     """A constant that is exactly this double on every engine."""
     return ibis.literal(repr(float(value))).cast("float64")
+
+
+def whole(value: int) -> Value:
+    return ibis.literal(value, "int64")
 
 
 def clip(value: Value, lower: Value, upper: Value) -> Value:
@@ -60,147 +84,221 @@ def whole_quotient(dividend: Value, divisor: Value) -> Value:
     return (multiple.cast("float64") / divisor.cast("float64")).round().cast("int64")
 
 
-def quantised(expression: NumberExpression, fixed: Fixed, table: Value, policy: Policy) -> Value:
-    """⌊x / grid⌋ of the clipped expression as int64; between fixed.first and fixed.last, or NULL."""
-    value = clipped_number(expression, table, policy)
-    if value.type().is_integer() and fixed.grid == 1:
-        return value
-    return (value.cast("float64") * double(1 / fixed.grid)).floor().cast("int64")
+def steps_above(
+    expression: Expression, low: float, grid: float, most: int, table: Value, policy: Policy
+) -> Value:
+    """⌊(x − low) / grid⌋ of a number within its range, as a whole number from 0 to `most`, or NULL.
+
+    The lower bound is subtracted before scaling, so that what is scaled lies between 0 and most · grid whatever
+    the row holds.
+    """
+    value = compiled(expression, table, policy)
+    if value.type().is_integer() and grid == 1:
+        return clip(value, whole(int(low)), whole(int(low) + most)) - whole(int(low))
+    value = clip(value.cast("float64"), double(low), double(low + most * grid))
+    steps = ((value - double(low)) * double(1 / grid)).floor().cast("int64")
+    return clip(steps, whole(0), whole(most))
 
 
-def clipped_number(expression: NumberExpression, table: Value, policy: Policy) -> Value:
-    """The expression over clipped columns, itself clipped to its public bounds."""
-    lower, upper = interval(expression, policy)
-    value = (
-        table[expression.name] if isinstance(expression, ColumnValue) else _computed(expression, table, policy)
-    )
-    if value.type().is_integer():
-        return clip(value, ibis.literal(int(lower), "int64"), ibis.literal(int(upper), "int64"))
-    return clip(value, double(lower), double(upper))
+def multiples(expression: Expression, low: int, grid: float, high: int, table: Value, policy: Policy) -> Value:
+    """⌊x / grid⌋ of a number within its range, as a whole number from low to high, or NULL."""
+    value = compiled(expression, table, policy)
+    if value.type().is_integer() and grid == 1:
+        return clip(value, whole(low), whole(high))
+    value = clip(value.cast("float64"), double(low * grid), double((high + 1) * grid))
+    return clip((value * double(1 / grid)).floor().cast("int64"), whole(low), whole(high))
 
 
 @singledispatch
-def _computed(expression: NumberExpression, table: Value, policy: Policy) -> Value:
-    """The expression in doubles over clipped columns."""
+def compiled(expression: Any, table: Value, policy: Policy) -> Value:
+    """An expression as an Ibis value: int64 or float64, string, date or boolean."""
     raise TypeError(type(expression).__name__)
 
 
-@_computed.register
+def _doubled(expression: Expression, table: Value, policy: Policy) -> Value:
+    return compiled(expression, table, policy).cast("float64")
+
+
+def _snapped(value: Value, found: Range) -> Value:
+    """The nearest multiple of the grid; see `ranges`."""
+    if found.whole:
+        return value
+    shift = double(snapping(found.size))
+    return (value + shift) - shift
+
+
+@compiled.register
 def _(expression: ColumnValue, table: Value, policy: Policy) -> Value:
-    return clipped_number(expression, table, policy).cast("float64")
+    return table[column_name(expression.name, policy)]
 
 
-@_computed.register
+@compiled.register
+def _(expression: Flag, table: Value, policy: Policy) -> Value:
+    return table[column_name(expression.column, policy)]
+
+
+@compiled.register
 def _(expression: Number, table: Value, policy: Policy) -> Value:
     return double(expression.value)
 
 
-@_computed.register
+@compiled.register
+def _(expression: Text, table: Value, policy: Policy) -> Value:
+    return ibis.literal(expression.value)
+
+
+@compiled.register
+def _(expression: Day, table: Value, policy: Policy) -> Value:
+    return ibis.literal(expression.value).cast("date")
+
+
+@compiled.register
 def _(expression: Arithmetic, table: Value, policy: Policy) -> Value:
-    left, right = _computed(expression.left, table, policy), _computed(expression.right, table, policy)
-    return _OPERATORS[expression.operator](left, right)
+    found = range_of(expression, policy)
+    left, right = _doubled(expression.left, table, policy), _doubled(expression.right, table, policy)
+    if expression.operator == "/":
+        right = right.nullif(double(0.0))
+    value = _OPERATORS[expression.operator](left, right)
+    return value if expression.operator in "+-" else _snapped(value, found)
 
 
-@_computed.register
+@compiled.register
+def _(expression: Applied, table: Value, policy: Policy) -> Value:
+    found = range_of(expression, policy)
+    value = _doubled(expression.of, table, policy)
+    if expression.function in ("abs", "floor"):
+        return getattr(value, expression.function)().cast("float64")
+    if expression.function == "sqrt":
+        value = value.abs().sqrt()
+    elif expression.function == "ln":
+        value = ibis.greatest(value, double(0.0)).nullif(double(0.0)).ln()
+    else:
+        value = value.exp()
+    return _snapped(value, found)
+
+
+@compiled.register
+def _(expression: Remainder, table: Value, policy: Policy) -> Value:
+    range_of(expression, policy)
+    return compiled(expression.of, table, policy).cast("int64") % whole(expression.divisor)
+
+
+@compiled.register
+def _(expression: Extreme, table: Value, policy: Policy) -> Value:
+    values = [_doubled(item, table, policy) for item in expression.values]
+    return ibis.greatest(*values) if expression.function == "greatest" else ibis.least(*values)
+
+
+@compiled.register
+def _(expression: Indicator, table: Value, policy: Policy) -> Value:
+    return compiled(expression.condition, table, policy).cast("int32").cast("int64")
+
+
+@compiled.register
+def _(expression: DatePart, table: Value, policy: Policy) -> Value:
+    day = compiled(expression.of, table, policy)
+    if expression.part in ("dow", "isodow"):
+        monday_first = day.day_of_week.index().cast("int64")
+        return monday_first + whole(1) if expression.part == "isodow" else (monday_first + whole(1)) % whole(7)
+    names = {"doy": "day_of_year", "week": "week_of_year"}
+    return getattr(day, names.get(expression.part, expression.part))().cast("int64")
+
+
+@compiled.register
+def _(expression: DaysBetween, table: Value, policy: Policy) -> Value:
+    first, last = compiled(expression.first, table, policy), compiled(expression.last, table, policy)
+    return last.delta(first, unit="day").cast("int64")
+
+
+@compiled.register
+def _(expression: Cased, table: Value, policy: Policy) -> Value:
+    value = compiled(expression.of, table, policy)
+    return value.lower() if expression.case == "lower" else value.upper()
+
+
+@compiled.register
+def _(expression: Truncated, table: Value, policy: Policy) -> Value:
+    return compiled(expression.of, table, policy).truncate(_UNITS[expression.unit]).cast("date")
+
+
+@compiled.register
 def _(expression: Choice, table: Value, policy: Policy) -> Value:
-    then, otherwise = _computed(expression.then, table, policy), _computed(expression.otherwise, table, policy)
-    return ibis.cases((condition(expression.condition, table, policy), then), else_=otherwise)
+    then, otherwise = _alike(
+        (expression.then, expression.otherwise), kind_of(expression, policy), table, policy
+    )
+    return ibis.cases((compiled(expression.condition, table, policy), then), else_=otherwise)
 
 
-@singledispatch
-def condition(expression: Any, table: Value, policy: Policy) -> Value:
-    """A condition as an Ibis boolean."""
-    raise TypeError(type(expression).__name__)
+@compiled.register
+def _(expression: FirstOf, table: Value, policy: Policy) -> Value:
+    return ibis.coalesce(*_alike(expression.values, kind_of(expression, policy), table, policy))
 
 
-@condition.register
+_TYPES = {"number": "float64", "text": "string", "date": "date", "condition": "boolean"}
+
+
+def _alike(values: tuple[Expression, ...], kind: str | None, table: Value, policy: Policy) -> list[Value]:
+    """Values of one type; NULL takes that of the others."""
+    type_name = _TYPES[kind or "number"]
+    return [
+        ibis.null(type_name)
+        if isinstance(item, Nothing)
+        else _doubled(item, table, policy)
+        if kind == "number"
+        else compiled(item, table, policy)
+        for item in values
+    ]
+
+
+@compiled.register
 def _(expression: Comparison, table: Value, policy: Policy) -> Value:
-    left, right = _side(expression.left, table, policy), _side(expression.right, table, policy)
-    if not (left.type().is_integer() and right.type().is_integer()):
+    left, right = compiled(expression.left, table, policy), compiled(expression.right, table, policy)
+    if left.type().is_numeric() and not (left.type().is_integer() and right.type().is_integer()):
         left, right = left.cast("float64"), right.cast("float64")
     return _OPERATORS[expression.operator](left, right)
 
 
-def _side(expression: NumberExpression, table: Value, policy: Policy) -> Value:
-    """One side of a comparison: a column as it is, since comparing cannot fail; anything else in doubles."""
-    if isinstance(expression, ColumnValue):
-        return table[expression.name]
-    if isinstance(expression, Number) and float(expression.value).is_integer():
-        return ibis.literal(int(expression.value), "int64")
-    return _computed(expression, table, policy)
-
-
-@condition.register
-def _(expression: DateComparison, table: Value, policy: Policy) -> Value:
-    return _OPERATORS[expression.operator](table[expression.column], ibis.literal(expression.day).cast("date"))
-
-
-@condition.register
+@compiled.register
 def _(expression: OneOf, table: Value, policy: Policy) -> Value:
-    column = table[expression.column]
-    if column.type().is_boolean():
-        return _any_of([column if value else ~column for value in expression.values])
-    if column.type().is_string():
-        return column.isin(list(expression.values))
-    return _any_of([column.cast("float64") == double(float(value)) for value in expression.values])
+    value = compiled(expression.of, table, policy)
+    if value.type().is_string():
+        return value.isin(list(expression.values))
+    return value.cast("float64").isin([double(float(item)) for item in expression.values])
 
 
-def _any_of(conditions: list[Value]) -> Value:
-    found = conditions[0]
-    for item in conditions[1:]:
-        found = found | item
-    return found
-
-
-@condition.register
+@compiled.register
 def _(expression: Missing, table: Value, policy: Policy) -> Value:
-    return table[expression.column].isnull()
+    return compiled(expression.of, table, policy).isnull()
 
 
-@condition.register
-def _(expression: TextMatch, table: Value, policy: Policy) -> Value:
-    column = table[expression.column]
-    match = {"starts": column.startswith, "ends": column.endswith, "contains": column.contains}
-    return match[expression.place](expression.text)
+@compiled.register
+def _(expression: Like, table: Value, policy: Policy) -> Value:
+    return compiled(expression.of, table, policy).like(expression.pattern)
 
 
-@condition.register
-def _(expression: Both, table: Value, policy: Policy) -> Value:
-    return condition(expression.left, table, policy) & condition(expression.right, table, policy)
+@compiled.register
+def _(expression: Always, table: Value, policy: Policy) -> Value:
+    return ibis.literal(expression.value)
 
 
-@condition.register
-def _(expression: Either, table: Value, policy: Policy) -> Value:
-    return condition(expression.left, table, policy) | condition(expression.right, table, policy)
+@compiled.register
+def _(expression: Every, table: Value, policy: Policy) -> Value:
+    return _balanced([compiled(item, table, policy) for item in expression.parts], operator.and_)
 
 
-@condition.register
+@compiled.register
+def _(expression: Some, table: Value, policy: Policy) -> Value:
+    return _balanced([compiled(item, table, policy) for item in expression.parts], operator.or_)
+
+
+def _balanced(conditions: list[Value], connect: Any) -> Value:
+    """Connected two by two, so that a thousand conditions nest ten deep."""
+    while len(conditions) > 1:
+        pairs = [conditions[i : i + 2] for i in range(0, len(conditions), 2)]
+        conditions = [connect(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    return conditions[0]
+
+
+@compiled.register
 def _(expression: Negated, table: Value, policy: Policy) -> Value:
-    return ~condition(expression.condition, table, policy)
-
-
-def key_value(key: GroupKey, table: Value, policy: Policy) -> Value:
-    """A group's key as text, whole number or boolean."""
-    if key.bins is not None:
-        lower, upper = interval(ColumnValue(key.column), policy)
-        return _cell_of(ColumnValue(key.column), lower, upper, key.bins, table, policy)
-    column = table[key.column]
-    if column.type().is_floating():  # a whole number that came as a double
-        return clip(column, double(-(2.0**52)), double(2.0**52)).floor().cast("int64")
-    return column.cast("string") if column.type().is_date() else column
-
-
-def cell_value(cells: Cells, table: Value, policy: Policy) -> Value:
-    """The cell of the public grid in which a value lies."""
-    if cells.whole:
-        fixed = Fixed(cells.lower, cells.upper, 1)
-        return quantised(cells.of, fixed, table, policy) - ibis.literal(fixed.first, "int64")
-    return _cell_of(cells.of, cells.lower, cells.upper, cells.cells, table, policy)
-
-
-def _cell_of(
-    expression: NumberExpression, lower: float, upper: float, cells: int, table: Value, policy: Policy
-) -> Value:
-    value = clipped_number(expression, table, policy).cast("float64")
-    cell = ((value - double(lower)) * double(cells / (upper - lower))).floor().cast("int64")
-    return clip(cell, ibis.literal(0, "int64"), ibis.literal(cells - 1, "int64"))
+    return ~compiled(expression.condition, table, policy)

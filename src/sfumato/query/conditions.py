@@ -1,242 +1,168 @@
-"""Numbers and conditions in SQL → expressions that cannot fail on any row."""
+"""Conditions in SQL: true, false or NULL on every row, and never an error."""
 
 from __future__ import annotations
-
-import datetime
-import re
-from collections.abc import Callable
-from typing import Any
 
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
 from sfumato.query.expressions import (
-    Arithmetic,
-    Both,
-    Choice,
-    ColumnValue,
+    CONDITION,
+    DATE,
+    NUMBER,
+    TEXT,
+    Always,
+    Cased,
     Comparison,
     Condition,
-    DateComparison,
-    Either,
+    Every,
+    Expression,
+    Like,
     Missing,
     Negated,
+    Nothing,
     Number,
-    NumberExpression,
     OneOf,
-    TextMatch,
-    interval,
+    Some,
+    Text,
+    kind_of,
 )
 from sfumato.query.names import Names
-from sfumato.query.policy import Column, Key
+from sfumato.query.ranges import constant_range
+from sfumato.query.reading import connected, constant, literal_text, parts, shown
 from sfumato.query.refusal import QueryRefused
+from sfumato.query.translation import alike, as_number, condition, text, translated, translates
 
-_ARITHMETIC: dict[type[Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/"}
 _COMPARISONS: dict[type[Expr], str] = {
-    exp.EQ: "=",
-    exp.NEQ: "<>",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.GT: ">",
-    exp.GTE: ">=",
-}
+    exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
+}  # fmt: skip
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_MOST_WILDCARDS = 10
 
 
-def translate_number(node: Expr, names: Names) -> NumberExpression:
-    """A number on every row: columns, constants, +, -, *, / by a constant, CASE."""
-    node = node.unnest()
-    if isinstance(node, exp.Column):
-        return _number_column(node, names)
-    if isinstance(node, exp.Literal) and not node.is_string:
-        return Number(_finite(node))
-    if isinstance(node, exp.Neg):
-        return _negative(node, names)
-    if type(node) in _ARITHMETIC:
-        return _arithmetic(node, names)
-    if isinstance(node, exp.Case):
-        return _choice(node, names)
-    raise QueryRefused(
-        f"{node.sql(dialect='duckdb')} is not answered: numbers are columns, constants, +, -, *, / by a "
-        "constant and CASE, which cannot fail on any row",
-        nearest=names.example_count(),
-    )
+@translates(exp.And, exp.Or)
+def _(node: Expr, names: Names) -> Expression:
+    kind = exp.And if type(node) is exp.And else exp.Or
+    found = tuple(condition(item, names) for item in connected(node, kind))
+    return Every(found) if kind is exp.And else Some(found)
 
 
-def _number_column(node: Expr, names: Names) -> ColumnValue:
-    column = names.column(node)
-    if not column.numeric:
-        raise QueryRefused(
-            f"column {column.name} is {column.type}, not a number", nearest=names.example_for(column.name)
-        )
-    return ColumnValue(column.name)
+@translates(exp.Not)
+def _(node: Expr, names: Names) -> Expression:
+    return Negated(condition(parts(node, "this")[0], names))
 
 
-def _negative(node: Expr, names: Names) -> NumberExpression:
-    inside = translate_number(node.this, names)
-    return Number(-inside.value) if isinstance(inside, Number) else Arithmetic("-", Number(0.0), inside)
+@translates(exp.Boolean)
+def _(node: Expr, names: Names) -> Expression:
+    return Always(bool(parts(node, "this")[0]))
 
 
-def _arithmetic(node: Expr, names: Names) -> NumberExpression:
-    left, right = translate_number(node.this, names), translate_number(node.expression, names)
-    operator = _ARITHMETIC[type(node)]
-    if operator == "/" and not (isinstance(right, Number) and right.value != 0):
-        raise QueryRefused("division is by a constant other than 0 only: it must not fail on any row")
-    found = Arithmetic(operator, left, right)
-    bounds = interval(found, names.policy)  # refuses columns without bounds, and what could overflow
-    return Number(bounds[0]) if isinstance(left, Number) and isinstance(right, Number) else found
+@translates(*_COMPARISONS)
+def _(node: Expr, names: Names) -> Expression:
+    left, right = parts(node, "this", "expression")
+    return compared(_COMPARISONS[type(node)], translated(left, names), translated(right, names), node, names)
 
 
-def _choice(node: exp.Case, names: Names) -> NumberExpression:
-    otherwise = node.args.get("default")
-    if node.this is not None or otherwise is None:
-        raise QueryRefused("CASE is answered in the form CASE WHEN condition THEN number ELSE number END")
-    found = translate_number(otherwise, names)
-    for branch in reversed(node.args["ifs"]):
-        found = Choice(
-            translate_condition(branch.this, names), translate_number(branch.args["true"], names), found
-        )
-        interval(found, names.policy)
-    return found
-
-
-def translate_condition(node: Expr, names: Names) -> Condition:
-    """A condition that is true, false or NULL on every row, and never an error."""
-    node = node.unnest()
-    if isinstance(node, exp.And | exp.Or):
-        kind = Both if isinstance(node, exp.And) else Either
-        return kind(translate_condition(node.this, names), translate_condition(node.expression, names))
-    if isinstance(node, exp.Not):
-        return Negated(translate_condition(node.this, names))
-    if type(node) in _COMPARISONS:
-        return _comparison(_COMPARISONS[type(node)], node.this, node.expression, names)
-    translate = _OTHER_CONDITIONS.get(type(node))
-    if translate is not None:
-        return translate(node, names)
-    raise QueryRefused(
-        f"the condition {node.sql(dialect='duckdb')} is not answered; there are comparisons, BETWEEN, IN, IS "
-        "NULL, LIKE, AND, OR and NOT",
-        nearest=names.example_count(),
-    )
-
-
-def _comparison(operator: str, left: Expr, right: Expr, names: Names) -> Condition:
-    left, right = left.unnest(), right.unnest()
-    if not isinstance(left, exp.Column) and isinstance(right, exp.Column):
+def compared(operator: str, left: Expression, right: Expression, node: Expr, names: Names) -> Condition:
+    """Two values compared, of one kind; texts and conditions with constants only."""
+    if isinstance(left, Nothing) or isinstance(right, Nothing):
+        raise QueryRefused(f"{shown(node)} is NULL on every row; use IS NULL")
+    if isinstance(left, Text | Always | Number) and not isinstance(right, Text | Always | Number):
         left, right, operator = right, left, _MIRRORED[operator]
-    if isinstance(left, exp.Column):
-        column = names.column(left)
-        if column.type == "date":
-            return DateComparison(operator, column.name, _day(right))
-        if not column.numeric:
-            return _equality(operator, column, right)
-    return Comparison(operator, translate_number(left, names), translate_number(right, names))
+    kinds = {kind_of(left, names.policy), kind_of(right, names.policy)}
+    if DATE in kinds:
+        left, right = alike([left, right], node, names)
+        return Comparison(operator, left, right)
+    if kinds == {TEXT}:
+        return _same_text(operator, left, right, node)
+    if CONDITION in kinds and isinstance(right, Always):
+        return _same_truth(operator, left, right, node)
+    if kinds <= {NUMBER, CONDITION} and NUMBER in kinds:
+        return Comparison(operator, as_number(left, node, names), as_number(right, node, names))
+    raise QueryRefused(
+        f"{shown(node)} is not answered: compare a column with a constant of its own type",
+        nearest=names.example_count(),
+    )
 
 
-def _equality(operator: str, column: Column, value: Expr) -> Condition:
+def _same_text(operator: str, left: Expression, right: Expression, node: Expr) -> Condition:
     if operator not in ("=", "<>"):
         raise QueryRefused(
-            f"column {column.name} is {column.type}, which engines sort differently; compare it with =, <>, IN"
+            f"{shown(node)} is not answered: engines sort texts differently; use =, <>, IN or LIKE"
         )
-    found = OneOf(column.name, (_constant(column, value),))
+    if not isinstance(right, Text):
+        raise QueryRefused(f"{shown(node)} is not answered: a text is compared with constants")
+    found = OneOf(left, (right.value,))
     return found if operator == "=" else Negated(found)
 
 
-def _constant(column: Column, node: Expr) -> Key | float:
-    node = node.unnest()
-    if column.type == "text" and isinstance(node, exp.Literal) and node.is_string:
-        return _plain_text(node.name)
-    if column.type == "boolean" and isinstance(node, exp.Boolean):
-        return bool(node.this)
-    if column.numeric:
-        sign, inside = (-1, node.this) if isinstance(node, exp.Neg) else (1, node)
-        if isinstance(inside, exp.Literal) and not inside.is_string:
-            return sign * _finite(inside)
-    raise QueryRefused(
-        f"column {column.name} is {column.type}; compare it with a constant of that type, "
-        f"not with {node.sql(dialect='duckdb')}"
-    )
+def _same_truth(operator: str, left: Expression, right: Always, node: Expr) -> Condition:
+    if operator not in ("=", "<>"):
+        raise QueryRefused(f"{shown(node)} is not answered: a condition is compared by = and <>")
+    same = right.value == (operator == "=")
+    return left if same else Negated(left)  # type: ignore[return-value, arg-type]
 
 
-def _finite(node: exp.Literal) -> float:
-    value = float(node.name)
-    if abs(value) > 2.0**52:
-        raise QueryRefused(f"constants lie within ±2**52, got {node.name}")
-    return value
-
-
-def _plain_text(text: str) -> str:
-    if "\\" in text or "\x00" in text:
-        raise QueryRefused(
-            "texts with a backslash or a null character mean different things to different engines"
+@translates(exp.Between)
+def _(node: Expr, names: Names) -> Expression:
+    of, low, high = parts(node, "this", "low", "high")
+    value = translated(of, names)
+    return Every(
+        (
+            compared(">=", value, translated(low, names), node, names),
+            compared("<=", value, translated(high, names), node, names),
         )
-    return text
-
-
-def _day(node: Expr) -> str:
-    inside = node.this if isinstance(node, exp.Cast) and node.to.is_type("date") else node
-    try:
-        if isinstance(inside, exp.Literal) and inside.is_string and _DAY.fullmatch(inside.name):
-            return datetime.date.fromisoformat(inside.name).isoformat()
-    except ValueError:
-        pass
-    raise QueryRefused("a date column is compared with a day such as '2024-01-31'")
-
-
-def _between(node: Expr, names: Names) -> Condition:
-    low = _comparison(">=", node.this, node.args["low"], names)
-    return Both(low, _comparison("<=", node.this, node.args["high"], names))
-
-
-def _membership(node: Expr, names: Names) -> Condition:
-    column = names.column(node.this)
-    if node.args.get("query") or node.args.get("unnest") or node.args.get("field") or not node.expressions:
-        raise QueryRefused("IN takes a list of constants; sub-queries are not answered")
-    if column.type == "date":
-        raise QueryRefused(f"column {column.name} is a date; compare it with =, <, > or BETWEEN")
-    return OneOf(column.name, tuple(_constant(column, item) for item in node.expressions))
-
-
-def _is(node: Expr, names: Names) -> Condition:
-    column = names.column(node.this)
-    if isinstance(node.expression, exp.Null):
-        return Missing(column.name)
-    if isinstance(node.expression, exp.Boolean) and column.type == "boolean":
-        same = OneOf(column.name, (bool(node.expression.this),))
-        return Both(Negated(Missing(column.name)), same)
-    raise QueryRefused(
-        f"IS takes NULL, or TRUE and FALSE for a boolean column, got {node.sql(dialect='duckdb')}"
     )
 
 
-def _like(node: Expr, names: Names) -> Condition:
-    column = names.column(node.this)
-    pattern = node.expression
-    if column.type != "text" or not isinstance(pattern, exp.Literal) or not pattern.is_string:
-        raise QueryRefused("LIKE takes a text column and a text such as 'abc%'")
-    text = _plain_text(pattern.name)
-    place = {(False, False): "is", (False, True): "starts", (True, False): "ends", (True, True): "contains"}[
-        text.startswith("%"), len(text) > 1 and text.endswith("%")
-    ]
-    core = text.removeprefix("%") if place in ("ends", "contains") else text
-    core = core.removesuffix("%") if place in ("starts", "contains") else core
-    if "%" in core or "_" in core or not core:
-        raise QueryRefused("LIKE takes % at the ends of a text only: 'abc%', '%abc' or '%abc%'")
-    return OneOf(column.name, (core,)) if place == "is" else TextMatch(column.name, place, core)
+@translates(exp.In)
+def _(node: Expr, names: Names) -> Expression:
+    of, items = parts(node, "this", "expressions")
+    if not items:
+        raise QueryRefused("IN takes a list of constants", nearest=names.example_count())
+    value = translated(of, names)
+    kind = kind_of(value, names.policy)
+    if kind == TEXT:
+        return OneOf(value, tuple(_text_constant(item, node) for item in items))
+    if kind == NUMBER:
+        return OneOf(value, tuple(_number_constant(item, node) for item in items))
+    return Some(tuple(compared("=", value, translated(item, names), node, names) for item in items))
 
 
-def _flag(node: Expr, names: Names) -> Condition:
-    column = names.column(node)
-    if column.type != "boolean":
-        raise QueryRefused(f"column {column.name} is {column.type}; a condition compares it with something")
-    return OneOf(column.name, (True,))
+def _text_constant(item: Expr, node: Expr) -> str:
+    found = literal_text(item)
+    if found is None:
+        raise QueryRefused(f"{shown(node)} is not answered: the list of IN holds texts, as what is before it")
+    return found
 
 
-_OTHER_CONDITIONS: dict[type[Expr], Callable[[Any, Names], Condition]] = {
-    exp.Between: _between,
-    exp.In: _membership,
-    exp.Is: _is,
-    exp.Like: _like,
-    exp.Column: _flag,
-}
+def _number_constant(item: Expr, node: Expr) -> float:
+    found = constant(item)
+    if found is None:
+        raise QueryRefused(f"{shown(node)} is not answered: the list of IN holds numbers, as what is before it")
+    constant_range(found)
+    return found
+
+
+@translates(exp.Is)
+def _(node: Expr, names: Names) -> Expression:
+    of, what = parts(node, "this", "expression")
+    value = translated(of, names)
+    if type(what) is exp.Null:
+        return Missing(value)
+    if type(what) is exp.Boolean and kind_of(value, names.policy) == CONDITION:
+        same = compared("=", value, translated(what, names), node, names)
+        return Every((Negated(Missing(value)), same))
+    raise QueryRefused(f"IS takes NULL, or TRUE and FALSE after a condition, got {shown(node)}")
+
+
+@translates(exp.Like, exp.ILike)
+def _(node: Expr, names: Names) -> Expression:
+    of, pattern = parts(node, "this", "expression")
+    value, wanted = text(of, names), literal_text(pattern)
+    if wanted is None:
+        raise QueryRefused("LIKE takes a text and a pattern such as 'abc%'")
+    if wanted.count("%") + wanted.count("_") > _MOST_WILDCARDS:
+        raise QueryRefused(f"a pattern of LIKE has at most {_MOST_WILDCARDS} of % and _")
+    if type(node) is exp.ILike:
+        return Like(Cased("lower", value), wanted.lower())
+    return Like(value, wanted)

@@ -76,8 +76,8 @@ def _width(aggregate: Aggregate, measure: Measure, scale: float) -> float:
     assert isinstance(measure, Moments)
     fixed = measure.fixed
     if aggregate.function == "sum":
-        ends = np.linspace(fixed.first, fixed.last, measure.degree + 1) / fixed.span
-        return float(half_width([ends])[0]) * scale * fixed.grid
+        ends = np.linspace(fixed.lower, fixed.upper, measure.degree + 1) / fixed.span
+        return float(half_width([ends])[0]) * scale
     numbers = measure.degree + 1 + (measure.missing and aggregate.of is None)
     return float(half_width([[1.0] * numbers])[0]) * scale / fixed.span
 

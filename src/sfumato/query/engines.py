@@ -1,17 +1,16 @@
 """Where the table lives: DuckDB in process, PostgreSQL, or Spark; all through Ibis.
 
-An engine hands over the declared columns in five types only (int64, float64 without NaN, string, boolean,
-date), whatever the file or the database holds. Text becomes a number by a pattern first and then a cast that
-cannot fail, so that one odd row never stops a query. Types are never guessed from the rows.
+An engine hands over the declared columns as `sanitizing` reads them, whatever the file or the database holds,
+under names of its own: c0, c1, … and the unit. Types are never guessed from the rows.
 """
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,14 @@ from sfumato.datasets.text_table import is_text
 from sfumato.errors import DataError, DataUnavailable, InvalidInput, MissingExtra
 from sfumato.query import sources
 from sfumato.query.bounding import UNIT
-from sfumato.query.compilation import Value, clip
+from sfumato.query.compilation import Value, column_name
 from sfumato.query.policy import ENGINES, Column, Policy
+from sfumato.query.refusal import QueryRefused
+from sfumato.query.sanitizing import sanitized, sanitized_unit
 
 _private_log = logging.getLogger("sfumato.private.query")
 _private_log.addHandler(logging.NullHandler())
 _private_log.propagate = False  # engine errors may quote rows; the holder attaches a handler on purpose
-
-_NUMBER = r"^[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?$"
-_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
-_SMALL_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 
 
 @dataclass(frozen=True)
@@ -51,15 +48,28 @@ class Engine:
     def declared(self, policy: Policy) -> Value:
         """The policy's columns in their five types, and the unit."""
         available = {name.lower(): name for name in self.raw.columns}
-        columns = {name: self._read(column, available) for name, column in policy.columns.items()}
+        columns = {
+            column_name(name, policy): self._read(column, available) for name, column in policy.columns.items()
+        }
         if policy.unit.column is not None:
             columns[UNIT] = self._unit(policy.unit.column, available)
         return self.raw.select(**columns)
 
-    def fetch(self, expression: Value) -> list[dict[str, Any]]:
-        """The rows of an aggregated expression; an engine's own error text never gets out."""
+    def prepare(self, expression: Value) -> str:
+        """The SQL of an expression, once the engine has planned it: no row is read, nothing charged yet."""
         try:
-            return list(self.connection.to_pyarrow(expression).to_pylist())
+            text = str(self.connection.compile(expression))
+            _RUN[self.name](self.connection, f"EXPLAIN {text}")
+        except Exception as error:
+            _private_log.error("the engine cannot plan the query", exc_info=error)
+        else:
+            return text
+        raise QueryRefused(f"the {self.name} engine cannot plan this query; ask for less at a time")
+
+    def fetch(self, text: str) -> list[dict[str, Any]]:
+        """The rows of a prepared query; an engine's own error text never gets out."""
+        try:
+            return _RUN[self.name](self.connection, text)
         except Exception as error:
             _private_log.error("the engine failed", exc_info=error)
         raise DataError(
@@ -73,95 +83,43 @@ class Engine:
                 f"expected a column {column.name} in the table, got {', '.join(available.values())}; "
                 "correct the policy's [columns]"
             )
-        return _READERS[column.type](self, self.raw[available[column.name.lower()]], column)
+        return sanitized(self.name, self.raw[_named(column.name, self.raw.columns)], column)
 
     def _unit(self, name: str, available: Mapping[str, str]) -> Value:
         if name.lower() not in available:
             raise InvalidInput(f"expected a column {name} in the table, as unit.column says")
-        value = self.raw[available[name.lower()]]
-        if value.type().is_floating():
-            raise InvalidInput(f"expected unit.column={name!r} to be text or a whole number, not a real number")
-        if str(value.type()).removeprefix("!") in _SMALL_INTEGERS:
-            return value.cast("int64")
-        return value  # compared as what it is: as text, the decimals 1.0 and 1.00 would be two people
+        return sanitized_unit(self.name, self.raw[_named(name, self.raw.columns)], name)
 
 
-def _text_as(engine: Engine, value: Value, pattern: str, kind: str) -> Value:
-    if engine.name == "postgres":
+def _run_duckdb(connection: Any, text: str) -> list[dict[str, Any]]:
+    found = connection.con.execute(text)
+    names = [item[0] for item in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def _run_postgres(connection: Any, text: str) -> list[dict[str, Any]]:
+    with contextlib.closing(connection.raw_sql(text)) as cursor:
+        names = [item[0] for item in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _run_spark(connection: Any, text: str) -> list[dict[str, Any]]:
+    return [row.asDict() for row in connection.raw_sql(text).collect()]
+
+
+_RUN = {"duckdb": _run_duckdb, "postgres": _run_postgres, "spark": _run_spark}
+
+
+def _named(name: str, columns: Sequence[str]) -> str:
+    """The stored column that a name means: in its own letters, or else in any."""
+    if name in columns:
+        return name
+    found = [column for column in columns if column.lower() == name.lower()]
+    if len(found) > 1:
         raise InvalidInput(
-            f"expected column {value.get_name()} to be stored as {kind}, got text; PostgreSQL cannot convert "
-            "text without stopping at odd rows: make a view that converts it"
+            f"expected one column {name} in the table, got {', '.join(found)}; rename one of them"
         )
-    return value.re_search(pattern).ifelse(value, ibis.null("string")).try_cast(kind)
-
-
-def _read_number(engine: Engine, value: Value, column: Column) -> Value:
-    kind = value.type()
-    if kind.is_string():
-        return _text_as(engine, value, _NUMBER, "float64")
-    if kind.is_boolean():
-        return value.ifelse(1, 0).cast("int64")
-    if str(kind).removeprefix("!") in _SMALL_INTEGERS:
-        return value.cast("int64")
-    if kind.is_decimal():
-        return _decimal(engine, value)
-    if kind.is_numeric():
-        number = value.cast("float64")
-        return number.isnan().ifelse(ibis.null("float64"), number) if kind.is_floating() else number
-    raise _unreadable(column, kind)
-
-
-def _decimal(engine: Engine, value: Value) -> Value:
-    """A decimal as a double; PostgreSQL's may be NaN, or too large for one."""
-    if engine.name != "postgres":
-        return value.cast("float64")
-    largest = ibis.literal(Decimal(10) ** 18)
-    number = clip(value, -largest, largest)
-    return (value.cast("string") == "NaN").ifelse(ibis.null("float64"), number.cast("float64"))
-
-
-def _read_text(engine: Engine, value: Value, column: Column) -> Value:
-    if value.type().is_string():
-        return value
-    raise _unreadable(column, value.type())
-
-
-def _read_boolean(engine: Engine, value: Value, column: Column) -> Value:
-    if value.type().is_boolean():
-        return value
-    if value.type().is_integer():
-        return ibis.cases((value == 0, False), (value == 1, True), else_=ibis.null("boolean"))
-    if value.type().is_string():
-        lowered = value.lower()
-        yes, no = lowered.isin(["true", "t", "yes", "1"]), lowered.isin(["false", "f", "no", "0"])
-        return ibis.cases((yes, True), (no, False), else_=ibis.null("boolean"))
-    raise _unreadable(column, value.type())
-
-
-def _read_date(engine: Engine, value: Value, column: Column) -> Value:
-    if value.type().is_date():
-        return value
-    if value.type().is_timestamp():
-        return value.cast("date")
-    if value.type().is_string():
-        return _text_as(engine, value, _DAY, "date")
-    raise _unreadable(column, value.type())
-
-
-_READERS: dict[str, Callable[[Engine, Value, Column], Value]] = {
-    "integer": _read_number,
-    "real": _read_number,
-    "text": _read_text,
-    "boolean": _read_boolean,
-    "date": _read_date,
-}
-
-
-def _unreadable(column: Column, kind: object) -> InvalidInput:
-    return InvalidInput(
-        f"expected column {column.name} to be readable as {column.type}, got {kind}; "
-        f"correct columns.{column.name}.type or the table"
-    )
+    return found[0]
 
 
 def engine_for(policy: Policy) -> str:
@@ -228,8 +186,16 @@ def _open_spark(policy: Policy, master: str) -> Engine:
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    _silence(session)
     connection = ibis.pyspark.connect(session)
     return Engine("spark", connection, *_spark_table(connection, session, policy))
+
+
+def _silence(session: Any) -> None:
+    """Spark writes its errors, which may quote rows, to standard error before anybody can catch them."""
+    session.sparkContext.setLogLevel("OFF")
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(name).disabled = True
 
 
 def _spark_table(connection: Any, session: Any, policy: Policy) -> tuple[Value, tuple[Stamp, ...]]:

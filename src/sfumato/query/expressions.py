@@ -1,28 +1,49 @@
 """What may be computed on one row: frozen values, the same for every engine.
 
-Only expressions that cannot fail on any row are here. Arithmetic works on columns clipped to their public
-bounds, so that its result has public bounds as well; division is by a constant only. So no row can make a query
-stop with an error, which would say something about that row.
+Every expression here has a value on every row: a number, a text, a date or a condition, or NULL. Nothing that
+can fail on a row can be written down, so that no row can make a query stop with an error, which would say
+something about that row. How far a number can reach is worked out in `ranges`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from functools import singledispatch
 from typing import Any
 
-from sfumato.query.policy import Key, Policy
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.policy import Policy
 
-Interval = tuple[float, float]
+Kind = str
+NUMBER, TEXT, DATE, CONDITION = "number", "text", "date", "condition"
+FUNCTIONS = ("abs", "floor", "sqrt", "ln", "exp")
 
 
 @dataclass(frozen=True)
 class ColumnValue:
-    """A column as it is in the table."""
+    """A column of the policy, within its bounds."""
 
     name: str
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """NULL, of whatever kind stands beside it."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`then` where the condition holds, else `otherwise`; both of one kind."""
+
+    condition: Condition
+    then: Expression
+    otherwise: Expression
+
+
+@dataclass(frozen=True)
+class FirstOf:
+    """COALESCE: the first that is not NULL."""
+
+    values: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
@@ -34,7 +55,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """left + right, left - right, left * right, or left / constant."""
+    """left + right, left - right, left * right; left / right is NULL where right is 0."""
 
     operator: str
     left: NumberExpression
@@ -42,66 +63,140 @@ class Arithmetic:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """`then` where the condition holds, else `otherwise`."""
+class Applied:
+    """A function of FUNCTIONS: total, since LN is NULL where it is not defined."""
+
+    function: str
+    of: NumberExpression
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """A whole number ≥ 0 modulo a constant."""
+
+    of: NumberExpression
+    divisor: int
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """GREATEST or LEAST, which pass NULLs over."""
+
+    function: str
+    values: tuple[NumberExpression, ...]
+
+
+@dataclass(frozen=True)
+class Indicator:
+    """1 where the condition holds, 0 where it does not, NULL where it is NULL."""
 
     condition: Condition
-    then: NumberExpression
-    otherwise: NumberExpression
+
+
+@dataclass(frozen=True)
+class DatePart:
+    """Year, quarter, month, week, day, weekday … of a date, as a whole number."""
+
+    part: str
+    of: DateExpression
+
+
+@dataclass(frozen=True)
+class DaysBetween:
+    """How many days lie from one date to another."""
+
+    first: DateExpression
+    last: DateExpression
+
+
+@dataclass(frozen=True)
+class Text:
+    """A constant."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Cased:
+    """A text in lower or upper case."""
+
+    case: str
+    of: TextExpression
+
+
+@dataclass(frozen=True)
+class Day:
+    """A constant date, in ISO form."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Truncated:
+    """The first day of a date's year, quarter, month or week."""
+
+    unit: str
+    of: DateExpression
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two numbers compared: <, <=, >, >=, =, <>."""
+    """Two numbers, or two dates, compared: <, <=, >, >=, =, <>."""
 
     operator: str
-    left: NumberExpression
-    right: NumberExpression
-
-
-@dataclass(frozen=True)
-class DateComparison:
-    """A date column compared with a day (ISO form)."""
-
-    operator: str
-    column: str
-    day: str
+    left: Expression
+    right: Expression
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """A text, number or boolean column that has one of these values."""
+    """A text or a number that is one of these constants."""
+
+    of: Expression
+    values: tuple[str | float, ...]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A boolean column that is true."""
 
     column: str
-    values: tuple[Key | float, ...]
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A column that is NULL."""
+    """NULL."""
 
-    column: str
-
-
-@dataclass(frozen=True)
-class TextMatch:
-    """A text column that starts with, ends with or contains a text."""
-
-    column: str
-    place: str
-    text: str
+    of: Expression
 
 
 @dataclass(frozen=True)
-class Both:
-    left: Condition
-    right: Condition
+class Like:
+    """A text that matches a pattern of % and _."""
+
+    of: TextExpression
+    pattern: str
 
 
 @dataclass(frozen=True)
-class Either:
-    left: Condition
-    right: Condition
+class Always:
+    """TRUE or FALSE on every row."""
+
+    value: bool
+
+
+@dataclass(frozen=True)
+class Every:
+    """AND."""
+
+    parts: tuple[Condition, ...]
+
+
+@dataclass(frozen=True)
+class Some:
+    """OR."""
+
+    parts: tuple[Condition, ...]
 
 
 @dataclass(frozen=True)
@@ -109,107 +204,54 @@ class Negated:
     condition: Condition
 
 
-NumberExpression = ColumnValue | Number | Arithmetic | Choice
-Condition = Comparison | DateComparison | OneOf | Missing | TextMatch | Both | Either | Negated
-Expression = NumberExpression | Condition
+_Anything = ColumnValue | Nothing | Choice | FirstOf
+NumberExpression = (
+    _Anything | Number | Arithmetic | Applied | Remainder | Extreme | Indicator | DatePart | DaysBetween
+)
+TextExpression = _Anything | Text | Cased
+DateExpression = _Anything | Day | Truncated
+Condition = Comparison | OneOf | Flag | Missing | Like | Always | Every | Some | Negated
+Expression = NumberExpression | TextExpression | DateExpression | Condition
 
-_LARGEST = 2.0**52
+_COLUMN_KINDS = {"integer": NUMBER, "real": NUMBER, "text": TEXT, "date": DATE, "boolean": CONDITION}
+_KINDS: dict[type[Any], Kind] = {
+    **dict.fromkeys(
+        (Number, Arithmetic, Applied, Remainder, Extreme, Indicator, DatePart, DaysBetween), NUMBER
+    ),
+    **dict.fromkeys((Text, Cased), TEXT),
+    **dict.fromkeys((Day, Truncated), DATE),
+    **dict.fromkeys((Comparison, OneOf, Flag, Missing, Like, Always, Every, Some, Negated), CONDITION),
+}
+
+
+def kind_of(expression: Expression, policy: Policy) -> Kind | None:
+    """Number, text, date or condition; None for NULL alone."""
+    if isinstance(expression, ColumnValue):
+        return _COLUMN_KINDS[policy.columns[expression.name].type]
+    if isinstance(expression, Nothing):
+        return None
+    if isinstance(expression, Choice):
+        return kind_of(expression.then, policy) or kind_of(expression.otherwise, policy)
+    if isinstance(expression, FirstOf):
+        return next((found for item in expression.values if (found := kind_of(item, policy))), None)
+    return _KINDS[type(expression)]
+
+
+def walk(expression: Any) -> Iterator[Any]:
+    """An expression and everything in it."""
+    if isinstance(expression, tuple):
+        for item in expression:
+            yield from walk(item)
+    elif is_dataclass(expression):
+        yield expression
+        for item in fields(expression):
+            yield from walk(getattr(expression, item.name))
 
 
 def columns_of(expression: Any) -> Iterator[str]:
     """The columns an expression reads."""
-    if isinstance(expression, ColumnValue):
-        yield expression.name
-    elif isinstance(expression, DateComparison | OneOf | Missing | TextMatch):
-        yield expression.column
-    elif is_dataclass(expression):
-        for item in fields(expression):
-            yield from columns_of(getattr(expression, item.name))
-
-
-@singledispatch
-def interval(expression: NumberExpression, policy: Policy) -> Interval:
-    """The public bounds of an expression over clipped columns.
-
-    >>> from sfumato.accounting import Budget
-    >>> from sfumato.query.policy import Column
-    >>> age = Column(name="age", type="integer", lower=0, upper=120)
-    >>> policy = Policy(table="t", source="t.csv", columns={"age": age}, budget=Budget(epsilon=1))
-    >>> interval(Arithmetic("-", Number(18), ColumnValue("age")), policy)
-    (-102.0, 18.0)
-    """
-    raise QueryRefused(f"{type(expression).__name__} is not a number")
-
-
-@interval.register
-def _(expression: ColumnValue, policy: Policy) -> Interval:
-    column = policy.columns[expression.name]
-    if not column.numeric:
-        raise QueryRefused(f"column {column.name} is {column.type}, not a number", nearest=_count_of(policy))
-    if column.bounds is None:
-        raise QueryRefused(
-            f"column {column.name} has no public bounds, without which one person could move the answer at "
-            f"will; the holder can add lower and upper to columns.{column.name}",
-            nearest=_count_of(policy),
-        )
-    return column.bounds
-
-
-@interval.register
-def _(expression: Number, policy: Policy) -> Interval:
-    return (expression.value, expression.value)
-
-
-@interval.register
-def _(expression: Choice, policy: Policy) -> Interval:
-    (a, b), (c, d) = interval(expression.then, policy), interval(expression.otherwise, policy)
-    return (min(a, c), max(b, d))
-
-
-@interval.register
-def _(expression: Arithmetic, policy: Policy) -> Interval:
-    (a, b), (c, d) = interval(expression.left, policy), interval(expression.right, policy)
-    if expression.operator == "+":
-        result = (a + c, b + d)
-    elif expression.operator == "-":
-        result = (a - d, b - c)
-    elif expression.operator == "*":
-        result = (min(a * c, a * d, b * c, b * d), max(a * c, a * d, b * c, b * d))
-    elif c == d != 0:
-        result = (min(a / c, b / c), max(a / c, b / c))
-    else:
-        raise QueryRefused("division is by a constant other than 0 only: it must not fail on any row")
-    if max(map(abs, result)) > _LARGEST:
-        raise QueryRefused("the expression can grow beyond 2**52, where whole numbers are no longer exact")
-    return result
-
-
-@singledispatch
-def is_whole(expression: NumberExpression, policy: Policy) -> bool:
-    """Whether an expression is a whole number on every row."""
-    return False
-
-
-@is_whole.register
-def _(expression: ColumnValue, policy: Policy) -> bool:
-    return policy.columns[expression.name].type == "integer"
-
-
-@is_whole.register
-def _(expression: Number, policy: Policy) -> bool:
-    return float(expression.value).is_integer()
-
-
-@is_whole.register
-def _(expression: Arithmetic, policy: Policy) -> bool:
-    parts = is_whole(expression.left, policy) and is_whole(expression.right, policy)
-    return parts and expression.operator != "/"
-
-
-@is_whole.register
-def _(expression: Choice, policy: Policy) -> bool:
-    return is_whole(expression.then, policy) and is_whole(expression.otherwise, policy)
-
-
-def _count_of(policy: Policy) -> str:
-    return f"SELECT COUNT(*) FROM {policy.table}"
+    for item in walk(expression):
+        if isinstance(item, ColumnValue):
+            yield item.name
+        elif isinstance(item, Flag):
+            yield item.column

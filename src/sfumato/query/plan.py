@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sfumato import _validate
-from sfumato.query.expressions import Condition, NumberExpression, interval, is_whole
-from sfumato.query.policy import Key, Policy
+from sfumato.query.expressions import Condition, Expression
+from sfumato.query.keys import AnyKey, public_values
+from sfumato.query.per_person import PerPerson, person_policy
+from sfumato.query.policy import Key, Policy, Unit
+from sfumato.query.postprocessing import PostProcessing
+from sfumato.query.ranges import public_bounds
 from sfumato.query.refusal import QueryRefused
 
 FUNCTIONS = (
     "count", "count_units", "sum", "avg", "var", "var_pop", "stddev", "stddev_pop", "quantile",
 )  # fmt: skip
-MOST_GROUPS = 1_000_000
 _MOST_CELLS = 1024
 _MOMENTS = {"avg": 1, "var": 2, "var_pop": 2, "stddev": 2, "stddev_pop": 2}
-
-
-@dataclass(frozen=True)
-class GroupKey:
-    """A column to group by; a numeric one in equal bins over its public bounds."""
-
-    column: str
-    bins: int | None = None
 
 
 @dataclass(frozen=True)
@@ -31,7 +26,7 @@ class Aggregate:
     """One number for each group. `of` is None for COUNT(*) and for counting units."""
 
     function: str
-    of: NumberExpression | None = None
+    of: Expression | None = None
     level: float = 0.5
 
     def __post_init__(self) -> None:
@@ -57,35 +52,43 @@ class Query:
     """What is asked, in terms of the policy's columns; made from SQL or in Python."""
 
     outputs: tuple[Output, ...]
-    keys: tuple[GroupKey, ...] = ()
+    keys: tuple[AnyKey, ...] = ()
     where: Condition | None = None
     order: tuple[tuple[int, bool], ...] = ()  # (output, descending)
     limit: int | None = None
+    post: PostProcessing | None = None  # computed from the outputs, which it shows instead
+    per_person: PerPerson | None = None  # the sub-query that makes one row of each person
 
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
         return tuple(output.value for output in self.outputs if isinstance(output.value, Aggregate))
 
 
+def scope(query: Query, policy: Policy) -> Policy:
+    """The policy of the table that a query's aggregates see: with a sub-query, that of one row a person."""
+    return policy if query.per_person is None else person_policy(query.per_person, policy)
+
+
 @dataclass(frozen=True)
 class Fixed:
-    """Numbers in [lower, upper] as whole multiples of a power-of-two grid, floored: first, …, first + span."""
+    """Numbers in [lower, upper] in steps of a grid: ⌊(x − lower) / grid⌋ runs from 0 to span."""
 
     lower: float
     upper: float
     grid: float
 
     @property
+    def span(self) -> int:
+        return max(1, math.floor((self.upper - self.lower) / self.grid))
+
+    @property
     def first(self) -> int:
+        """For sums about zero: ⌊x / grid⌋ runs from first to last."""
         return math.floor(self.lower / self.grid)
 
     @property
     def last(self) -> int:
         return math.floor(self.upper / self.grid)
-
-    @property
-    def span(self) -> int:
-        return self.last - self.first
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Moments:
     variances are linear in them or ratios of what is.
     """
 
-    of: NumberExpression | None
+    of: Expression | None
     degree: int
     missing: bool
     fixed: Fixed
@@ -113,7 +116,7 @@ class Moments:
 class ClippedSum:
     """The sum of one expression, clipped for each unit to what its rows can reach."""
 
-    of: NumberExpression
+    of: Expression
     fixed: Fixed
 
     @property
@@ -130,7 +133,7 @@ class UnitCount:
 class Cells:
     """How many values lie in each cell of a public grid, as a tree of counts: for quantiles."""
 
-    of: NumberExpression
+    of: Expression
     lower: float
     upper: float
     cells: int
@@ -142,11 +145,15 @@ class Cells:
         options = [(math.ceil(self.cells ** (1 / levels) - 1e-9), levels) for levels in range(1, 7)]
         return min(options, key=lambda option: option[1] ** 3 * (option[0] - 1))
 
+    @property
+    def width(self) -> float:
+        return (self.upper - self.lower) / (self.cells - 1 if self.whole else self.cells)
+
     def edges(self, cell: int) -> tuple[float, float]:
-        """The least and the largest value in a cell."""
+        """The least and the largest value in a cell; a whole number has a cell of its own."""
+        width = self.width
         if self.whole:
-            return self.lower + cell, self.lower + cell
-        width = (self.upper - self.lower) / self.cells
+            return self.lower + cell * width, self.lower + cell * width
         return self.lower + cell * width, min(self.upper, self.lower + (cell + 1) * width)
 
 
@@ -166,7 +173,7 @@ def measures_for(query: Query, policy: Policy) -> tuple[Measure, ...]:
     return tuple(found)
 
 
-def _measures_of(of: NumberExpression, asked: list[Aggregate], policy: Policy) -> list[Measure]:
+def _measures_of(of: Expression, asked: list[Aggregate], policy: Policy) -> list[Measure]:
     functions = {aggregate.function for aggregate in asked}
     degree = max((_MOMENTS[name] for name in functions & _MOMENTS.keys()), default=0)
     found: list[Measure] = []
@@ -188,41 +195,37 @@ def _with_rows(found: list[Measure]) -> list[Measure]:
     return [Moments(None, 0, False, Fixed(0, 1, 1)), *found]
 
 
-def fixed_point(of: NumberExpression, policy: Policy, *, degree: int, about_zero: bool = False) -> Fixed:
+def fixed_point(of: Expression, policy: Policy, *, degree: int, about_zero: bool = False) -> Fixed:
     """The finest power-of-two grid (1 for whole numbers) on which squares are exact and no sum overflows."""
     if degree == 0:
         return Fixed(0, 1, 1)
-    lower, upper = interval(of, policy)
-    if lower == upper:
+    found = public_bounds(of, policy)
+    if found.low == found.high:
         raise QueryRefused("the expression is a constant; there is nothing private in it", nearest="COUNT(*)")
     bits = 30 if degree == 1 else 26
-    reach = max(abs(lower), abs(upper)) if about_zero else upper - lower
+    reach = found.size if about_zero else found.high - found.low
     coarsest = math.ldexp(1.0, math.frexp(reach)[1] - bits)
     # Squares are divided by the span, so that even whole numbers need a fine grid for degree 2.
-    return Fixed(lower, upper, max(1.0, coarsest) if degree == 1 and is_whole(of, policy) else coarsest)
+    return Fixed(found.low, found.high, max(1.0, coarsest) if degree == 1 and found.whole else coarsest)
 
 
-def _cells(of: NumberExpression, policy: Policy) -> Cells:
-    lower, upper = interval(of, policy)
-    values = upper - lower + 1
-    if is_whole(of, policy) and values <= _MOST_CELLS:
-        return Cells(of, lower, upper, int(values), True)
-    return Cells(of, lower, upper, _MOST_CELLS, False)
+def _cells(of: Expression, policy: Policy) -> Cells:
+    found = public_bounds(of, policy)
+    if found.low == found.high:
+        raise QueryRefused("the expression is a constant; there is nothing private in it", nearest="COUNT(*)")
+    values = (found.high - found.low) / found.grid + 1
+    if found.whole and values <= _MOST_CELLS and values.is_integer():
+        return Cells(of, found.low, found.high, int(values), True)
+    return Cells(of, found.low, found.high, _MOST_CELLS, False)
 
 
 def public_keys(query: Query, policy: Policy) -> tuple[tuple[Key, ...], ...] | None:
     """For each key its public values; None if one has none, so that keys must be selected privately."""
-    values = [_key_values(key, policy) for key in query.keys]
-    known = [item for item in values if item is not None]
-    if math.prod(len(item) for item in known) > MOST_GROUPS:
-        raise QueryRefused(f"the query has more than {MOST_GROUPS:,} groups; group by fewer columns or bins")
-    return tuple(known) if len(known) == len(values) else None
+    return public_values(query.keys, policy)
 
 
-def _key_values(key: GroupKey, policy: Policy) -> tuple[Key, ...] | None:
-    if key.bins is not None:
-        return tuple(range(key.bins))
-    column = policy.columns[key.column]
-    if column.type == "boolean" and column.categories is None:
-        return (False, True)
-    return column.categories
+def touched_unit(query: Query, policy: Policy) -> Unit:
+    """The unit of a policy in a query: it counts in no more groups than the query has."""
+    keys = public_keys(query, policy)
+    groups = policy.unit.groups if keys is None else math.prod(len(values) for values in keys)
+    return replace(policy.unit, groups=min(policy.unit.groups, max(1, groups)))

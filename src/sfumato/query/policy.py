@@ -33,10 +33,16 @@ Nothing here is ever read off the data. A policy is a TOML file:
     [columns.city]
     type = "text"
     categories = ["Delft", "Utrecht"]
+
+    [columns.born]
+    type = "date"
+    lower = 1900-01-01               # optional: gives GROUP BY month or year its public groups
+    upper = 2029-12-31
 """
 
 from __future__ import annotations
 
+import datetime
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -56,6 +62,7 @@ Key = str | int | bool
 """The value of a group: a category, a whole number, or true and false."""
 
 _LARGEST_BOUND = 2.0**52  # beyond it doubles skip whole numbers
+_SMALLEST_BOUND = 2.0**-40  # below it a number counts as 0, so that no product of numbers underflows
 _MOST_ROWS = 1 << 20  # with it no product of whole numbers in a query can overflow
 
 
@@ -65,8 +72,8 @@ class Column:
 
     name: str
     type: str
-    lower: float | None = None
-    upper: float | None = None
+    lower: float | datetime.date | None = None
+    upper: float | datetime.date | None = None
     categories: tuple[Key, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -75,7 +82,8 @@ class Column:
         if (self.lower is None) != (self.upper is None):
             raise InvalidInput(f"expected both lower and upper in {where}, got one; give both or neither")
         if self.lower is not None and self.upper is not None:
-            _check_bounds(where, self.type, self.lower, self.upper)
+            check = _check_days if self.type == "date" else _check_bounds
+            check(where, self.type, self.lower, self.upper)
         if self.categories is not None:
             object.__setattr__(self, "categories", _check_categories(where, self.type, self.categories))
 
@@ -85,7 +93,16 @@ class Column:
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        return None if self.lower is None or self.upper is None else (float(self.lower), float(self.upper))
+        if self.lower is None or self.upper is None or self.type not in NUMERIC:
+            return None
+        return float(self.lower), float(self.upper)  # type: ignore[arg-type]
+
+    @property
+    def days(self) -> tuple[datetime.date, datetime.date] | None:
+        """The bounds of a date column."""
+        if not isinstance(self.lower, datetime.date) or not isinstance(self.upper, datetime.date):
+            return None
+        return self.lower, self.upper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +164,13 @@ class Policy:
                 f"expected table.version to be a text that changes with the data, got {self.version!r}"
             )
         self._check_form()
-        if self.unit.column is not None and self.unit.column in self.columns:
+        lowered = [name.lower() for name in self.columns]
+        if len(set(lowered)) < len(lowered):
+            raise InvalidInput(
+                "expected column names that differ in more than upper and lower case, which SQL does not tell "
+                f"apart; got {', '.join(self.columns)}"
+            )
+        if self.unit.column is not None and self.unit.column.lower() in lowered:
             raise InvalidInput(
                 f"expected unit.column={self.unit.column!r} not to be among the columns; what tells people "
                 "apart is neither filtered nor averaged, so drop its [columns] section"
@@ -233,16 +256,29 @@ def _column(name: str, spec: Mapping[str, Any]) -> Column:
     return Column(name=name, type=kind, categories=None if categories is None else tuple(categories), **known)
 
 
-def _check_bounds(where: str, kind: str, lower: float, upper: float) -> None:
+def _check_days(where: str, kind: str, lower: Any, upper: Any) -> None:
+    days = [type(value) is datetime.date for value in (lower, upper)]
+    if not all(days) or not lower < upper:
+        raise InvalidInput(
+            f"expected {where}.lower and {where}.upper to be days such as 2024-01-31, one before the other, "
+            f"got {lower} and {upper}"
+        )
+
+
+def _check_bounds(where: str, kind: str, lower: Any, upper: Any) -> None:
     if kind not in NUMERIC:
-        raise InvalidInput(f"expected no bounds for {where}, whose type is {kind}; only numbers have bounds")
+        raise InvalidInput(
+            f"expected no bounds for {where}, whose type is {kind}; only numbers and dates have bounds"
+        )
     _validate.real(f"{where}.lower", lower)
     _validate.real(f"{where}.upper", upper)
     if not lower < upper:
         raise InvalidInput(f"expected {where}.lower < {where}.upper, got {lower} and {upper}")
-    if max(abs(lower), abs(upper)) > _LARGEST_BOUND or upper - lower < 2.0**-52:
+    sizes = [abs(bound) for bound in (lower, upper, upper - lower) if bound]
+    if not _SMALLEST_BOUND <= min(sizes) <= max(sizes) <= _LARGEST_BOUND:
         raise InvalidInput(
-            f"expected the bounds of {where} within ±2**52 and not closer than 2**-52; rescale them"
+            f"expected the bounds of {where} and their distance to be 0 or between 2**-40 and 2**52 in size; "
+            "rescale them"
         )
     if kind == "integer" and (lower != int(lower) or upper != int(upper)):
         raise InvalidInput(

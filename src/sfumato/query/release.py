@@ -138,7 +138,7 @@ def _sum(source: Noisy, aggregate: Aggregate) -> Estimate:
         return _linear(source, [measure.fixed.grid])
     assert isinstance(measure, Moments)
     fixed = measure.fixed
-    weights = [fixed.grid * (fixed.first / fixed.span + share) for share in _MEAN_SHARES[measure.degree]]
+    weights = [fixed.lower / fixed.span + fixed.grid * share for share in _MEAN_SHARES[measure.degree]]
     return _linear(source, weights + [0.0] * measure.missing)
 
 
@@ -156,7 +156,7 @@ def _average(source: Noisy, aggregate: Aggregate) -> Estimate:
 
 def _unscaled(measure: Moments, ratio: Floats) -> Floats:
     fixed = measure.fixed
-    return np.clip((fixed.first + ratio * fixed.span) * fixed.grid, fixed.lower, fixed.upper)
+    return np.clip(fixed.lower + ratio * fixed.span * fixed.grid, fixed.lower, fixed.upper)
 
 
 def _variance(source: Noisy, aggregate: Aggregate) -> Estimate:

@@ -5,30 +5,43 @@ What has no translation is refused, with the reason and the nearest query that c
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import replace
 
 import sqlglot
 from sqlglot import errors, exp
 from sqlglot.expressions import Expr
 
-from sfumato.query.conditions import translate_condition, translate_number
-from sfumato.query.expressions import Condition, columns_of
-from sfumato.query.names import Names
-from sfumato.query.plan import Aggregate, GroupKey, Output, Query, measures_for, public_keys
+from sfumato.query import arithmetic, conditions, texts_and_dates  # noqa: F401 - they register their translations
+from sfumato.query.aggregates import SHOWN_ALONE, parse_aggregate
+from sfumato.query.expressions import (
+    NUMBER,
+    ColumnValue,
+    Comparison,
+    Condition,
+    Flag,
+    Missing,
+    OneOf,
+    columns_of,
+    kind_of,
+    walk,
+)
+from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, key_type
+from sfumato.query.names import Names, quoted
+from sfumato.query.per_person import parse_per_person, person_policy
+from sfumato.query.plan import Aggregate, Output, Query, measures_for, public_keys, scope
 from sfumato.query.policy import Policy
+from sfumato.query.postprocessing import Places, PostProcessing, as_sql, check, rewritten
+from sfumato.query.ranges import range_of
+from sfumato.query.reading import MOST_TEXT, check_depth, constant, function, parts, shown
 from sfumato.query.refusal import QueryRefused
+from sfumato.query.translation import condition, translated
 
-_MOST_TEXT = 20_000
-_CLAUSES = {"expressions", "from_", "where", "group", "order", "limit", "kind"}
 _REFUSED_CLAUSES = {
     "joins": "joins are not answered: one person's rows could be multiplied without bound",
-    "with_": "WITH is not answered: only one declared table can be asked",
-    "having": "HAVING is not answered: it would choose groups by their private values",
+    "with_": "WITH stands before the outermost SELECT only",
     "distinct": "SELECT DISTINCT is not answered: it would show single people's values",
-    "qualify": "window functions are not answered: they show single rows",
     "laterals": "LATERAL is not answered: one person's rows could be multiplied without bound",
-    "offset": "OFFSET is not answered; use ORDER BY and LIMIT",
     "sample": "samples are not answered: all rows count anyway",
 }
 
@@ -36,65 +49,226 @@ _REFUSED_CLAUSES = {
 def parse_query(text: str, policy: Policy) -> Query:
     """The plan of one SELECT over the policy's table, or QueryRefused."""
     select = _single_select(text, policy)
+    try:
+        return _planned(select, policy)
+    except QueryRefused as refused:
+        raise _with_a_way_out(refused, policy) from None
+
+
+def _planned(select: exp.Select, policy: Policy) -> Query:
+    nested = _nested(select)
+    if nested is None:
+        return _flat(select, policy)
+    outer, inner, name = nested
+    _check_clauses(inner, policy)
+    names = Names(policy=policy, table=_table_name(inner.args.get("from_"), policy))
+    found = parse_per_person(inner, names)
+    if found is None:
+        raise QueryRefused(
+            "a sub-query makes one row of each person: SELECT person, COUNT(*) AS n … GROUP BY person; "
+            "arithmetic on an answer is written in the same SELECT"
+        )
+    return replace(_flat(outer, replace(person_policy(found, policy), table=name)), per_person=found)
+
+
+def _nested(select: exp.Select) -> tuple[exp.Select, exp.Select, str] | None:
+    """The outer and the inner SELECT, and what the outer calls the inner: FROM (SELECT …) or WITH."""
+    source, common = select.args.get("from_"), select.args.get("with_")
+    outer, name = select.copy(), "people"
+    if common is not None:
+        tables = parts(common, "expressions")[0]
+        if len(tables) != 1:
+            raise QueryRefused("WITH names one sub-query")
+        inner, alias = parts(tables[0], "this", "alias")
+        name = str(parts(alias, "this")[0].name)
+    elif source is not None and type(source.this) is exp.Subquery:
+        inner, alias = parts(source.this, "this", "alias")
+        name = name if alias is None else str(parts(alias, "this")[0].name)
+        outer.set("from_", exp.From(this=exp.Table(this=exp.to_identifier(name, quoted=True))))
+    else:
+        return None
+    if type(inner) is not exp.Select:
+        raise QueryRefused("a sub-query is one SELECT")
+    outer.set("with_", None)
+    return outer, inner, name
+
+
+def _flat(select: exp.Select, policy: Policy) -> Query:
     _check_clauses(select, policy)
-    names = Names(policy=policy, table=_table_name(select, policy))
-    keys = _keys(select, names)
-    outputs = _outputs(select, keys, names)
-    where = select.args.get("where")
-    query = Query(
-        outputs=outputs,
-        keys=keys,
-        where=None if where is None else translate_condition(where.this, names),
-        order=_order(select, outputs),
-        limit=_limit(select),
+    source, where, group, items = parts(select, "from_", "where", "group", "expressions", *_AFTERWARDS)[:4]
+    names = Names(policy=policy, table=_table_name(source, policy))
+    keys = _keys(group, items, names)
+    filtered = None if where is None else condition(parts(where, "this")[0], names)
+    if _is_plain(select, items):
+        outputs = _outputs(items, keys, names)
+        order, limit = _order(select.args.get("order"), outputs), _limit(select.args.get("limit"))
+        return checked(Query(outputs=outputs, keys=keys, where=filtered, order=order, limit=limit), policy)
+    outputs, post = _post_processed(select, items, keys, names)
+    return checked(Query(outputs=outputs, keys=keys, where=filtered, post=post), policy)
+
+
+_AFTERWARDS = ("having", "qualify", "order", "limit", "offset")
+
+
+def _is_plain(select: exp.Select, items: list[Expr]) -> bool:
+    """Whether only keys and aggregates are shown, in the order of some of them."""
+    if any(select.args.get(name) for name in ("having", "qualify", "offset")):
+        return False
+    nodes = [_unaliased(item)[0] for item in items]
+    names = {_unaliased(item)[1].lower() or _plain_name(node) for item, node in zip(items, nodes, strict=True)}
+    order = select.args.get("order")
+    ordered = [item.this for item in order.expressions] if order is not None else []
+    simple = all(constant(node) is not None or _plain_name(node) in names for node in ordered)
+    return simple and all(
+        isinstance(node, SHOWN_ALONE) or not node.find(*SHOWN_ALONE, exp.Window) for node in nodes
     )
-    return checked(query, policy)
+
+
+def _post_processed(
+    select: exp.Select, items: list[Expr], keys: tuple[AnyKey, ...], names: Names
+) -> tuple[tuple[Output, ...], PostProcessing]:
+    """Aggregates are collected wherever they stand; the rest becomes SQL over them."""
+    asked: dict[Aggregate, str] = {}
+    texts = {key: place for place, key in enumerate(keys)}
+
+    def key_place(node: Expr) -> int | None:
+        if (
+            node.find(*SHOWN_ALONE, exp.Window)
+            or not node.find(exp.Column)
+            or isinstance(node, exp.Ordered | exp.Order)
+        ):
+            return None
+        try:
+            return texts.get(_key(node, names))
+        except QueryRefused:
+            return None
+
+    def aggregate_place(node: Expr) -> int:
+        found = parse_aggregate(node, names)
+        asked.setdefault(found, _plain_name(node))
+        return list(asked).index(found)
+
+    nodes = [_unaliased(item) for item in items]
+    aliases = {alias.lower(): node for node, alias in nodes if alias}
+    places = Places(key=key_place, aggregate=aggregate_place, aliases=aliases)
+    post = PostProcessing(
+        names=tuple(alias or _plain_name(node) for node, alias in nodes),
+        outputs=tuple(as_sql(rewritten(node, places, aliased=False)) for node, _ in nodes),
+        having=_clause(select, "having", places) or "TRUE",
+        qualify=_clause(select, "qualify", places),
+        order=", ".join(_ordered_by(item, nodes, places) for item in _items_of(select.args.get("order"))),
+        limit=_limit(select.args.get("limit")),
+        offset=_offset(select.args.get("offset")),
+    )
+    outputs = [Output(f"k{place}", place) for place in range(len(keys))]
+    return (*outputs, *(Output(text, item) for item, text in asked.items())), post
+
+
+def _clause(select: exp.Select, name: str, places: Places) -> str:
+    clause = select.args.get(name)
+    return "" if clause is None else as_sql(rewritten(parts(clause, "this")[0], places))
+
+
+def _items_of(order: Expr | None) -> list[Expr]:
+    return [] if order is None else list(parts(order, "expressions")[0])
+
+
+def _ordered_by(item: Expr, nodes: list[tuple[Expr, str]], places: Places) -> str:
+    node, descending, nulls_first = parts(item, "this", "desc", "nulls_first")
+    number = constant(node)
+    if number is not None and number.is_integer() and 1 <= number <= len(nodes):
+        node = nodes[int(number) - 1][0]
+    text = as_sql(rewritten(node, places))
+    return f"{text} {'DESC' if descending else 'ASC'} NULLS {'FIRST' if nulls_first else 'LAST'}"
+
+
+def _offset(offset: Expr | None) -> int:
+    count = 0.0 if offset is None else constant(parts(offset, "expression")[0])
+    if count is None or not count.is_integer() or count < 0:
+        raise QueryRefused("OFFSET takes a whole number")
+    return int(count)
+
+
+def _with_a_way_out(refused: QueryRefused, policy: Policy) -> QueryRefused:
+    """A suggestion is made only if it is a query that would be answered."""
+    if not refused.nearest.upper().startswith("SELECT"):
+        return refused
+    try:
+        _planned(_single_select(refused.nearest, policy), policy)
+    except QueryRefused:
+        return QueryRefused(refused.reason)
+    return refused
 
 
 def checked(query: Query, policy: Policy) -> Query:
     """The query, if every aggregate and every key has what it needs in the policy."""
+    policy = scope(query, policy)
     if not query.aggregates:
         raise QueryRefused(
             "a query needs an aggregate such as COUNT, SUM or AVG; single rows are never shown",
-            nearest=f"SELECT COUNT(*) FROM {policy.table}",
+            nearest=f"SELECT COUNT(*) FROM {quoted(policy.table)}",
         )
     _check_columns(query, policy)
-    if len({output.name for output in query.outputs}) < len(query.outputs):
+    shown_names = query.post.names if query.post is not None else [output.name for output in query.outputs]
+    if len({name.lower() for name in shown_names}) < len(shown_names):
         raise QueryRefused("two columns of the answer have the same name; give them different names with AS")
+    check_ranges([query.where, *(item.of for item in query.aggregates), *_computed(query.keys)], policy)
+    for key in query.keys:
+        check_key(key, policy)
     public_keys(query, policy)
     measures_for(query, policy)
+    if query.post is not None:
+        check(query.post, [_KEY_TYPES[key_type(key, policy)] for key in query.keys], len(query.aggregates))
     return query
 
 
+_KEY_TYPES = {str: "VARCHAR", int: "BIGINT", bool: "BOOLEAN"}
+
+
 def _check_columns(query: Query, policy: Policy) -> None:
-    read = {key.column for key in query.keys} | set(columns_of(query.where))
+    read = {key.column for key in query.keys if isinstance(key, GroupKey)} | set(columns_of(query.where))
     for aggregate in query.aggregates:
         read |= set(columns_of(aggregate.of))
     unknown = sorted(read - policy.columns.keys())
     if unknown:
         raise QueryRefused(
             f"there is no column {', '.join(unknown)} in the policy, which has {', '.join(policy.columns)}",
-            nearest=f"SELECT COUNT(*) FROM {policy.table}",
+            nearest=f"SELECT COUNT(*) FROM {quoted(policy.table)}",
         )
     if Aggregate("count_units") in query.aggregates and policy.unit.column is None:
-        raise QueryRefused("every row is one person", nearest=f"SELECT COUNT(*) FROM {policy.table}")
+        raise QueryRefused("every row is one person", nearest=f"SELECT COUNT(*) FROM {quoted(policy.table)}")
+
+
+def check_ranges(places: Iterable[object], policy: Policy) -> None:
+    """Every number in a condition stays in its range, too; sums and keys are checked where they are planned."""
+    for item in (item for place in places for item in walk(place)):
+        sides = (item.left, item.right) if isinstance(item, Comparison) else ()
+        inside = (item.of,) if isinstance(item, OneOf | Missing) else ()
+        for number in (*sides, *inside):
+            if kind_of(number, policy) == NUMBER:
+                range_of(number, policy)
+
+
+def _computed(keys: tuple[AnyKey, ...]) -> list[object]:
+    return [key.of for key in keys if isinstance(key, ComputedKey)]
 
 
 def parse_condition(text: str, policy: Policy) -> Condition:
     """A condition as WHERE takes it."""
     try:
         node = sqlglot.parse_one(text, read="duckdb")
+        check_depth(node)
     except (errors.SqlglotError, RecursionError):
         raise QueryRefused(
             f"this is not a condition in SQL: {text}", nearest="age >= 18 AND city = 'Delft'"
         ) from None
-    return translate_condition(node, Names(policy=policy, table=policy.table))
+    return condition(node, Names(policy=policy, table=policy.table))
 
 
 def _single_select(text: str, policy: Policy) -> exp.Select:
-    nearest = f"SELECT COUNT(*) FROM {policy.table}"
-    if len(text) > _MOST_TEXT:
-        raise QueryRefused(f"a query has at most {_MOST_TEXT} characters", nearest=nearest)
+    nearest = f"SELECT COUNT(*) FROM {quoted(policy.table)}"
+    if len(text) > MOST_TEXT or (not text.isprintable() and not _is_text(text)):
+        raise QueryRefused(f"a query has at most {MOST_TEXT} characters of Unicode text", nearest=nearest)
     try:
         statements = [item for item in sqlglot.parse(text, read="duckdb") if item is not None]
     except (errors.SqlglotError, RecursionError) as error:
@@ -105,242 +279,174 @@ def _single_select(text: str, policy: Policy) -> exp.Select:
     select = statements[0]
     if not isinstance(select, exp.Select):
         raise QueryRefused(f"only SELECT is answered, got {select.key.upper()}", nearest=nearest)
+    check_depth(select)
     return select
 
 
+def _is_text(text: str) -> bool:
+    """Whether an engine could be sent it: no half of a surrogate pair."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _check_clauses(select: exp.Select, policy: Policy) -> None:
-    for clause, value in select.args.items():
-        if not value or (clause in _CLAUSES and clause != "kind"):
-            continue
-        plain = select.copy()
-        plain.set(clause, None)
-        has_subquery = plain.find(exp.Subquery) or plain.find(exp.Exists)
-        nearest = f"SELECT COUNT(*) FROM {policy.table}" if has_subquery else plain.sql(dialect="duckdb")
-        reason = _REFUSED_CLAUSES.get(clause, f"the clause {clause.strip('_').upper()} is not answered")
-        raise QueryRefused(reason, nearest=nearest)
+    for clause, reason in _REFUSED_CLAUSES.items():
+        if select.args.get(clause):
+            plain = select.copy()
+            plain.set(clause, None)
+            raise QueryRefused(reason, nearest=plain.sql(dialect="duckdb"))
     if select.find(exp.Subquery) or any(node is not select for node in select.find_all(exp.Query)):
         raise QueryRefused(
-            "sub-queries are not answered: their effect on one person's rows is not bounded; use WHERE",
-            nearest=f"SELECT COUNT(*) FROM {policy.table}",
+            "sub-queries are answered in FROM, for each person, and nowhere else: elsewhere their effect on "
+            "one person's rows is not bounded",
+            nearest=f"SELECT COUNT(*) FROM {quoted(policy.table)}",
         )
 
 
-def _table_name(select: exp.Select, policy: Policy) -> str:
-    source = select.args.get("from_")
-    table = source.this if source is not None else None
-    nearest = f"SELECT COUNT(*) FROM {policy.table}"
-    if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
-        raise QueryRefused(
-            f"only the table {policy.table} can be asked, not a function or a file", nearest=nearest
-        )
-    extra = [key for key, value in table.args.items() if value and key not in ("this", "alias")]
-    if extra or table.name.lower() != policy.table.lower():
-        raise QueryRefused(f"only the table {policy.table} can be asked", nearest=nearest)
-    return table.alias_or_name
+def _table_name(source: Expr | None, policy: Policy) -> str:
+    refused = QueryRefused(
+        f"only the table {policy.table} can be asked, not a function or a file",
+        nearest=f"SELECT COUNT(*) FROM {quoted(policy.table)}",
+    )
+    table = parts(source, "this")[0] if source is not None else None
+    if type(table) is not exp.Table or type(table.this) is not exp.Identifier or table.args.get("sample"):
+        raise refused
+    _, alias, database = parts(table, "this", "alias", "db")
+    name = f"{database.name}.{table.name}" if database is not None else table.name
+    if name.lower() != policy.table.lower():
+        raise refused
+    return table.name if alias is None else str(parts(alias, "this")[0].name)
 
 
-def _keys(select: exp.Select, names: Names) -> tuple[GroupKey, ...]:
-    group = select.args.get("group")
-    keys: tuple[GroupKey, ...] = ()
+def _keys(group: Expr | None, items: list[Expr], names: Names) -> tuple[AnyKey, ...]:
+    keys: tuple[AnyKey, ...] = ()
     if group is not None:
         if any(value for name, value in group.args.items() if name != "expressions"):
             raise QueryRefused(
                 "GROUP BY takes a list of columns; ROLLUP, CUBE, GROUPING SETS and ALL do not work here"
             )
-        keys = tuple(_key(node, select, names) for node in group.expressions)
-    histograms = [_histogram(item.unalias()) for item in select.expressions]
-    binned = tuple(names.binned(*found) for found in histograms if found is not None)
+        keys = tuple(_key(_resolve_alias(node, items), names) for node in parts(group, "expressions")[0])
+    histograms = [function(_unaliased(item)[0], "HISTOGRAM") for item in items]
+    binned = tuple(_binned(found, names) for found in histograms if found is not None)
     if len(set(keys + binned)) < len(keys + binned):
         raise QueryRefused("the same key is grouped by twice")
     return keys + binned
 
 
-def _key(node: Expr, select: exp.Select, names: Names) -> GroupKey:
-    node = _resolve_alias(node, select)
-    if isinstance(node, exp.Anonymous) and node.name.upper() == "BIN" and len(node.expressions) == 2:
-        return names.binned(*node.expressions)
-    if isinstance(node, exp.Column):
-        return names.key(node)
-    raise QueryRefused(
-        f"GROUP BY takes columns or BIN(column, bins), got {node.sql(dialect='duckdb')}",
-        nearest=names.example_group_by(),
-    )
+def _key(node: Expr, names: Names) -> AnyKey:
+    """A column, BIN(column, bins), or any expression with whole numbers, texts, dates or truths."""
+    binned = function(node, "BIN")
+    if binned is not None:
+        return _binned(binned, names)
+    found = translated(node, names)
+    if isinstance(found, ColumnValue) and names.policy.columns[found.name].type == "real":
+        bins = f"BIN({quoted(found.name)}, 10)"
+        raise QueryRefused(
+            f"column {found.name} is real, and nearly every value is one person's",
+            nearest=f"SELECT {bins}, COUNT(*) FROM {quoted(names.policy.table)} GROUP BY {bins}",
+        )
+    if isinstance(found, ColumnValue | Flag):
+        return GroupKey(found.name if isinstance(found, ColumnValue) else found.column)
+    if not any(True for _ in columns_of(found)):
+        raise QueryRefused(
+            f"GROUP BY takes columns, got {shown(node)}, which is the same on every row",
+            nearest=names.example_group_by(),
+        )
+    return ComputedKey(found, node.sql(dialect="duckdb").lower())
 
 
-def _resolve_alias(node: Expr, select: exp.Select) -> Expr:
+def _binned(arguments: list[Expr], names: Names) -> GroupKey:
+    if len(arguments) != 2:
+        raise QueryRefused(
+            "BIN and HISTOGRAM take a column and the number of bins", nearest=names.example_count()
+        )
+    column, count = names.column(arguments[0]), constant(arguments[1])
+    if count is None or not count.is_integer() or not 1 <= count <= MOST_BINS:
+        raise QueryRefused(f"the number of bins is a whole number from 1 to {MOST_BINS}")
+    return GroupKey(column.name, int(count))
+
+
+def _unaliased(item: Expr) -> tuple[Expr, str]:
+    """What is selected, and the name it is given, if any."""
+    if type(item) is not exp.Alias:
+        return item, ""
+    inside, alias = parts(item, "this", "alias")
+    return inside, str(alias.name)
+
+
+def _resolve_alias(node: Expr, items: list[Expr]) -> Expr:
     """GROUP BY 1, and GROUP BY an alias of the SELECT list."""
-    if isinstance(node, exp.Literal) and node.name.isdigit() and 1 <= int(node.name) <= len(select.expressions):
-        return select.expressions[int(node.name) - 1].unalias()
-    if isinstance(node, exp.Column) and not node.table:
-        for item in select.expressions:
-            if isinstance(item, exp.Alias) and item.alias.lower() == node.name.lower():
-                return item.this
+    number = constant(node)
+    if number is not None and number.is_integer() and 1 <= number <= len(items):
+        return _unaliased(items[int(number) - 1])[0]
+    if type(node) is exp.Column and not node.table:
+        for item in items:
+            inside, alias = _unaliased(item)
+            if alias and alias.lower() == node.name.lower():
+                return inside
     return node
 
 
-def _histogram(node: Expr) -> tuple[Expr, Expr] | None:
-    """HISTOGRAM(x, n) is short for BIN(x, n) and COUNT(*), grouped by BIN(x, n)."""
-    if isinstance(node, exp.Anonymous) and node.name.upper() == "HISTOGRAM" and len(node.expressions) == 2:
-        return node.expressions[0], node.expressions[1]
-    return None
-
-
-def _outputs(select: exp.Select, keys: tuple[GroupKey, ...], names: Names) -> tuple[Output, ...]:
+def _outputs(items: list[Expr], keys: tuple[AnyKey, ...], names: Names) -> tuple[Output, ...]:
     outputs: list[Output] = []
-    for item in select.expressions:
-        node = item.unalias()
-        name = item.alias or node.sql(dialect="duckdb").lower().replace('"', "")
-        histogram = _histogram(node)
+    for item in items:
+        node, alias = _unaliased(item)
+        histogram = function(node, "HISTOGRAM")
         if histogram is not None:
-            key = names.binned(*histogram)
-            outputs += [Output(key.column, keys.index(key)), Output(item.alias or "count", Aggregate("count"))]
+            key = _binned(histogram, names)
+            outputs += [Output(key.column, keys.index(key)), Output(alias or "count", Aggregate("count"))]
         else:
-            outputs.append(Output(name, _output_value(node, keys, names)))
+            outputs.append(Output(alias or _plain_name(node), _output_value(node, keys, names)))
     return tuple(outputs)
 
 
-def _output_value(node: Expr, keys: tuple[GroupKey, ...], names: Names) -> Aggregate | int:
-    if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
-        return _key_position(names.key(node, grouped=False), keys, names)
-    if isinstance(node, exp.Anonymous) and node.name.upper() == "BIN" and len(node.expressions) == 2:
-        return _key_position(names.binned(*node.expressions), keys, names)
+def _plain_name(node: Expr) -> str:
+    return node.sql(dialect="duckdb").lower().replace('"', "")
+
+
+def _output_value(node: Expr, keys: tuple[AnyKey, ...], names: Names) -> Aggregate | int:
     if node.is_star:
         raise QueryRefused(
             "SELECT * is not answered: single rows are never shown", nearest=names.example_count()
         )
-    return translate_aggregate(node, names)
-
-
-def _key_position(key: GroupKey, keys: tuple[GroupKey, ...], names: Names) -> int:
+    if isinstance(node, SHOWN_ALONE):
+        return parse_aggregate(node, names)
+    key = _key(node, names)
     if key not in keys:
+        nearest = names.example_for(key.column) if isinstance(key, GroupKey) else names.example_count()
         raise QueryRefused(
-            f"column {key.column} is neither grouped by nor in an aggregate, and single rows are never shown",
-            nearest=names.example_for(key.column),
+            f"{shown(node)} is neither grouped by nor in an aggregate, and single rows are never shown",
+            nearest=nearest,
         )
     return keys.index(key)
 
 
-@dataclass(frozen=True)
-class _Function:
-    name: str
-    needs_level: bool = False
-
-
-_AGGREGATES: dict[type[Expr], _Function] = {
-    exp.Sum: _Function("sum"),
-    exp.Avg: _Function("avg"),
-    exp.Variance: _Function("var"),
-    exp.VariancePop: _Function("var_pop"),
-    exp.Stddev: _Function("stddev"),
-    exp.StddevSamp: _Function("stddev"),
-    exp.StddevPop: _Function("stddev_pop"),
-    exp.Median: _Function("quantile"),
-    exp.Quantile: _Function("quantile", needs_level=True),
-    exp.ApproxQuantile: _Function("quantile", needs_level=True),
-    exp.PercentileCont: _Function("quantile", needs_level=True),
-    exp.PercentileDisc: _Function("quantile", needs_level=True),
-}
-
-
-def translate_aggregate(node: Expr, names: Names) -> Aggregate:
-    """One aggregate of the SELECT list."""
-    special: dict[type[Expr], Callable[[Expr, Names], Aggregate]] = {
-        exp.Count: _count,
-        exp.WithinGroup: _within_group,
-    }
-    if type(node) in special:
-        return special[type(node)](node, names)
-    function = _AGGREGATES.get(type(node))
-    if function is None:
-        raise _no_such_aggregate(node, names)
-    if isinstance(node.this, exp.Distinct):
-        raise QueryRefused(
-            f"{node.sql(dialect='duckdb')} is not answered: which values occur is private",
-            nearest=f"SELECT {node.key.upper()}(…) without DISTINCT",
-        )
-    of = translate_number(node.this, names)
-    if not function.needs_level:
-        return Aggregate(function.name, of)
-    level = node.args.get("quantile") or node.args.get("expression")
-    return Aggregate(function.name, of, _level(level))
-
-
-def _no_such_aggregate(node: Expr, names: Names) -> QueryRefused:
-    text = node.sql(dialect="duckdb")
-    if isinstance(node, exp.Max | exp.Min) and isinstance(node.this, exp.Column):
-        level = "0.99" if isinstance(node, exp.Max) else "0.01"
-        nearest = f"SELECT QUANTILE({node.this.name}, {level}) FROM {names.policy.table}"
-        return QueryRefused(f"{text} is not answered: it is one person's value", nearest=nearest)
-    if isinstance(node, exp.Window):
-        reason = f"{text} is not answered: window functions show single rows"
-    elif isinstance(node, exp.Filter):
-        reason = (
-            f"{text} is not answered; put the condition in WHERE, or use SUM(CASE WHEN … THEN 1 ELSE 0 END)"
-        )
-    else:
-        reason = (
-            f"{text} is not answered; there are COUNT, COUNT(DISTINCT unit), SUM, AVG, VARIANCE, STDDEV, "
-            "MEDIAN, QUANTILE and HISTOGRAM, of a column or of +, -, *, / and CASE on columns"
-        )
-    return QueryRefused(reason, nearest=names.example_count())
-
-
-def _count(node: Expr, names: Names) -> Aggregate:
-    inside = node.this
-    if node.expressions:
-        raise QueryRefused("COUNT takes one column", nearest=names.example_count())
-    if isinstance(inside, exp.Star) or (isinstance(inside, exp.Literal) and not inside.is_string):
-        return Aggregate("count")
-    if not isinstance(inside, exp.Distinct):
-        return Aggregate("count", names.countable(inside))
-    if len(inside.expressions) == 1 and names.is_unit(inside.expressions[0]):
-        return Aggregate("count_units")
-    unit = names.policy.unit.column
-    nearest = f"SELECT COUNT(DISTINCT {unit}) FROM {names.policy.table}" if unit else names.example_count()
-    raise QueryRefused("COUNT(DISTINCT …) is answered for the privacy unit only", nearest=nearest)
-
-
-def _within_group(node: Expr, names: Names) -> Aggregate:
-    inside, order = node.this, node.args["expression"].expressions
-    if not isinstance(inside, exp.PercentileCont | exp.PercentileDisc) or len(order) != 1:
-        raise _no_such_aggregate(node, names)
-    level = _level(inside.this)
-    level = 1 - level if order[0].args.get("desc") else level
-    return Aggregate("quantile", translate_number(order[0].this, names), level)
-
-
-def _level(node: Expr | None) -> float:
-    if not isinstance(node, exp.Literal) or node.is_string:
-        raise QueryRefused("a quantile's level is a number between 0 and 1", nearest="QUANTILE(column, 0.5)")
-    return float(node.name)
-
-
-def _order(select: exp.Select, outputs: tuple[Output, ...]) -> tuple[tuple[int, bool], ...]:
+def _order(order: Expr | None, outputs: tuple[Output, ...]) -> tuple[tuple[int, bool], ...]:
     """ORDER BY sorts the noisy answer, so it takes its columns only."""
-    order = select.args.get("order")
-    if order is None:
-        return ()
     by_name = {output.name.lower(): position for position, output in enumerate(outputs)}
     found = []
-    for item in order.expressions:
-        position = by_name.get(item.this.sql(dialect="duckdb").lower().replace('"', ""))
-        if (
-            isinstance(item.this, exp.Literal)
-            and item.this.name.isdigit()
-            and int(item.this.name) <= len(outputs)
-        ):
-            position = int(item.this.name) - 1
-        if position is None or position < 0:
+    for item in parts(order, "expressions")[0] if order is not None else ():
+        node, descending = parts(item, "this", "desc")
+        number = constant(node)
+        position = by_name.get(_plain_name(node))
+        if number is not None and number.is_integer() and 1 <= number <= len(outputs):
+            position = int(number) - 1
+        if position is None:
             raise QueryRefused(f"ORDER BY takes columns of the answer: {', '.join(by_name)}")
-        found.append((position, bool(item.args.get("desc"))))
+        found.append((position, bool(descending)))
     return tuple(found)
 
 
-def _limit(select: exp.Select) -> int | None:
-    limit = select.args.get("limit")
+def _limit(limit: Expr | None) -> int | None:
     if limit is None:
         return None
-    number = limit.args.get("expression")
-    if not isinstance(number, exp.Literal) or not number.name.isdigit():
+    if limit.args.get("limit_options"):
+        raise QueryRefused("LIMIT takes a whole number, without % or TIES")
+    (number,) = parts(limit, "expression")
+    count = constant(number)
+    if count is None or not count.is_integer() or count < 0:
         raise QueryRefused("LIMIT takes a whole number")
-    return int(number.name)
+    return int(count)

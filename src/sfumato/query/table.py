@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,23 +14,24 @@ from sfumato import accounting
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Head
 from sfumato.query import bounding
-from sfumato.query.answer import Answer, Cell, notes_for
+from sfumato.query.answer import Answer, notes_for
 from sfumato.query.asking import select
-from sfumato.query.compilation import Value
 from sfumato.query.dry_run import ExpectedError, expected_errors
 from sfumato.query.engines import Engine, open_engine
 from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
+from sfumato.query.keys import AnyKey
 from sfumato.query.noise import Integers, Price, price
-from sfumato.query.plan import Aggregate, Cells, GroupKey, Query, measures_for, public_keys
+from sfumato.query.per_person import person_table
+from sfumato.query.plan import Aggregate, Cells, Query, measures_for, public_keys, scope, touched_unit
 from sfumato.query.policy import Key, Policy
 from sfumato.query.refusal import QueryRefused
-from sfumato.query.release import Estimate, add_noise, estimate
+from sfumato.query.release import Noisy, add_noise
+from sfumato.query.shaping import Groups, shaped
 from sfumato.query.sql import checked, parse_query
 from sfumato.randomness import Sampler, SecretStream
 
 RELATION = accounting.Relation.ADD_REMOVE
 """Under which queries are priced: contributions are bounded for a unit that comes or goes."""
-Groups = list[tuple[Key, ...]]
 
 
 class Charged(Protocol):
@@ -60,10 +60,10 @@ class Charged(Protocol):
 
 @dataclass(frozen=True)
 class Compiled:
-    """The expressions that an engine will run: sums for each group, and counts of cells for each tree."""
+    """The SQL that an engine has planned: sums for each group, and counts of cells for each tree."""
 
-    sums: Value
-    cells: list[tuple[Cells, Value]]
+    sums: str
+    cells: list[tuple[Cells, str]]
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,7 @@ class Table:
         if again and (known := self._known(name)) is not None:
             spent, left = ledger.epsilon_spent, ledger.epsilon_left
             return replace(known, epsilon_spent=spent, epsilon_left=left)
-        compiled = self._compiled(
-            plan, secrets.token_hex(16)
-        )  # the schema is public; the rows are not read yet
+        compiled = self._compiled(plan, secrets.token_hex(16))  # the schema is public; no row is read yet
         charge = ledger.charge(
             cost.event(),
             purpose=_purpose(query),
@@ -138,8 +136,8 @@ class Table:
             unit=self.policy.budget.unit,
             private=self._sampler.private,
         )
-        groups, estimates = self._release(plan, cost, self._fetched(compiled))
-        answer = replace(self._answer(plan, cost, groups, estimates), entry=_entry(charge))
+        groups, noisy = self._release(plan, cost, self._fetched(compiled))
+        answer = replace(self._answer(plan, cost, groups, noisy), entry=_entry(charge))
         if name is not None and self._kept is not None:
             self._kept.keep(name, answer)
         return answer
@@ -168,7 +166,7 @@ class Table:
         self,
         *aggregates: Aggregate,
         epsilon: float,
-        by: Sequence[str | GroupKey] = (),
+        by: Sequence[str | AnyKey] = (),
         where: str | None = None,
         delta: float | None = None,
     ) -> Answer:
@@ -180,11 +178,12 @@ class Table:
     ) -> tuple[ExpectedError, ...]:
         """How wrong each column of the answer would be, without spending or reading anything."""
         plan = self._plan(query)
-        return expected_errors(plan, self.price(plan, epsilon=epsilon, delta=delta), self.policy)
+        return expected_errors(plan, self.price(plan, epsilon=epsilon, delta=delta), scope(plan, self.policy))
 
     def price(self, query: Query, *, epsilon: float, delta: float | None = None) -> Price:
         """The noise of a query, and through it the event that is charged."""
-        private_keys = public_keys(query, self.policy) is None
+        policy = scope(query, self.policy)
+        private_keys = public_keys(query, policy) is None
         if private_keys and delta is None:
             delta = (
                 self.policy.budget.delta / 1000
@@ -195,9 +194,8 @@ class Table:
                 "which occur takes a δ > 0; the holder can declare categories, or a delta in [budget]",
                 nearest=f"SELECT COUNT(*) FROM {self.policy.table}",
             )
-        measures = measures_for(query, self.policy)
-        selection_delta = delta if private_keys else None
-        return price(measures, self.policy.unit, epsilon=epsilon, selection_delta=selection_delta)
+        measures, unit = measures_for(query, policy), touched_unit(query, policy)
+        return price(measures, unit, epsilon=epsilon, selection_delta=delta if private_keys else None)
 
     def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
         """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity."""
@@ -237,25 +235,30 @@ class Table:
         return self._engine
 
     def _compiled(self, plan: Query, salt: str) -> Compiled:
-        keys, measures = public_keys(plan, self.policy), measures_for(plan, self.policy)
-        table = self._connected().declared(self.policy)
-        sums = bounding.sums(table, plan, measures, self.policy, keys=keys, salt=salt)
+        policy, engine = scope(plan, self.policy), self._connected()
+        keys, measures = public_keys(plan, policy), measures_for(plan, policy)
+        table = engine.declared(self.policy)
+        if plan.per_person is not None:
+            table = person_table(table, plan.per_person, self.policy)
+        sums = bounding.sums(table, plan, measures, policy, keys=keys, salt=salt)
         trees = [measure for measure in measures if isinstance(measure, Cells)]
-        counts = (bounding.cell_counts(table, plan, tree, self.policy, keys=keys, salt=salt) for tree in trees)
-        return Compiled(sums, list(zip(trees, counts, strict=True)))
+        counts = (bounding.cell_counts(table, plan, tree, policy, keys=keys, salt=salt) for tree in trees)
+        return Compiled(
+            engine.prepare(sums),
+            [(tree, engine.prepare(item)) for tree, item in zip(trees, counts, strict=True)],
+        )
 
     def _fetched(self, compiled: Compiled) -> Exact:
         assert self._engine is not None  # the one that the expressions were compiled on
         fetch = self._engine.fetch
         return Exact(fetch(compiled.sums), [(tree, fetch(counts)) for tree, counts in compiled.cells])
 
-    def _release(self, plan: Query, cost: Price, exact: Exact) -> tuple[Groups, list[Estimate]]:
-        keys, names = public_keys(plan, self.policy), bounding.key_names(plan)
+    def _release(self, plan: Query, cost: Price, exact: Exact) -> tuple[Groups, tuple[Noisy, ...]]:
+        keys, names = public_keys(plan, scope(plan, self.policy)), bounding.key_names(plan)
         groups = _public_groups(keys) if keys is not None else self._selected(plan, cost, exact.sums)
         sums = _by_group(exact.sums, groups, names)
         cells = [_cells_by_group(found, groups, names, tree.cells) for tree, found in exact.cells]
-        noisy = add_noise(cost, sums, cells, self._sampler)
-        return groups, [estimate(aggregate, noisy) for aggregate in plan.aggregates]
+        return groups, add_noise(cost, sums, cells, self._sampler)
 
     def _selected(self, plan: Query, cost: Price, found: Sequence[Mapping[str, Any]]) -> Groups:
         """The keys that enough units have; sorted, since the engine's order is not public."""
@@ -268,18 +271,13 @@ class Table:
             key=repr,
         )
 
-    def _answer(self, plan: Query, cost: Price, groups: Groups, estimates: list[Estimate]) -> Answer:
+    def _answer(self, plan: Query, cost: Price, groups: Groups, noisy: tuple[Noisy, ...]) -> Answer:
         assert self.ledger is not None
-        rows, intervals = [], []
-        for position, group in enumerate(groups):
-            row, interval = _row(plan, self.policy, group, position, estimates)
-            rows.append(row)
-            intervals.append(interval)
-        order = _ordered(plan, rows)
+        shape = shaped(plan, scope(plan, self.policy), groups, noisy)
         return Answer(
-            columns=tuple(output.name for output in plan.outputs),
-            rows=tuple(rows[i] for i in order),
-            intervals=tuple(intervals[i] for i in order),
+            columns=shape.columns,
+            rows=shape.rows,
+            intervals=shape.intervals,
             epsilon=cost.epsilon,
             delta=cost.delta,
             epsilon_spent=self.ledger.epsilon_spent,
@@ -338,37 +336,3 @@ def _cells_by_group(
         if place is not None:
             counts[place, int(row[bounding.CELL])] = int(row[bounding.ROWS])
     return counts
-
-
-def _row(
-    plan: Query, policy: Policy, group: tuple[Key, ...], position: int, estimates: list[Estimate]
-) -> tuple[tuple[Cell, ...], tuple[tuple[float, float] | None, ...]]:
-    row: list[Cell] = []
-    interval: list[tuple[float, float] | None] = []
-    waiting = iter(estimates)
-    for output in plan.outputs:
-        if isinstance(output.value, Aggregate):
-            found = next(waiting)
-            row.append(found.values[position].item())
-            interval.append((float(found.low[position]), float(found.high[position])))
-        else:
-            row.append(_label(plan, policy, output.value, group))
-            interval.append(None)
-    return tuple(row), tuple(interval)
-
-
-def _label(plan: Query, policy: Policy, position: int, group: tuple[Key, ...]) -> Cell:
-    key = plan.keys[position]
-    if key.bins is None:
-        return group[position]
-    lower, upper = policy.columns[key.column].bounds or (math.nan, math.nan)
-    width, number = (upper - lower) / key.bins, int(group[position])
-    end = "]" if number == key.bins - 1 else ")"
-    return f"[{lower + number * width:g}, {lower + (number + 1) * width:g}{end}"
-
-
-def _ordered(plan: Query, rows: Sequence[tuple[Cell, ...]]) -> list[int]:
-    order = list(range(len(rows)))
-    for column, descending in reversed(plan.order):
-        order.sort(key=lambda i: rows[i][column], reverse=descending)
-    return order[: plan.limit]

@@ -6,7 +6,8 @@ import pytest
 
 from sfumato.query import Policy, QueryRefused, parse_query, policy_from_dict
 from sfumato.query.expressions import ColumnValue, Comparison, Number
-from sfumato.query.plan import Aggregate, ClippedSum, GroupKey, Moments, UnitCount, measures_for
+from sfumato.query.keys import GroupKey
+from sfumato.query.plan import Aggregate, ClippedSum, Moments, UnitCount, measures_for
 
 
 @pytest.fixture
@@ -89,14 +90,13 @@ REFUSED = {
     "SELECT age FROM people": "AVG(age)",
     "SELECT name, COUNT(*) FROM people GROUP BY city": "GROUP BY name",
     "SELECT city FROM people GROUP BY city": "aggregate",
-    "SELECT AVG(age) FROM people HAVING COUNT(*) > 5": "HAVING",
     "SELECT COUNT(*) FROM people JOIN other ON true": "joins",
     "SELECT COUNT(*) FROM people, other": "joins",
-    "SELECT COUNT(*) FROM (SELECT * FROM people)": "sub-queries",
+    "SELECT COUNT(*) FROM (SELECT * FROM people)": "one row of each person",
     "SELECT COUNT(*) FROM people WHERE age > (SELECT AVG(age) FROM people)": "sub-queries",
     "SELECT COUNT(*) FROM people WHERE EXISTS (SELECT 1 FROM people)": "sub-queries",
     "SELECT COUNT(*) FROM people WHERE age IN (SELECT age FROM people)": "sub-queries",
-    "WITH p AS (SELECT * FROM people) SELECT COUNT(*) FROM p": "WITH",
+    "WITH p AS (SELECT * FROM people) SELECT COUNT(*) FROM p": "one row of each person",
     "SELECT COUNT(*) FROM people UNION SELECT COUNT(*) FROM people": "only SELECT",
     "SELECT DISTINCT city, COUNT(*) FROM people GROUP BY city": "DISTINCT",
     "SELECT COUNT(*) FROM people; DROP TABLE people": "one statement",
@@ -114,10 +114,9 @@ REFUSED = {
     "SELECT my_udf(age) FROM people": "my_udf",
     "SELECT AVG(my_udf(age)) FROM people": "my_udf",
     "SELECT COUNT(*) FROM people WHERE my_udf(age) > 1": "my_udf",
-    "SELECT COUNT(*) FROM people WHERE pg_sleep(10) IS NULL": "column",
-    "SELECT SUM(age) OVER () FROM people": "window",
-    "SELECT ROW_NUMBER() OVER (ORDER BY age) FROM people": "window",
-    "SELECT COUNT(*) FILTER (WHERE age > 3) FROM people": "WHERE",
+    "SELECT COUNT(*) FROM people WHERE pg_sleep(10) IS NULL": "no such function",
+    "SELECT SUM(age) OVER () FROM people": "single rows",
+    "SELECT ROW_NUMBER() OVER (ORDER BY age) FROM people": "single rows",
     "SELECT MAX(age) FROM people": "QUANTILE(age, 0.99)",
     "SELECT MIN(age) FROM people": "QUANTILE(age, 0.01)",
     "SELECT QUANTILE(age, 1) FROM people": "between 0 and 1",
@@ -128,23 +127,22 @@ REFUSED = {
     "SELECT AVG(weight) FROM people": "bounds",
     "SELECT SUM(age * weight) FROM people": "bounds",
     "SELECT AVG(name) FROM people": "not a number",
-    "SELECT AVG(age / income) FROM people": "division",
-    "SELECT AVG(age / 0) FROM people": "division",
-    "SELECT COUNT(*) FROM people WHERE 1 / age > 2": "division",
+    "SELECT AVG(age / income) FROM people": "GREATEST(divisor, 1)",
+    "SELECT AVG(age / 0) FROM people": "divides by 0",
+    "SELECT COUNT(*) FROM people WHERE 1 / income > 2": "divisor",
     "SELECT COUNT(*) FROM people WHERE CAST(name AS INTEGER) = 3": "not answered",
     "SELECT COUNT(*) FROM people WHERE name < 'M'": "sort",
-    "SELECT COUNT(*) FROM people WHERE name LIKE 'a_b'": "LIKE",
+    "SELECT COUNT(*) FROM people WHERE name LIKE '%a%b%c%d%e%f%g%h%i%j%'": "LIKE",
     "SELECT COUNT(*) FROM people WHERE name SIMILAR TO '(a+)+'": "not answered",
     "SELECT COUNT(*) FROM people WHERE person = 7": "COUNT(DISTINCT person)",
     "SELECT person, COUNT(*) FROM people GROUP BY person": "COUNT(DISTINCT person)",
     "SELECT income, COUNT(*) FROM people GROUP BY income": "BIN(income, 10)",
     "SELECT nothing FROM people": "no column nothing",
     "SELECT COUNT(*) FROM people GROUP BY ROLLUP (city)": "ROLLUP",
-    "SELECT COUNT(*) FROM people GROUP BY age + 1": "GROUP BY",
-    "SELECT AVG(age) + 1 FROM people": "not answered",
-    "SELECT COUNT(*) FROM people ORDER BY age": "ORDER BY",
+    "SELECT COUNT(*) FROM people GROUP BY 7 + 1": "GROUP BY",
+    "SELECT COUNT(*) FROM people GROUP BY income / 2": "real number",
+    "SELECT COUNT(*) FROM people ORDER BY age": "single rows",
     "SELECT COUNT(*) FROM people LIMIT age": "LIMIT",
-    "SELECT COUNT(*) FROM people OFFSET 1": "OFFSET",
     "SELECT COUNT(*) FROM people WHERE born < '2020-13-40'": "day",
     "SELECT COUNT(*) FROM people WHERE age > 1e300": "2**52",
     "SELECT SUM(income * income * income * income) FROM people": "2**52",
@@ -165,7 +163,7 @@ def test_what_cannot_be_answered_is_refused_with_the_reason(policy: Policy, sql:
 
 
 @pytest.mark.parametrize(
-    "sql", [sql for sql in REFUSED if "HAVING" in sql or "MAX" in sql or sql == "SELECT age FROM people"]
+    "sql", [sql for sql in REFUSED if "DISTINCT name" in sql or "MAX" in sql or sql == "SELECT age FROM people"]
 )
 def test_the_nearest_query_can_be_answered(policy: Policy, sql: str) -> None:
     with pytest.raises(QueryRefused) as refusal:

@@ -162,12 +162,13 @@ def test_the_event_costs_what_was_asked(sql: str) -> None:
 class _Broken(Engine):
     """An engine that fails as engines do: with a private row in its message."""
 
-    def fetch(self, expression: Any) -> list[dict[str, Any]]:
+    def fetch(self, text: str) -> list[dict[str, Any]]:
         class Connection:
-            def to_pyarrow(self, _: Any) -> Any:
+            @property
+            def con(self) -> Any:
                 raise ValueError("could not cast 'Jan Kees, 97' to integer")
 
-        return Engine("duckdb", Connection(), self.raw).fetch(expression)
+        return Engine("duckdb", Connection(), self.raw).fetch(text)
 
 
 def test_charged_before_the_data_is_touched_and_errors_tell_nothing(ledger: Ledger) -> None:

@@ -1,0 +1,246 @@
+"""One row a person: SELECT … FROM (SELECT person, COUNT(*) AS n FROM visits GROUP BY person).
+
+What the inner query computes from a person's own rows becomes a table in which every person has one row, with
+bounds that follow from the policy: a count, or a sum, is clipped to what `unit.rows` rows can reach, or to what
+LEAST(COUNT(*), 20) says. The outer query is asked of that table like of any other, with one row a person.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.expressions import Expr
+
+from sfumato.errors import InvalidInput
+from sfumato.query.compilation import Value, clip, compiled, double, whole
+from sfumato.query.expressions import (
+    CONDITION,
+    DATE,
+    NUMBER,
+    TEXT,
+    Condition,
+    Expression,
+    kind_of,
+)
+from sfumato.query.names import Names
+from sfumato.query.policy import Column, Policy, Unit
+from sfumato.query.ranges import LARGEST, Range, days_of, range_of, snapping
+from sfumato.query.reading import constant, parts, shown
+from sfumato.query.refusal import QueryRefused
+from sfumato.query.translation import as_number, condition, translated
+
+UNIT = "unit"
+_FUNCTIONS: dict[type[Expr], str] = {
+    exp.Count: "count", exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max", exp.ArgMin: "first",
+    exp.ArgMax: "last", exp.LogicalOr: "any", exp.LogicalAnd: "all", exp.CountIf: "count_if",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PersonValue:
+    """One number, text, date or truth about a person, from the person's own rows."""
+
+    name: str
+    function: str
+    of: Expression | None = None
+    by: Expression | None = None
+    least: float | None = None
+    most: float | None = None
+
+
+@dataclass(frozen=True)
+class PerPerson:
+    """The inner query: what is computed for each person, from which of the rows."""
+
+    values: tuple[PersonValue, ...]
+    where: Condition | None = None
+
+
+def parse_per_person(select: exp.Select, names: Names) -> PerPerson | None:
+    """The inner query, if it groups by the person and nothing else; None if it does not group by the person."""
+    group = select.args.get("group")
+    nodes = list(parts(group, "expressions")[0]) if group is not None else []
+    if not any(names.is_unit(node) for node in nodes):
+        return None
+    if len(nodes) != 1:
+        raise QueryRefused("a sub-query groups by the person alone; group by the rest outside it")
+    items, where, _, _ = parts(select, "expressions", "where", "group", "from_")
+    values = [_value(item, names) for item in items if not names.is_unit(item)]
+    if not values:
+        raise QueryRefused("a sub-query computes something for each person, such as COUNT(*) AS n")
+    kept = None if where is None else condition(parts(where, "this")[0], names)
+    return PerPerson(tuple(values), kept)
+
+
+def _value(item: Expr, names: Names) -> PersonValue:
+    if type(item) is not exp.Alias:
+        raise QueryRefused(f"give {shown(item)} a name in the sub-query: {shown(item)} AS n")
+    node, alias = parts(item, "this", "alias")
+    least: float | None = None
+    most: float | None = None
+    while type(node) in (exp.Least, exp.Greatest):
+        first, others = parts(node, "this", "expressions")
+        limit = constant(others[0]) if others and len(others) == 1 else None
+        if limit is None:
+            raise QueryRefused(f"{shown(node)} is not answered: bound it by a constant, as LEAST(COUNT(*), 20)")
+        if type(node) is exp.Least:
+            most = limit if most is None else most
+        else:
+            least = limit if least is None else least
+        node = first
+    return replace(_person_value(node, names), name=alias.name, least=least, most=most)
+
+
+def _person_value(node: Expr, names: Names) -> PersonValue:
+    function = _FUNCTIONS.get(type(node))
+    if function is None:
+        raise QueryRefused(
+            f"{shown(node)} is not answered for each person; there are COUNT, COUNT_IF, SUM, AVG, MIN, MAX, "
+            "ARG_MIN, ARG_MAX, BOOL_OR and BOOL_AND, with LEAST and GREATEST around them"
+        )
+    if function in ("first", "last"):
+        of, by = (translated(item, names) for item in parts(node, "this", "expression"))
+        return PersonValue("", function, of, by)
+    inside = parts(node, "this", "expressions" if function == "count" else "this")[0]
+    if function == "count":
+        return _count(inside, names)
+    if function in ("any", "all", "count_if"):
+        return PersonValue("", function, condition(inside, names))
+    found = translated(inside, names)
+    if function in ("sum", "avg") or kind_of(found, names.policy) == CONDITION:
+        found = as_number(found, inside, names)
+    if kind_of(found, names.policy) == TEXT:
+        raise QueryRefused(f"{shown(node)} is not answered: engines sort texts differently")
+    return PersonValue("", function, found)
+
+
+def _count(inside: Expr | None, names: Names) -> PersonValue:
+    if inside is None or isinstance(inside, exp.Star) or constant(inside) is not None:
+        return PersonValue("", "count")
+    if not isinstance(inside, exp.Distinct):
+        return PersonValue("", "count", translated(inside, names))
+    columns = parts(inside, "expressions")[0]
+    if len(columns) != 1:
+        raise QueryRefused("COUNT(DISTINCT …) takes one expression")
+    return PersonValue("", "distinct", translated(columns[0], names))
+
+
+def person_policy(inner: PerPerson, policy: Policy) -> Policy:
+    """The policy of the table with one row a person."""
+    try:
+        columns = {value.name: _column(value, policy) for value in inner.values}
+        unit = Unit(column=policy.unit.column, rows=1, groups=1)
+        return replace(policy, columns=columns, unit=unit, public_size=None)
+    except InvalidInput as error:
+        raise QueryRefused(f"the sub-query cannot be asked: {error}") from None
+
+
+def _column(value: PersonValue, policy: Policy) -> Column:
+    kind = _kind(value, policy)
+    if kind == NUMBER:
+        found = _range(value, policy)
+        bounds = None if found.high - found.low >= LARGEST else (found.low, found.high)
+        low, high = bounds or (None, None)
+        return Column(name=value.name, type="integer" if found.whole else "real", lower=low, upper=high)
+    if kind == DATE:
+        assert value.of is not None
+        first, last = days_of(value.of, policy)  # type: ignore[arg-type]
+        declared = (first, last) != (datetime.date(1, 1, 1), datetime.date(9999, 12, 31)) and first < last
+        low_day, high_day = (first, last) if declared else (None, None)
+        return Column(name=value.name, type="date", lower=low_day, upper=high_day)
+    if kind == TEXT:
+        return Column(name=value.name, type="text", categories=_categories(value, policy))
+    return Column(name=value.name, type="boolean")
+
+
+def _categories(value: PersonValue, policy: Policy) -> Any:
+    from sfumato.query.keys import ComputedKey, public_values
+
+    assert value.of is not None
+    found = public_values([ComputedKey(value.of, value.name)], policy)
+    return None if found is None else found[0]
+
+
+def _kind(value: PersonValue, policy: Policy) -> str:
+    if value.function in ("any", "all"):
+        return CONDITION
+    if value.function in ("min", "max", "first", "last"):
+        assert value.of is not None
+        return kind_of(value.of, policy) or NUMBER
+    return NUMBER
+
+
+def _range(value: PersonValue, policy: Policy) -> Range:
+    """A count or a sum reaches as far as `unit.rows` rows, unless the query says how far."""
+    rows = float(policy.unit.rows)
+    if value.function in ("count", "count_if", "distinct"):
+        found = Range(0.0, rows, 1.0)
+    else:
+        assert value.of is not None
+        found = range_of(value.of, policy)
+    if value.function == "sum":
+        found = Range(rows * min(found.low, 0.0), rows * max(found.high, 0.0), found.grid)
+    if value.function == "avg":
+        found = Range(found.low, found.high, min(found.grid, 2.0**-92))
+    low = found.low if value.least is None else value.least
+    high = found.high if value.most is None else value.most
+    if not low < high or max(abs(low), abs(high)) > LARGEST:
+        raise QueryRefused(
+            f"{value.name} lies between {low:g} and {high:g}; LEAST and GREATEST say what it can reach"
+        )
+    whole_bounds = low.is_integer() and high.is_integer()
+    return Range(low, high, 1.0 if found.whole and whole_bounds else 2.0**-92)
+
+
+_AGGREGATIONS: dict[str, Callable[[Value, Value], Value]] = {
+    "sum": lambda of, by: of.sum(),
+    "avg": lambda of, by: of.mean(),
+    "min": lambda of, by: of.min(),
+    "max": lambda of, by: of.max(),
+    "first": lambda of, by: of.argmin(by, where=of.notnull() & by.notnull()),
+    "last": lambda of, by: of.argmax(by, where=of.notnull() & by.notnull()),
+    "any": lambda of, by: of.any(),
+    "all": lambda of, by: of.all(),
+    "distinct": lambda of, by: of.nunique(),
+}
+
+
+def person_table(rows: Value, inner: PerPerson, policy: Policy) -> Value:
+    """The declared rows, added up to one row a person, under the names c0, c1, … and unit."""
+    kept = rows.filter(rows[UNIT].notnull())
+    if inner.where is not None:
+        kept = kept.filter(compiled(inner.where, kept, policy))
+    found = kept.group_by(UNIT).agg(
+        **{f"c{i}": _total(value, kept, policy) for i, value in enumerate(inner.values)}
+    )
+    bounded = {f"c{i}": _bounded(found[f"c{i}"], value, policy) for i, value in enumerate(inner.values)}
+    return found.select(UNIT, **bounded)
+
+
+def _total(value: PersonValue, rows: Value, policy: Policy) -> Value:
+    if value.of is None:
+        return rows.count()
+    of = compiled(value.of, rows, policy)
+    if value.function == "count":
+        return of.count()
+    if value.function == "count_if":
+        return of.sum() if of.type().is_integer() else of.ifelse(1, 0).sum()
+    if of.type().is_integer() and value.function in ("sum", "avg"):
+        of = of.cast("float64")
+    by = None if value.by is None else compiled(value.by, rows, policy)
+    return _AGGREGATIONS[value.function](of, by)
+
+
+def _bounded(total: Value, value: PersonValue, policy: Policy) -> Value:
+    if _kind(value, policy) != NUMBER:
+        return total
+    found = _range(value, policy)
+    if found.whole:
+        within = clip(total.cast("float64"), double(found.low), double(found.high)).floor().cast("int64")
+        return clip(within, whole(int(found.low)), whole(int(found.high)))
+    shift = double(snapping(found.size))
+    return (clip(total.cast("float64"), double(found.low), double(found.high)) + shift) - shift

@@ -1,0 +1,220 @@
+"""What is computed from the noisy answer, at no price: arithmetic on aggregates, HAVING, windows, ORDER BY.
+
+A query that asks for more than keys and aggregates is taken apart: its aggregates are measured as if asked
+alone, and the rest is run as SQL on the noisy answer, in a DuckDB of its own that holds nothing else and can
+open nothing. No name of the user reaches it: keys are k0, k1, …, aggregates a0, a1, …
+
+The intervals of what is computed come from simulation: noise of the known kind is added to the noisy answer
+once more, many times, and the rest computed for each. As the noise is symmetric, that is how far off the truth
+can be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from sqlglot import exp
+from sqlglot.expressions import Expr
+
+from sfumato.query.intervals import LEVEL
+from sfumato.query.reading import parts, shown
+from sfumato.query.refusal import QueryRefused
+
+_MOST_DRAWS, _LEAST_DRAWS, _MOST_VALUES = 200, 20, 200_000
+_WINDOWS = (
+    exp.Sum, exp.Avg, exp.Min, exp.Max, exp.Count, exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank,
+    exp.CumeDist, exp.Ntile, exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.Median,
+)  # fmt: skip
+_ALLOWED = (
+    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.Paren, exp.Literal, exp.Null, exp.Boolean,
+    exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.And, exp.Or, exp.Not, exp.Is, exp.In, exp.Between,
+    exp.Case, exp.If, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.Abs, exp.Round, exp.Floor,
+    exp.Ceil, exp.Ln, exp.Log, exp.Sqrt, exp.Exp, exp.Pow, exp.Star, exp.Ordered, exp.Order, exp.WindowSpec,
+)  # fmt: skip
+_AGGREGATES = (exp.AggFunc, exp.Filter, exp.WithinGroup)
+
+
+@dataclass(frozen=True)
+class PostProcessing:
+    """SQL over the columns k0, k1, … and a0, a1, … of the noisy answer."""
+
+    names: tuple[str, ...]
+    outputs: tuple[str, ...]
+    having: str = "TRUE"
+    qualify: str = ""
+    order: str = ""
+    limit: int | None = None
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where keys and aggregates of a query are found in the answer."""
+
+    key: Callable[[Expr], int | None]
+    aggregate: Callable[[Expr], int]
+    aliases: dict[str, Expr]
+
+
+def rewritten(node: Expr, places: Places, *, aliased: bool = True) -> Expr:
+    """A node over the answer's columns; whatever reads rows outside an aggregate is refused."""
+    if isinstance(node, exp.Window):
+        return _window(node, places)
+    if isinstance(node, _AGGREGATES):
+        return exp.column(f"a{places.aggregate(node)}")
+    position = places.key(node)
+    if position is not None:
+        return exp.column(f"k{position}")
+    if isinstance(node, exp.Column):
+        named = places.aliases.get(node.name.lower()) if aliased and not node.table else None
+        if named is None:
+            raise QueryRefused(
+                f"{shown(node)} is neither grouped by nor in an aggregate, and single rows are never shown"
+            )
+        return exp.paren(rewritten(named, places, aliased=False))
+    if not isinstance(node, _ALLOWED):
+        raise QueryRefused(f"{shown(node)} is not answered: it is no arithmetic on the answer")
+    found = _with_children(node, lambda child: rewritten(child, places, aliased=aliased))
+    if isinstance(node, exp.Div):
+        found.set("expression", exp.Nullif(this=found.expression, expression=exp.Literal.number(0)))
+    return found
+
+
+def _with_children(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    found = node.copy()
+    for name, value in node.args.items():
+        if isinstance(value, Expr):
+            found.set(name, change(value))
+        elif isinstance(value, list):
+            found.set(name, [change(item) if isinstance(item, Expr) else item for item in value])
+    return found
+
+
+def _window(node: exp.Window, places: Places) -> Expr:
+    """A window over the answer: its function is the answer's, what is inside it may be an aggregate of rows."""
+    function, partition, order, spec, _ = parts(node, "this", "partition_by", "order", "spec", "over")
+    if not isinstance(function, _WINDOWS):
+        raise QueryRefused(f"{shown(node)} is not answered: there is no such window over the answer")
+
+    def inside(child: Expr) -> Expr:
+        return rewritten(child, places)
+
+    return exp.Window(
+        this=_with_children(function, inside),
+        partition_by=[exp.column("draw"), *(inside(item) for item in partition or [])],
+        order=None if order is None else inside(order),
+        spec=None if spec is None else spec.copy(),
+        over="OVER",
+    )
+
+
+def as_sql(node: Expr) -> str:
+    return node.sql(dialect="duckdb")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One output of the post-processing: its values, and the ends of their intervals where there are any."""
+
+    values: list[Any]
+    intervals: list[tuple[float, float] | None]
+
+
+@dataclass(frozen=True)
+class Processed:
+    """The groups that are shown, in their order, and a column for each output."""
+
+    groups: list[int]
+    columns: list[Column]
+
+
+def draws_for(groups: int) -> int:
+    return max(_LEAST_DRAWS, min(_MOST_DRAWS, _MOST_VALUES // max(1, groups)))
+
+
+def process(
+    post: PostProcessing, keys: Sequence[Sequence[Any]], aggregates: Sequence[np.ndarray[Any, Any]]
+) -> Processed:
+    """Run it: `keys` hold a value for each group, `aggregates` are (1 + draws, groups), the answer first."""
+    draws, groups = aggregates[0].shape
+    with _sandbox() as connection:
+        connection.register("given", _answer(keys, aggregates, draws, groups))
+        connection.execute("CREATE TABLE answer AS SELECT * FROM given")
+        shown_rows = connection.execute(_statement(post, ordered=True)).fetchall()
+        simulated = connection.execute(_statement(post, ordered=False)).fetchall()
+    by_group: dict[int, list[tuple[Any, ...]]] = {}
+    for row in simulated:
+        by_group.setdefault(row[0], []).append(row[1:])
+    order = [int(row[0]) for row in shown_rows]
+    return Processed(
+        order,
+        [
+            Column(
+                [_finite(row[1 + place]) for row in shown_rows],
+                [_interval([row[place] for row in by_group.get(group, [])]) for group in order],
+            )
+            for place in range(len(post.outputs))
+        ],
+    )
+
+
+def check(post: PostProcessing, kinds: Sequence[str], aggregates: int) -> None:
+    """Have an empty answer processed, so that what cannot be computed is refused before anything is charged."""
+    columns = ["draw BIGINT", "g BIGINT", *(f"k{i} {kind}" for i, kind in enumerate(kinds))]
+    columns += [f"a{i} DOUBLE" for i in range(aggregates)]
+    try:
+        with _sandbox() as connection:
+            connection.execute(f"CREATE TABLE answer ({', '.join(columns)})")
+            connection.execute(_statement(post, ordered=True))
+    except duckdb.Error as error:
+        raise QueryRefused(f"the answer cannot be computed so: {str(error).splitlines()[0]}") from None
+
+
+def _sandbox() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(config={"enable_external_access": "false", "threads": "1"})
+
+
+def _statement(post: PostProcessing, *, ordered: bool) -> str:
+    outputs = ", ".join(f"({output}) AS o{i}" for i, output in enumerate(post.outputs))
+    draws = "draw = 0" if ordered else "draw > 0"
+    text = f"SELECT g, {outputs} FROM answer WHERE {draws} AND ({post.having})"
+    text += f" QUALIFY ({post.qualify})" if post.qualify else ""
+    if not ordered:
+        return text
+    text += f" ORDER BY {post.order}, g" if post.order else " ORDER BY g"
+    return text + (f" LIMIT {post.limit}" if post.limit is not None else "") + f" OFFSET {post.offset}"
+
+
+def _answer(
+    keys: Sequence[Sequence[Any]], aggregates: Sequence[np.ndarray[Any, Any]], draws: int, groups: int
+) -> pa.Table:
+    columns: dict[str, Any] = {
+        "draw": np.repeat(np.arange(draws), groups),
+        "g": np.tile(np.arange(groups), draws),
+        **{f"k{i}": list(values) * draws for i, values in enumerate(keys)},
+        **{f"a{i}": values.astype(float).ravel() for i, values in enumerate(aggregates)},
+    }
+    return pa.table(columns)
+
+
+def _finite(value: Any) -> Any:
+    """An infinity or NaN is no value."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _interval(values: list[Any]) -> tuple[float, float] | None:
+    numbers = [
+        value
+        for value in map(_finite, values)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    if len(numbers) < _LEAST_DRAWS:
+        return None
+    low, high = np.quantile(np.array(numbers, dtype=float), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
