@@ -189,9 +189,8 @@ def _mapped_views(views: Views | None, raw: Any) -> tuple[RowMap | None, Any]:
         return None, raw
     axes = row_axes(first(raw, _ROWS), raw, (_ROWS, 2 * _ROWS), "the inputs of views")
     view_map = mapped(views, (raw,), axes, name="views")
-    once, again = seen_by_model(view_map, raw), seen_by_model(view_map, raw)
-    _refuse_state(once, again, "views")
-    return view_map, once
+    _check_memory(view_map, (raw,))
+    return view_map, seen_by_model(view_map, raw)
 
 
 def seen_by_model(views: RowMap | None, raw: Any) -> Any:
@@ -218,7 +217,6 @@ def _mapped_loss(model: nn.Module, loss_fn: LossFunction, rows: Any, labels: Any
 
 
 def _check_loss(loss: RowMap, columns: tuple[Any, Any]) -> None:
-    """A loss that remembers is seen by its answers: for the same rows again, in another order, one row less."""
     rows = len(next(leaf for leaf in pytree.tree_leaves(columns[1]) if isinstance(leaf, Tensor)))
     base = loss(*columns)
     if not isinstance(base, Tensor) or base.shape != (rows,):
@@ -226,10 +224,17 @@ def _check_loss(loss: RowMap, columns: tuple[Any, Any]) -> None:
         raise InvalidInput(
             f"expected loss_fn to return one loss for each of the {rows} rows, got {got}; use reduction='none'"
         )
-    order = torch.arange(rows - 1, -1, -1)
-    _refuse_state(base, loss(*columns), "loss_fn")
-    _refuse_state(base[order], loss(*_picked(columns, order, loss.axes)), "loss_fn")
-    _refuse_state(base[1:], loss(*_picked(columns, torch.arange(1, rows), loss.axes)), "loss_fn")
+    _check_memory(loss, columns)
+
+
+def _check_memory(function: RowMap, columns: tuple[Any, ...]) -> None:
+    """What remembers is seen by its answers: for the same rows again, in another order, one row less."""
+    base = function(*columns)
+    rows = count_rows(base)
+    orders = torch.arange(rows), torch.arange(rows - 1, -1, -1), torch.arange(1, rows)
+    for order in orders:
+        expected = pytree.tree_map(lambda leaf, order=order: leaf[order], base)
+        _refuse_state(expected, function(*_picked(columns, order, function.axes)), function.name)
 
 
 def _picked(columns: Any, order: Tensor, axes: Sequence[int | None]) -> Any:
