@@ -30,7 +30,8 @@ class PrivateTrainer:
     """Takes the steps of a plan: sample, clip each unit's gradient, sum, add noise, let the optimizer move.
 
     Wraps neither the model nor the optimizer. The whole plan is reserved in the ledger before the first row is
-    looked at; `finish` settles it to the steps that were started.
+    looked at; `finish` settles it to the steps that were started. What a loop shows of its steps before
+    `save_checkpoint` or `finish` has told the ledger is not yet released: keep it to yourself.
 
     *Guarantees*: sampler, noise and price come from the one plan; a step draws noise for every parameter and
     moves the weights, or raises; a unit whose gradient is not finite adds nothing, which only the private log
