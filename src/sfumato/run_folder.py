@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sfumato._durable import sync_folder
 from sfumato.errors import InvalidInput
 
 CERTIFICATE = "certificate.json"  # written last: a folder that has one holds a finished run
@@ -94,6 +95,7 @@ def write_whole(path: Path, content: bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        sync_folder(path.parent)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

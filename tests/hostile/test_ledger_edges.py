@@ -128,6 +128,8 @@ def test_a_parent_does_not_go_on_with_what_its_forked_child_marked(ledger: Ledge
     with pytest.raises(LedgerError, match="second process"):
         reservation.mark(pure(0.1), steps=1, digest="2" * 64)
     with pytest.raises(LedgerError, match="second process"):
+        reservation.begin()  # must not take the child's mark for one that it saw
+    with pytest.raises(LedgerError, match="second process"):
         reservation.settle()
 
 

@@ -48,7 +48,7 @@ class Reservation:
         Needed once, before the first row, where it was made with `begun=False`; later calls check the lease.
         """
         with self._ledger._writing() as last:
-            lease = self._held()
+            lease = self._as_seen()
             if not lease.begun:
                 lease = lease.begin()
                 self._ledger._append_about(self.head, "begin", lease, last)

@@ -34,7 +34,8 @@ class PrivateTrainer:
 
     Wraps neither the model nor the optimizer. Model, loss and views are tried on public rows first, so that
     nothing is spent on what cannot be trained; then the whole plan is reserved in the ledger, before the first
-    row is looked at. `finish` settles it to the steps that were started.
+    row is looked at. `finish` settles it to the steps that were started. What a loop shows of its steps before
+    `save_checkpoint` or `finish` has told the ledger is not yet released: keep it to yourself.
 
     *Guarantees*: sampler, noise and price come from the one plan; a step draws noise for every parameter and
     moves the weights, or raises; a unit whose gradient is not finite, or whose rows raise, adds nothing, which
