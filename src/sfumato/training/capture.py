@@ -173,6 +173,7 @@ class Pass:
     """One forward and one backward pass to the layers' outputs."""
 
     names: Mapping[int, str]  # of the trainable parameters, by identity
+    outputs: Any  # of the model
     losses: Tensor
     calls: Sequence[Call]
     gradients: Sequence[Sequence[Tensor | None]]
@@ -188,7 +189,8 @@ def run(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, layo
     """
     names = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
     with torch.enable_grad(), capture(model, layout) as tape:
-        losses = loss_fn(call_model(model, inputs), targets)
+        outputs = call_model(model, inputs)
+        losses = loss_fn(outputs, targets)
     rows = count_rows(inputs)
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
         got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
@@ -202,7 +204,7 @@ def run(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, layo
             f"{', '.join(sorted(escaped))} is used elsewhere; call the module that owns it, or freeze it with "
             "requires_grad_(False)"
         )
-    return Pass(names, losses.detach(), tape.calls, _backward(losses, tape.calls))
+    return Pass(names, outputs, losses.detach(), tape.calls, _backward(losses, tape.calls))
 
 
 def _backward(losses: Tensor, calls: Sequence[Call]) -> list[Sequence[Tensor | None]]:
