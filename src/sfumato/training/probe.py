@@ -314,8 +314,9 @@ def _same_rows(base: Pass, other: Pass, rows: Sequence[int], tolerance: float, w
     if [call.prefix for call in base.calls] != [call.prefix for call in other.calls]:
         raise UnsupportedModel("expected the same layers to be called whatever the rows, but the calls differ")
     counts = len(base.losses), len(other.losses)
-    outputs = zip(_row_leaves(base), _row_leaves(other), strict=True)
-    pairs = [("the loss", base.losses, other.losses), *(("the output", b, a) for b, a in outputs)]
+    outputs = zip(pytree.tree_leaves(base.outputs), pytree.tree_leaves(other.outputs), strict=True)
+    pairs = [("the loss", base.losses, other.losses)]
+    pairs += [("the output", b, a) for b, a in outputs if _can_hold(b, counts[0]) and _can_hold(a, counts[1])]
     for (call, before), (same, after) in zip(base.by_call(), other.by_call(), strict=True):
         where = f"layer {call.prefix.rstrip('.')!r}"
         pairs += [(where, b, a) for b, a in zip(_rows_of(call, before), _rows_of(same, after), strict=True)]
@@ -339,10 +340,8 @@ def _rows_of(call: LayerCall | ExpandedCall, gradients: Sequence[Tensor | None])
     return list(call.stacked(gradients).values())
 
 
-def _row_leaves(passed: Pass) -> list[Tensor]:
-    """The outputs that can hold rows."""
-    leaves = [leaf for leaf in pytree.tree_leaves(passed.outputs) if _holds_rows(leaf) and len(leaf)]
-    return [leaf for leaf in leaves if leaf.is_floating_point() and len(leaf) % len(passed.losses) == 0]
+def _can_hold(leaf: Any, rows: int) -> bool:
+    return _holds_rows(leaf) and leaf.is_floating_point() and len(leaf) > 0 and len(leaf) % rows == 0
 
 
 def _by_row(values: Tensor, rows: int, where: str) -> Tensor:
