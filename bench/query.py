@@ -30,7 +30,8 @@ import numpy as np
 
 from sfumato.ledger import Ledger
 from sfumato.query import Policy, Table, bounding, parse_query, policy_from_dict
-from sfumato.query.plan import measures_for, public_keys
+from sfumato.query.aggregates import measures_for
+from sfumato.query.plan import public_keys
 
 ROWS = 10_000_000
 ROUNDS = 7

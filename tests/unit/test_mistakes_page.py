@@ -21,5 +21,5 @@ def test_every_named_test_exists():
 
 def test_every_fault_has_a_test():
     rows = [line for line in PAGE.splitlines() if line.startswith("|")][2:]
-    assert len(rows) == 22
+    assert len(rows) >= 22
     assert all("`tests/" in row for row in rows)

@@ -18,8 +18,8 @@ import ibis
 
 from sfumato import _validate
 from sfumato.errors import DataError, DataUnavailable, InvalidInput, MissingExtra
-from sfumato.query.bounding import UNIT
 from sfumato.query.compilation import Value, column_name
+from sfumato.query.measures import UNIT
 from sfumato.query.policy import ENGINES, Column, Policy
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.sanitizing import sanitized, sanitized_unit
