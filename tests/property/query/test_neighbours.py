@@ -28,6 +28,14 @@ from sfumato.query.measures import ClippedSum, Counted, Measure
 from sfumato.query.plan import scope, touched_unit
 
 Load = Callable[[pd.DataFrame], Engine]
+
+
+@pytest.fixture
+def one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every engine picks the same of a person's groups: by the hash that all of them have."""
+    monkeypatch.setattr(bounding, "OWN_HASH", ())
+
+
 CITIES = ["Delft", "München", "東京", "O'Hara", "e\u0301"]
 
 QUERIES = [
@@ -194,7 +202,7 @@ def hard_rows() -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_postgresql_gives_the_same_sums_as_duckdb(
-    duckdb_engine: Load, postgres_engine: Load, query: str
+    one_hash: None, duckdb_engine: Load, postgres_engine: Load, query: str
 ) -> None:
     rule, data = policy(3, 2), frame(hard_rows())
     assert Released.of(postgres_engine(data), rule, query) == Released.of(duckdb_engine(data), rule, query)
@@ -211,7 +219,7 @@ SPARK_QUERIES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("query", SPARK_QUERIES)
 def test_spark_gives_the_same_sums_as_duckdb_within_the_same_bounds(
-    duckdb_engine: Load, spark_engine: Load, query: str
+    one_hash: None, duckdb_engine: Load, spark_engine: Load, query: str
 ) -> None:
     rule, data = policy(3, 2), frame(hard_rows())
     spark = spark_engine(data)
