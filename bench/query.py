@@ -33,7 +33,8 @@ from sfumato.datasets.clean import clean_text
 from sfumato.datasets.text_table import TextForm
 from sfumato.ledger import Ledger
 from sfumato.query import Policy, Table, bounding, parse_query, policy_from_dict
-from sfumato.query.plan import measures_for, public_keys
+from sfumato.query.aggregates import measures_for
+from sfumato.query.plan import public_keys
 
 ROWS = 10_000_000
 TEXT_ROWS = 1_000_000

@@ -21,9 +21,10 @@ import pytest
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.query import Policy, QueryRefused, Table, parse_query, policy_from_dict
+from sfumato.query.aggregates import measures_for
 from sfumato.query.engines import Engine
-from sfumato.query.noise import sensitivity
-from sfumato.query.plan import UnitCount, measures_for, touched_unit
+from sfumato.query.measures import UnitCount
+from sfumato.query.plan import touched_unit
 
 Load = Callable[[pd.DataFrame], Engine]
 
@@ -251,7 +252,7 @@ def test_people_are_counted_with_no_more_noise_than_groups(sql: str) -> None:
     """Without GROUP BY a person counts once, whatever groups says; with two groups, at most twice."""
     rule = policy(None, column="person", rows=9, groups=4)
     unit = touched_unit(parse_query(sql, rule), rule)
-    assert sensitivity(UnitCount(), unit) == (2 if "GROUP BY" in sql else 1)
+    assert UnitCount().sensitivity(unit) == (2 if "GROUP BY" in sql else 1)
 
 
 def test_a_plan_that_no_engine_runs_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,10 @@ import pandas as pd
 import pytest
 
 from sfumato.query import Policy, Table, noise, parse_query, policy_from_dict
+from sfumato.query.aggregates import estimate
+from sfumato.query.measures import Cells
 from sfumato.query.noise import KeySelection, WholeLaplace
-from sfumato.query.plan import Cells
-from sfumato.query.release import Estimate, add_noise, estimate
+from sfumato.query.release import Estimate, add_noise
 from sfumato.query.table import _by_group, _cells_by_group
 from sfumato.randomness import SecretStream, public_generator
 
@@ -206,7 +207,7 @@ def test_several_aggregates_share_one_epsilon(data: pd.DataFrame) -> None:
 
 
 def _measures(sql: str, rule: Policy) -> Any:
-    from sfumato.query.plan import measures_for
+    from sfumato.query.aggregates import measures_for
 
     return measures_for(parse_query(sql, rule), rule)
 

@@ -28,7 +28,7 @@ class Names:
         if self.is_unit(node):
             raise QueryRefused(
                 f"column {name} says who a row belongs to; it can only be counted",
-                nearest=f"SELECT COUNT(DISTINCT {quoted(name)}) FROM {quoted(self.policy.table)}",
+                nearest=self._people(name),
             )
         column = self.policy.column(name)
         if column is None:
@@ -54,6 +54,13 @@ class Names:
 
     def example_count(self) -> str:
         return f"SELECT COUNT(*) FROM {quoted(self.policy.table)}"
+
+    def example_people(self) -> str:
+        unit = self.policy.unit.column
+        return self.example_count() if unit is None else self._people(unit)
+
+    def _people(self, unit: str) -> str:
+        return f"SELECT COUNT(DISTINCT {quoted(unit)}) FROM {quoted(self.policy.table)}"
 
     def example_group_by(self) -> str:
         for column in self.policy.columns.values():

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import singledispatch
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +24,9 @@ from sfumato import _validate, accounting
 from sfumato.errors import InvalidInput
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.mechanisms.laplace import no_less_noise, rounded_laplace
-from sfumato.query.plan import Cells, ClippedSum, Measure, Moments, UnitCount
+from sfumato.query.measures import Integers, Measure
 from sfumato.query.policy import Unit
 from sfumato.randomness import Sampler
-
-Integers = npt.NDArray[np.int64]
 
 _FINE = 1000  # from this sensitivity on, rounding adds less than a millionth to the variance
 _LARGEST_SCALE = 2.0**50
@@ -81,32 +78,6 @@ class WholeLaplace:
         return values + rounded_laplace(sampler, self.scale, values.size).reshape(values.shape)
 
 
-@singledispatch
-def sensitivity(measure: Measure, unit: Unit) -> int:
-    """By how much one unit moves a measure's numbers, in L1 (for cells: of one level)."""
-    raise TypeError(type(measure).__name__)
-
-
-@sensitivity.register
-def _(measure: Moments, unit: Unit) -> int:
-    return unit.rows * measure.span
-
-
-@sensitivity.register
-def _(measure: ClippedSum, unit: Unit) -> int:
-    return unit.rows * measure.largest
-
-
-@sensitivity.register
-def _(measure: UnitCount, unit: Unit) -> int:
-    return unit.touched_groups
-
-
-@sensitivity.register
-def _(measure: Cells, unit: Unit) -> int:
-    return unit.rows
-
-
 @dataclass(frozen=True, kw_only=True)
 class KeySelection:
     """Which private keys may be shown: those whose noisy number of units reaches a threshold.
@@ -149,7 +120,7 @@ class Price:
 
     def event(self) -> accounting.DpEvent:
         parts = [
-            accounting.repeat(noise.event(), measure.shape[1]) if isinstance(measure, Cells) else noise.event()
+            accounting.repeat(noise.event(), measure.levels) if measure.levels > 1 else noise.event()
             for measure, noise in zip(self.measures, self.noises, strict=True)
         ]
         return accounting.compose(*parts, *([self.selection.event()] if self.selection else []))
@@ -170,10 +141,7 @@ def price(
         delta=selection_delta or 0.0,
         measures=tuple(measures),
         noises=tuple(
-            WholeLaplace.calibrated(
-                sensitivity=sensitivity(measure, unit),
-                epsilon=share / (measure.shape[1] if isinstance(measure, Cells) else 1),
-            )
+            WholeLaplace.calibrated(sensitivity=measure.sensitivity(unit), epsilon=share / measure.levels)
             for measure in measures
         ),
         selection=selection,

@@ -26,6 +26,7 @@ from sfumato.query.expressions import (
     Expression,
     kind_of,
 )
+from sfumato.query.measures import UNIT
 from sfumato.query.names import Names
 from sfumato.query.policy import Column, Policy, Unit
 from sfumato.query.ranges import LARGEST, Range, days_of, range_of, snapping
@@ -33,7 +34,6 @@ from sfumato.query.reading import constant, parts, shown
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.translation import as_number, condition, translated
 
-UNIT = "unit"
 _FUNCTIONS: dict[type[Expr], str] = {
     exp.Count: "count", exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max", exp.ArgMin: "first",
     exp.ArgMax: "last", exp.LogicalOr: "any", exp.LogicalAnd: "all", exp.CountIf: "count_if",

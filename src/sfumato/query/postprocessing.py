@@ -12,7 +12,7 @@ can be.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,6 @@ _ALLOWED = (
     exp.Case, exp.If, exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.Abs, exp.Round, exp.Floor,
     exp.Ceil, exp.Ln, exp.Log, exp.Sqrt, exp.Exp, exp.Pow, exp.Star, exp.Ordered, exp.Order, exp.WindowSpec,
 )  # fmt: skip
-_AGGREGATES = (exp.AggFunc, exp.Filter, exp.WithinGroup)
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,8 @@ class Places:
 
     key: Callable[[Expr], int | None]
     aggregate: Callable[[Expr], int]
+    is_aggregate: Callable[[Expr], bool]
+    derived: Mapping[type[Expr], Callable[[Expr], Expr]]
     aliases: dict[str, Expr]
 
 
@@ -66,7 +67,9 @@ def rewritten(node: Expr, places: Places, *, aliased: bool = True) -> Expr:
     """A node over the answer's columns; whatever reads rows outside an aggregate is refused."""
     if isinstance(node, exp.Window):
         return _window(node, places)
-    if isinstance(node, _AGGREGATES):
+    if type(node) in places.derived:
+        return rewritten(places.derived[type(node)](node), places, aliased=aliased)
+    if places.is_aggregate(node):
         return exp.column(f"a{places.aggregate(node)}")
     position = places.key(node)
     if position is not None:

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from scipy import stats
 
 from sfumato.query.intervals import LEVEL, Floats
-from sfumato.query.noise import Integers, WholeLaplace
-from sfumato.query.plan import Cells
+from sfumato.query.measures import Cells, Integers
+from sfumato.query.noise import WholeLaplace
 from sfumato.randomness import Sampler
 
 

@@ -13,7 +13,7 @@ from sqlglot import errors, exp
 from sqlglot.expressions import Expr
 
 from sfumato.query import arithmetic, conditions, texts_and_dates  # noqa: F401 - they register their translations
-from sfumato.query.aggregates import SHOWN_ALONE, parse_aggregate
+from sfumato.query.aggregates import DERIVED, is_aggregate, measures_for, parse_aggregate
 from sfumato.query.expressions import (
     NUMBER,
     ColumnValue,
@@ -29,7 +29,7 @@ from sfumato.query.expressions import (
 from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, key_type
 from sfumato.query.names import Names, quoted
 from sfumato.query.per_person import parse_per_person, person_policy
-from sfumato.query.plan import Aggregate, Output, Query, measures_for, public_keys, scope
+from sfumato.query.plan import Aggregate, Output, Query, public_keys, scope
 from sfumato.query.policy import Policy
 from sfumato.query.postprocessing import Places, PostProcessing, as_sql, check, rewritten
 from sfumato.query.ranges import range_of
@@ -119,9 +119,15 @@ def _is_plain(select: exp.Select, items: list[Expr]) -> bool:
     order = select.args.get("order")
     ordered = [item.this for item in order.expressions] if order is not None else []
     simple = all(constant(node) is not None or _plain_name(node) in names for node in ordered)
-    return simple and all(
-        isinstance(node, SHOWN_ALONE) or not node.find(*SHOWN_ALONE, exp.Window) for node in nodes
-    )
+    return simple and all(_stands_alone(node) or not _has_aggregate(node) for node in nodes)
+
+
+def _stands_alone(node: Expr) -> bool:
+    return is_aggregate(node) and type(node) not in DERIVED
+
+
+def _has_aggregate(node: Expr) -> bool:
+    return any(is_aggregate(item) or isinstance(item, exp.Window) for item in node.walk())
 
 
 def _post_processed(
@@ -132,11 +138,7 @@ def _post_processed(
     texts = {key: place for place, key in enumerate(keys)}
 
     def key_place(node: Expr) -> int | None:
-        if (
-            node.find(*SHOWN_ALONE, exp.Window)
-            or not node.find(exp.Column)
-            or isinstance(node, exp.Ordered | exp.Order)
-        ):
+        if _has_aggregate(node) or not node.find(exp.Column) or isinstance(node, exp.Ordered | exp.Order):
             return None
         try:
             return texts.get(_key(node, names))
@@ -150,7 +152,9 @@ def _post_processed(
 
     nodes = [_unaliased(item) for item in items]
     aliases = {alias.lower(): node for node, alias in nodes if alias}
-    places = Places(key=key_place, aggregate=aggregate_place, aliases=aliases)
+    places = Places(
+        key=key_place, aggregate=aggregate_place, is_aggregate=is_aggregate, derived=DERIVED, aliases=aliases
+    )
     post = PostProcessing(
         names=tuple(alias or _plain_name(node) for node, alias in nodes),
         outputs=tuple(as_sql(rewritten(node, places, aliased=False)) for node, _ in nodes),
@@ -212,7 +216,15 @@ def checked(query: Query, policy: Policy) -> Query:
     shown_names = query.post.names if query.post is not None else [output.name for output in query.outputs]
     if len({name.lower() for name in shown_names}) < len(shown_names):
         raise QueryRefused("two columns of the answer have the same name; give them different names with AS")
-    check_ranges([query.where, *(item.of for item in query.aggregates), *_computed(query.keys)], policy)
+    check_ranges(
+        [
+            query.where,
+            *(item.of for item in query.aggregates),
+            *(item.other for item in query.aggregates),
+            *_computed(query.keys),
+        ],
+        policy,
+    )
     for key in query.keys:
         check_key(key, policy)
     public_keys(query, policy)
@@ -228,7 +240,7 @@ _KEY_TYPES = {str: "VARCHAR", int: "BIGINT", bool: "BOOLEAN"}
 def _check_columns(query: Query, policy: Policy) -> None:
     read = {key.column for key in query.keys if isinstance(key, GroupKey)} | set(columns_of(query.where))
     for aggregate in query.aggregates:
-        read |= set(columns_of(aggregate.of))
+        read |= {*columns_of(aggregate.of), *columns_of(aggregate.other)}
     unknown = sorted(read - policy.columns.keys())
     if unknown:
         raise QueryRefused(
@@ -412,7 +424,7 @@ def _output_value(node: Expr, keys: tuple[AnyKey, ...], names: Names) -> Aggrega
         raise QueryRefused(
             "SELECT * is not answered: single rows are never shown", nearest=names.example_count()
         )
-    if isinstance(node, SHOWN_ALONE):
+    if is_aggregate(node):
         return parse_aggregate(node, names)
     key = _key(node, names)
     if key not in keys:

@@ -14,15 +14,17 @@ from sfumato import accounting
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Head
 from sfumato.query import bounding
+from sfumato.query.aggregates import measures_for
 from sfumato.query.answer import Answer, notes_for
 from sfumato.query.asking import select
 from sfumato.query.dry_run import ExpectedError, expected_errors
 from sfumato.query.engines import Engine, open_engine
 from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
 from sfumato.query.keys import AnyKey
-from sfumato.query.noise import Integers, Price, price
+from sfumato.query.measures import CELL, ROWS, UNITS, Counted, Integers
+from sfumato.query.noise import Price, price
 from sfumato.query.per_person import person_table
-from sfumato.query.plan import Aggregate, Cells, Query, measures_for, public_keys, scope, touched_unit
+from sfumato.query.plan import Aggregate, Query, public_keys, scope, touched_unit
 from sfumato.query.policy import Key, Policy
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, add_noise
@@ -63,7 +65,7 @@ class Compiled:
     """The SQL that an engine has planned: sums for each group, and counts of cells for each tree."""
 
     sums: str
-    cells: list[tuple[Cells, str]]
+    cells: list[tuple[Counted, str]]
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Exact:
     """An engine's rows before noise: sums for each group, and counts for each group and cell of each tree."""
 
     sums: list[dict[str, Any]]
-    cells: list[tuple[Cells, list[dict[str, Any]]]]
+    cells: list[tuple[Counted, list[dict[str, Any]]]]
 
 
 class Table:
@@ -241,7 +243,7 @@ class Table:
         if plan.per_person is not None:
             table = person_table(table, plan.per_person, self.policy)
         sums = bounding.sums(table, plan, measures, policy, keys=keys, salt=salt)
-        trees = [measure for measure in measures if isinstance(measure, Cells)]
+        trees = [measure for measure in measures if isinstance(measure, Counted)]
         counts = (bounding.cell_counts(table, plan, tree, policy, keys=keys, salt=salt) for tree in trees)
         return Compiled(
             engine.prepare(sums),
@@ -263,7 +265,7 @@ class Table:
     def _selected(self, plan: Query, cost: Price, found: Sequence[Mapping[str, Any]]) -> Groups:
         """The keys that enough units have; sorted, since the engine's order is not public."""
         assert cost.selection is not None
-        units = np.array([int(row[bounding.UNITS]) for row in found], dtype=np.int64)
+        units = np.array([int(row[UNITS]) for row in found], dtype=np.int64)
         chosen = cost.selection.select(units, self._sampler)
         names = bounding.key_names(plan)
         return sorted(
@@ -334,5 +336,5 @@ def _cells_by_group(
     for row in found:
         place = places.get(tuple(row[name] for name in names))
         if place is not None:
-            counts[place, int(row[bounding.CELL])] = int(row[bounding.ROWS])
+            counts[place, int(row[CELL])] = int(row[ROWS])
     return counts

@@ -11,8 +11,8 @@ import pytest
 
 from sfumato.ledger import Ledger
 from sfumato.query import QueryRefused, Table, parse_query, policy_from_dict
-from sfumato.query.noise import sensitivity
-from sfumato.query.plan import measures_for, scope, touched_unit
+from sfumato.query.aggregates import measures_for
+from sfumato.query.plan import scope, touched_unit
 
 POLICY = policy_from_dict(
     {
@@ -94,7 +94,7 @@ def test_a_count_is_clipped_where_the_query_or_the_policy_says(table: Table) -> 
     plan = parse_query(sql, POLICY)
     policy = scope(plan, POLICY)
     (measure,) = measures_for(plan, policy)
-    assert sensitivity(measure, touched_unit(plan, policy)) == 2  # one row, from 0 to 2
+    assert measure.sensitivity(touched_unit(plan, policy)) == 2  # one row, from 0 to 2
 
 
 def test_sums_of_a_person(table: Table) -> None:

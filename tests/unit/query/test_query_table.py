@@ -303,3 +303,9 @@ def test_answers_as_json(ledger: Ledger) -> None:
     assert data["columns"] == ["age", "count"]
     assert [row[0] for row in data["rows"]] == ["[0, 50)", "[50, 100]"]
     assert {"epsilon", "epsilon_spent", "epsilon_left", "intervals"} <= data.keys()
+
+
+def test_a_query_may_have_several_lines(ledger: Ledger) -> None:
+    """The ledger keeps its purposes in one line."""
+    Table(policy(), ledger, data=people()).ask("SELECT COUNT(*)\n\tFROM people\n", epsilon=0.5)
+    assert ledger.charges()[-1].purpose == "query: SELECT COUNT(*) FROM people"

@@ -1,0 +1,110 @@
+"""The aggregates that are answered: one class each, and the registry that all the rest goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlglot import exp
+from sqlglot.expressions import Expr
+
+from sfumato import _validate
+from sfumato.query.aggregates.averages import Average
+from sfumato.query.aggregates.base import Error, Function
+from sfumato.query.aggregates.counts import Count
+from sfumato.query.aggregates.covariances import Covariance, correlation, slope
+from sfumato.query.aggregates.people import Different
+from sfumato.query.aggregates.ranks import Quantile
+from sfumato.query.aggregates.spreads import Spread
+from sfumato.query.aggregates.sums import Sum
+from sfumato.query.expressions import Condition
+from sfumato.query.measures import Measure
+from sfumato.query.names import Names, quoted
+from sfumato.query.plan import Aggregate, Query
+from sfumato.query.policy import Policy
+from sfumato.query.reading import parts, shown
+from sfumato.query.refusal import QueryRefused
+from sfumato.query.release import Estimate, Noisy
+from sfumato.query.translation import condition
+
+__all__ = [
+    "DERIVED",
+    "FUNCTIONS",
+    "Error",
+    "Function",
+    "estimate",
+    "function_of",
+    "is_aggregate",
+    "measures_for",
+]
+
+FUNCTIONS: tuple[Function, ...] = (Count(), Different(), Sum(), Average(), Spread(), Quantile(), Covariance())
+DERIVED: dict[type[Expr], Callable[[Expr], Expr]] = {exp.Corr: correlation, exp.RegrSlope: slope}
+"""What is computed from the answers of other aggregates."""
+
+_BY_NAME = {name: function for function in FUNCTIONS for name in function.names}
+_BY_NODE = {node: function for function in FUNCTIONS for node in function.nodes}
+
+
+def is_aggregate(node: Expr) -> bool:
+    return isinstance(node, exp.AggFunc | exp.Filter | exp.WithinGroup)
+
+
+def parse_aggregate(node: Expr, names: Names, only: Condition | None = None) -> Aggregate:
+    """One aggregate of the SELECT list, of the rows where a condition holds."""
+    if isinstance(node, exp.Filter):
+        of, where = parts(node, "this", "expression")
+        return parse_aggregate(of, names, condition(parts(where, "this")[0], names))
+    function = _BY_NODE.get(type(node))
+    if isinstance(node, exp.Count) and isinstance(node.this, exp.Distinct):
+        function = _BY_NAME["count_distinct"]
+    if function is None:
+        raise _no_such_aggregate(node, names)
+    return function.parse(node, names, only)
+
+
+def _no_such_aggregate(node: Expr, names: Names) -> QueryRefused:
+    if isinstance(node, exp.Max | exp.Min) and isinstance(node.this, exp.Column):
+        level = "0.99" if isinstance(node, exp.Max) else "0.01"
+        nearest = f"SELECT QUANTILE({quoted(node.this.name)}, {level}) FROM {quoted(names.policy.table)}"
+        return QueryRefused(f"{shown(node)} is not answered: it is one person's value", nearest=nearest)
+    return QueryRefused(
+        f"{shown(node)} is not answered; there are COUNT, COUNT_IF, COUNT(DISTINCT …), SUM, AVG, VARIANCE, "
+        "STDDEV, MEDIAN, QUANTILE, COVAR_POP, CORR, REGR_SLOPE and HISTOGRAM, with FILTER",
+        nearest=names.example_count(),
+    )
+
+
+def function_of(aggregate: Aggregate) -> Function:
+    return _BY_NAME[_validate.one_of("function", aggregate.function, tuple(_BY_NAME))]
+
+
+def measures_for(query: Query, policy: Policy) -> tuple[Measure, ...]:
+    """The fewest measures that answer all of a query's aggregates, each paid for with an equal share of ε."""
+    found: list[Measure] = []
+    for aggregate in query.aggregates:
+        found = _joined(found, function_of(aggregate).measure(aggregate, policy), policy)
+    return tuple(found)
+
+
+def _joined(found: list[Measure], new: Measure, policy: Policy) -> list[Measure]:
+    """A measure more, unless it is absorbed by one that is there, or absorbs some of them."""
+    for place, measure in enumerate(found):
+        joint = measure.absorbed(new, policy)
+        if joint is not None:
+            return [*found[:place], joint, *found[place + 1 :]]
+    place = len(found)
+    kept: list[Measure] = []
+    for position, measure in enumerate(found):
+        joint = new.absorbed(measure, policy)
+        if joint is None:
+            kept.append(measure)
+        else:
+            new, place = joint, min(place, position)
+    return [*kept[:place], new, *kept[place:]]
+
+
+def estimate(aggregate: Aggregate, noisy: Sequence[Noisy]) -> Estimate:
+    """An aggregate, from the measure that was planned for it."""
+    function = function_of(aggregate)
+    source = next(item for item in noisy if function.answers(aggregate, item.measure))
+    return function.estimate(aggregate, source)

@@ -1,0 +1,103 @@
+"""What an aggregate is: how it is parsed, what is measured for it, how it is estimated, how wrong it will be.
+
+Each file beside this one holds one. To add another, write its class and name it in `aggregates/__init__.py`;
+the conformance tests find it there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from sqlglot import exp
+from sqlglot.expressions import Expr
+
+from sfumato.query.expressions import Choice, Condition, Expression, Nothing
+from sfumato.query.intervals import discrete_half_width, half_width
+from sfumato.query.measures import Measure
+from sfumato.query.names import Names
+from sfumato.query.plan import Aggregate
+from sfumato.query.policy import Policy
+from sfumato.query.reading import constant, parts, shown
+from sfumato.query.refusal import QueryRefused
+from sfumato.query.release import Estimate, Noisy
+from sfumato.query.translation import number
+
+
+@dataclass(frozen=True)
+class Error:
+    """Half the width of a 95% interval; `sized` if it is that of a group of so many rows."""
+
+    half_width: float
+    sized: bool = False
+    in_units_of: str = "value"
+
+
+class Function(ABC):
+    """One aggregate function, or a family that is measured alike."""
+
+    names: ClassVar[tuple[str, ...]]
+    """What `Aggregate.function` calls it; an example of each is in `examples`."""
+    nodes: ClassVar[Mapping[type[Expr], str]]
+    """Which nodes of the parser it answers, and under which of its names."""
+    examples: ClassVar[tuple[str, ...]]
+    """SQL of columns x, y (numbers), b (boolean) and person: what the conformance tests ask."""
+
+    @abstractmethod
+    def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
+        """The aggregate that a node asks for, of the rows where a condition holds."""
+
+    @abstractmethod
+    def measure(self, aggregate: Aggregate, policy: Policy) -> Measure:
+        """What is measured if nothing else is asked."""
+
+    @abstractmethod
+    def answers(self, aggregate: Aggregate, measure: Measure) -> bool:
+        """Whether a measure, which may have absorbed that one, gives the answer."""
+
+    @abstractmethod
+    def estimate(self, aggregate: Aggregate, source: Noisy) -> Estimate:
+        """The values and their intervals, from the noisy numbers."""
+
+    @abstractmethod
+    def expected(self, aggregate: Aggregate, measure: Measure, scale: float, rows: float) -> Error:
+        """How wrong it will be, before anything is measured."""
+
+
+def number_of(node: Expr, names: Names, only: Condition | None) -> Any:
+    """The number that a node aggregates: its first argument, and nothing beside it."""
+    (of,) = parts(node, "this")
+    if isinstance(of, exp.Distinct):
+        raise QueryRefused(
+            f"{shown(node)} is not answered: which values occur is private", nearest=names.example_count()
+        )
+    return restricted(number(of, names), only)
+
+
+def restricted(value: Expression, only: Condition | None) -> Expression:
+    """NULL, which no aggregate counts, where the condition does not hold."""
+    return value if only is None else Choice(only, value, Nothing())
+
+
+def level_of(node: Expr | None) -> float:
+    found = None if node is None else constant(node)
+    if found is None:
+        raise QueryRefused("a quantile's level is a number between 0 and 1")
+    return found
+
+
+def linear(source: Noisy, weights: Sequence[float]) -> Estimate:
+    """Σ wᵢ eᵢ: its noise is the same in every group."""
+    values = source.parts @ np.asarray(weights, dtype=float)
+    width = half_width([list(weights)])[0] * source.noise.scale
+    return Estimate(values, values - width, values + width)
+
+
+def whole_number(source: Noisy) -> Estimate:
+    values = source.parts[:, 0]
+    exact = source.noise.discrete
+    width = discrete_half_width(source.noise.scale) if exact else half_width([[1.0]])[0] * source.noise.scale
+    return Estimate(values, (values - width).astype(float), (values + width).astype(float))

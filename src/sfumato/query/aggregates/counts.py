@@ -1,0 +1,62 @@
+"""COUNT(*), COUNT(x), COUNT_IF(condition): how many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+from sqlglot import exp
+from sqlglot.expressions import Expr
+
+from sfumato.query.aggregates.base import Error, Function, linear, restricted, whole_number
+from sfumato.query.expressions import Choice, Condition, Nothing, Number
+from sfumato.query.intervals import discrete_half_width, half_width
+from sfumato.query.measures import Measure, Moments, moments
+from sfumato.query.names import Names
+from sfumato.query.plan import Aggregate
+from sfumato.query.policy import Policy
+from sfumato.query.reading import constant, parts
+from sfumato.query.release import Estimate, Noisy
+from sfumato.query.translation import condition, translated
+
+
+class Count(Function):
+    names = ("count",)
+    nodes: ClassVar[Mapping[type[Expr], str]] = {exp.Count: "count", exp.CountIf: "count"}
+    examples = ("COUNT(*)", "COUNT(x)", "COUNT_IF(x > 3 AND b)", "COUNT(*) FILTER (WHERE b)")
+
+    def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
+        if isinstance(node, exp.CountIf):
+            counted = Choice(condition(parts(node, "this")[0], names), Number(1.0), Nothing())
+            return Aggregate("count", restricted(counted, only))
+        (inside,) = parts(node, "this")
+        if inside is None or isinstance(inside, exp.Star) or constant(inside) is not None:
+            return Aggregate("count", None if only is None else restricted(Number(1.0), only))
+        return Aggregate("count", restricted(translated(inside, names), only))
+
+    def measure(self, aggregate: Aggregate, policy: Policy) -> Measure:
+        return moments(aggregate.of, 0, policy)
+
+    def answers(self, aggregate: Aggregate, measure: Measure) -> bool:
+        if not isinstance(measure, Moments):
+            return False
+        return measure.of == aggregate.of or (aggregate.of is None and measure.missing)
+
+    def estimate(self, aggregate: Aggregate, source: Noisy) -> Estimate:
+        measure = source.measure
+        assert isinstance(measure, Moments)
+        if source.parts.shape[1] == 1:
+            return whole_number(source)
+        weights = np.full(source.parts.shape[1], 1 / measure.span)
+        if measure.missing and aggregate.of is not None:
+            weights[-1] = 0.0
+        found = linear(source, weights.tolist())
+        return Estimate(np.rint(found.values).astype(np.int64), found.low, found.high)
+
+    def expected(self, aggregate: Aggregate, measure: Measure, scale: float, rows: float) -> Error:
+        assert isinstance(measure, Moments)
+        numbers = measure.degree + 1 + (measure.missing and aggregate.of is None)
+        if numbers == 1:
+            return Error(float(discrete_half_width(scale)))
+        return Error(float(half_width([[1.0] * numbers])[0]) * scale / measure.span)

@@ -1,0 +1,74 @@
+"""MEDIAN, QUANTILE, PERCENTILE_CONT … WITHIN GROUP."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+from sqlglot import exp
+from sqlglot.expressions import Expr
+
+from sfumato.query import quantiles
+from sfumato.query.aggregates.base import Error, Function, level_of, restricted
+from sfumato.query.expressions import Condition
+from sfumato.query.measures import Cells, Measure, cells
+from sfumato.query.names import Names
+from sfumato.query.plan import Aggregate
+from sfumato.query.policy import Policy
+from sfumato.query.reading import parts, shown
+from sfumato.query.refusal import QueryRefused
+from sfumato.query.release import Estimate, Noisy
+from sfumato.query.translation import number
+
+
+class Quantile(Function):
+    names = ("quantile",)
+    nodes: ClassVar[Mapping[type[Expr], str]] = {
+        exp.Median: "quantile",
+        exp.Quantile: "quantile",
+        exp.ApproxQuantile: "quantile",
+        exp.PercentileCont: "quantile",
+        exp.PercentileDisc: "quantile",
+        exp.WithinGroup: "quantile",
+    }
+    examples = ("MEDIAN(x)", "QUANTILE(y, 0.9)", "PERCENTILE_CONT(0.25) WITHIN GROUP (ORDER BY x DESC)")
+
+    def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
+        if isinstance(node, exp.WithinGroup):
+            return _within_group(node, names, only)
+        of, quantile, expression = parts(node, "this", "quantile", "expression")
+        level = (
+            0.5 if isinstance(node, exp.Median) else level_of(quantile if quantile is not None else expression)
+        )
+        return Aggregate("quantile", restricted(number(of, names), only), level)
+
+    def measure(self, aggregate: Aggregate, policy: Policy) -> Measure:
+        assert aggregate.of is not None
+        return cells(aggregate.of, policy)
+
+    def answers(self, aggregate: Aggregate, measure: Measure) -> bool:
+        return isinstance(measure, Cells) and measure.of == aggregate.of
+
+    def estimate(self, aggregate: Aggregate, source: Noisy) -> Estimate:
+        assert source.tree is not None
+        return Estimate(*quantiles.quantile(source.tree, aggregate.level))
+
+    def expected(self, aggregate: Aggregate, measure: Measure, scale: float, rows: float) -> Error:
+        """As a share of the ranks."""
+        assert isinstance(measure, Cells)
+        children, depth = measure.shape
+        nodes = (children - 1) * depth
+        level = aggregate.level
+        error = 1.96 * scale * math.sqrt(2 * nodes * ((1 - level) ** 2 + level**2) / 2)
+        return Error(min(100.0, 100 * error / rows), sized=True, in_units_of="percentiles")
+
+
+def _within_group(node: exp.WithinGroup, names: Names, only: Condition | None) -> Aggregate:
+    inside, order = parts(node, "this", "expression")
+    items = parts(order, "expressions")[0]
+    if not isinstance(inside, exp.PercentileCont | exp.PercentileDisc) or len(items) != 1:
+        raise QueryRefused(f"{shown(node)} is not answered: WITHIN GROUP goes with PERCENTILE_CONT")
+    level = level_of(parts(inside, "this")[0])
+    of, descending = parts(items[0], "this", "desc")
+    return Aggregate("quantile", restricted(number(of, names), only), 1 - level if descending else level)
