@@ -101,18 +101,18 @@ def secret_global_generators(sampler: Sampler) -> Iterator[None]:
     """Keys torch's, NumPy's and Python's global generators from `sampler` within the block.
 
     Dropout, augmentation and whatever else draws from them is then as unpredictable as the noise, whatever seed
-    was set outside. Each gets a whole state of secret words, not a seed of 32 bits. Afterwards each generator
-    goes on where it was. A generator that code makes for itself is beyond reach.
+    was set outside. NumPy's and Python's get 256 secret bits; torch's, whose seed has 32, a whole secret state.
+    Afterwards each goes on where it was. A generator that code makes for itself is beyond reach.
     """
     import torch
 
     devices = range(torch.cuda.device_count())
     with torch.random.fork_rng(devices=devices), _kept_global_generators():
-        words = sampler.integers(2**32, _WORDS * 3).reshape(3, _WORDS)
+        words = sampler.integers(2**32, _WORDS + 16)
         torch.default_generator.manual_seed(0)
-        torch.set_rng_state(_torch_state(torch.get_rng_state(), words[0]))
-        np.random.seed(words[1].astype(np.uint32))  # noqa: NPY002 - the one that others use
-        random.seed(int.from_bytes(words[2].astype("<u4").tobytes(), "little"))
+        torch.set_rng_state(_torch_state(torch.get_rng_state(), words[:_WORDS]))
+        np.random.set_bit_generator(np.random.PCG64DXSM(words[-16:-8].tolist()))  # type: ignore[attr-defined]
+        random.seed(int.from_bytes(words[-8:].astype("<u4").tobytes(), "little"))
         for device in devices:
             torch.cuda.default_generators[device].manual_seed(int(sampler.integers(2**62, 1)[0]))
         yield
@@ -120,12 +120,13 @@ def secret_global_generators(sampler: Sampler) -> Iterator[None]:
 
 @contextmanager
 def _kept_global_generators() -> Iterator[None]:
-    numpy_state, python_state = np.random.get_state(legacy=False), random.getstate()  # noqa: NPY002
+    of_numpy = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    of_python = random.getstate()
     try:
         yield
     finally:
-        np.random.set_state(numpy_state)  # noqa: NPY002
-        random.setstate(python_state)
+        np.random.set_bit_generator(of_numpy)  # type: ignore[attr-defined]
+        random.setstate(of_python)
 
 
 def _torch_state(fresh: torch.Tensor, words: Integers) -> torch.Tensor:
