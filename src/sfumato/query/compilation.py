@@ -218,7 +218,8 @@ def _(expression: Cased, table: Value, policy: Policy) -> Value:
 
 @compiled.register
 def _(expression: Truncated, table: Value, policy: Policy) -> Value:
-    return compiled(expression.of, table, policy).truncate(_UNITS[expression.unit]).cast("date")
+    start = compiled(expression.of, table, policy).truncate(_UNITS[expression.unit])
+    return start.cast("timestamp").cast("date")  # engines give a time, which Ibis takes for a date
 
 
 @compiled.register

@@ -134,7 +134,10 @@ def person_policy(inner: PerPerson, policy: Policy) -> Policy:
     try:
         columns = {value.name: _column(value, policy) for value in inner.values}
         unit = Unit(column=policy.unit.column, rows=1, groups=1)
-        return replace(policy, columns=columns, unit=unit, public_size=None)
+        # Made anew: how the source is written down is not how this table is.
+        return Policy(
+            table=policy.table, source=policy.source, columns=columns, budget=policy.budget, unit=unit
+        )
     except InvalidInput as error:
         raise QueryRefused(f"the sub-query cannot be asked: {error}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -309,3 +310,13 @@ def test_a_query_may_have_several_lines(ledger: Ledger) -> None:
     """The ledger keeps its purposes in one line."""
     Table(policy(), ledger, data=people()).ask("SELECT COUNT(*)\n\tFROM people\n", epsilon=0.5)
     assert ledger.charges()[-1].purpose == "query: SELECT COUNT(*) FROM people"
+
+
+def test_months_are_counted_under_their_public_keys(pure_ledger: Ledger) -> None:
+    columns = {"born": {"type": "date", "lower": date(2000, 1, 1), "upper": date(2000, 3, 31)}}
+    budget = {"epsilon": 1e6}
+    rule = policy_from_dict({"table": {"name": "t", "source": "t.csv"}, "budget": budget, "columns": columns})
+    days = pd.DataFrame({"born": pd.to_datetime(["2000-01-05", "2000-01-31", "2000-03-01"])})
+    sql = "SELECT DATE_TRUNC('month', born) AS m, COUNT(*) AS n FROM t GROUP BY m"
+    answer = Table(rule, pure_ledger, data=days).ask(sql, epsilon=PLENTY)
+    assert answer.rows == (("2000-01-01", 2), ("2000-02-01", 0), ("2000-03-01", 1))
