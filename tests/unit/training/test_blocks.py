@@ -1,0 +1,107 @@
+"""Heights of blocks: only those at which a unit's bits are the same at every place."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from sfumato.randomness import SecretStream, secret_global_generators
+from sfumato.training import Flat, clip_chunk, cross_entropy
+from sfumato.training.blocks import Heights, reference_height
+from sfumato.training.precision import plain_float32
+
+
+def kernel(*, bad=(), uneven=()):
+    """A make-believe kernel that rounds otherwise at `bad` heights, and by place at `uneven` ones."""
+
+    def bits(units):
+        values = torch.tensor(units, dtype=torch.float64) * 1.5
+        if len(units) in bad:
+            values += 1e-9
+        if len(units) in uneven:
+            values += torch.arange(len(units)) * 1e-9
+        return [values]
+
+    return bits
+
+
+@given(units=st.integers(1, 3000), rows=st.sampled_from([1, 2, 5, 40]))
+def test_blocks_hold_every_unit_with_little_padding(units, rows):
+    heights = Heights().split(units, rows, kernel())
+    assert sum(heights[:-1]) < units <= sum(heights)
+    assert sum(heights) - units <= max(8, units // 8, reference_height(rows))
+    assert len(heights) == 1 or rows > 1
+
+
+@given(units=st.integers(1, 500), bad=st.sets(st.integers(1, 600).filter(lambda height: height != 32)))
+def test_heights_that_round_otherwise_are_never_used(units, bad):
+    heights = Heights().split(units, 1, kernel(bad=bad))
+    assert not bad.intersection(heights)
+    assert sum(heights[:-1]) < units <= sum(heights)
+
+
+@given(units=st.integers(1, 300))
+def test_where_places_differ_every_unit_is_alone(units):
+    assert Heights().split(units, 1, kernel(uneven={32})) == [1] * units
+
+
+def test_a_rows_bits_do_not_depend_on_its_place():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(300, 64), nn.ReLU(), nn.Linear(64, 3))
+    inputs, targets = torch.randn(41, 300), torch.zeros(41, dtype=torch.long)
+    order = torch.arange(41).flip(0)
+    here = clip_chunk(model, cross_entropy, inputs, targets, Flat(norm=0.1))
+    there = clip_chunk(model, cross_entropy, inputs[order], targets[order], Flat(norm=0.1))
+    assert torch.equal(here.norms, there.norms[order])
+
+
+def drawn():
+    return torch.rand(3).tolist(), np.random.random(3).tolist(), random.random()  # noqa: NPY002
+
+
+def test_global_generators_are_keyed_by_the_sampler_and_put_back():
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    random.seed(5)
+    expected = drawn()
+    torch.manual_seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    random.seed(5)
+    inside = []
+    for seed in (1, 1, 2):
+        with secret_global_generators(SecretStream(test_seed=seed)):
+            inside.append(drawn())
+    assert drawn() == expected
+    assert inside[0] == inside[1]
+    for one, other, outside in zip(inside[0], inside[2], expected, strict=True):
+        assert one != other
+        assert one != outside
+
+
+def test_precision_is_plain_inside_and_as_it_was_outside():
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            with plain_float32():
+                assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+                assert not torch.is_autocast_enabled("cpu")
+            assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+            assert torch.is_autocast_enabled("cpu")
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
+
+
+@pytest.mark.parametrize("rows", [1, 5, 33])
+def test_units_with_several_rows_and_alone_agree(rows):
+    torch.manual_seed(1)
+    model = nn.Linear(20, 3)
+    inputs, targets = torch.randn(3 * rows, 20), torch.zeros(3 * rows, dtype=torch.long)
+    units = torch.arange(rows).repeat(3)
+    whole = clip_chunk(model, cross_entropy, inputs, targets, Flat(norm=0.1), units=units)
+    mine = units == 0
+    alone = clip_chunk(model, cross_entropy, inputs[mine], targets[mine], Flat(norm=0.1), units=units[mine])
+    assert torch.equal(alone.norms[0], whole.norms[0])
