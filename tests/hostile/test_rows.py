@@ -6,7 +6,9 @@ promise is 1 and a little rounding.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import traceback
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sfumato import Budget, Ledger, PrivateTrainer, TrainingPlan
-from sfumato.errors import Refused, UnsupportedModel
+from sfumato.errors import Refused, SfumatoError, UnsupportedModel
 from sfumato.randomness import SecretStream
 from sfumato.training import Flat, clip_chunk, clipped_gradient_sum, cross_entropy
 
@@ -405,4 +407,136 @@ def test_nothing_is_spent_on_a_model_that_cannot_be_trained(tmp_path, model):
             trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, ledger=ledger)
             with pytest.raises(UnsupportedModel):
                 train_to_the_end(trainer)
+        assert ledger.epsilon_spent == 0
+
+
+# Ordinary code whose mixing random rows do not set off
+
+
+class Around(nn.Module):
+    """A network with something in front of it."""
+
+    def __init__(self, before):
+        super().__init__()
+        self.before, self.inner = before, network()
+
+    def forward(self, inputs):
+        return self.inner(self.before(inputs))
+
+
+def rescaled(inputs):
+    return inputs / 255 if inputs.max() > 1 else inputs
+
+
+def repaired(inputs):
+    return inputs if inputs.isfinite().all() else torch.zeros_like(inputs)
+
+
+def centred_when_many(inputs):
+    return inputs - inputs.mean(0) if len(inputs) > 8 else inputs
+
+
+def limited(inputs):
+    hidden = inputs.clone().requires_grad_()
+    hidden.register_hook(lambda gradient: gradient * torch.clamp(1e-3 / gradient.norm(), max=1.0))
+    return hidden * 1.0
+
+
+def by_length(inputs):
+    return inputs[(inputs != 0).sum(1).argsort()]
+
+
+@pytest.mark.filterwarnings("ignore:the model looks at values")
+@pytest.mark.parametrize("last", [200.0, float("nan"), 0.0])
+@pytest.mark.parametrize("before", [rescaled, repaired, centred_when_many, limited, by_length])
+def test_mixing_that_random_rows_do_not_set_off(before, last):
+    inputs, targets = torch.rand(ROWS, 6), data()[1]
+    inputs[-1] = last
+    with contextlib.suppress(UnsupportedModel):  # which comes before anything is spent
+        assert moved(cross_entropy, inputs, targets, model=Around(before)) <= 1.001
+
+
+def test_what_is_switched_on_after_the_survey_is_surveyed_too():
+    class Switched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.mixing = network(), False
+
+        def forward(self, inputs):
+            return self.inner(inputs - inputs.mean(0) if self.mixing else inputs)
+
+    model = Switched()
+    moved(cross_entropy, *data(), model=model)
+    model.mixing = True
+    with pytest.raises(UnsupportedModel, match="rows to be independent"):
+        moved(cross_entropy, *data(), model=model)
+
+
+@pytest.mark.parametrize("kind", ["frozen weight", "buffer"])
+def test_a_model_that_keeps_statistics_of_rows_is_refused(kind):
+    class Keeping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = network()
+            if kind == "buffer":
+                self.register_buffer("top", torch.tensor(100.0))
+            else:
+                self.top = nn.Parameter(torch.tensor(100.0), requires_grad=False)
+
+        def forward(self, inputs):
+            with torch.no_grad():
+                self.top.copy_(torch.maximum(self.top, inputs.max()))
+            return self.inner(inputs)
+
+    with pytest.raises(UnsupportedModel, match="top"):
+        moved(cross_entropy, *data(), model=Keeping())
+
+
+def test_the_shape_of_items_is_declared_or_the_certificate_says_that_it_was_read():
+    inputs, targets = data()
+    items = [(x, int(y)) for x, y in zip(inputs, targets, strict=True)]
+    for example, said in ((None, True), ((torch.zeros(6), 0), False)):
+        model = network()
+        trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN, sampler=Zero())
+        for batch in trainer.batches(items, example=example):
+            trainer.step(batch, cross_entropy)
+        assert any("from the first record" in line for line in trainer.certificate(delta=1e-5).caveats) == said
+
+
+def test_a_first_item_that_raises_is_not_quoted():
+    class Broken:
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, row):
+            raise OSError("cannot read the scan of Mrs Smith")
+
+    model = network()
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN)
+    with pytest.raises(SfumatoError) as caught:
+        train_to_the_end_of(trainer, Broken())
+    assert "Smith" not in "".join(traceback.format_exception(caught.value))
+
+
+def train_to_the_end_of(trainer, items):
+    for batch in trainer.batches(items):
+        trainer.step(batch, cross_entropy)
+
+
+class Strange(nn.Linear):
+    def get_extra_state(self):
+        return {"version": 1}
+
+    def set_extra_state(self, state):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["closure", "extra state"])
+def test_nothing_is_spent_on_a_step_or_a_checkpoint_that_cannot_be_made(tmp_path, kind):
+    model = Strange(6, 3) if kind == "extra state" else nn.Linear(6, 3)
+    optimizer = (torch.optim.LBFGS if kind == "closure" else torch.optim.SGD)(model.parameters(), lr=0.1)
+    with Ledger.open(tmp_path / "people.db", budget=Budget(epsilon=20, delta=1e-5)) as ledger:
+        trainer = PrivateTrainer(model, optimizer, PLAN, ledger=ledger)
+        with pytest.raises(UnsupportedModel):
+            train_to_the_end(trainer)
         assert ledger.epsilon_spent == 0

@@ -20,6 +20,7 @@ class Planned:
     """What a plan would release in full, and under which terms; None where it names none."""
 
     event: DpEvent | None = None
+    whole: bool = False  # whether a part of them must say that it is one
     epsilon: float | None = None  # where the events were found by a search, and only their price is planned
     relation: str | None = None
     unit: str | None = None
@@ -29,7 +30,7 @@ class Planned:
 def check_plan(certificate: Certificate) -> bool:
     """Whether there was a plan to compare; NotVerified if it contradicts the events or the terms.
 
-    A run that was stopped has a part of its plan's events.
+    A run that was stopped has a part of its plan's events, and states the whole of them.
     """
     try:
         planned = _planned(certificate.plan)
@@ -52,8 +53,10 @@ def check_plan(certificate: Certificate) -> bool:
 
 
 def _made_by(planned: Planned, certificate: Certificate) -> bool:
-    from sfumato.ledger.charge import part_of
+    from sfumato.ledger.charge import part_of, same_releases
 
+    if planned.event is not None and planned.whole:
+        return same_releases(certificate.planned or certificate.event, planned.event)
     if planned.event is not None:
         return part_of(certificate.event, planned.event)
     price = certificate.prices.pld
@@ -77,7 +80,7 @@ def _training(plan: Mapping[str, Any]) -> Planned:
     from sfumato.training import TrainingPlan
 
     trained = TrainingPlan.from_json(plan)
-    return Planned(event=trained.event(), relation=str(trained.relation), unit=trained.unit)
+    return Planned(event=trained.event(), whole=True, relation=str(trained.relation), unit=trained.unit)
 
 
 def _votes(votes: Mapping[str, Any]) -> Planned:

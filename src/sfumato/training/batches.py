@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+from torch.utils.data import TensorDataset
 
 from sfumato.errors import InvalidInput
 from sfumato.training.probe import random_rows
@@ -39,8 +40,11 @@ class TrainingData:
     person, of whose rows the first `rows_per_unit` count; without it each row is a unit. `views(inputs)` gives
     K random views of each row, (rows, K, …), which are rows of the same unit.
 
-    *Guarantees*: a unit with a row that cannot be read, or that has another shape or type than the first row of
-    the data, is left out by itself; so is a unit whose rows raised in model or loss, from then on.
+    `example` is a public item (input, target) that says how items of a map-style data set are made; without it
+    the first item is asked, which is a record: `shape_was_read` then says so.
+
+    *Guarantees*: a unit with a row that cannot be read, or that has another shape or type, is left out by
+    itself; so is a unit whose rows raised in model or loss, from then on.
     """
 
     def __init__(
@@ -50,8 +54,10 @@ class TrainingData:
         units: npt.ArrayLike | None = None,
         rows_per_unit: int | None = None,
         views: Views | None = None,
+        example: Any = None,
     ) -> None:
-        self._source = _source(data)
+        self._source = _source(data, example)
+        self.shape_was_read = isinstance(self._source, _Items) and example is None
         self.rows = self._source.rows
         if units is not None and rows_per_unit is None:
             raise InvalidInput(
@@ -143,13 +149,24 @@ class _Columns:
 class _Items:
     """A map-style data set, whose items are read one by one."""
 
-    def __init__(self, items: Any) -> None:
-        self._items = items
+    def __init__(self, items: Any, example: Any) -> None:
+        self._items, self._declared = items, example
         self.rows = len(items)
 
     @cached_property
     def example(self) -> tuple[Any, Any]:
-        return pytree.tree_map(lambda leaf: leaf[None], _tensors(self._items[0]))
+        pair = self._shown_first() if self._declared is None else _tensors(self._declared)
+        return pytree.tree_map(lambda leaf: leaf[None], pair)
+
+    def _shown_first(self) -> tuple[Any, Any]:
+        try:
+            return _tensors(self._items[0])
+        except Exception:  # its text may quote the row
+            pass
+        raise InvalidInput(
+            "expected to read the first item of the data set, to see how items are made, and could not; "
+            "declare a public one: batches(data, example=(input, target))"
+        )
 
     def take(self, rows: Indices) -> tuple[Any, Any, Bools]:
         read = [self._read(int(row)) for row in rows]
@@ -170,7 +187,15 @@ class _Items:
 
 def _tensors(item: Any) -> tuple[Any, Any]:
     inputs, targets = item
-    return pytree.tree_map(torch.as_tensor, inputs), pytree.tree_map(torch.as_tensor, targets)
+    return pytree.tree_map(_tensor, inputs), pytree.tree_map(_tensor, targets)
+
+
+def _tensor(leaf: Any) -> Tensor:
+    """NumPy's and Python's numbers as torch's usual ones: float32, and int64 for whole numbers."""
+    tensor = torch.as_tensor(leaf)
+    if isinstance(leaf, Tensor):
+        return tensor
+    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
 
 
 def _shapes(pair: Any) -> Any:
@@ -178,13 +203,15 @@ def _shapes(pair: Any) -> Any:
     return tree, [(leaf.shape, leaf.dtype) for leaf in leaves]
 
 
-def _source(data: Any) -> _Source:
+def _source(data: Any, example: Any) -> _Source:
     if hasattr(data, "inputs") and hasattr(data, "targets"):
         data = (data.inputs, data.targets)
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        data = data.tensors
     if _is_columns(data):
         return _Columns(*data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return _Items(data)
+        return _Items(data, example)
     raise InvalidInput(
         f"expected (inputs, targets) or a map-style data set, got {type(data).__name__}; "
         "streams cannot be Poisson-sampled"

@@ -97,13 +97,22 @@ def _in_turn(height: int, bits: Bits) -> Sequence[Tensor] | None:
 
 
 def _at_every_place(height: int, bits: Bits) -> Sequence[Tensor] | None:
-    """The same from one block in which every place holds some unit of the pool."""
-    units = [(5 * place + 3) % POOL for place in range(height)]
-    found = bits(units)
+    """The same from blocks in which every place holds some unit of the pool, in two companies.
+
+    In the second one the last places hold one unit many times over: who is there must not matter either.
+    """
     if height < POOL:
         return None
-    first = [column[[units.index(unit) for unit in range(POOL)]] for column in found]
-    return first if _equal([column[units] for column in first], found) else None
+    units = [(5 * place + 3) % POOL for place in range(height)]
+    crowd = units[:POOL] + [0] * (height - POOL)
+    first = None
+    for block in (units, crowd):
+        found = bits(block)
+        mine = [column[[block.index(unit) for unit in range(POOL)]] for column in found]
+        if not _equal([column[block] for column in mine], found) or not _equal(first or mine, mine):
+            return None
+        first = mine
+    return first
 
 
 def _equal(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

@@ -60,6 +60,8 @@ def resume(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
         _take_up_reservation(trainer, target)
     tensors, record = _read(target)
     _check_plan(trainer, record, target)
+    if record["reservation"] is not None and trainer.ledger is None and trainer.peers.leads:
+        raise Refused(f"expected the ledger that paid for {target}, got none; give it to the trainer")
     trainer.model.load_state_dict(_under("model", tensors))
     _load_optimizer(trainer.optimizer, _under("optimizer", tensors), record["optimizer"])
     trainer.average.values.update(_under("average", tensors))

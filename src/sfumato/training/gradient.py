@@ -178,6 +178,9 @@ class _Task:
         chosen = torch.as_tensor([(unit + row) % POOL for unit in units for row in range(rows_per_unit)])
         return _take(inputs, chosen), _take(targets, chosen)
 
+    def split(self, units: int, rows_per_unit: int) -> list[int]:
+        return self.known.heights.split(units, rows_per_unit, self.bits(rows_per_unit))
+
     def bits(self, rows_per_unit: int) -> Bits:
         """What public units come to in a block, for `blocks.Heights` to compare."""
 
@@ -193,7 +196,8 @@ class _Task:
 def _blocks(task: _Task, inputs: Any, targets: Any, units: int, rows_per_unit: int) -> Iterator[_Block]:
     """Rows ordered by unit, as many for each, in blocks of public heights."""
     start = 0
-    for height in task.known.heights.split(units, rows_per_unit, task.bits(rows_per_unit)):
+    heights = [1] * units if task.known.alone else task.split(units, rows_per_unit)
+    for height in heights:
         stop = min(start + height, units)
         part = slice(start * rows_per_unit, stop * rows_per_unit)
         data = _take(inputs, part), _take(targets, part)
@@ -324,9 +328,11 @@ def prepare_blocks(
     """Try the heights of blocks that are likely where `expected` units of one row are, before any is needed."""
     task = _Task.of(model, loss_fn, views, known)
     spread = 3 * math.sqrt(expected)
+    if known.alone:
+        return
     with plain_float32():
         for units in range(max(1, int(expected - spread)), int(expected + spread) + 2):
-            known.heights.split(units, 1, task.bits(1))
+            task.split(units, 1)
 
 
 def rounding_bound(
@@ -351,7 +357,8 @@ def rounding_bound(
     with plain_float32():
         passed = task.run(*task.public([0, 1], 1))
         # A block holds one unit at least; where all units have one row, all blocks but one are full.
-        full = known.heights.reference(1, task.bits(1)) if rows_per_unit == 1 else 1
+        plain = rows_per_unit == 1 and not known.alone
+        full = known.heights.reference(1, task.bits(1)) if plain else 1
         blocks = units // full + 1
     seen = len(passed.losses)
     parts = [
@@ -538,7 +545,10 @@ def _slices(rows: int, units: Tensor | None, chunk: int) -> list[Any]:
 
 def _check_units(units: Tensor | None, rows: int) -> None:
     if units is not None and (units.shape != (rows,) or units.is_floating_point()):
-        raise InvalidInput(f"expected units to hold a whole number for each of the {rows} rows, got {units!r}")
+        raise InvalidInput(
+            f"expected units to hold a whole number for each of the {rows} rows, got {tuple(units.shape)} of "
+            f"{units.dtype}"
+        )
 
 
 def _tally(units: Tensor) -> tuple[Tensor, Tensor]:

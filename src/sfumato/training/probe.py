@@ -11,6 +11,7 @@ Randomness is allowed: in the survey every draw of torch's is the same for all r
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,6 +55,7 @@ class Survey:
     floats_per_row: int  # held while a chunk is worked on
     parameters: int
     random: bool  # whether the forward pass draws from torch's generator
+    alone: bool  # whether each unit needs a block of its own, since the model asks what is in its tensors
     layout: Layout
     loss: RowMap  # how they are mapped; the functions themselves are not kept
     views: RowMap | None
@@ -162,6 +164,7 @@ def _look(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, vi
         view_map, rows = _mapped_views(views, raw)
         labels_of_rows = _repeated(labels, count_rows(rows) // count_rows(raw))
         layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows)
+        reads = _reads_values(model, rows)
         look = _Look(model, loss, layout)
         base = look.at(rows, labels_of_rows, _ROWS)
         look.check_repeats(base, rows, labels_of_rows)
@@ -175,6 +178,7 @@ def _look(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, vi
         floats_per_row=_floats_per_row(base),
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         random=draws.used,
+        alone=reads,
         layout=layout,
         loss=loss.forgotten(),
         views=None if view_map is None else view_map.forgotten(),
@@ -214,6 +218,18 @@ def _mapped_loss(model: nn.Module, loss_fn: LossFunction, rows: Any, labels: Any
     loss = mapped(loss_fn, columns, axes, name="loss_fn")
     _check_loss(loss, columns)
     return layout, loss
+
+
+def _reads_values(model: nn.Module, rows: Any) -> bool:
+    with ReadsValues() as mode:
+        watch_calls(model, first(rows, _ROWS))
+    if mode.found:
+        warnings.warn(
+            "the model looks at values in its forward pass (if on a tensor, .item(), a mask as an index, sort) "
+            "and might bring rows together, so each row is worked on alone, which is slow: use torch.where",
+            stacklevel=2,
+        )
+    return mode.found
 
 
 def _check_loss(loss: RowMap, columns: tuple[Any, Any]) -> None:
@@ -275,8 +291,27 @@ class _Look:
         for row in range(_ROWS):
             changed = _with_row(first(inputs, _ROWS), row, random_rows(inputs, _ROWS, 23))
             _compare(base, self.at(changed, targets, _ROWS), row)
+        self._check_odd_rows(first(inputs, _ROWS), targets)
         relabelled = _with_row(first(targets, _ROWS), 0, random_rows(targets, _ROWS, 24))
         _compare(base, self.at(inputs, relabelled, _ROWS), 0)
+
+    def _check_odd_rows(self, inputs: Any, targets: Any) -> None:
+        """A row that is odd in some way, among ordinary ones: what it sets off must stay its own.
+
+        Zeros, values of every size, NaN and infinity, among rows as they are, and among rows between 0 and 1.
+        """
+        for company in (inputs, _floats(inputs, torch.sigmoid)):
+            base = self.at(company, targets, _ROWS)
+            for row, odd in enumerate(_ODD_VALUES):
+                row %= _ROWS
+                strange = _with_value(company, row, odd)
+                try:
+                    other = self.at(strange, targets, _ROWS)
+                except (InvalidInput, UnsupportedModel):
+                    raise
+                except Exception:  # a row that raises is left out by itself
+                    continue
+                _compare(base, other, row)
 
     def check_one_row_more(self, base: Pass, inputs: Any, targets: Any) -> None:
         more = self.at(inputs, targets, _ROWS + 1)
@@ -390,6 +425,48 @@ def _with_row(rows: Any, row: int, source: Any) -> Any:
     return pytree.tree_map(put, rows, source)
 
 
+_ODD_VALUES = (0.0, math.nan, math.inf, 1e4, -1e4, 1e-4, 255.0)
+
+
+def _floats(rows: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    return pytree.tree_map(
+        lambda leaf: change(leaf) if _holds_rows(leaf) and leaf.is_floating_point() else leaf, rows
+    )
+
+
+def _with_value(rows: Any, row: int, value: float) -> Any:
+    def put(leaf: Tensor) -> Tensor:
+        changed = leaf.clone()
+        changed[row] = value
+        return changed
+
+    return _floats(rows, put)
+
+
+class ReadsValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes whether code asks what is in a tensor: what it does next may then depend on any row of it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        masked = name in ("index", "index_put", "index_put_") and any(
+            isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+        )
+        self.found |= masked or name in _READING or not _READING_TAGS.isdisjoint(func.tags)
+        return func(*args, **(kwargs or {}))
+
+
+_READING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_READING = frozenset(["_local_scalar_dense", "equal", "is_nonzero", "sort", "argsort", "topk", "kthvalue"])
+
+
 @contextmanager
 def same_randomness() -> Iterator[OneDrawForAll]:
     """Within, what torch draws is the same for every row and each time: masks then tell nothing of a row."""
@@ -473,17 +550,34 @@ def other_weights(model: nn.Module) -> Iterator[None]:
             parameter.data = value
 
 
+def held(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """What a model holds besides the weights that are trained, and how often each tensor was written."""
+    tensors = [
+        *model.named_buffers(),
+        *(pair for pair in model.named_parameters() if not pair[1].requires_grad),
+    ]
+    return {name: (id(tensor), tensor._version) for name, tensor in tensors}
+
+
+def refuse_written(model: nn.Module, before: dict[str, tuple[int, int]]) -> None:
+    """A tensor that the forward pass writes holds something of the rows, without noise."""
+    now = held(model)
+    written = [name for name in now | before if now.get(name) != before.get(name)]
+    if written:
+        raise UnsupportedModel(
+            "expected the forward pass to write no buffer or frozen weight, but it wrote "
+            f"{', '.join(written)}; what it keeps of the examples is not private: remove it, or switch the "
+            "module to eval()"
+        )
+
+
 @contextmanager
 def _buffers_kept(model: nn.Module) -> Iterator[None]:
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    versions = held(model)
     try:
         yield
-        written = [n for n, b in model.named_buffers() if n not in before or not torch.equal(b, before[n])]
-        if written:
-            raise UnsupportedModel(
-                f"expected the forward pass to write no buffer, but it wrote {', '.join(written)}; what it "
-                "keeps of the examples is not private: remove it, or switch the module to eval()"
-            )
+        refuse_written(model, versions)
     finally:
         with torch.no_grad():
             for name, buffer in model.named_buffers():
@@ -491,9 +585,24 @@ def _buffers_kept(model: nn.Module) -> Iterator[None]:
                     buffer.copy_(before[name])
 
 
+def _settings(module: nn.Module) -> tuple[Any, ...]:
+    """What may change how a module computes: its plain attributes, and the functions hung on it."""
+    own = vars(module)
+    plain = tuple((name, value) for name, value in own.items() if type(value) in _PLAIN)
+    hooks = [
+        *module._forward_hooks.values(),
+        *module._forward_pre_hooks.values(),
+        *module._backward_hooks.values(),
+    ]
+    return plain, tuple(map(id, hooks)), id(own.get("forward"))
+
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
 def _signature(model: nn.Module, *data: Any) -> Any:
     leaves, tree = pytree.tree_flatten(data)
     shapes = tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves if isinstance(leaf, Tensor))
-    parts = tuple((type(module), module.training) for module in model.modules())
+    parts = tuple((type(module), *_settings(module)) for module in model.modules())
     trained = tuple((parameter.requires_grad, parameter.dtype) for parameter in model.parameters())
     return tree, shapes, parts, trained

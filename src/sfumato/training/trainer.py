@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,9 +25,16 @@ from sfumato.training.noise import NoisySum, joining_error
 from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
-from sfumato.training.probe import Survey, survey
+from sfumato.training.probe import Survey, held, refuse_written, survey
 from sfumato.training.rowwise import LossFunction, Views
 from sfumato.training.sampling import poisson_sample, shuffled_samples
+from sfumato.training.trial import try_step
+
+SHAPE_READ = (
+    "read from data: the shape and type of a row, from the first record; one of another shape in its place "
+    "would decide who counts; declare a public example"
+)
+_FARTHEST = 2.0**20  # that an adaptive clipping norm goes from the plan's
 
 
 class PrivateTrainer:
@@ -57,7 +65,7 @@ class PrivateTrainer:
     ) -> None:
         self.model, self.optimizer, self.plan, self.ledger = model, optimizer, plan, ledger
         self.purpose = purpose
-        self.sampler: Sampler = SecretStream() if sampler is None else sampler
+        self._sampler: Sampler = SecretStream() if sampler is None else sampler
         self.peers = peers
         self.parameters = _trainable(model)
         _check_optimizer(optimizer, self.parameters)
@@ -75,23 +83,33 @@ class PrivateTrainer:
         self._largest_chunk = 0
         self._chunks = 0
         self._reserved = False
+        self._read_shape = False
         self._owned = Ownership(None)
 
     # Taking steps
 
     def batches(
-        self, data: Any, *, units: npt.ArrayLike | None = None, views: Views | None = None
+        self,
+        data: Any,
+        *,
+        units: npt.ArrayLike | None = None,
+        views: Views | None = None,
+        example: Any = None,
     ) -> Iterator[Batch]:
         """The batches of all steps that are left, each to be handed to `step`.
 
         `data`: (inputs, targets), anything with `.inputs` and `.targets`, or a map-style data set. `units`
         names each row's person, and must be given where the plan is about persons. `views(inputs)` returns K
-        random views of each row, (rows, K, …), whose gradients are averaged before clipping. The first step
-        reserves the whole plan in the ledger; if that has no room for it, nothing is drawn.
+        random views of each row, (rows, K, …), whose gradients are averaged before clipping. `example` is a
+        public (input, target) like those of a map-style data set; without it the first record is asked for
+        shape and type, and the certificate says so. The first step reserves the whole plan in the ledger; if
+        that has no room for it, nothing is drawn.
         """
         with self.peers.together("to read its data"):
             check_units(self.plan, units)
-            source = TrainingData(data, units=units, rows_per_unit=self.plan.rows_per_unit, views=views)
+            most = self.plan.rows_per_unit
+            source = TrainingData(data, units=units, rows_per_unit=most, views=views, example=example)
+            self._read_shape |= source.shape_was_read
             self._check_room()
         self._join(data, units, views)
         weights = (*self.model.parameters(), *self.model.buffers(), *self.average.values.values())
@@ -113,10 +131,11 @@ class PrivateTrainer:
         self.steps_started += 1
         try:
             with self.peers.together("in a step"):
-                below = self._add_up(batch, loss_fn, known)
+                below: float = self._add_up(batch, loss_fn, known)
             gradients = self.peers.release(
                 self._sum, self._mechanism(), self.sampler, divisor=self.plan.expected_batch
             )
+            below = self._noisy_count(below)
         except BaseException as error:
             self._sum.discard()
             traceback.clear_frames(error.__traceback__)  # what they hold has no noise
@@ -130,7 +149,7 @@ class PrivateTrainer:
     def _add_up(self, batch: Batch, loss_fn: LossFunction, known: Survey) -> int:
         """Add the clipped gradients of a batch; returns what adaptive clipping counts, which has no noise."""
         clipping, mechanism = self.plan.clipping_at(self.clip_norm), self._mechanism()
-        below = 0
+        below, before = 0, held(self.model)
         with secret_global_generators(self.sampler):
             for number, rows in batch.chunks(self._chunks):
                 result = clip_chunk(
@@ -148,6 +167,7 @@ class PrivateTrainer:
                 below += self._below(result)
                 batch.data.leave_out(rows.numbers[result.raised.numpy()])
                 self.private_log.add(result)
+        refuse_written(self.model, before)
         return below
 
     def finish(self) -> Charge | None:
@@ -161,6 +181,11 @@ class PrivateTrainer:
             self.charge = self.reservation.settle(started, private=self.private)
             self.reservation = None
         return self.charge
+
+    @property
+    def sampler(self) -> Sampler:
+        """What noise and samples are drawn from; the same one for the whole run."""
+        return self._sampler
 
     @property
     def private(self) -> bool:
@@ -178,7 +203,7 @@ class PrivateTrainer:
 
     def certificate(self, *, delta: float, caveats: tuple[str, ...] = ()) -> Certificate:
         """States what the steps so far cost and under which assumptions."""
-        caveats = (*_standing_caveats(self.plan), *caveats)
+        caveats = (*_standing_caveats(self.plan), *([SHAPE_READ] if self._read_shape else []), *caveats)
         if self.ledger is not None and self.charge is not None:
             return self.ledger.certificate(self.charge, plan=self.plan.to_json(), eta=self.eta, caveats=caveats)
         return Certificate.of(
@@ -219,6 +244,7 @@ class PrivateTrainer:
         )
         if source.rows_per_unit == 1:
             prepare_blocks(self.model, loss_fn, known, batch / chunks, views=source.views)
+        try_step(self.model, self.optimizer, loss_fn, source)
         self._chunks = chunks
         self.eta = self._mechanism().eta
 
@@ -312,16 +338,21 @@ class PrivateTrainer:
             return 0
         return int((result.norms <= self.clip_norm).all(1).sum()) * 2 - len(result.norms)
 
-    def _adapt(self, below: int) -> None:
-        """Follow the quantile of norms with a noisy count."""
+    def _noisy_count(self, below: float) -> float:
+        """Of the units below the clipping norm, shifted by ½ each; nothing where nobody asks."""
+        if self.plan.adaptive is None:
+            return 0.0
+        mechanism = Gaussian(sensitivity=0.5, sigma=self.plan.adaptive.count_noise)
+        return self.peers.release_count(below / 2, mechanism, self.sampler)
+
+    def _adapt(self, noisy: float) -> None:
+        """Follow the quantile of norms with a noisy count, within reach of the plan's norm."""
         if self.plan.adaptive is None:
             return
-        choice = self.plan.adaptive
-        noisy = self.peers.release_count(
-            below / 2, Gaussian(sensitivity=0.5, sigma=choice.count_noise), self.sampler
-        )
+        choice, norm = self.plan.adaptive, self.plan.clip_norm
         fraction = noisy / self.plan.expected_batch + 0.5
-        self.clip_norm *= float(torch.exp(torch.tensor(-choice.rate * (fraction - choice.quantile))))
+        factor = math.exp(min(50.0, max(-50.0, -choice.rate * (fraction - choice.quantile))))
+        self.clip_norm = min(norm * _FARTHEST, max(norm / _FARTHEST, self.clip_norm * factor))
 
 
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -1,0 +1,49 @@
+"""One whole step on public rows and on copies, before anything is charged for the real ones."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.errors import SfumatoError, UnsupportedModel
+from sfumato.training.batches import TrainingData
+from sfumato.training.clipping import Flat
+from sfumato.training.gradient import clip_chunk
+from sfumato.training.rowwise import LossFunction
+
+
+def try_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, loss_fn: LossFunction, source: TrainingData
+) -> None:
+    """Refuse what would break after the charge: a sum that cannot be made, an optimizer that cannot step.
+
+    What cannot be copied is not tried.
+    """
+    _check_state(model)
+    try:
+        trial, stepping = copy.deepcopy((model, optimizer))
+    except Exception:
+        return
+    try:
+        sums = clip_chunk(trial, loss_fn, *source.example, Flat(norm=1.0), views=source.views).sums
+        for name, parameter in trial.named_parameters():
+            if parameter.requires_grad:
+                parameter.grad = sums[name].to(parameter.dtype)
+        stepping.step()
+    except SfumatoError:
+        raise
+    except Exception as error:  # on public rows: its text tells nothing
+        raise UnsupportedModel(
+            f"expected a step on public rows to work, got {type(error).__name__}: {error}; nothing was charged"
+        ) from error
+
+
+def _check_state(model: nn.Module) -> None:
+    strange = [name for name, value in model.state_dict().items() if not isinstance(value, Tensor)]
+    if strange:
+        raise UnsupportedModel(
+            f"expected a state_dict of tensors, which can be saved without running code, got {strange[0]!r}; "
+            "leave out get_extra_state"
+        )
