@@ -200,8 +200,10 @@ def moments(of: Expression | None, degree: int, policy: Policy) -> Moments:
     """The moments of an expression up to a degree; squares are exact, and no sum overflows."""
     if of is None or degree == 0:
         return Moments(of, 0, False, Fixed(0, 1, 1))
-    # Squares are divided by the span, so that even whole numbers need a fine grid for degree 2.
-    fixed = fixed_point(of, policy, bits=30 if degree == 1 else 26, whole_steps=degree == 1)
+    # Squares are divided by the span, and units with too many rows are scaled down: rounded down to whole
+    # steps, both would shrink whole numbers noticeably, so that these need a fine grid too.
+    whole_steps = degree == 1 and policy.unit.column is None
+    fixed = fixed_point(of, policy, bits=30 if degree == 1 else 26, whole_steps=whole_steps)
     return Moments(of, degree, False, fixed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,8 @@ def test_a_count_is_clipped_where_the_query_or_the_policy_says(table: Table) -> 
     plan = parse_query(sql, POLICY)
     policy = scope(plan, POLICY)
     (measure,) = measures_for(plan, policy)
-    assert measure.sensitivity(touched_unit(plan, policy)) == 2  # one row, from 0 to 2
+    reach = measure.sensitivity(touched_unit(plan, policy)) * measure.fixed.grid
+    assert reach == 2  # one row, from 0 to 2
 
 
 def test_sums_of_a_person(table: Table) -> None:
@@ -127,3 +129,15 @@ REFUSED = {
 def test_what_is_not_one_row_a_person_is_refused(sql: str) -> None:
     with pytest.raises(QueryRefused, match=REFUSED[sql]):
         parse_query(sql, POLICY)
+
+
+def test_people_with_too_many_rows_do_not_shrink_an_average_of_whole_numbers(tmp_path: Path) -> None:
+    """Scaled down to two rows, one urgent visit of five is two fifths of a visit, not none."""
+    few = dataclasses.replace(POLICY, unit=dataclasses.replace(POLICY.unit, rows=2))
+    table = Table(few, Ledger.open(tmp_path / "few.db", budget=few.budget), data=visits())
+    seen = visits().groupby("person").agg(urgent=("urgent", "mean"), count=("urgent", "size"))
+    weights = seen["count"].clip(upper=2)
+    expected = (seen["urgent"] * weights).sum() / weights.sum()
+    ((share, of_case),) = rows(table, "SELECT AVG(urgent), AVG(CASE WHEN urgent THEN 1 ELSE 0 END) FROM visits")
+    assert share == pytest.approx(expected, abs=0.005)
+    assert of_case == pytest.approx(expected, abs=0.005)
