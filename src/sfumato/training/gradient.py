@@ -254,9 +254,11 @@ class _Block:
         terms = {name: term(contributions, self.height) for name, contributions in _uses(passed).items()}
         each = [[name] for name in terms]
         squares, doubtful = _squared_norms(terms, each, [1.0] * len(each), self.height)
-        everyone = torch.ones(self.height, dtype=torch.bool)
-        exact = [_exact_squares(terms, each, some) for some in _portions(terms, everyone)]
-        return [*found, squares, doubtful, torch.cat(exact)[: self.height]]
+        portions = _portions(terms, torch.ones(self.height, dtype=torch.bool))
+        if len(portions) == self.height:  # gradients so large that each is formed alone
+            return [*found, squares, doubtful]
+        exact = torch.cat([_exact_squares(terms, each, some) for some in portions])
+        return [*found, squares, doubtful, exact[: self.height]]
 
     def _passed(self) -> tuple[Pass, Tensor]:
         """The pass, and which units' rows raised: public rows took their places."""
@@ -327,7 +329,7 @@ def prepare_blocks(
 ) -> None:
     """Try the heights of blocks that are likely where `expected` units of one row are, before any is needed."""
     task = _Task.of(model, loss_fn, views, known)
-    spread = 3 * math.sqrt(expected)
+    spread = math.sqrt(expected)
     if known.alone:
         return
     with plain_float32():
