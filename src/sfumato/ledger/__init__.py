@@ -1,9 +1,11 @@
 """Budgets, charges, certificates: what one data set may lose, and what it has lost.
 
->>> import tempfile; from sfumato.accounting import pure
+>>> import tempfile; from sfumato.accounting import Relation, pure
 >>> folder = tempfile.TemporaryDirectory()
 >>> with Ledger.open(f"{folder.name}/people.db", budget=Budget(epsilon=1)) as ledger:
-...     reservation = ledger.reserve([pure(0.25), pure(0.25)], purpose="two counts")
+...     reservation = ledger.reserve(
+...         [pure(0.25), pure(0.25)], purpose="two counts", relation=Relation.ADD_REMOVE, unit="record"
+...     )
 ...     charge = reservation.settle(pure(0.25))  # the second never started
 ...     ledger.epsilon_spent
 0.25
