@@ -285,6 +285,7 @@ class _Look:
     def check_repeats(self, base: Pass, inputs: Any, targets: Any) -> None:
         again = self.at(inputs, targets, _ROWS)
         _refuse_state(base.losses, again.losses, "the model")
+        _same_rows(base, again, range(_ROWS), _TOLERANCE, "an earlier call")
 
     def check_other_rows(self, base: Pass, inputs: Any, targets: Any) -> None:
         """One row with other inputs, then with other targets: no other row may notice, in any layer."""
