@@ -140,8 +140,9 @@ def test_a_plan_that_lost_a_field_fails(tmp_path):
 
 
 def test_a_run_that_was_stopped_passes(tmp_path):
-    certificate = Certificate.of(PLAN.event(20), purpose="a model", delta=DELTA, plan=PLAN.to_json())
-    assert verify(certificate.to_json(), tmp_path)[0]
+    stated = {"purpose": "a model", "delta": DELTA, "plan": PLAN.to_json()}
+    assert verify(Certificate.of(PLAN.event(20), planned=PLAN.event(), **stated).to_json(), tmp_path)[0]
+    assert "not of one run" in refused(Certificate.of(PLAN.event(20), **stated).to_json(), tmp_path)
 
 
 @pytest.fixture

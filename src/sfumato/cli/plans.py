@@ -55,10 +55,10 @@ def check_plan(certificate: Certificate) -> bool:
 def _made_by(planned: Planned, certificate: Certificate) -> bool:
     from sfumato.ledger.charge import part_of, same_releases
 
-    if planned.event is not None and planned.whole:
-        return same_releases(certificate.planned or certificate.event, planned.event)
     if planned.event is not None:
-        return part_of(certificate.event, planned.event)
+        stated = certificate.planned or certificate.event
+        complete = same_releases(stated, planned.event) or not planned.whole
+        return complete and part_of(certificate.event, planned.event)
     price = certificate.prices.pld
     return planned.epsilon is not None and price is not None and price <= planned.epsilon * (1 + _ROUNDING)
 

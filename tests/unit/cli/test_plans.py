@@ -27,7 +27,7 @@ def certificate(event, plan, **terms):
 
 GOOD = {
     "training": lambda: certificate(TRAINING.event(), TRAINING.to_json()),
-    "stopped": lambda: certificate(TRAINING.event(2), TRAINING.to_json()),
+    "stopped": lambda: certificate(TRAINING.event(2), TRAINING.to_json(), planned=TRAINING.event()),
     "votes": lambda: certificate(VOTES.event(), {"votes": VOTES.to_json(), "prior": "0" * 64}),
     "trials": lambda: certificate(selection_event(TRAINING, Tuning().mean_trials), TRIALS),
     "reports": lambda: certificate(
@@ -67,3 +67,8 @@ def test_a_plan_for_another_unit(kind):
 
 def test_no_plan_is_not_compared():
     assert not check_plan(certificate(LaplaceEvent(2.0), {}))
+
+
+def test_a_stopped_run_that_is_called_a_shorter_plan():
+    with pytest.raises(NotVerified, match="not of one run"):
+        check_plan(certificate(TRAINING.event(2), TRAINING.to_json()))
