@@ -298,8 +298,10 @@ def test_a_unit_with_too_many_rows_counts_as_its_mean(duckdb_engine: Load) -> No
     rows = [{**hard_rows()[0], "person": "p1", "age": age} for age in (10, 20, 30, 40, 51)]
     released = Released.of(duckdb_engine(frame(rows)), policy(2, 1), "SELECT AVG(age) FROM t")
     ((_, numbers),) = released.parts
-    # Five rows with sum 151 count as two: ⌊151·2/5⌋ = 60 above 0, and 2·120 − 60 below 120.
-    assert numbers[()] == (180, 60)
+    # Five rows with sum 151 count as two: 151·2/5 = 60.4 above 0, and 2·120 − 60.4 below 120, in fine steps.
+    steps = 2**23  # in one year: ages up to 120 in 30 bits
+    above = 151 * steps * 2 // 5
+    assert numbers[()] == (2 * 120 * steps - above, above)
 
 
 def test_a_pipeline_without_bounds_is_caught(duckdb_engine: Load, monkeypatch: pytest.MonkeyPatch) -> None:
