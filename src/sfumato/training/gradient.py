@@ -30,6 +30,7 @@ from sfumato.training.rowwise import LossFunction, RowMap, Views
 from sfumato.training.rules.rounding import chunk_errors, rounding
 from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, Weights, term
 from sfumato.training.rules.workspace import Workspace
+from sfumato.training.watching import same_randomness
 
 _CHUNK_BYTES = 72 << 20  # what a chunk may hold: it should stay in the cache
 _DIRECT_BYTES = 64 << 20  # gradients formed at a time for units that need them
@@ -186,7 +187,7 @@ class _Task:
 
         def of(units: Sequence[int]) -> Sequence[Tensor]:
             block = _Block(self, *self.public(units, rows_per_unit), len(units), len(units), rows_per_unit)
-            repeatable = probe.same_randomness() if self.known.random else nullcontext()
+            repeatable = same_randomness() if self.known.random else nullcontext()
             with repeatable, probe.other_weights(self.model):
                 return block.bits()
 
