@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from sfumato.experiments import best_recipe, story
+from sfumato import demo as story
 from sfumato.local import views
+from sfumato.recipes import classifier as best_recipe
 
 TINY = replace(
     story.QUICK,

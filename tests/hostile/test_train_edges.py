@@ -16,8 +16,8 @@ from sfumato.accounting import Budget
 from sfumato.cli import main
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput, LittleProtection
-from sfumato.experiments import tuning
 from sfumato.ledger import Ledger
+from sfumato.recipes import tuning
 from sfumato.run_folder import RunFolder
 from sfumato.training import PrivateTrainer, TrainingPlan, keep_out, keep_some, train
 

@@ -37,7 +37,7 @@ def mechanism(
 
     Example: sfumato audit mechanism --noise-multiplier 1.1 --sample-rate 0.0042667 --steps 14062 --delta 1e-5
     """
-    from sfumato.experiments import mechanism_audit
+    from sfumato.audit.runs import mechanism as mechanism_audit
     from sfumato.training import TrainingPlan
 
     plan = TrainingPlan(
@@ -62,7 +62,7 @@ def run(
 
     Example: sfumato audit run out/cnn
     """
-    from sfumato.experiments import run_audit
+    from sfumato.audit.runs import canaries as run_audit
 
     with show.progress() as bar:
         task = bar.add_task("canaries", total=pairs, note="")
@@ -75,7 +75,7 @@ def randomisers(json: show.Json = False) -> None:
 
     Example: sfumato audit randomisers
     """
-    from sfumato.experiments.randomiser_audit import RANDOMISERS
+    from sfumato.audit.runs.randomiser import RANDOMISERS
 
     verdicts = {}
     with show.progress() as bar:
@@ -98,7 +98,7 @@ def shuffle(
 
     Example: sfumato audit shuffle
     """
-    from sfumato.experiments import shuffle_audit
+    from sfumato.audit.runs import shuffle as shuffle_audit
 
     prices = shuffle_audit.run(canaries=canaries)
     _show({"its own price": prices.shuffled, "priced as Poisson": prices.poisson}, json)
@@ -114,7 +114,7 @@ def sabotage(
 
     Example: sfumato audit sabotage --out docs/audit-sabotage.md
     """
-    from sfumato.experiments import sabotage as suite
+    from sfumato.audit.runs import sabotage as suite
 
     rows = []
     with show.progress() as bar:

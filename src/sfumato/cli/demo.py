@@ -15,7 +15,7 @@ from sfumato.cli import show
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from sfumato.experiments.story import Stage, Told
+    from sfumato.demo import Stage, Told
     from sfumato.report import Page
 
 
@@ -37,7 +37,7 @@ def demo(
 
     Example: sfumato demo --quick
     """
-    from sfumato.experiments import story
+    from sfumato import demo as story
     from sfumato.report import write_report
 
     size = story.QUICK if quick else story.FULL

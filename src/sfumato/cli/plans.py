@@ -90,7 +90,7 @@ def _votes(votes: Mapping[str, Any]) -> Planned:
 
 
 def _trials(plan: Mapping[str, Any]) -> Planned:
-    from sfumato.experiments.tuning import selection_event
+    from sfumato.recipes.tuning import selection_event
     from sfumato.training import TrainingPlan
 
     trial = TrainingPlan.from_json(plan["trial"])

@@ -27,7 +27,7 @@ def prior(
     Example: sfumato prior strokes --out out/prior
     """
     from sfumato import _validate
-    from sfumato.experiments.prior import PriorRecipe, make_prior
+    from sfumato.recipes.prior import PriorRecipe, make_prior
 
     passes = epochs if epochs is not None else _EPOCHS[_validate.one_of("name", name, _EPOCHS)]
     recipe = PriorRecipe(name=name, epochs=passes)

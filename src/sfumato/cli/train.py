@@ -151,7 +151,7 @@ def _trained(
     job: Job, delta: float, book: Ledger | None, out: Path | None, canaries: tuple[str, int] | None
 ) -> tuple[TrainingResult, dict[str, Any]]:
     """The run, under a bar; and what canaries planted in it tell, if there are any."""
-    from sfumato.experiments.one_run_audit import Watch, audited
+    from sfumato.audit.runs.one_run import Watch, audited
     from sfumato.training import EpochReport, PrivateTrainer, cross_entropy, train
 
     ready = job.prepared
@@ -211,7 +211,7 @@ def _check_room(book: Ledger, plan: TrainingPlan, held: Held | None, out: Path |
 
 def _measured(job: Job, held: Held, delta: float, book: Ledger | None, out: Path | None) -> dict[str, Any]:
     """Accuracy on the records kept out, with what it cost on top of training."""
-    from sfumato.experiments.best_recipe import fitted
+    from sfumato.recipes.classifier import fitted
     from sfumato.run_folder import RunFolder
 
     model, kept = job.network, held.rows

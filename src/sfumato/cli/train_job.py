@@ -12,8 +12,8 @@ from sfumato import _validate
 if TYPE_CHECKING:
     from sfumato.accounting import DpEvent
     from sfumato.datasets import Dataset
-    from sfumato.experiments.best_recipe import Prepared, Recipe
     from sfumato.fitting import FitConfig
+    from sfumato.recipes.classifier import Prepared, Recipe
     from sfumato.training import HeldOut, Optimization, TrainingPlan
 
 RECIPE = "recipe"
@@ -124,7 +124,7 @@ def prepare(
     *,
     canaries: int,
 ) -> Job:
-    from sfumato.experiments import best_recipe
+    from sfumato.recipes import classifier as best_recipe
     from sfumato.training import Optimization
 
     if model == RECIPE:
@@ -151,8 +151,8 @@ def train_plainly(
     model: str, rows: Dataset, test: Dataset | None, given: Given, out: Path | None
 ) -> dict[str, Any]:
     """Train without privacy; what comes out is as private as the rows, and goes to that half of a folder."""
-    from sfumato.experiments import plain_recipe
     from sfumato.fitting import evaluate, fit
+    from sfumato.recipes import plain as plain_recipe
 
     started = time.perf_counter()
     if model == RECIPE:
@@ -217,7 +217,7 @@ def _rated(optimization: Optimization, given: Given) -> Optimization:
 
 
 def _plan(rows: Dataset, given: Given, epsilon: float, delta: float, *, canaries: int) -> TrainingPlan:
-    from sfumato.experiments.best_recipe import declared
+    from sfumato.recipes.classifier import declared
     from sfumato.training.wanted import Wanted
 
     wanted = Wanted(

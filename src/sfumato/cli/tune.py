@@ -40,8 +40,8 @@ def tune(
 
     Example: sfumato tune --data digits --epsilon 3 --trials 5 --out out/tuned
     """
-    from sfumato.experiments import tuning
     from sfumato.ledger import Ledger
+    from sfumato.recipes import tuning
     from sfumato.run_folder import RunFolder
 
     check(context, (PAYS,))

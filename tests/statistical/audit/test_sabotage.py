@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.experiments import randomiser_audit, sabotage
+from sfumato.audit.runs import randomiser as randomiser_audit
+from sfumato.audit.runs import sabotage
 
 pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[3] / "docs" / "audit-sabotage.md"

@@ -20,7 +20,7 @@ def accuracy(
 
     Example: sfumato reproduce accuracy --only mnist-1 --only mnist-3
     """
-    from sfumato.experiments import accuracy as recipe
+    from sfumato.reproduce import accuracy as recipe
 
     chosen = tuple(only or ())
     with show.progress() as bar:

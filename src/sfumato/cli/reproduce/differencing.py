@@ -21,7 +21,7 @@ def differencing(
 
     Example: sfumato reproduce differencing
     """
-    from sfumato.experiments import differencing as recipe
+    from sfumato.reproduce import differencing as recipe
 
     found = recipe.run(out, epsilon=epsilon, tries=tries)
     if json:

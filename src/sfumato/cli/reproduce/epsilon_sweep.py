@@ -20,7 +20,7 @@ def epsilon_sweep(
 
     Example: sfumato reproduce epsilon-sweep --quick
     """
-    from sfumato.experiments import epsilon_sweep as recipe
+    from sfumato.reproduce import epsilon_sweep as recipe
 
     with watching() as watch:
         result = recipe.run(out, quick=quick, seeds=seeds, watch=watch)

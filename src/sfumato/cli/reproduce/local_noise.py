@@ -13,8 +13,8 @@ from rich.table import Table
 from sfumato.cli import show
 
 if TYPE_CHECKING:
-    from sfumato.experiments.local_noise import Row
-    from sfumato.experiments.local_noise_releases import Released
+    from sfumato.reproduce.local_noise import Row
+    from sfumato.reproduce.local_noise_releases import Released
 
 
 def local_noise(
@@ -33,7 +33,7 @@ def local_noise(
     """
     from dataclasses import asdict
 
-    from sfumato.experiments import local_noise as recipe
+    from sfumato.reproduce import local_noise as recipe
 
     settings = recipe.Settings(
         people=people, epochs=epochs, clustering_steps=clustering_steps, releases=releases

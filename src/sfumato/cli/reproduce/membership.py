@@ -14,7 +14,7 @@ def membership(out: show.Out = Path("out/membership"), json: show.Json = False) 
 
     Example: sfumato reproduce membership
     """
-    from sfumato.experiments import membership as recipe
+    from sfumato.reproduce import membership as recipe
 
     with show.errors.status("training and attacking networks"):
         found = recipe.run(out)

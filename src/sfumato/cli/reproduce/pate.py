@@ -11,7 +11,7 @@ from rich.table import Table
 from sfumato.cli import show
 
 if TYPE_CHECKING:
-    from sfumato.experiments.pate import Report
+    from sfumato.reproduce.pate import Report
 
 
 def pate(
@@ -25,7 +25,7 @@ def pate(
 
     Example: sfumato reproduce pate --seeds 5
     """
-    from sfumato.experiments import pate as recipe
+    from sfumato.reproduce import pate as recipe
 
     with show.errors.status("adapting the prior") as status:
         report = recipe.run(
@@ -41,7 +41,7 @@ def pate(
 
 
 def _ours(report: Report) -> Table:
-    from sfumato.experiments.pate import PUBLISHED
+    from sfumato.reproduce.pate import PUBLISHED
 
     table = Table(title="Student accuracy on MNIST, δ = 1e-5", title_justify="left")
     for column in ("method", "ε", "which", "accuracy"):
@@ -57,7 +57,7 @@ def _ours(report: Report) -> Table:
 
 
 def _source(report: Report) -> Table:
-    from sfumato.experiments.pate_source import PUBLISHED
+    from sfumato.reproduce.pate_source import PUBLISHED
 
     table = Table(title="The source's table: MLP teachers, Laplace noise, 9,000 answers", title_justify="left")
     names = (

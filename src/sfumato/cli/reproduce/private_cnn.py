@@ -12,7 +12,7 @@ from sfumato.cli import show
 from sfumato.cli.reproduce.watching import Quick, Seeds, watching
 
 if TYPE_CHECKING:
-    from sfumato.experiments.private_cnn import Result
+    from sfumato.reproduce.private_cnn import Result
 
 
 def private_cnn(
@@ -28,7 +28,7 @@ def private_cnn(
 
     Example: sfumato reproduce private-cnn --quick
     """
-    from sfumato.experiments import private_cnn as recipe
+    from sfumato.reproduce import private_cnn as recipe
 
     if tune:
         _tune(json)
@@ -46,7 +46,7 @@ def private_cnn(
 
 
 def _tune(json: bool) -> None:
-    from sfumato.experiments.private_cnn import tune
+    from sfumato.reproduce.private_cnn import tune
 
     with watching() as watch:
         found = tune(watch=watch)
@@ -57,7 +57,7 @@ def _tune(json: bool) -> None:
 
 
 def _table(result: Result) -> Table:
-    from sfumato.experiments.private_cnn import PUBLISHED
+    from sfumato.reproduce.private_cnn import PUBLISHED
 
     table = Table(title="The same CNN on MNIST (δ = 1e-5)", title_justify="left")
     for column in ("", "ε stated", "ε true", "test accuracy", "test loss", "seconds a run"):

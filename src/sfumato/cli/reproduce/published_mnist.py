@@ -12,7 +12,7 @@ from sfumato.cli import show
 from sfumato.cli.reproduce.watching import Quick, watching
 
 if TYPE_CHECKING:
-    from sfumato.experiments.published_mnist import Reproduction
+    from sfumato.reproduce.published_mnist import Reproduction
 
 
 def published_mnist(
@@ -26,7 +26,7 @@ def published_mnist(
 
     Example: sfumato reproduce published-mnist --row "scattering + linear"
     """
-    from sfumato.experiments import published_mnist as recipe
+    from sfumato.reproduce import published_mnist as recipe
 
     with watching() as watch:
         result = recipe.run(out, quick=quick, seeds=seeds, only=row or (), watch=watch)

@@ -32,7 +32,7 @@ def tracing(
     """
     from dataclasses import asdict
 
-    from sfumato.experiments import tracing as recipe
+    from sfumato.reproduce import tracing as recipe
 
     with show.errors.status("simulating") as status:
         rows = recipe.run(

@@ -1,0 +1,1 @@
+"""Attacks on whole runs of our own algorithms."""

@@ -1,0 +1,122 @@
+"""A run folder, audited: its plan through Dirac canaries, and the canaries it was trained with, if any.
+
+A run trained with canaries leaves private/canaries.json: for each canary its coin (`included`) and its score
+(`scores`), and the `kind` of canaries and the number of `guesses` that were registered before training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sfumato.audit import DISPLAY_ALPHA, Guesses, Verdict, one_run, trade_off
+from sfumato.audit.runs import mechanism as mechanism_audit
+from sfumato.errors import InvalidInput
+from sfumato.run_folder import RunFolder
+from sfumato.training import TrainingPlan
+
+UNTESTED_BY_ONE_RUN = {
+    "dirac": ("whatever moves the model along no canary's direction",),
+    "labels": ("whoever sees more than the finished model's answers: each step, or the weights",),
+}
+
+
+def run(path: str | Path, *, pairs: int = 40, on_pair: Callable[[], object] = bool) -> Verdict:
+    """The verdict with the larger bound; also written, with both, to the run's private half."""
+    folder = RunFolder(Path(path))
+    plan = TrainingPlan.from_json(_read(folder.release / "plan.json"))
+    claim = _read(folder.release / "result.json")
+    figure = folder.private / "audit.png"
+    verdicts = {
+        "mechanism": _claimed(
+            mechanism_audit.run(plan, delta=claim["delta"], pairs=pairs, figure=figure, on_pair=on_pair),
+            claim["epsilon"],
+        )
+    }
+    canaries = folder.private / "canaries.json"
+    if canaries.exists() and "scores" in (record := _read(canaries)):
+        verdicts["one run"] = one_run_verdict(record, plan, epsilon=claim["epsilon"], delta=claim["delta"])
+        draw_canaries(record, verdicts["one run"], folder.private / "canaries.png")
+    folder.write_json("audit.json", {name: v.to_json() for name, v in verdicts.items()}, private=True)
+    return max(verdicts.values(), key=lambda verdict: (verdict.refuted, verdict.lower_bound))
+
+
+def one_run_verdict(canaries: dict[str, Any], plan: TrainingPlan, *, epsilon: float, delta: float) -> Verdict:
+    """What the guesses about a run's own canaries prove of its plan, and of any mechanism."""
+    guesses = Guesses.of_scores(canaries["scores"], canaries["included"], guesses=canaries["guesses"])
+    return Verdict.of(
+        partial(_epsilon_bound, guesses, plan, delta),
+        claimed_epsilon=epsilon,
+        delta=delta,
+        untested=UNTESTED_BY_ONE_RUN[canaries["kind"]],
+        details={
+            "kind_of_canaries": canaries["kind"],
+            "canaries": guesses.canaries,
+            "guesses": guesses.made,
+            "right": guesses.right,
+            "lower_bound_of_any_mechanism": one_run.epsilon_bound(guesses, delta=delta, alpha=DISPLAY_ALPHA),
+        },
+    )
+
+
+def draw_canaries(canaries: dict[str, Any], verdict: Verdict, path: Path) -> Path:
+    """Histograms of the scores of both sides of the coin; grey is where no guess was made."""
+    from matplotlib.figure import Figure
+
+    scores, included = np.array(canaries["scores"]), np.array(canaries["included"], dtype=np.bool_)
+    edge = float(np.sort(np.abs(scores))[-canaries["guesses"]])
+    image = Figure(figsize=(6.4, 3.8), layout="constrained")
+    axes = image.subplots()
+    bins = np.histogram_bin_edges(scores, 80).tolist()
+    for name, coin, colour in (("in", included, "C0"), ("out", ~included, "C1")):
+        axes.hist(scores[coin], bins, alpha=0.5, color=colour, label=f"canaries that were {name}")
+    axes.axvspan(-edge, edge, color="0.5", alpha=0.15, lw=0, label="not guessed")
+    axes.set(yscale="log", xlabel="the attacker's score: in to the right, out to the left", ylabel="canaries")
+    axes.set_title(
+        f"{verdict.details['right']} of {verdict.details['guesses']} guesses right: "
+        f"claimed ε {verdict.claimed_epsilon:.3g}, proved ε ≥ {verdict.lower_bound:.3g}"
+    )
+    axes.margins(x=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    image.savefig(path, dpi=144)
+    return path
+
+
+def _epsilon_bound(guesses: Guesses, plan: TrainingPlan, delta: float, alpha: float) -> float:
+    return plan_bound(lambda inverse: one_run.refutes(guesses, inverse, alpha=alpha), plan, delta=delta)
+
+
+def plan_bound(
+    refuted: Callable[[trade_off.InverseBlowUp], bool], plan: TrainingPlan, *, delta: float
+) -> float:
+    """The plan's ε if its noise were as little as an attack allows: all that hides more is refuted."""
+
+    def with_noise(strength: float) -> TrainingPlan:
+        return replace(plan, noise_multiplier=1 / strength)
+
+    def too_strong(strength: float) -> bool:
+        return refuted(trade_off.event_inverse(with_noise(strength).event(), relation=plan.relation))
+
+    strength = trade_off.strength_bound(too_strong, start=1 / plan.noise_multiplier)
+    return with_noise(strength).epsilon(delta) if strength else 0.0
+
+
+def _claimed(verdict: Verdict, epsilon: float) -> Verdict:
+    """The verdict on what the run says it cost, which may be other than what its plan costs."""
+    return replace(verdict, claimed_epsilon=epsilon)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise InvalidInput(
+            f"expected a run folder with {path.name}, got none at {path}; train with --out first"
+        )
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values

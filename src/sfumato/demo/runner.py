@@ -1,0 +1,123 @@
+"""Run the stages one after the other, skip what is done, name what fails, and go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from sfumato.demo.context import Scene, Shelf
+from sfumato.demo.size import Size
+from sfumato.demo.stages import STAGES, Stage
+from sfumato.errors import BudgetExceeded, SfumatoError
+from sfumato.run_folder import RunFolder
+
+RESULT = "result.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """How one stage ended."""
+
+    stage: str
+    title: str
+    status: Literal["done", "already done", "failed"]
+    seconds: float
+    sentence: str | None = None  # of the failure
+
+
+def folder_of(out: Path, size: Size) -> Path:
+    return out / size.name
+
+
+def begin_again(out: Path, size: Size) -> None:
+    """Forget all stages and their ledger: MNIST is public, so nobody loses by it."""
+    shutil.rmtree(folder_of(out, size), ignore_errors=True)
+
+
+def tell(
+    out: Path,
+    size: Size,
+    *,
+    stages: Sequence[Stage] = STAGES,
+    on_start: Callable[[Stage], None] = lambda stage: None,
+    on_progress: Callable[[Stage, float], None] = lambda stage, share: None,
+    on_end: Callable[[Told], None] = lambda told: None,
+) -> tuple[Told, ...]:
+    """All stages into `out`/demo/STAGE; a failure is written where the result would be."""
+    folder = RunFolder.make(folder_of(out, size))
+    shelf = Shelf(size.data)
+    endings = []
+    for stage in stages:
+        on_start(stage)
+        scene = Scene(
+            folder=RunFolder.make(folder.path / stage.name),
+            size=size,
+            shelf=shelf,
+            ledger_path=folder.path / "ledger.db",
+            progress=lambda share, stage=stage: on_progress(stage, share),  # type: ignore[misc]
+        )
+        endings.append(_play(stage, scene))
+        on_end(endings[-1])
+    return tuple(endings)
+
+
+def _play(stage: Stage, scene: Scene) -> Told:
+    key = settings_key(stage, scene.size)
+    if not stage.always and _is_done(scene.folder, key):
+        return Told(stage=stage.name, title=stage.title, status="already done", seconds=0.0)
+    started = time.perf_counter()
+    settings = settings_of(stage, scene.size)
+    head = {"stage": stage.name, "title": stage.title, "settings": settings, "settings_key": key}
+    try:
+        result = stage.run(scene)
+    except Exception as error:
+        sentence = _in_a_sentence(error)
+        scene.folder.write_json(RESULT, {**head, "status": "failed", "sentence": sentence})
+        (scene.folder.private / "failure.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        seconds = time.perf_counter() - started
+        return Told(stage=stage.name, title=stage.title, status="failed", seconds=seconds, sentence=sentence)
+    seconds = time.perf_counter() - started
+    scene.folder.write_json(RESULT, {**head, "status": "done", **result})
+    scene.folder.write_json("timings.json", {"seconds": seconds}, private=True)
+    return Told(stage=stage.name, title=stage.title, status="done", seconds=seconds)
+
+
+def settings_of(stage: Stage, size: Size) -> dict[str, Any]:
+    return {name: getattr(size, name) for name in stage.uses}
+
+
+def settings_key(stage: Stage, size: Size) -> str:
+    """Changes with the settings and the version, so that what was made with others is made again."""
+    made_by = {
+        "stage": stage.name,
+        "settings": settings_of(stage, size),
+        "version": metadata.version("sfumato"),
+    }
+    return hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_done(folder: RunFolder, key: str) -> bool:
+    path = folder.release / RESULT
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return found.get("status") == "done" and found.get("settings_key") == key
+
+
+def _in_a_sentence(error: Exception) -> str:
+    if isinstance(error, BudgetExceeded):
+        return f"{error}; MNIST is public, so `sfumato demo --fresh` may begin a new ledger"
+    if isinstance(error, SfumatoError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
+    return f"{type(error).__name__}: {error}"

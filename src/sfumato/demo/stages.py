@@ -1,0 +1,97 @@
+"""All stages, in the order in which they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato.demo.attacks import audit, differencing, membership_attack
+from sfumato.demo.balance import balance
+from sfumato.demo.context import Scene
+from sfumato.demo.dissolving import dissolving_digits
+from sfumato.demo.epidemic import epidemic
+from sfumato.demo.networks import plain_and_private, sweep
+from sfumato.demo.releases import recipe, reports, votes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A name, which is its folder; what the reader sees; and about how long it takes, full and quick."""
+
+    name: str
+    title: str
+    run: Callable[[Scene], dict[str, Any]]
+    seconds: tuple[float, float]  # on two quiet cores, to say how much time is left
+    uses: tuple[str, ...] = ()  # the settings it is made with: when one changes, it is run again
+    always: bool = False  # cheap, and out of date as soon as another stage was run
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage(
+        name="plain-and-private",
+        title="one network, plain and private",
+        run=plain_and_private,
+        seconds=(43, 9),
+        uses=("data", "rows", "test_rows", "plain_epochs", "private_epochs"),
+    ),
+    Stage(
+        name="sweep",
+        title="the network at several ε",
+        run=sweep,
+        seconds=(87, 6),
+        uses=("data", "rows", "test_rows", "sweep_epochs", "sweep_epsilons", "sweep_seeds"),
+    ),
+    Stage(
+        name="best-recipe",
+        title="the recipe that loses least",
+        run=recipe,
+        seconds=(59, 8),
+        uses=("data", "rows", "test_rows", "recipe_epsilons", "recipe_seeds"),
+    ),
+    Stage(
+        name="votes",
+        title="labels by private vote",
+        run=votes,
+        seconds=(53, 6),
+        uses=("data", "vote_rows", "test_rows", "teachers", "vote_images", "vote_adaptation"),
+    ),
+    Stage(
+        name="reports",
+        title="digits noised before they leave",
+        run=reports,
+        seconds=(18, 7),
+        uses=("data", "rows", "test_rows"),
+    ),
+    Stage(
+        name="digits",
+        title="digits dissolving",
+        run=dissolving_digits,
+        seconds=(9, 4),
+        uses=("data", "test_rows", "readers_drawings", "readers_test"),
+    ),
+    Stage(
+        name="differencing",
+        title="an age out of two averages",
+        run=differencing,
+        seconds=(12, 3),
+        uses=("differencing_tries", "reconstruction_people", "reconstruction_queries"),
+    ),
+    Stage(
+        name="membership",
+        title="who was in the data?",
+        run=membership_attack,
+        seconds=(6, 2),
+        uses=("data", "membership_rows", "membership_networks", "membership_targets"),
+    ),
+    Stage(name="audit", title="attacking the private step", run=audit, seconds=(10, 3), uses=("audit_pairs",)),
+    Stage(name="epidemic", title="an epidemic held down", run=epidemic, seconds=(2, 1), uses=("town", "days")),
+    Stage(
+        name="ledger",
+        title="the budget, spent",
+        run=balance,
+        seconds=(3, 1),
+        uses=("data", "rows"),
+        always=True,
+    ),
+)

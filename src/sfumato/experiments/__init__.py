@@ -1,1 +1,0 @@
-"""Recipes: each published table and source system as one small file with a `run`."""

@@ -1,0 +1,1 @@
+"""What `train`, `tune` and Python users run by default."""

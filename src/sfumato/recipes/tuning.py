@@ -1,0 +1,217 @@
+"""Choose the recipe's settings on the private rows themselves, and pay for it.
+
+A secret, random number of trials is trained, each with settings drawn at random from the candidates; the one
+with the most right answers among the rows, counted with noise, is released, and nothing is told of the others
+(Papernot & Steinke 2022). The whole is priced and charged before the first trial.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from sfumato import _validate, accounting
+from sfumato.accounting import Budget, DpEvent, warn_of_little_protection
+from sfumato.datasets import Dataset
+from sfumato.errors import InvalidInput
+from sfumato.fitting import evaluate
+from sfumato.ledger import Certificate, Ledger
+from sfumato.mechanisms import Gaussian
+from sfumato.randomness import Sampler, SecretStream
+from sfumato.recipes import classifier as best_recipe
+from sfumato.recipes.classifier import Prepared, Recipe
+from sfumato.run_folder import CERTIFICATE, RunFolder
+from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, cross_entropy
+
+_COUNT_SHARE = 5.0  # the count's noise multiplier, in units of the whole training's: 4% of the divergence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """Which settings are tried, and how often on average."""
+
+    learning_rates: tuple[float, ...] = (2.0, 8.0, 32.0)
+    clip_norms: tuple[float, ...] = (0.1, 0.5)
+    mean_trials: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rates", "clip_norms"):
+            if not getattr(self, name):
+                raise InvalidInput(f"expected at least one of {name}, got none; each is a setting to try")
+            for value in getattr(self, name):
+                _validate.positive(name, value)
+        _validate.positive("mean_trials - 1", self.mean_trials - 1)
+
+    def draw(self, recipe: Recipe, sampler: Sampler) -> Recipe:
+        """A candidate; all of them have one price, for only post-processing and scale differ."""
+        rate, norm = (
+            values[int(sampler.integers(len(values), 1)[0])]
+            for values in (self.learning_rates, self.clip_norms)
+        )
+        return replace(recipe, learning_rate=rate, clip_norm=norm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """The released classifier, the settings it was trained with, and what the whole search cost."""
+
+    model: nn.Module
+    recipe: Recipe
+    epsilon: float
+    delta: float
+    test_accuracy: float | None
+    certificate: Certificate
+    seconds: float
+
+
+def run(
+    rows: Dataset,
+    test: Dataset | None,
+    *,
+    epsilon: float,
+    delta: float = 1e-5,
+    tuning: Tuning | None = None,
+    recipe: Recipe | None = None,
+    ledger: Ledger | None = None,
+    out: str | os.PathLike[str] | None = None,
+    sampler: Sampler | None = None,
+) -> Tuned:
+    """The best of a random number of trials under (epsilon, delta), charged in full before the first.
+
+    What a reader may be shown is in the result and under `release`; how many trials there were is in neither.
+    """
+    started = time.perf_counter()
+    tuning, recipe = tuning or Tuning(), recipe or best_recipe.recipe_for(rows.name)
+    folder = None if out is None else RunFolder.begin(out)
+    warn_of_little_protection("this search", epsilon, delta)
+    stream: Sampler = SecretStream() if sampler is None else sampler
+    budget = Budget(epsilon=epsilon, delta=delta, unit=rows.unit)
+    plan = _calibrated(recipe, rows, budget, tuning)
+    event = selection_event(plan, tuning.mean_trials)
+    certificate = _charge(event, ledger, budget, plan, tuning, recipe, rows.name, private=stream.private)
+    ready = replace(best_recipe.prepare(rows, test, epsilon=epsilon, delta=delta, recipe=recipe), plan=plan)
+    chosen = _best(ready, tuning, stream)
+    accuracy = None if ready.test is None else evaluate(ready.model.head, ready.test).accuracy
+    found = Tuned(
+        model=ready.model,
+        recipe=chosen,
+        epsilon=accounting.rdp_epsilon(event, delta),
+        delta=delta,
+        test_accuracy=accuracy,
+        certificate=certificate,
+        seconds=time.perf_counter() - started,
+    )
+    if folder is not None:
+        _write(folder, replace(ready, recipe=chosen), found)
+    return found
+
+
+def _calibrated(recipe: Recipe, rows: Dataset, budget: Budget, tuning: Tuning) -> TrainingPlan:
+    size, _ = best_recipe.declared(rows)
+    plan = recipe.plan(epsilon=budget.epsilon, delta=budget.delta, public_size=size, unit=rows.unit)
+
+    def trial(noise: float) -> DpEvent:
+        return _trial_event(replace(plan, noise_multiplier=noise))
+
+    noise = accounting.calibrate_selection(
+        trial, budget, mean_trials=tuning.mean_trials, guess=plan.noise_multiplier
+    )
+    return replace(plan, noise_multiplier=noise)
+
+
+def _count(plan: TrainingPlan) -> Gaussian:
+    """The noised number of right answers, which one record moves by at most one."""
+    sigma = _COUNT_SHARE * plan.noise_multiplier / (plan.steps**0.5 * plan.sample_rate)
+    return Gaussian(sensitivity=1.0, sigma=sigma)
+
+
+def selection_event(plan: TrainingPlan, mean_trials: float) -> DpEvent:
+    """The best of a random number of trials of one plan."""
+    return accounting.best_of(_trial_event(plan), mean_trials)
+
+
+def _trial_event(plan: TrainingPlan) -> DpEvent:
+    """Training, and the noised count of right answers."""
+    return accounting.compose(plan.event(), _count(plan).event())
+
+
+def _charge(
+    event: DpEvent,
+    ledger: Ledger | None,
+    budget: Budget,
+    plan: TrainingPlan,
+    tuning: Tuning,
+    recipe: Recipe,
+    data: str,
+    *,
+    private: bool,
+) -> Certificate:
+    purpose = f"best of a random number of trials, {tuning.mean_trials:g} on average"
+    described: dict[str, Any] = {"trial": plan.to_json(), "tuning": asdict(tuning), "recipe": asdict(recipe)}
+    own = (
+        "settings were chosen on the private rows, which is charged",
+        *best_recipe.features_from(recipe, data),
+    )
+    if ledger is None:
+        return Certificate.of(
+            event,
+            purpose=purpose,
+            delta=budget.delta,
+            unit=plan.unit,
+            relation=plan.relation,
+            private=private,
+            plan=described,
+            caveats=own,
+        )
+    charge = ledger.charge(event, purpose=purpose, relation=plan.relation, unit=plan.unit, private=private)
+    return ledger.certificate(charge, plan=described, caveats=own)
+
+
+def _best(ready: Prepared, tuning: Tuning, sampler: Sampler) -> Recipe:
+    """Leaves the best trial's weights in the head, and says its settings."""
+    best: tuple[float, Recipe, dict[str, torch.Tensor]] | None = None
+    for _ in range(accounting.draw_trials(tuning.mean_trials, sampler)):
+        recipe = tuning.draw(ready.recipe, sampler)
+        score = _trial(ready, recipe, sampler)
+        if best is None or score > best[0]:
+            state = {name: value.clone() for name, value in ready.model.head.state_dict().items()}
+            best = score, recipe, state
+    assert best is not None  # there is one trial at least
+    ready.model.head.load_state_dict(best[2])
+    return best[1]
+
+
+def _trial(ready: Prepared, recipe: Recipe, sampler: Sampler) -> float:
+    """Train a head from zero; the noised number of right answers among the rows."""
+    head = ready.model.head
+    for parameter in head.parameters():
+        nn.init.zeros_(parameter)
+    plan = replace(ready.plan, clip_norm=recipe.clip_norm)
+    trainer = PrivateTrainer(head, _exactly(recipe).build(head), plan, sampler=sampler)
+    for batch in trainer.batches(ready.rows):
+        trainer.step(batch, cross_entropy)
+    with torch.no_grad():
+        for name, value in trainer.average.values.items():
+            trainer.parameters[name].copy_(value)
+        inputs, targets = ready.rows.tensors()
+        right = int((head(inputs).argmax(1) == targets).sum())
+    return float(_count(plan).release(float(right), sampler))
+
+
+def _exactly(recipe: Recipe) -> Optimization:
+    """The candidate's own learning rate: what suits the noise is for the search to find."""
+    return Optimization(learning_rate=recipe.learning_rate, momentum=recipe.momentum)
+
+
+def _write(folder: RunFolder, ready: Prepared, found: Tuned) -> None:
+    ready.release(folder.path)
+    folder.write_json("plan.json", ready.plan.to_json())
+    result = {"epsilon": found.epsilon, "delta": found.delta, "test_accuracy": found.test_accuracy}
+    folder.write_json("result.json", {"algorithm": "tuning", **result})
+    folder.write_json("timings.json", {"seconds": found.seconds}, private=True)
+    folder.write_json(CERTIFICATE, found.certificate.to_json())  # last: the run is finished

@@ -1,0 +1,254 @@
+"""How much accuracy privacy costs: the default recipe over ε, beside the best that was published.
+
+Every run is the last step of a plan fixed before; no run is left out. Each run leaves its folder,
+so that an interrupted table goes on where it stopped. Repetitions of private runs differ in their secret noise
+and sampling; those from random weights and plain ones in their seed too.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from sfumato import _validate, datasets
+from sfumato.fitting import evaluate
+from sfumato.models import load_prior
+from sfumato.recipes import classifier as best_recipe
+from sfumato.recipes import plain as plain_recipe
+from sfumato.recipes.classifier import DESIGNED, DIGITS, THINGS, Prepared, Recipe
+from sfumato.reproduce import end_to_end
+from sfumato.reproduce.pixels import standardized
+from sfumato.run_folder import RunFolder
+from sfumato.training import train
+
+DELTA = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One line of the table."""
+
+    title: str
+    data: str
+    epsilon: float  # 0: the prior as it is; ∞: without privacy
+    runs: int
+    published: str  # best credible accuracy in print, %, and by whom
+    recipe: Recipe | None = DIGITS  # None: the whole net, end to end
+
+
+_INFINITE = float("inf")
+CELLS: dict[str, Cell] = {
+    "prior": Cell(title="MNIST, prior only", data="mnist", epsilon=0.0, runs=1, published="–"),
+    "mnist-0.5": Cell(title="MNIST", data="mnist", epsilon=0.5, runs=3, published="–"),
+    "mnist-1": Cell(title="MNIST", data="mnist", epsilon=1.0, runs=5, published="97.9"),
+    "mnist-3": Cell(title="MNIST", data="mnist", epsilon=3.0, runs=5, published="98.7 (Tramèr & Boneh 2021)"),
+    "designed-3": Cell(
+        title="MNIST, no prior: scattering",
+        data="mnist",
+        epsilon=3.0,
+        runs=3,
+        published="98.7 (Tramèr & Boneh 2021)",
+        recipe=DESIGNED,
+    ),
+    "whole-3": Cell(
+        title="MNIST, no prior: CNN end to end",
+        data="mnist",
+        epsilon=3.0,
+        runs=3,
+        published="98.1 (Tramèr & Boneh 2021)",
+        recipe=None,
+    ),
+    "fashion-3": Cell(
+        title="Fashion-MNIST",
+        data="fashion-mnist",
+        epsilon=3.0,
+        runs=3,
+        published="89.7 (Tramèr & Boneh 2021)",
+        recipe=THINGS,
+    ),
+    "plain": Cell(title="MNIST, plain, same net", data="mnist", epsilon=_INFINITE, runs=3, published="–"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """What the runs of a cell reached: shares of right answers, and the dearest run's ε."""
+
+    name: str
+    cell: Cell
+    accuracies: tuple[float, ...]
+    epsilon: float
+    seconds: float  # of a run, on average
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def deviation(self) -> float:
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "title": self.cell.title,
+            "asked_epsilon": self.cell.epsilon,
+            "epsilon": self.epsilon,
+            "delta": DELTA,
+            "mean": self.mean,
+            "deviation": self.deviation,
+            "accuracies": list(self.accuracies),
+            "published": self.cell.published,
+            "seconds": self.seconds,
+        }
+
+
+def run(
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    on_run: Callable[[str, int], None] = lambda name, number: None,
+) -> tuple[Line, ...]:
+    """All cells, or those named; runs that are in `out` already are taken from there."""
+    for name in only:
+        _validate.one_of("cell", name, CELLS)
+    names = [name for name in CELLS if not only or name in only]
+    lines = []
+    for key in dict.fromkeys(
+        (CELLS[name].data, CELLS[name].recipe) for name in names
+    ):  # features are made once
+        ready: list[Prepared] = []
+        for name in names:
+            if (CELLS[name].data, CELLS[name].recipe) == key:
+                lines.append(_line(name, out, ready, on_run))
+    lines.sort(key=lambda line: names.index(line.name))
+    write_whole_table(out, lines)
+    return tuple(lines)
+
+
+def total_runs(only: Sequence[str] = ()) -> int:
+    return sum(cell.runs for name, cell in CELLS.items() if not only or name in only)
+
+
+def _line(name: str, out: Path, ready: list[Prepared], on_run: Callable[[str, int], None]) -> Line:
+    cell = CELLS[name]
+    results = []
+    for number in range(1, cell.runs + 1):
+        folder = out / name / f"run-{number}"
+        path = folder / "release" / "result.json"
+        if not (path.exists() and "seconds" in json.loads(path.read_text())):
+            _once(cell, folder, number, ready)
+        results.append(json.loads(path.read_text()))
+        on_run(name, number)
+    return Line(
+        name=name,
+        cell=cell,
+        accuracies=tuple(result["test_accuracy"] for result in results),
+        epsilon=max(float(result["epsilon"]) for result in results),
+        seconds=statistics.fmean(result["seconds"] for result in results),
+    )
+
+
+def _once(cell: Cell, folder: Path, number: int, ready: list[Prepared]) -> None:
+    started = time.perf_counter()
+    RunFolder(folder).discard()  # left half-done; no ledger paid for it
+    if cell.epsilon == 0:
+        accuracy, spent = evaluate(load_prior("strokes"), datasets.load(cell.data, "test")).accuracy, 0.0
+    elif cell.epsilon == _INFINITE:
+        net = plain_recipe.run(datasets.load(cell.data, "train"), seed=number)
+        accuracy, spent = evaluate(net, datasets.load(cell.data, "test")).accuracy, _INFINITE
+    elif cell.recipe is None:
+        accuracy, spent = _whole(cell, folder, number)
+    else:
+        accuracy, spent = _private(cell, cell.recipe, folder, ready)
+    shown = "inf" if spent == _INFINITE else spent
+    result = {"algorithm": "training", "epsilon": shown, "delta": DELTA, "test_accuracy": accuracy}
+    # Data and settings are public here, and so is the time they took.
+    RunFolder.make(folder).write_json("result.json", {**result, "seconds": time.perf_counter() - started})
+
+
+def _whole(cell: Cell, folder: Path, number: int) -> tuple[float, float]:
+    rows, test = (standardized(datasets.load(cell.data, split)) for split in ("train", "test"))
+    result = end_to_end.run(rows, test, epsilon=cell.epsilon, delta=DELTA, seed=number, out=folder)
+    assert result.test_accuracy is not None
+    return result.test_accuracy, result.epsilon
+
+
+def _private(cell: Cell, recipe: Recipe, folder: Path, ready: list[Prepared]) -> tuple[float, float]:
+    if not ready:
+        rows, test = datasets.load(cell.data, "train"), datasets.load(cell.data, "test")
+        ready.append(best_recipe.prepare(rows, test, epsilon=cell.epsilon, delta=DELTA, recipe=recipe))
+    size, _ = best_recipe.declared(ready[0].rows)
+    plan = recipe.plan(epsilon=cell.epsilon, delta=DELTA, public_size=size, unit=ready[0].rows.unit)
+    job = replace(ready[0], plan=plan)
+    for parameter in job.model.head.parameters():
+        nn.init.zeros_(parameter)
+    result = train(
+        job.model.head,
+        job.rows,
+        plan,
+        delta=DELTA,
+        optimization=job.optimization(cell.epsilon),
+        test=job.test,
+        out=folder,
+        caveats=job.caveats,
+        purpose=job.purpose,
+    )
+    job.release(folder)
+    assert result.test_accuracy is not None
+    return result.test_accuracy, result.epsilon
+
+
+def write_whole_table(out: Path, lines: Sequence[Line]) -> None:
+    """accuracy.json and the figure, of the cells at hand."""
+    out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps([line.to_json() for line in lines], indent=2, ensure_ascii=False)
+    (out / "accuracy.json").write_text(f"{text}\n")
+    drawn = [line for line in lines if line.cell.data == "mnist" and line.cell.recipe is DIGITS]
+    if drawn:
+        draw(drawn, out / "accuracy.png")
+
+
+_PUBLISHED = ((1.0, 97.9), (3.0, 98.7))  # best credible without public photographs
+
+
+def draw(lines: Sequence[Line], path: Path) -> None:
+    """Accuracy against ε, with the published points and, where it was run, the plain net."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    private = [line for line in lines if 0 < line.epsilon < _INFINITE]
+    axes.errorbar(
+        [line.epsilon for line in private],
+        [100 * line.mean for line in private],
+        yerr=[100 * line.deviation for line in private],
+        marker="o",
+        capsize=3,
+        label="Sfumato: head on features of drawings",
+    )
+    axes.plot(*zip(*_PUBLISHED, strict=True), "s", color="tab:gray", label="best published")
+    for line in lines:
+        if line.epsilon == _INFINITE:
+            axes.axhline(100 * line.mean, color="tab:green", ls="--", label="same net, no privacy")
+        elif line.epsilon == 0:
+            axes.axhline(100 * line.mean, color="tab:orange", ls=":", label="prior alone, ε = 0")
+    axes.set(
+        xlabel="ε at δ = 1e-5",
+        ylabel="accuracy on the public test set, %",
+        title="What privacy costs: MNIST",
+        xlim=(0, 3.4),
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(loc="center right", bbox_to_anchor=(1.0, 0.35))
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

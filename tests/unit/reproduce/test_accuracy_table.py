@@ -1,0 +1,78 @@
+"""The accuracy table: every run counts, and runs that are there are not done again."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from sfumato.errors import InvalidInput
+from sfumato.reproduce import accuracy
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Stands in for training: notes what was asked for and writes a result of its own."""
+    done = []
+
+    def once(cell, folder, number, ready):
+        done.append((cell.epsilon, number))
+        (folder / "release").mkdir(parents=True)
+        shown = "inf" if math.isinf(cell.epsilon) else cell.epsilon
+        result = {"epsilon": shown, "test_accuracy": 0.9 + number / 100, "seconds": 1.0}
+        (folder / "release" / "result.json").write_text(json.dumps(result))
+
+    monkeypatch.setattr(accuracy, "_once", once)
+    return done
+
+
+def test_all_runs_are_counted_and_done_once(runs, tmp_path):
+    seen = []
+    lines = accuracy.run(tmp_path, on_run=lambda name, number: seen.append(name))
+    assert [line.name for line in lines] == list(accuracy.CELLS)
+    assert len(runs) == len(seen) == accuracy.total_runs()
+    one = next(line for line in lines if line.name == "mnist-1")
+    assert one.accuracies == pytest.approx((0.91, 0.92, 0.93, 0.94, 0.95))
+    assert one.mean == pytest.approx(0.93)
+    assert one.deviation == pytest.approx(math.sqrt(0.001 / 4))  # Σ squares of ±.01, ±.02, over n − 1
+    assert (tmp_path / "accuracy.png").stat().st_size > 0
+    assert len(json.loads((tmp_path / "accuracy.json").read_text())) == len(accuracy.CELLS)
+    runs.clear()
+    assert accuracy.run(tmp_path) == lines
+    assert runs == []
+
+
+def test_an_interrupted_run_is_done_again(runs, tmp_path, monkeypatch):
+    """`train` itself writes a result without seconds; only a run that came to its end has them."""
+    place = tmp_path / "prior" / "run-1" / "release" / "result.json"
+    place.parent.mkdir(parents=True)
+    place.write_text(json.dumps({"epsilon": 0, "test_accuracy": 0.5}))
+
+    def once(cell, folder, number, ready):
+        place.write_text(json.dumps({"epsilon": 0, "test_accuracy": 0.7, "seconds": 1.0}))
+
+    monkeypatch.setattr(accuracy, "_once", once)
+    (line,) = accuracy.run(tmp_path, only=["prior"])
+    assert line.accuracies == (0.7,)
+
+
+def test_lines_can_be_chosen_by_name(runs, tmp_path):
+    assert [line.name for line in accuracy.run(tmp_path, only=["plain"])] == ["plain"]
+    assert accuracy.total_runs(["plain"]) == 3
+    with pytest.raises(InvalidInput, match="to be one of prior, mnist"):
+        accuracy.run(tmp_path, only=["imagenet"])
+
+
+def test_five_runs_at_one_and_three_and_three_elsewhere():
+    expected = {"mnist-1": 5, "mnist-3": 5, "mnist-0.5": 3, "designed-3": 3, "fashion-3": 3, "plain": 3}
+    assert {name: accuracy.CELLS[name].runs for name in expected} == expected
+
+
+def test_the_prior_alone_is_measured_on_public_images(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(accuracy.datasets, "load", lambda name, split: asked.append((name, split)))
+    monkeypatch.setattr(accuracy, "evaluate", lambda net, data: type("E", (), {"accuracy": 0.96}))
+    (line,) = accuracy.run(tmp_path, only=["prior"])
+    assert asked == [("mnist", "test")]
+    assert (line.mean, line.epsilon) == (0.96, 0.0)
