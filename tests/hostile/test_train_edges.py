@@ -18,7 +18,7 @@ from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput, LittleProtection
 from sfumato.ledger import Ledger
 from sfumato.recipes import tuning
-from sfumato.run_folder import RunFolder
+from sfumato.storage import RunFolder
 from sfumato.training import PrivateTrainer, TrainingPlan, keep_out, keep_some, train
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=20, steps=2, noise_multiplier=1.0)

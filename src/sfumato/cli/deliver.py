@@ -20,7 +20,7 @@ def deliver(data: Mapping[str, Any], place: str, *, replace: bool = True) -> Non
     if place.startswith(("http://", "https://")):
         _post(place, text.encode())
         return
-    from sfumato.run_folder import write_whole
+    from sfumato.storage import write_whole
 
     if not replace and Path(place).exists():
         raise InvalidInput(f"expected no file at {place}, got one; choose another --out")

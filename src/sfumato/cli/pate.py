@@ -72,7 +72,7 @@ def run(
     Example: sfumato pate --data mnist --teachers 250 --epsilon 1
     """
     from sfumato import datasets
-    from sfumato.run_folder import RunFolder
+    from sfumato.storage import RunFolder
 
     check(context, (PAYS,))
     if out is not None:

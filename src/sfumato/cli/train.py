@@ -88,7 +88,7 @@ def train(
 
     Example: sfumato train --data mnist --epsilon 1 --delta 1e-5 --out out/mnist
     """
-    from sfumato.run_folder import RunFolder
+    from sfumato.storage import RunFolder
 
     check(context, RULES)
     given = Given(epochs=epochs, batch=batch, learning_rate=learning_rate, clip_norm=clip_norm, seed=seed)
@@ -212,7 +212,7 @@ def _check_room(book: Ledger, plan: TrainingPlan, held: Held | None, out: Path |
 def _measured(job: Job, held: Held, delta: float, book: Ledger | None, out: Path | None) -> dict[str, Any]:
     """Accuracy on the records kept out, with what it cost on top of training."""
     from sfumato.recipes.classifier import fitted
-    from sfumato.run_folder import RunFolder
+    from sfumato.storage import RunFolder
 
     model, kept = job.network, held.rows
     if job.prepared is not None:

@@ -97,7 +97,7 @@ def read_data(
 
 def take_some(rows: Dataset, count: int | None, out: Path | None) -> Dataset:
     """As many records as were asked for, each by its own coin; the folder keeps the coins."""
-    from sfumato.run_folder import RunFolder
+    from sfumato.storage import RunFolder
     from sfumato.training import keep_some
 
     if count is None:
@@ -106,7 +106,7 @@ def take_some(rows: Dataset, count: int | None, out: Path | None) -> Dataset:
 
 
 def hold_some_out(rows: Dataset, share: float, epsilon: float, out: Path | None) -> tuple[Dataset, Held]:
-    from sfumato.run_folder import RunFolder
+    from sfumato.storage import RunFolder
     from sfumato.training import keep_out
 
     epsilon = _validate.positive("hold_out_epsilon", epsilon)
@@ -186,7 +186,7 @@ def _plain_settings(given: Given) -> FitConfig:
 def _keep(network: Any, answer: dict[str, Any], out: Path) -> Path:
     from safetensors.torch import save
 
-    from sfumato.run_folder import RunFolder, write_whole
+    from sfumato.storage import RunFolder, write_whole
 
     folder = RunFolder.make(out)
     state = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}

@@ -42,7 +42,7 @@ def tune(
     """
     from sfumato.ledger import Ledger
     from sfumato.recipes import tuning
-    from sfumato.run_folder import RunFolder
+    from sfumato.storage import RunFolder
 
     check(context, (PAYS,))
     if out is not None:

@@ -12,7 +12,7 @@ from sfumato.datasets import Dataset
 from sfumato.demo.size import BUDGET, Size
 from sfumato.errors import DataError
 from sfumato.ledger import Ledger
-from sfumato.run_folder import RunFolder
+from sfumato.storage import RunFolder
 
 _SIDE = 28  # of the images that the network and the readers expect; those of "digits" are enlarged
 Progress = Callable[[float], None]  # the share of the stage that is done, in [0, 1]

@@ -19,7 +19,7 @@ from sfumato.demo.pictures import save_grey, tiles
 from sfumato.demo.size import DELTA
 from sfumato.fitting import FitConfig, fit
 from sfumato.reproduce import private_cnn
-from sfumato.run_folder import RunFolder
+from sfumato.storage import RunFolder
 from sfumato.training import Optimization, TrainingPlan, train
 from sfumato.training.run import read_history
 

@@ -21,7 +21,7 @@ from sfumato.local.views import DIMENSIONS
 from sfumato.pate.votes import Integers
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.recipes import classifier as best_recipe
-from sfumato.run_folder import RunFolder
+from sfumato.storage import RunFolder
 from sfumato.training import train
 from sfumato.training.run import read_history
 

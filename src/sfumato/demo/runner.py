@@ -17,7 +17,7 @@ from sfumato.demo.context import Scene, Shelf
 from sfumato.demo.size import Size
 from sfumato.demo.stages import STAGES, Stage
 from sfumato.errors import BudgetExceeded, SfumatoError
-from sfumato.run_folder import RunFolder
+from sfumato.storage import RunFolder
 
 RESULT = "result.json"
 

@@ -13,9 +13,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sfumato._durable import sync_folder
 from sfumato.errors import LedgerError, LedgerTampered
 from sfumato.ledger.chain import Row
+from sfumato.storage import sync_folder
 
 PATIENCE = 60.0
 """Seconds to wait for another process's transaction."""

@@ -21,7 +21,7 @@ from sfumato.local.plan import ReportPlan
 from sfumato.local.shuffle import shuffled_in_words
 from sfumato.local.views import PRIORS, View
 from sfumato.randomness import Sampler
-from sfumato.run_folder import write_whole
+from sfumato.storage import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -28,7 +28,7 @@ from sfumato.pate.student import StudentConfig, learn, least_sure
 from sfumato.pate.teachers import TeacherConfig, vote
 from sfumato.pate.votes import MISSING, Integers, count_votes
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.run_folder import CERTIFICATE, RunFolder, write_whole
+from sfumato.storage import CERTIFICATE, RunFolder, write_whole
 
 CAVEATS = (
     "features come from a public prior drawn by code, adapted to the public images without their labels",

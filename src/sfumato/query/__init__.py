@@ -13,6 +13,7 @@
 >>> folder.cleanup()
 """
 
+from sfumato.policy import Column, Policy, Unit, load_policy, policy_from_dict
 from sfumato.query.answer import Answer
 from sfumato.query.asking import (
     count,
@@ -30,7 +31,6 @@ from sfumato.query.dry_run import ExpectedError
 from sfumato.query.kept import KeptAnswers
 from sfumato.query.keys import GroupKey
 from sfumato.query.plan import Aggregate, Query
-from sfumato.query.policy import Column, Policy, Unit, load_policy, policy_from_dict
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.sql import parse_query
 from sfumato.query.table import Table

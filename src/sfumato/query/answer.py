@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from sfumato import _validate
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Head
-from sfumato.query.policy import Policy
-from sfumato.run_folder import write_whole
+from sfumato.policy import Policy
+from sfumato.storage import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,7 +1,7 @@
 """The same questions in Python, without SQL.
 
 >>> from sfumato.accounting import Budget
->>> from sfumato.query.policy import Column
+>>> from sfumato.policy import Column
 >>> age = Column(name="age", type="integer", lower=0, upper=120)
 >>> city = Column(name="city", type="text", categories=("Delft", "Utrecht"))
 >>> columns = {"age": age, "city": city}
@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sfumato.policy import Policy
 from sfumato.query.expressions import ColumnValue
 from sfumato.query.keys import AnyKey, GroupKey
 from sfumato.query.plan import Aggregate, Output, Query
-from sfumato.query.policy import Policy
 from sfumato.query.sql import checked, parse_condition
 
 

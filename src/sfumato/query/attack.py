@@ -18,8 +18,8 @@ import pandas as pd
 from sfumato import _validate
 from sfumato.accounting import Budget
 from sfumato.errors import BudgetExceeded
+from sfumato.policy import Column, Policy
 from sfumato.query.aggregates import estimate
-from sfumato.query.policy import Column, Policy
 from sfumato.query.release import add_noise
 from sfumato.query.sql import parse_query
 from sfumato.query.table import Charged, Table

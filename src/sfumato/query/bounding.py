@@ -17,11 +17,11 @@ from collections.abc import Sequence
 
 import ibis
 
+from sfumato.policy import Key, Policy
 from sfumato.query.compilation import Value, clip, compiled, whole
 from sfumato.query.keys import key_value
 from sfumato.query.measures import CELL, KEPT, ROWS, UNIT, UNITS, Counted, Measure, total
 from sfumato.query.plan import Query
-from sfumato.query.policy import Key, Policy
 
 OWN_HASH = ("duckdb",)  # engines whose own hash is several times quicker than md5, which all have
 _TURN = 12  # letters of the hash

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from sfumato.datasets.clean import Tally, tally_parquet
 from sfumato.datasets.text_table import Rows, TextForm, header_of, is_text, rows_of
 from sfumato.errors import DataUnavailable, InvalidInput
+from sfumato.policy import Column, Policy
 from sfumato.query.columns import PATTERNS, columns_of
-from sfumato.query.policy import Column, Policy
 from sfumato.query.sources import clean_files, is_database, parquet_files, stored_columns
 
 if TYPE_CHECKING:

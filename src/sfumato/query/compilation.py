@@ -14,6 +14,7 @@ from typing import Any
 
 import ibis
 
+from sfumato.policy import Policy
 from sfumato.query.expressions import (
     Always,
     Applied,
@@ -43,7 +44,6 @@ from sfumato.query.expressions import (
     Truncated,
     kind_of,
 )
-from sfumato.query.policy import Policy
 from sfumato.query.ranges import Range, range_of, snapping
 
 Value = Any  # an Ibis value expression; Ibis has no types that a checker could follow

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from sfumato.policy import Policy
 from sfumato.query.aggregates import function_of
 from sfumato.query.noise import Price
 from sfumato.query.plan import Aggregate, Query, public_keys
-from sfumato.query.policy import Policy
 
 DEFAULT_SIZE = 1000
 

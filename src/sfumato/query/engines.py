@@ -20,10 +20,10 @@ from sfumato import _validate
 from sfumato.datasets.private_copy import Stamp
 from sfumato.datasets.text_table import is_text
 from sfumato.errors import DataError, DataUnavailable, InvalidInput, MissingExtra
+from sfumato.policy import ENGINES, Column, Policy
 from sfumato.query import sources
 from sfumato.query.compilation import Value, column_name
 from sfumato.query.measures import UNIT
-from sfumato.query.policy import ENGINES, Column, Policy
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.sanitizing import sanitized, sanitized_unit
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from sfumato.query.policy import Policy
+from sfumato.policy import Policy
 
 Kind = str
 NUMBER, TEXT, DATE, CONDITION = "number", "text", "date", "condition"

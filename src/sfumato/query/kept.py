@@ -16,10 +16,10 @@ from pathlib import Path
 import sqlglot
 
 from sfumato.errors import InvalidInput
+from sfumato.policy import Policy
 from sfumato.query.answer import Answer
 from sfumato.query.opening import ledger_place
-from sfumato.query.policy import Policy
-from sfumato.run_folder import write_whole
+from sfumato.storage import write_whole
 
 _private_log = logging.getLogger("sfumato.private.query")
 

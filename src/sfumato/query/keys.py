@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sfumato.policy import Key, Policy
 from sfumato.query.compilation import Value, column_name, compiled, steps_above
 from sfumato.query.expressions import (
     CONDITION,
@@ -24,7 +25,6 @@ from sfumato.query.expressions import (
     Truncated,
     kind_of,
 )
-from sfumato.query.policy import Key, Policy
 from sfumato.query.ranges import days_of, public_bounds, range_of, truncated
 from sfumato.query.refusal import QueryRefused
 

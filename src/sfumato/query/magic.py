@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sfumato.errors import InvalidInput
+from sfumato.policy import load_policy
 from sfumato.query.answer import Answer
 from sfumato.query.dry_run import ExpectedError
 from sfumato.query.kept import KeptAnswers
 from sfumato.query.opening import open_ledger
-from sfumato.query.policy import load_policy
 from sfumato.query.table import Table
 
 

@@ -16,9 +16,9 @@ import ibis
 import numpy as np
 import numpy.typing as npt
 
+from sfumato.policy import Policy, Unit
 from sfumato.query.compilation import Value, clip, compiled, multiples, steps_above, whole, whole_quotient
 from sfumato.query.expressions import Expression
-from sfumato.query.policy import Policy, Unit
 from sfumato.query.ranges import Range, public_bounds
 from sfumato.query.refusal import QueryRefused
 

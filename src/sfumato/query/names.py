@@ -8,7 +8,7 @@ from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.expressions import Expr
 
-from sfumato.query.policy import Column, Policy
+from sfumato.policy import Column, Policy
 from sfumato.query.reading import parts, shown
 from sfumato.query.refusal import QueryRefused
 

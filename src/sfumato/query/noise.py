@@ -24,8 +24,8 @@ from sfumato import _validate, accounting
 from sfumato.errors import InvalidInput
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.mechanisms.laplace import no_less_noise, rounded_laplace
+from sfumato.policy import Unit
 from sfumato.query.measures import Integers, Measure
-from sfumato.query.policy import Unit
 from sfumato.randomness import Sampler
 
 _FINE = 1000  # from this sensitivity on, rounding adds less than a millionth to the variance

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sfumato.ledger import Ledger
-from sfumato.query.policy import Policy
+from sfumato.policy import Policy
 
 
 def ledger_place(policy: Policy, place: Path) -> str:

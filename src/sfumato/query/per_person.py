@@ -16,6 +16,7 @@ from sqlglot import exp
 from sqlglot.expressions import Expr
 
 from sfumato.errors import InvalidInput
+from sfumato.policy import Column, Policy, Unit
 from sfumato.query.compilation import Value, clip, compiled, double, whole
 from sfumato.query.expressions import (
     CONDITION,
@@ -28,7 +29,6 @@ from sfumato.query.expressions import (
 )
 from sfumato.query.measures import UNIT
 from sfumato.query.names import Names
-from sfumato.query.policy import Column, Policy, Unit
 from sfumato.query.ranges import LARGEST, Range, days_of, range_of, snapping
 from sfumato.query.reading import constant, parts, shown
 from sfumato.query.refusal import QueryRefused

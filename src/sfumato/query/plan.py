@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 
 from sfumato import _validate
+from sfumato.policy import Key, Policy, Unit
 from sfumato.query.expressions import Condition, Expression
 from sfumato.query.keys import AnyKey, public_values
 from sfumato.query.per_person import PerPerson, person_policy
-from sfumato.query.policy import Key, Policy, Unit
 from sfumato.query.postprocessing import PostProcessing
 from sfumato.query.refusal import QueryRefused
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import singledispatch
 
+from sfumato.policy import Policy
 from sfumato.query.expressions import (
     Applied,
     Arithmetic,
@@ -37,7 +38,6 @@ from sfumato.query.expressions import (
     Remainder,
     Truncated,
 )
-from sfumato.query.policy import Policy
 from sfumato.query.refusal import QueryRefused
 
 LARGEST = 2.0**52
@@ -123,7 +123,7 @@ def range_of(expression: Expression, policy: Policy) -> Range:
     """Where a number lies on every row.
 
     >>> from sfumato.accounting import Budget
-    >>> from sfumato.query.policy import Column
+    >>> from sfumato.policy import Column
     >>> age = Column(name="age", type="integer", lower=0, upper=120)
     >>> policy = Policy(table="t", source="t.csv", columns={"age": age}, budget=Budget(epsilon=1))
     >>> range_of(Arithmetic("-", Number(18.0), ColumnValue("age")), policy)

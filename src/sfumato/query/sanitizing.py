@@ -23,8 +23,8 @@ from typing import Any
 import ibis
 
 from sfumato.errors import InvalidInput
+from sfumato.policy import Column
 from sfumato.query.compilation import Value, clip, double
-from sfumato.query.policy import Column
 from sfumato.query.ranges import FIRST_DAY, LARGEST, LAST_DAY, SMALLEST
 
 MOST_CHARACTERS = 1000

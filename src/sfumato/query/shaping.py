@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from sfumato.policy import Key, Policy
 from sfumato.query import postprocessing, quantiles
 from sfumato.query.aggregates import estimate
 from sfumato.query.keys import label
 from sfumato.query.measures import Integers
 from sfumato.query.plan import Aggregate, Query
-from sfumato.query.policy import Key, Policy
 from sfumato.query.release import Estimate, Noisy
 from sfumato.randomness import public_generator
 

@@ -15,7 +15,7 @@ from sfumato.datasets.clean import Tally, clean_parquet, clean_text, in_utf8
 from sfumato.datasets.private_copy import Stamp
 from sfumato.datasets.text_table import ENDINGS, is_text
 from sfumato.errors import DataError, DataUnavailable, InvalidInput
-from sfumato.query.policy import Policy
+from sfumato.policy import Policy
 
 PARQUET = (".parquet", ".pq")
 DATABASE = (".duckdb", ".ddb")

@@ -12,6 +12,7 @@ import sqlglot
 from sqlglot import errors, exp
 from sqlglot.expressions import Expr
 
+from sfumato.policy import Policy
 from sfumato.query import arithmetic, conditions, texts_and_dates  # noqa: F401 - they register their translations
 from sfumato.query.aggregates import DERIVED, is_aggregate, measures_for, parse_aggregate
 from sfumato.query.expressions import (
@@ -30,7 +31,6 @@ from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_k
 from sfumato.query.names import Names, quoted
 from sfumato.query.per_person import parse_per_person, person_policy
 from sfumato.query.plan import Aggregate, Output, Query, public_keys, scope
-from sfumato.query.policy import Policy
 from sfumato.query.postprocessing import Places, PostProcessing, as_sql, check, rewritten
 from sfumato.query.ranges import range_of
 from sfumato.query.reading import MOST_TEXT, check_depth, constant, function, parts, shown

@@ -13,6 +13,7 @@ import numpy as np
 from sfumato import accounting
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Head
+from sfumato.policy import Key, Policy
 from sfumato.query import bounding
 from sfumato.query.aggregates import measures_for
 from sfumato.query.answer import Answer, notes_for
@@ -25,7 +26,6 @@ from sfumato.query.measures import CELL, ROWS, UNITS, Counted, Integers
 from sfumato.query.noise import Price, price
 from sfumato.query.per_person import person_table
 from sfumato.query.plan import Aggregate, Query, public_keys, scope, touched_unit
-from sfumato.query.policy import Key, Policy
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, add_noise
 from sfumato.query.shaping import Groups, shaped

@@ -27,7 +27,7 @@ from sfumato.ledger import Ledger
 from sfumato.models import FeatureClassifier, PriorLevels, Scattering, load_prior, prior_note
 from sfumato.models.scattering import CHANNELS as SCATTERING_CHANNELS
 from sfumato.randomness import Sampler
-from sfumato.run_folder import RunFolder, write_whole
+from sfumato.storage import RunFolder, write_whole
 from sfumato.training import Optimization, TrainingPlan, TrainingResult, train
 
 SIDE = 28  # pixels the extractors look at

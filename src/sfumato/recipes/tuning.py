@@ -25,7 +25,7 @@ from sfumato.mechanisms import Gaussian
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.recipes import classifier as best_recipe
 from sfumato.recipes.classifier import Prepared, Recipe
-from sfumato.run_folder import CERTIFICATE, RunFolder
+from sfumato.storage import CERTIFICATE, RunFolder
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, cross_entropy
 
 _COUNT_SHARE = 5.0  # the count's noise multiplier, in units of the whole training's: 4% of the divergence

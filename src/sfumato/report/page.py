@@ -19,7 +19,7 @@ from sfumato.report.reading import find_runs
 from sfumato.report.sections import SECTIONS
 from sfumato.report.sections.meaning import digit_sheet
 from sfumato.report.story import Story, releases
-from sfumato.run_folder import write_whole
+from sfumato.storage import write_whole
 
 
 @dataclass(frozen=True, kw_only=True)

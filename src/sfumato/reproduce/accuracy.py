@@ -25,7 +25,7 @@ from sfumato.recipes import plain as plain_recipe
 from sfumato.recipes.classifier import DESIGNED, DIGITS, THINGS, Prepared, Recipe
 from sfumato.reproduce import end_to_end
 from sfumato.reproduce.pixels import standardized
-from sfumato.run_folder import RunFolder
+from sfumato.storage import RunFolder
 from sfumato.training import train
 
 DELTA = 1e-5

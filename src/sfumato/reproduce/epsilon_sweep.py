@@ -18,7 +18,7 @@ from sfumato.datasets import Dataset
 from sfumato.datasets.dataset import EXCERPT
 from sfumato.fitting import FitConfig
 from sfumato.reproduce.kept_runs import DELTA, Repeated, Run, Watch, plain_run, private_run, unwatched
-from sfumato.run_folder import RunFolder
+from sfumato.storage import RunFolder
 from sfumato.training import Optimization, TrainingPlan
 
 if TYPE_CHECKING:

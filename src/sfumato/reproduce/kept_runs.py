@@ -20,7 +20,7 @@ from torch import nn
 
 from sfumato.datasets import Dataset
 from sfumato.fitting import FitConfig, fit
-from sfumato.run_folder import RunFolder, write_whole
+from sfumato.storage import RunFolder, write_whole
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, train
 from sfumato.training.checkpoint import remove_checkpoint
 from sfumato.training.run import CHECKPOINT

@@ -24,7 +24,7 @@ from sfumato.local.views import LOW_FREQUENCIES
 from sfumato.randomness import SecretStream
 from sfumato.reproduce.clustering import ClusteringPlan, cluster
 from sfumato.reproduce.local_noise_releases import CASES, Case, Released, run_releases
-from sfumato.run_folder import write_whole
+from sfumato.storage import write_whole
 
 SOURCE_DELTA = 1 / 784**2
 SOURCE_EPOCHS = 80  # in each of which the source noised every image anew

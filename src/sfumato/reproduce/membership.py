@@ -23,7 +23,7 @@ from sfumato.audit.roc import operating_point
 from sfumato.audit.runs import black_box, ensemble
 from sfumato.audit.runs import mechanism as mechanism_audit
 from sfumato.randomness import SecretStream
-from sfumato.run_folder import RunFolder
+from sfumato.storage import RunFolder
 from sfumato.training import TrainingPlan
 
 Floats = npt.NDArray[np.float64]

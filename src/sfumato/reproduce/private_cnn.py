@@ -25,7 +25,7 @@ from sfumato.datasets import Dataset
 from sfumato.fitting import FitConfig, evaluate
 from sfumato.reproduce.kept_runs import DELTA, Repeated, Run, Watch, plain_run, private_run, unwatched
 from sfumato.reproduce.pixels import standardized
-from sfumato.run_folder import RunFolder
+from sfumato.storage import RunFolder
 from sfumato.training import Optimization, TrainingPlan, train
 
 if TYPE_CHECKING:

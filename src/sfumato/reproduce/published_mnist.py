@@ -29,7 +29,7 @@ from sfumato.datasets.strokes import draw
 from sfumato.models.scattering import CHANNELS, STRIDE, Scattering
 from sfumato.reproduce.kept_runs import DELTA, Repeated, Run, Watch, private_run, unwatched
 from sfumato.reproduce.pixels import standardized
-from sfumato.run_folder import RunFolder
+from sfumato.storage import RunFolder
 from sfumato.training import Optimization, TrainingPlan
 
 if TYPE_CHECKING:

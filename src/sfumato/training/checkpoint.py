@@ -26,9 +26,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from sfumato._durable import sync_folder
 from sfumato.errors import DataCorrupted, LedgerError, Refused
 from sfumato.ledger import Head, Lease, Ledger
+from sfumato.storage import sync_folder
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.trainer import PrivateTrainer
 

@@ -22,7 +22,7 @@ from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
-from sfumato.run_folder import CERTIFICATE, RunFolder, write_whole
+from sfumato.storage import CERTIFICATE, RunFolder, write_whole
 from sfumato.training.checkpoint import can_resume, remove_checkpoint, resume, save_checkpoint
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rowwise import LossFunction, Views, cross_entropy

@@ -12,7 +12,7 @@ from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import SecretStream
-from sfumato.run_folder import RunFolder
+from sfumato.storage import RunFolder
 from sfumato.training import HeldOut, keep_out
 from sfumato.training.hold_out import _noise_bound, price
 

@@ -20,7 +20,7 @@ from sfumato import datasets
 from sfumato.audit import Errors, Verdict, gdp_epsilon_bound
 from sfumato.audit.runs import ensemble
 from sfumato.randomness import SecretStream
-from sfumato.run_folder import RunFolder
+from sfumato.storage import RunFolder
 from sfumato.training import TrainingPlan
 
 UNTESTED = (

@@ -18,7 +18,7 @@ import numpy as np
 from sfumato.audit import DISPLAY_ALPHA, Guesses, Verdict, one_run, trade_off
 from sfumato.audit.runs import mechanism as mechanism_audit
 from sfumato.errors import InvalidInput
-from sfumato.run_folder import RunFolder
+from sfumato.storage import RunFolder
 from sfumato.training import TrainingPlan
 
 UNTESTED_BY_ONE_RUN = {

@@ -27,7 +27,7 @@ from sfumato.audit.runs.canaries import draw_canaries, one_run_verdict
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.randomness import Bools, Floats, SecretStream
-from sfumato.run_folder import RunFolder, write_whole
+from sfumato.storage import RunFolder, write_whole
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, TrainingResult, cross_entropy, train
 from sfumato.training.rowwise import LossFunction
 

@@ -8,6 +8,7 @@ from sqlglot import exp
 from sqlglot.expressions import Expr
 
 from sfumato import _validate
+from sfumato.policy import Policy
 from sfumato.query.aggregates.averages import Average
 from sfumato.query.aggregates.base import Error, Function
 from sfumato.query.aggregates.counts import Count
@@ -20,7 +21,6 @@ from sfumato.query.expressions import Condition
 from sfumato.query.measures import Measure
 from sfumato.query.names import Names, quoted
 from sfumato.query.plan import Aggregate, Query
-from sfumato.query.policy import Policy
 from sfumato.query.reading import parts, shown
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Estimate, Noisy

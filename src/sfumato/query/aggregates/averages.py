@@ -9,13 +9,13 @@ import numpy as np
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
+from sfumato.policy import Policy
 from sfumato.query.aggregates.base import Error, Function, number_of
 from sfumato.query.expressions import Condition
 from sfumato.query.intervals import Floats, half_width, ratio_interval
 from sfumato.query.measures import Measure, Moments, moments
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.policy import Policy
 from sfumato.query.release import Estimate, Noisy
 
 MEAN_SHARES = {1: np.array([0.0, 1.0]), 2: np.array([0.0, 0.5, 1.0])}

@@ -15,12 +15,12 @@ import numpy as np
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
+from sfumato.policy import Policy
 from sfumato.query.expressions import Choice, Condition, Expression, Nothing
 from sfumato.query.intervals import discrete_half_width, half_width
 from sfumato.query.measures import Measure
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.policy import Policy
 from sfumato.query.reading import constant, parts, shown
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Estimate, Noisy

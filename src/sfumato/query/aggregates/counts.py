@@ -9,13 +9,13 @@ import numpy as np
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
+from sfumato.policy import Policy
 from sfumato.query.aggregates.base import Error, Function, linear, restricted, whole_number
 from sfumato.query.expressions import Choice, Condition, Nothing, Number
 from sfumato.query.intervals import discrete_half_width, half_width
 from sfumato.query.measures import Measure, Moments, moments
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.policy import Policy
 from sfumato.query.reading import constant, parts
 from sfumato.query.release import Estimate, Noisy
 from sfumato.query.translation import condition, translated

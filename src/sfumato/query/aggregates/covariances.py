@@ -9,13 +9,13 @@ import numpy as np
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
+from sfumato.policy import Policy
 from sfumato.query.aggregates.base import Error, Function, restricted
 from sfumato.query.expressions import Condition
 from sfumato.query.intervals import half_width
 from sfumato.query.measures import Measure, Products, products
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.policy import Policy
 from sfumato.query.reading import parts
 from sfumato.query.release import Estimate, Noisy
 from sfumato.query.translation import number

@@ -8,13 +8,13 @@ from typing import ClassVar
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
+from sfumato.policy import Policy
 from sfumato.query.aggregates.base import Error, Function, restricted, whole_number
 from sfumato.query.expressions import Condition
 from sfumato.query.intervals import discrete_half_width
 from sfumato.query.measures import DifferentValues, Measure, UnitCount
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.policy import Policy
 from sfumato.query.reading import parts, shown
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Estimate, Noisy

@@ -9,13 +9,13 @@ from typing import ClassVar
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
+from sfumato.policy import Policy
 from sfumato.query import quantiles
 from sfumato.query.aggregates.base import Error, Function, level_of, restricted
 from sfumato.query.expressions import Condition
 from sfumato.query.measures import Cells, Measure, cells
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.policy import Policy
 from sfumato.query.reading import parts, shown
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Estimate, Noisy

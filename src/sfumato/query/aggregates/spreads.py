@@ -10,6 +10,7 @@ import numpy as np
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
+from sfumato.policy import Policy
 from sfumato.query.aggregates.averages import MEAN_SHARES
 from sfumato.query.aggregates.base import Error, Function, number_of
 from sfumato.query.expressions import Condition
@@ -17,7 +18,6 @@ from sfumato.query.intervals import half_width
 from sfumato.query.measures import Measure, Moments, moments
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.policy import Policy
 from sfumato.query.release import Estimate, Noisy
 
 _SQUARE_SHARES = np.array([0.0, 0.0, 1.0])

@@ -9,6 +9,7 @@ import numpy as np
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
+from sfumato.policy import Policy
 from sfumato.query.aggregates.averages import MEAN_SHARES
 from sfumato.query.aggregates.base import Error, Function, linear, number_of
 from sfumato.query.expressions import Condition
@@ -16,7 +17,6 @@ from sfumato.query.intervals import half_width
 from sfumato.query.measures import ClippedSum, Measure, Moments, clipped_sum
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.policy import Policy
 from sfumato.query.release import Estimate, Noisy
 
 

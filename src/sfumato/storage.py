@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sfumato._durable import sync_folder
 from sfumato.errors import InvalidInput
 
 CERTIFICATE = "certificate.json"  # written last: a folder that has one holds a finished run
@@ -100,3 +99,12 @@ def write_whole(path: Path, content: bytes) -> Path:
         Path(temporary).unlink(missing_ok=True)
         raise
     return path
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk: a new or renamed file has its name only then."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
