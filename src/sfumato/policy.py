@@ -198,8 +198,11 @@ class Policy:
         return None
 
 
-def load_policy(path: str | Path) -> Policy:
-    """The policy in a TOML file; relative sources and ledgers are beside it."""
+def load_policy(path: str | Path, *, source: str | None = None) -> Policy:
+    """The policy in a TOML file; relative sources and ledgers are beside it.
+
+    With a `source`, which takes the place of the file's, the file needs no section [table].
+    """
     path = Path(path)
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -207,20 +210,24 @@ def load_policy(path: str | Path) -> Policy:
         raise InvalidInput(f"expected a policy file at {path}: {error.strerror or error}") from error
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"expected {path} to be TOML: {error}") from error
-    return policy_from_dict(data, folder=path.parent)
+    return policy_from_dict(data, folder=path.parent, source=source)
 
 
-def policy_from_dict(data: Mapping[str, Any], *, folder: Path | None = None) -> Policy:
+def policy_from_dict(
+    data: Mapping[str, Any], *, folder: Path | None = None, source: str | None = None
+) -> Policy:
     """The policy that a parsed TOML file describes; anything unknown in it is refused."""
     _known("the policy", data, ("table", "unit", "budget", "columns"))
-    table, budget = _section(data, "table"), _section(data, "budget")
+    table = _section(data, "table") if source is None else data.get("table", {})
+    budget = _section(data, "budget")
     _known("[table]", table, ("name", "source", "public_size", "version", *FORM_KEYS))
     _known("[budget]", budget, ("epsilon", "delta", "ledger", "dataset", "unit"))
     unit = Unit(**_known("[unit]", data.get("unit", {}), [item.name for item in fields(Unit)]))
-    source, form = str(_needed(table, "table", "source")), text_form(table)
+    form = text_form(table)
+    place = _beside(folder, str(_needed(table, "table", "source"))) if source is None else source
     return Policy(
-        table=str(table.get("name", _default_name(source))),
-        source=_beside(folder, source),
+        table=str(table.get("name", _default_name(place))),
+        source=place,
         columns={name: _column(name, spec) for name, spec in data.get("columns", {}).items()},
         budget=_budget(budget, unit),
         unit=unit,

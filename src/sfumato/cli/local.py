@@ -39,7 +39,9 @@ def register(parent: typer.Typer) -> None:
 @app.command()
 def release(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(help="mnist, fashion-mnist, digits, a .npz of images, or a table.")],
+    data: Annotated[
+        str, typer.Argument(help="mnist, fashion-mnist, digits, a .npz of images, or a table's policy (.toml).")
+    ],
     out: Annotated[Path, typer.Option(help="Where the noised data go; the certificate goes beside it.")],
     epsilon: Annotated[float | None, typer.Option(help="The ε of each person, label included.")] = None,
     delta: Annotated[float, typer.Option(help="Of Gaussian reports; directions need none.")] = 1e-5,
@@ -48,7 +50,7 @@ def release(
         str | None, typer.Option(help="strokes, shapes, or none for low frequencies only.")
     ] = None,
     dimension: Annotated[int | None, typer.Option(help="How many directions are reported.")] = None,
-    policy: Annotated[Path | None, typer.Option(help="Of a table: its columns and budget, TOML.")] = None,
+    policy: Annotated[Path | None, typer.Option(help="Policy of a table whose file is given as DATA.")] = None,
     size: Annotated[int | None, typer.Option(help="Use the first people only.")] = None,
     classes: Annotated[int, typer.Option(help="Labels of a .npz file, declared.")] = 10,
     ledger: Annotated[
@@ -65,7 +67,11 @@ def release(
     started = time.perf_counter()
     out.parent.mkdir(parents=True, exist_ok=True)
     book = out.with_suffix(".ledger.db") if ledger is None else ledger
-    if policy is not None:
+    if data.endswith(".toml") and policy is not None:
+        raise InvalidInput(f"expected one policy, got {data} and --policy {policy}; leave one out")
+    if data.endswith(".toml"):
+        answer = _release_table(None, Path(data), epsilon, out, book, test_seed)
+    elif policy is not None:
         answer = _release_table(data, policy, epsilon, out, book, test_seed)
     else:
         if epsilon is None:
@@ -199,19 +205,21 @@ def _release_images(
 
 
 def _release_table(
-    data: str, policy: Path, epsilon: float | None, out: Path, book: Path, test_seed: int | None
+    data: str | None, policy: Path, epsilon: float | None, out: Path, book: Path, test_seed: int | None
 ) -> dict[str, Any]:
-    from sfumato.local import certificate_place, open_ledger, read_table_plan
+    from sfumato.local import certificate_place, open_ledger, table_plan
     from sfumato.local.release import read_people, refuse_beyond_budget, refuse_to_overwrite, release_table
+    from sfumato.policy import load_policy
 
     refuse_to_overwrite(out)
-    plan = read_table_plan(policy, epsilon=epsilon)
+    declared = load_policy(policy, source=data)
+    plan = table_plan(declared, epsilon=epsilon)
     with open_ledger(book, epsilon=plan.epsilon, delta=0.0) as ledger:
         refuse_beyond_budget(ledger, plan.event())  # before a large table is read
         certificate = release_table(
-            read_people(data, plan),
+            read_people(declared.source, plan),
             plan=plan,
-            name=Path(data).stem,
+            name=declared.table,
             sampler=_sampler(test_seed),
             ledger=ledger,
             out=out,
@@ -233,7 +241,9 @@ def _images(data: str, size: int | None, classes: int) -> Dataset:
     if data.endswith(".npz"):
         rows = datasets_from_npz(Path(data), classes)
     elif data.endswith((".csv", ".csv.gz", ".parquet", ".pq")):
-        raise InvalidInput("expected --policy POLICY.toml for a table; it declares what may be reported")
+        raise InvalidInput(
+            "expected the table's policy (people.toml) in place of the table; it declares what may be reported"
+        )
     else:
         rows = datasets.load(data, "train", side=28 if data == "digits" else None)
     return rows if size is None else rows.excerpt(size)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from sfumato.ledger.chain import Row
@@ -52,13 +53,35 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-def store_at(place: str | os.PathLike[str]) -> Store:
-    """SQLite for a path; PostgreSQL for postgresql://…"""
-    text = os.fspath(place)
-    if text.startswith(("postgresql://", "postgres://")):
-        from sfumato.ledger.store_postgres import PostgresStore
+@dataclass(frozen=True, kw_only=True)
+class StoreKind:
+    """A kind of store: how its places begin, and what opens one. Its module is imported when it is needed."""
 
-        return PostgresStore(text)
+    name: str
+    prefixes: tuple[str, ...]
+    open: Callable[[str], Store]
+
+
+def _postgres(place: str) -> Store:
+    from sfumato.ledger.store_postgres import PostgresStore
+
+    return PostgresStore(place)
+
+
+def _sqlite(place: str) -> Store:
     from sfumato.ledger.store_sqlite import SqliteStore
 
-    return SqliteStore(text)
+    return SqliteStore(place)
+
+
+STORES: tuple[StoreKind, ...] = (
+    StoreKind(name="postgres", prefixes=("postgresql://", "postgres://"), open=_postgres),
+    StoreKind(name="sqlite", prefixes=("",), open=_sqlite),  # last: a path may begin with anything
+)
+"""Every store; the conformance tests run on each of them."""
+
+
+def store_at(place: str | os.PathLike[str]) -> Store:
+    """The store of the first kind whose prefix the place has: PostgreSQL by its address, else SQLite."""
+    text = os.fspath(place)
+    return next(kind for kind in STORES if text.startswith(kind.prefixes)).open(text)

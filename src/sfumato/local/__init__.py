@@ -18,7 +18,7 @@ from sfumato.local.classifiers import (
     quadratic_discriminant,
     ridge,
 )
-from sfumato.local.columns import ReportedColumn, TablePlan, read_table_plan
+from sfumato.local.columns import ReportedColumn, TablePlan, read_table_plan, table_plan
 from sfumato.local.direction import LabelledDirection, PrivUnit, PrivUnitG
 from sfumato.local.encoding import LocalHashing, UnaryEncoding
 from sfumato.local.estimates import Estimate, class_means, frequencies, mean, second_moment
@@ -80,5 +80,6 @@ __all__ = [
     "shuffle",
     "shuffled_epsilon",
     "shuffled_in_words",
+    "table_plan",
     "unguided",
 ]

@@ -1,23 +1,7 @@
-"""Tables: each person's row noised column by column, by what a policy declares about them.
-
-The policy is the file that `sfumato query` reads too: columns with bounds or categories, and a budget.
-
-    [budget]
-    epsilon = 4.0
-
-    [columns.age]
-    type = "integer"
-    lower = 0
-    upper = 120
-
-    [columns.city]
-    type = "text"
-    categories = ["Delft", "Utrecht"]
-"""
+"""Tables: each person's row noised column by column, by what the table's policy declares (`sfumato.policy`)."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,18 +12,16 @@ import numpy.typing as npt
 
 from sfumato import _validate, accounting
 from sfumato.accounting import Relation
-from sfumato.datasets.text_table import TextForm, text_form
+from sfumato.datasets.text_table import TextForm
 from sfumato.errors import InvalidInput
 from sfumato.local.bounded import LaplaceVector
 from sfumato.local.estimates import Estimate, frequencies, mean
 from sfumato.mechanisms import KaryResponse
+from sfumato.policy import Column, Policy, load_policy
 from sfumato.randomness import Sampler
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_KEYS = ("type", "lower", "upper", "categories")
-_TYPES = ("integer", "real", "text", "boolean")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,43 +162,31 @@ def _is_missing(cell: Any) -> bool:
     return cell is None or cell != cell  # NaN, which pandas has for no value
 
 
-def read_table_plan(path: str | Path, *, epsilon: float | None = None) -> TablePlan:
-    """The plan that a policy file describes; `epsilon` takes the place of its budget's."""
-    place = Path(path)
-    try:
-        data = tomllib.loads(place.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInput(f"expected a policy file at {place}: {error.strerror or error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"expected {place} to be TOML: {error}") from error
-    total = data.get("budget", {}).get("epsilon") if epsilon is None else epsilon
-    if total is None:
-        raise InvalidInput(f"expected budget.epsilon in {place} or --epsilon, got neither")
-    sections = data.get("columns", {})
-    share = _validate.positive("epsilon", total) / max(len(sections), 1)
-    unit = data.get("unit", {}).get("column")
+def table_plan(policy: Policy, *, epsilon: float | None = None) -> TablePlan:
+    """The columns that a policy declares, each with an even share of `epsilon`, or of the policy's budget."""
+    total = policy.budget.epsilon if epsilon is None else _validate.positive("epsilon", epsilon)
+    share = total / len(policy.columns)
     return TablePlan(
-        columns=tuple(_column(name, spec, share) for name, spec in sections.items()),
-        unit_column=None if unit is None else str(unit),
-        form=text_form(data.get("table", {})),
+        columns=tuple(_reported(column, share) for column in policy.columns.values()),
+        unit_column=policy.unit.column,
+        form=policy.form,
     )
 
 
-def _column(name: str, spec: Mapping[str, Any], share: float) -> ReportedColumn:
-    unknown = sorted(set(spec) - set(_KEYS))
-    if unknown:
+def read_table_plan(path: str | Path, *, epsilon: float | None = None, source: str | None = None) -> TablePlan:
+    """The plan of a policy file; `source` is the table to report on, if the policy names none."""
+    return table_plan(load_policy(path, source=source or ""), epsilon=epsilon)
+
+
+def _reported(column: Column, share: float) -> ReportedColumn:
+    if column.type == "date" and column.categories is None:
         raise InvalidInput(
-            f"expected [columns.{name}] to hold only {', '.join(_KEYS)}, got {', '.join(unknown)}"
+            f"expected columns.{column.name} to be a number or to declare categories, got a date; declare the "
+            "days as categories, or remove the column from the policy"
         )
-    kind = _validate.one_of(f"columns.{name}.type", spec.get("type"), _TYPES)
-    categories = spec.get("categories", (False, True) if kind == "boolean" else None)
-    return ReportedColumn(
-        name=name,
-        epsilon=share,
-        lower=spec.get("lower"),
-        upper=spec.get("upper"),
-        categories=None if categories is None else tuple(categories),
-    )
+    categories = (False, True) if column.type == "boolean" else column.categories
+    low, high = column.bounds or (None, None)
+    return ReportedColumn(name=column.name, epsilon=share, lower=low, upper=high, categories=categories)
 
 
 def _number(cell: Any, missing: float) -> float:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from sfumato.ledger.store import STORES
+
 Tamper = Callable[[str], None]
 
 
@@ -106,12 +108,14 @@ def memory_path(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=[kind.name for kind in STORES])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a ledger may be made."""
-    if request.param == "sqlite":
-        return str(tmp_path / "ledger.db")
-    return f"{request.getfixturevalue('postgres_server')}?ledger={uuid.uuid4()}"
+    """Where a ledger may be made: once in every registered store. A new store needs a line in `places`."""
+    places = {
+        "sqlite": lambda: str(tmp_path / "ledger.db"),
+        "postgres": lambda: f"{request.getfixturevalue('postgres_server')}?ledger={uuid.uuid4()}",
+    }
+    return places[request.param]()
 
 
 @pytest.fixture

@@ -260,7 +260,7 @@ def test_no_cell_can_cause_an_error(tmp_path, people):
 
 def test_undeclared_columns_and_unknown_keys_are_refused(tmp_path, people):
     place = tmp_path / "policy.toml"
-    place.write_text(POLICY.replace("lower = 0\n", ""))
+    place.write_text(POLICY.replace("lower = 0\n", "").replace("upper = 100\n", ""))
     with pytest.raises(InvalidInput, match="declare"):
         read_table_plan(place)
     place.write_text(POLICY.replace("lower", "low"))
