@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint bench clean system
+.PHONY: demo test quick lint bench clean system
 .DEFAULT_GOAL := demo
 
 .venv/bin/python:
@@ -33,6 +33,13 @@ demo: .venv/installed
 
 test: system lint
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
+
+# The quick half of one package's tests, under a minute: make quick PACKAGE=query
+PACKAGE ?= accounting
+quick: .venv/installed-dev
+	$(BIN)/ruff check
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow" src/sfumato/$(PACKAGE) tests/unit/$(PACKAGE) \
+		tests/unit/test_source_guards.py tests/unit/test_exported_names.py
 
 lint: .venv/installed-dev
 	$(BIN)/ruff format --check
