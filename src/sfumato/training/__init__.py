@@ -1,9 +1,9 @@
 """DP-SGD for any PyTorch module.
 
-    plan = TrainingPlan.calibrated(epsilon=1, delta=1e-5, public_size=60000, expected_batch=600, epochs=10)
-    trainer = PrivateTrainer(model, optimizer, plan, ledger=ledger)
-    for batch in trainer.batches(dataset):
-        trainer.step(batch, loss_fn)
+plan = TrainingPlan.calibrated(epsilon=1, delta=1e-5, public_size=60000, expected_batch=600, epochs=10)
+trainer = PrivateTrainer(model, optimizer, plan, ledger=ledger)
+for batch in trainer.batches(dataset):
+    trainer.step(batch, loss_fn)
 """
 
 from sfumato.training.checkpoint import resume, save_checkpoint

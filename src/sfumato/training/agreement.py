@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from sfumato.training.distributed import Bytes
-from sfumato.training.ownership import DIGEST, columns_of
+from sfumato.training.ownership import DIGEST
+from sfumato.training.sources import columns_of
 
 if TYPE_CHECKING:
     from sfumato.training.trainer import PrivateTrainer
@@ -70,6 +71,7 @@ def _content(leaf: Any) -> bytes:
 def _layout(data: Any) -> dict[str, Any]:
     """How a row is made; not how many there are."""
     columns = columns_of(data)
+    data = getattr(data, "dataset", data)  # of a DataLoader
     found, structure = pytree.tree_flatten(columns if columns is not None else data[0] if len(data) else ())
     leaves = [torch.as_tensor(leaf) for leaf in found]
     rows = leaves if columns is None else [leaf[:0] for leaf in leaves]

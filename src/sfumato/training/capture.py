@@ -19,10 +19,16 @@ from torch.utils import _pytree as pytree
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.training.rowwise import LossFunction
 from sfumato.training.rules import Rule, rule_for
-from sfumato.training.rules.fallback import CallLayout, SeenCall, expand
+from sfumato.training.rules.fallback import CallLayout, SeenCall, expand, layout_of
 from sfumato.training.rules.terms import Contribution, Rows
 
-Layout: TypeAlias = Sequence[CallLayout]  # of the calls that are expanded, in their order
+
+@dataclass(frozen=True)
+class Layout:
+    """Which modules are expanded as a whole although their parts have rules, and how rows lie in such calls."""
+
+    containers: frozenset[str] = frozenset()  # prefixes
+    calls: Sequence[CallLayout] = ()  # of everything that is expanded, in order
 
 
 @dataclass(frozen=True)
@@ -96,18 +102,19 @@ Call: TypeAlias = LayerCall | ExpandedCall
 class Tape:
     """What one forward pass left behind."""
 
-    layout: Layout = ()
+    rows: int
+    layout: Layout = field(default_factory=Layout)
     calls: list[Call] = field(default_factory=list)
     expanded: int = 0  # calls that were expanded so far
     expanding: bool = False  # inside a fallback's own call of its module
 
     def next_layout(self, module: nn.Module) -> CallLayout:
-        if self.expanded == len(self.layout):
+        if self.expanded == len(self.layout.calls):
             raise UnsupportedModel(
                 f"expected the same calls whatever the rows, but {type(module).__name__} was called once more"
             )
         self.expanded += 1
-        return self.layout[self.expanded - 1]
+        return self.layout.calls[self.expanded - 1]
 
     def escaped(self, losses: Tensor, parameters: Mapping[int, str]) -> set[str]:
         """Names of the parameters that reach the loss past every captured call.
@@ -132,11 +139,11 @@ class Tape:
 
 
 @contextmanager
-def capture(model: nn.Module, layout: Layout) -> Iterator[Tape]:
-    """Records every call of a module that owns trainable parameters."""
-    tape, handles = Tape(layout), []
+def capture(model: nn.Module, layout: Layout, rows: int) -> Iterator[Tape]:
+    """Records every call of a module that owns trainable parameters, for a forward pass of `rows` rows."""
+    tape, handles = Tape(rows, layout), []
     try:
-        for prefix, module, rule in owners(model):
+        for prefix, module, rule in owners(model, layout.containers):
             hook = _watch(tape, prefix, rule) if rule else _replace(tape, prefix)
             handles.append(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
         yield tape
@@ -145,8 +152,53 @@ def capture(model: nn.Module, layout: Layout) -> Iterator[Tape]:
             handle.remove()
 
 
-def watch_calls(model: nn.Module, inputs: Any) -> tuple[list[SeenCall], Any]:
-    """The calls that would be expanded, and the outputs, of a forward pass on public rows."""
+def containers_of_shared(model: nn.Module, few: Any, more: Any) -> frozenset[str]:
+    """Modules to expand as a whole, since a layer inside works on something that has no dimension for the rows.
+
+    Such a layer (T5's relative positions, of shape (length, length)) computes once for all rows, and where its
+    output meets the rows is known to its container only: the smallest one that takes and returns rows. A layer
+    whose input is shared in a first dimension of 1 needs none: its output is expanded (`_watch`).
+    """
+    layers = {prefix for prefix, _, rule in owners(model) if rule is not None}
+    seen = [_shapes_of_inputs(model, layers, rows) for rows in (few, more)]
+    lonely = {prefix for prefix in layers & set(seen[0]) & set(seen[1]) if _is_shared(seen, prefix)}
+    return frozenset(_container(model, prefix, few, more) for prefix in lonely)
+
+
+def _is_shared(seen: Sequence[Mapping[str, tuple[int, ...]]], prefix: str) -> bool:
+    few, more = (shapes[prefix] for shapes in seen)
+    return few == more and few[:1] != (1,)
+
+
+def _shapes_of_inputs(model: nn.Module, layers: set[str], inputs: Any) -> dict[str, tuple[int, ...]]:
+    seen, _ = _watched(model, layers, inputs)
+    found = {}
+    for call in seen:
+        first = call.args[0] if call.args else next(iter(call.kwargs.values()), None)
+        if isinstance(first, Tensor):
+            found[call.prefix] = tuple(first.shape)
+    return found
+
+
+def _container(model: nn.Module, prefix: str, few: Any, more: Any) -> str:
+    """The smallest module around a layer whose calls can be expanded; the whole model in the end."""
+    rows = count_rows(few), count_rows(more)
+    while prefix:
+        prefix = prefix.rstrip(".").rpartition(".")[0]
+        prefix = f"{prefix}." if prefix else ""
+        calls, others = (_watched(model, {prefix}, inputs)[0] for inputs in (few, more))
+        try:
+            for one, other in zip(calls, others, strict=True):
+                layout_of(one, other, rows)
+        except (UnsupportedModel, ValueError):
+            continue
+        if calls:
+            return prefix
+    return ""
+
+
+def _watched(model: nn.Module, prefixes: set[str], inputs: Any) -> tuple[list[SeenCall], Any]:
+    """The calls of the modules with these prefixes, and the outputs, of a forward pass on public rows."""
     seen: list[SeenCall] = []
     handles = []
 
@@ -157,8 +209,9 @@ def watch_calls(model: nn.Module, inputs: Any) -> tuple[list[SeenCall], Any]:
         return hook
 
     try:
-        for prefix, module, rule in owners(model):
-            if rule is None:
+        for name, module in model.named_modules():
+            prefix = f"{name}." if name else ""
+            if prefix in prefixes:
                 handles.append(module.register_forward_hook(watch(prefix), prepend=True, with_kwargs=True))
         with torch.enable_grad():  # without, whole layers take shortcuts past their parts
             outputs = call_model(model, inputs)
@@ -166,6 +219,14 @@ def watch_calls(model: nn.Module, inputs: Any) -> tuple[list[SeenCall], Any]:
         for handle in handles:
             handle.remove()
     return seen, outputs
+
+
+def watch_calls(
+    model: nn.Module, inputs: Any, containers: frozenset[str] = frozenset()
+) -> tuple[list[SeenCall], Any]:
+    """The calls that would be expanded, and the outputs, of a forward pass on public rows."""
+    expanded = {prefix for prefix, _, rule in owners(model, containers) if rule is None}
+    return _watched(model, expanded, inputs)
 
 
 @dataclass(frozen=True)
@@ -188,10 +249,10 @@ def run(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, layo
     `loss_fn` is a function that was mapped over rows (`rowwise.RowMap`).
     """
     names = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    with torch.enable_grad(), capture(model, layout) as tape:
+    rows = count_rows(inputs)
+    with torch.enable_grad(), capture(model, layout, rows) as tape:
         outputs = call_model(model, inputs)
         losses = loss_fn(outputs, targets)
-    rows = count_rows(inputs)
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
         got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise InvalidInput(
@@ -233,19 +294,24 @@ def count_rows(inputs: Any) -> int:
     return len(tensors[0])
 
 
-def owners(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module, Rule | None]]:
+def owners(
+    model: nn.Module, containers: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, nn.Module, Rule | None]]:
     """The modules that answer for all trainable parameters, with their rules.
 
-    A module without a rule that owns a parameter itself answers for its whole subtree, by the fallback.
+    A module without a rule that owns a parameter itself, and one of the `containers`, answers for its whole
+    subtree, by the fallback.
     """
     seen: set[nn.Module] = set()
-    stack = [(prefix, model)]
+    stack = [("", model)]
     while stack:
         prefix, module = stack.pop()
         if module in seen:
             continue
         seen.add(module)
-        if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
+        if prefix in containers:
+            yield prefix, module, None
+        elif any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
             yield prefix, module, rule_for(module)
         else:
             stack.extend((f"{prefix}{name}.", child) for name, child in reversed(list(module.named_children())))
@@ -256,6 +322,9 @@ def _watch(tape: Tape, prefix: str, rule: Rule) -> Any:
         if not output.requires_grad or tape.expanding:
             return None
         inputs = args[0] if args else kwargs["input"]
+        if tape.rows > 1 and inputs.shape[:1] == output.shape[:1] == (1,):
+            # One for all rows, as a model's positions are: the same for each, so that each has its gradient.
+            inputs, output = (each.expand(tape.rows, *each.shape[1:]) for each in (inputs, output))
         if output._is_view():
             # An in-place operation on a view would bypass this edge; this tensor is a view to nobody.
             output = torch.ops.aten._unsafe_view(output, output.shape)

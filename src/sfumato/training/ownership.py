@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput
-from sfumato.training.batches import _is_columns
 from sfumato.training.distributed import Bytes, Peers
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.sampling import Sample
+from sfumato.training.sources import columns_of
 
 RECORD = "record"  # the unit of which every row is one
 DIGEST = 16  # bytes
@@ -113,16 +113,6 @@ def _row_digests(data: Any, key: bytes) -> Bytes:
         )
     parts = zip(*(_rows_as_bytes(leaf) for leaf in pytree.tree_leaves(columns)), strict=True)
     return _stacked([_digest(b"".join(row), key) for row in parts])
-
-
-def columns_of(data: Any) -> tuple[Any, Any] | None:
-    """(inputs, targets) as trees of tensors, or None for a map-style data set."""
-    if hasattr(data, "inputs") and hasattr(data, "targets"):
-        data = (data.inputs, data.targets)
-    if not _is_columns(data):
-        return None
-    inputs, targets = (pytree.tree_map(torch.as_tensor, column) for column in data)
-    return inputs, targets
 
 
 def _rows_as_bytes(leaf: Tensor) -> list[bytes]:

@@ -31,6 +31,7 @@ from sfumato.training.capture import (
     LayerCall,
     Layout,
     Pass,
+    containers_of_shared,
     count_rows,
     run,
     watch_calls,
@@ -208,16 +209,17 @@ def _mapped_loss(model: nn.Module, loss_fn: LossFunction, rows: Any, labels: Any
     """Where rows lie in every call and in the outputs, and how the loss is mapped over them."""
     counts = _ROWS, count_rows(rows)
     few_rows, few_labels = first(rows, _ROWS), first(labels, _ROWS)
-    few, outputs = watch_calls(model, few_rows)
-    more, more_outputs = watch_calls(model, rows)
+    containers = containers_of_shared(model, few_rows, rows)
+    few, outputs = watch_calls(model, few_rows, containers)
+    more, more_outputs = watch_calls(model, rows, containers)
     if [call.prefix for call in few] != [call.prefix for call in more]:
         raise UnsupportedModel("expected the same layers to be called whatever the rows, but the calls differ")
-    layout = tuple(layout_of(one, other, counts) for one, other in zip(few, more, strict=True))
+    calls = tuple(layout_of(one, other, counts) for one, other in zip(few, more, strict=True))
     axes = row_axes((outputs, few_labels), (more_outputs, labels), counts, "the model's output")
     columns = outputs, few_labels
     loss = mapped(loss_fn, columns, axes, name="loss_fn")
     _check_loss(loss, columns)
-    return layout, loss
+    return Layout(containers, calls), loss
 
 
 def _reads_values(model: nn.Module, rows: Any) -> bool:
@@ -491,7 +493,8 @@ def _buffers_kept(model: nn.Module) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for name, buffer in model.named_buffers():
-                if name in before and buffer.shape == before[name].shape:
+                same = name in before and buffer.shape == before[name].shape
+                if same and (id(buffer), buffer._version) != versions.get(name):
                     buffer.copy_(before[name])
 
 

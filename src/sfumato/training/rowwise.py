@@ -27,6 +27,7 @@ LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
 Views: TypeAlias = Callable[[Any], Any]
 Axes: TypeAlias = tuple[int | None, ...]
 
+_PLAIN = (Tensor, bool, int, float, str)
 VMAP, LOOP, DIRECT = "vmap", "loop", "direct"
 
 
@@ -59,6 +60,7 @@ class RowMap:
         if self.how == DIRECT:
             return self.function(*columns)
         leaves, tree = pytree.tree_flatten(columns)
+        leaves = [leaf if isinstance(leaf, _PLAIN) else None for leaf in leaves]  # an object may hold all rows
         places = [place for place, axis in enumerate(self.axes) if axis is not None]
 
         def one(*row: Tensor) -> Any:

@@ -24,8 +24,9 @@ from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
 from sfumato.storage import CERTIFICATE, RunFolder, write_whole
 from sfumato.training.checkpoint import can_resume, remove_checkpoint, resume, save_checkpoint
+from sfumato.training.hugging_face import default_loss
 from sfumato.training.plan import TrainingPlan
-from sfumato.training.rowwise import LossFunction, Views, cross_entropy
+from sfumato.training.rowwise import LossFunction, Views
 from sfumato.training.trainer import PrivateTrainer
 from sfumato.training.wanted import Wanted, check_whose
 
@@ -115,7 +116,7 @@ def train(
     unit: str | None = None,
     rows_per_unit: int | None = None,
     optimization: Optimization | None = None,
-    loss_fn: LossFunction = cross_entropy,
+    loss_fn: LossFunction | None = None,
     units: npt.ArrayLike | None = None,
     views: Views | None = None,
     test: Dataset | None = None,
@@ -129,12 +130,13 @@ def train(
 ) -> TrainingResult:
     """Train a model privately: under a given plan, or under one calibrated to (epsilon, delta).
 
-    `data` is a Dataset or (inputs, targets). `public_size`, the number of units that may be known in public, is
-    declared by a Dataset or must be given. Without a plan it is `epochs` (10) of batches of `expected_batch`
-    (1024, or all) with gradients clipped to `clip_norm` (1). Where people have several rows, `units` names each
-    row's person, `unit` says what they are, and `rows_per_unit` how many rows of one count. `test` must be
-    public data; most have none, and get no accuracy. `out` names a run folder, from which an interrupted run is
-    resumed; a finished one is refused.
+    `data` is a Dataset, (inputs, targets), a map-style data set or a DataLoader of one. `loss_fn` gives one
+    loss for each row: cross-entropy, or what a model of transformers is named for, unless another is given.
+    `public_size`, the number of units that may be known in public, is declared by a Dataset or must be given.
+    Without a plan it is `epochs` (10) of batches of `expected_batch` (1024, or all) with gradients clipped to
+    `clip_norm` (1). Where people have several rows, `units` names each row's person, `unit` says what they are,
+    and `rows_per_unit` how many rows of one count. `test` must be public data; most have none, and get no
+    accuracy. `out` names a run folder, from which an interrupted run is resumed; a finished one is refused.
     """
     wanted = Wanted(
         epsilon=epsilon,
@@ -155,6 +157,7 @@ def train(
         raise InvalidInput("expected test to be public data; accuracy on private rows is a release of its own")
     folder = None if out is None else RunFolder.begin(out)
     optimization = Optimization() if optimization is None else optimization
+    loss_fn = default_loss(model) if loss_fn is None else loss_fn
     started = time.perf_counter()
     trainer = PrivateTrainer(
         model, optimization.build(model), plan, ledger=ledger, purpose=purpose, sampler=sampler

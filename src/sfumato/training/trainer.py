@@ -21,6 +21,7 @@ from sfumato.training.averaging import WeightAverage
 from sfumato.training.batches import Batch, TrainingData
 from sfumato.training.distributed import ALONE, Peers
 from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk, prepare_blocks, rounding_bound
+from sfumato.training.hugging_face import decoder_inputs
 from sfumato.training.noise import NoisySum, joining_error
 from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.plan import TrainingPlan
@@ -98,7 +99,8 @@ class PrivateTrainer:
     ) -> Iterator[Batch]:
         """The batches of all steps that are left, each to be handed to `step`.
 
-        `data`: (inputs, targets), anything with `.inputs` and `.targets`, or a map-style data set. `units`
+        `data`: (inputs, targets), anything with `.inputs` and `.targets`, a map-style data set, or a DataLoader
+        of one (its collate_fn and workers are used, its sampling is not). `units`
         names each row's person, and must be given where the plan is about persons. `views(inputs)` returns K
         random views of each row, (rows, K, …), whose gradients are averaged before clipping. `example` is a
         public (input, target) like those of a map-style data set; without it the first record is asked for
@@ -108,7 +110,14 @@ class PrivateTrainer:
         with self.peers.together("to read its data"):
             check_units(self.plan, units)
             most = self.plan.rows_per_unit
-            source = TrainingData(data, units=units, rows_per_unit=most, views=views, example=example)
+            source = TrainingData(
+                data,
+                units=units,
+                rows_per_unit=most,
+                views=views,
+                example=example,
+                complete=decoder_inputs(self.model),
+            )
             self._read_shape |= source.shape_was_read
             self._check_room()
         self._join(data, units, views)
