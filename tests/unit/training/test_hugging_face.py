@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -184,8 +185,6 @@ def test_a_loader_pads_each_item_to_the_public_example():
     with pytest.raises(InvalidInput, match="example"):
         source_of(loader)
     source = source_of(loader, example)
-    import numpy as np
-
     inputs, targets, readable = source.take(np.arange(4))
     assert readable.all()
     assert inputs["attention_mask"].sum(1).tolist() == [2, 5, 3, 6]
@@ -202,8 +201,6 @@ def test_a_loader_pads_each_item_to_the_public_example():
 
 
 def test_an_item_longer_than_the_example_is_left_out_by_itself():
-    import numpy as np
-
     def collate(batch):
         longest = max(len(item["input_ids"]) for item in batch)
         padded = [item["input_ids"] + [0] * (longest - len(item["input_ids"])) for item in batch]

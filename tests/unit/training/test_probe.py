@@ -154,8 +154,11 @@ def test_rows_in_the_second_dimension():
 
 
 @pytest.mark.parametrize("length", [2, 3, 6])
-def test_positions_without_rows(length):
-    refuse(SharedPositions(length), torch.randn(6, length, 4), "rows")
+def test_positions_without_rows(length, clipped_by_loop, distance):
+    model, rows = SharedPositions(length), torch.randn(6, length, 4)
+    targets = torch.zeros(6, dtype=torch.long)
+    expected = clipped_by_loop(model, cross_entropy, rows, targets, 0.1)
+    assert distance(clipped_gradient_sum(model, cross_entropy, rows, targets, 0.1), expected) < 1e-5
 
 
 def test_an_input_changed_in_place():
