@@ -17,6 +17,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput, UnsupportedModel
+from sfumato.training.hugging_face import without_shortcuts
 from sfumato.training.rowwise import LossFunction
 from sfumato.training.rules import Rule, rule_for
 from sfumato.training.rules.fallback import CallLayout, SeenCall, expand, layout_of
@@ -279,9 +280,10 @@ def _backward(losses: Tensor, calls: Sequence[Call]) -> list[Sequence[Tensor | N
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
     """model(x), model(*tuple) or model(**dict)."""
-    if isinstance(inputs, dict):
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+    with without_shortcuts(model):
+        if isinstance(inputs, dict):
+            return model(**inputs)
+        return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
 
 
 def count_rows(inputs: Any) -> int:

@@ -6,10 +6,13 @@ the loss is computed again from the logits, for each row by itself. The library 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -28,7 +31,7 @@ def default_loss(model: nn.Module) -> LossFunction:
     Raises:
         InvalidInput: For a model of transformers whose loss is not known; pass a loss_fn of your own.
     """
-    if not _is_transformers(model):
+    if not _comes_from_transformers(model):
         return cross_entropy
     name = type(_base(model)).__name__
     if name.endswith(_NEXT_TOKEN):
@@ -86,8 +89,34 @@ def decoder_inputs(model: nn.Module) -> Callable[[Any, Any], Any] | None:
     return complete
 
 
-def _is_transformers(model: nn.Module) -> bool:
-    return any(kind.__module__.startswith(("transformers.", "peft.")) for kind in type(model).__mro__)
+@contextmanager
+def without_shortcuts(model: nn.Module) -> Iterator[None]:
+    """Within, a model of transformers does not ask whether a mask is all ones, which one row would decide.
+
+    The library leaves such shortcuts out while a model is exported, so it is told that this is so.
+    """
+    if not _has_transformers(model):
+        yield
+        return
+    before = torch.compiler._is_exporting_flag
+    torch.compiler._is_exporting_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_exporting_flag = before
+
+
+def _has_transformers(model: nn.Module) -> bool:
+    if model not in _known:
+        _known[model] = any(_comes_from_transformers(module) for module in model.modules())
+    return _known[model]
+
+
+_known: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+
+
+def _comes_from_transformers(module: nn.Module) -> bool:
+    return any(kind.__module__.startswith(("transformers.", "peft.")) for kind in type(module).__mro__)
 
 
 def _base(model: nn.Module) -> nn.Module:

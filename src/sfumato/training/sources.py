@@ -173,10 +173,15 @@ class Items:
 
     def _tensors(self, item: Any) -> tuple[Any, Any]:
         if self._collate is None:
-            inputs, targets = pair_of(item)
-            return pytree.tree_map(_tensor, inputs), pytree.tree_map(_tensor, targets)
+            inputs, targets = (pytree.tree_map(_tensor, part, is_leaf=_is_numbers) for part in pair_of(item))
+            return inputs, targets
         both = pair_of(self._collate([self._declared, item]))
         return pytree.tree_map(lambda leaf: torch.as_tensor(leaf)[1], both)
+
+
+def _is_numbers(value: Any) -> bool:
+    """A list of numbers, or of such lists, is one tensor; a list of tensors is several."""
+    return isinstance(value, list) and all(isinstance(one, bool | int | float | list) for one in value)
 
 
 def _tensor(leaf: Any) -> Tensor:

@@ -24,10 +24,12 @@ class ReadsValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
-        masked = name in ("index", "index_put", "index_put_") and any(
-            isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
-        )
-        self.found |= masked or name in _READING or not _READING_TAGS.isdisjoint(func.tags)
+        if name in ("index", "index_put", "index_put_"):  # by whole numbers, they read nothing for Python
+            self.found |= any(
+                isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+            )
+        else:
+            self.found |= name in _READING or not _READING_TAGS.isdisjoint(func.tags)
         return func(*args, **(kwargs or {}))
 
 
