@@ -21,11 +21,12 @@ from sfumato.training.averaging import WeightAverage
 from sfumato.training.batches import Batch, TrainingData
 from sfumato.training.distributed import ALONE, Peers
 from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk, prepare_blocks, rounding_bound
+from sfumato.training.memory import written_nowhere
 from sfumato.training.noise import NoisySum, joining_error
 from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
-from sfumato.training.probe import Survey, held, refuse_written, survey
+from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import LossFunction, Views
 from sfumato.training.sampling import poisson_sample, shuffled_samples
 from sfumato.training.trial import try_step
@@ -149,8 +150,8 @@ class PrivateTrainer:
     def _add_up(self, batch: Batch, loss_fn: LossFunction, known: Survey) -> int:
         """Add the clipped gradients of a batch; returns what adaptive clipping counts, which has no noise."""
         clipping, mechanism = self.plan.clipping_at(self.clip_norm), self._mechanism()
-        below, before = 0, held(self.model)
-        with secret_global_generators(self.sampler):
+        below = 0
+        with written_nowhere(self.model), secret_global_generators(self.sampler):
             for number, rows in batch.chunks(self._chunks):
                 result = clip_chunk(
                     self.model,
@@ -167,7 +168,6 @@ class PrivateTrainer:
                 below += self._below(result)
                 batch.data.leave_out(rows.numbers[result.raised.numpy()])
                 self.private_log.add(result)
-        refuse_written(self.model, before)
         return below
 
     def finish(self) -> Charge | None:
