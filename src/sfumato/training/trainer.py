@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from sfumato.accounting import NoEvent
 from sfumato.errors import InvalidInput, Refused, UnsupportedModel
 from sfumato.ledger import Certificate, Charge, Ledger, Reservation
 from sfumato.mechanisms import Gaussian, GridGaussian
@@ -51,6 +52,8 @@ class PrivateTrainer:
     only the private log tells; an empty batch takes a step of noise like any other. Whatever is random in views
     and in the forward pass is keyed from the secret stream. A step that is interrupted leaves no sum behind.
     `sampler` may be seeded in tests: the ledger and the certificate then say that the run is not private.
+    `on_reserved(trainer)` is called when the plan is reserved and no row was touched yet, to make the reservation
+    findable after a crash; if it raises, the reservation is given back.
     """
 
     def __init__(
@@ -63,9 +66,10 @@ class PrivateTrainer:
         purpose: str = "private training",
         sampler: Sampler | None = None,
         peers: Peers = ALONE,
+        on_reserved: Callable[[PrivateTrainer], None] | None = None,
     ) -> None:
         self.model, self.optimizer, self.plan, self.ledger = model, optimizer, plan, ledger
-        self.purpose = purpose
+        self.purpose, self.on_reserved = purpose, on_reserved
         self._sampler: Sampler = SecretStream() if sampler is None else sampler
         self.peers = peers
         self.parameters = _trainable(model)
@@ -267,6 +271,7 @@ class PrivateTrainer:
         """Pay for the whole plan, or go on under what was paid, before the first row is looked at."""
         if self._reserved:
             return
+        is_new = self.reservation is None
         self.reservation = self.peers.reserve(
             self.ledger,
             self.plan.event(),
@@ -279,8 +284,20 @@ class PrivateTrainer:
         )
         with self.peers.together("to begin under its reservation"):
             if self.reservation is not None:
+                if is_new:
+                    self._tell_of_reservation(self.reservation)
                 self.reservation.begin()
         self._reserved = True
+
+    def _tell_of_reservation(self, reservation: Reservation) -> None:
+        """Let `on_reserved` note it down; where that fails, as on a full disk, nothing was begun or is spent."""
+        try:
+            if self.on_reserved is not None:
+                self.on_reserved(self)
+        except BaseException:
+            reservation.settle(NoEvent(), private=self.private)
+            self.reservation = None
+            raise
 
     def _draw(self, source: TrainingData) -> Iterator[Batch]:
         if self.plan.sampling == "shuffle":
