@@ -485,7 +485,8 @@ def test_whatever_is_asked_for_is_charged_or_refused_in_a_sentence(
 
 
 def test_a_charge_of_a_thousand_epsilon_is_refused_by_the_budget(ledger: Ledger) -> None:
-    for event in (pure(1000.0), accounting.GaussianEvent(1e-300), repeat(accounting.GaussianEvent(0.03), 10**9)):
+    weak = accounting.GaussianEvent(0.03)
+    for event in (pure(1000.0), accounting.GaussianEvent(1e-300), weak, repeat(weak, 10**9)):
         for spend in (ledger.charge, ledger.reserve):
             with pytest.raises(BudgetExceeded):
                 spend(event, purpose="far too much", **TERMS)

@@ -52,8 +52,8 @@ class PrivateTrainer:
     only the private log tells; an empty batch takes a step of noise like any other. Whatever is random in views
     and in the forward pass is keyed from the secret stream. A step that is interrupted leaves no sum behind.
     `sampler` may be seeded in tests: the ledger and the certificate then say that the run is not private.
-    `on_reserved(trainer)` is called when the plan is reserved and no row was touched yet, to make the reservation
-    findable after a crash; if it raises, the reservation is given back.
+    `on_reserved(trainer)` is called when the plan is reserved and no row was touched yet, to note down where
+    the run can be taken up after a crash; if it raises, the reservation is given back.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class PrivateTrainer:
         self._reserved = True
 
     def _tell_of_reservation(self, reservation: Reservation) -> None:
-        """Let `on_reserved` note it down; where that fails, as on a full disk, nothing was begun or is spent."""
+        """Let `on_reserved` note it down; where that fails, as on a full disk, nothing is spent."""
         try:
             if self.on_reserved is not None:
                 self.on_reserved(self)
