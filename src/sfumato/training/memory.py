@@ -14,7 +14,6 @@ the packages in `TRUSTED` is taken to keep nothing of its own. What has a state 
 from __future__ import annotations
 
 import functools
-import random
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.errors import UnsupportedModel
+from sfumato.randomness import GLOBAL_GENERATORS
 from sfumato.training import places
 from sfumato.training.places import Place
 
@@ -35,13 +35,14 @@ TRUSTED = frozenset(["torch", "torchvision", "torchaudio", "numpy", "scipy", "tr
 class Memory:
     """Every place that code at `roots` could write, as it was when this was made.
 
-    `name` says in errors whose it is. The values of the tensors in `but` are somebody else's to look after.
+    `name` says in errors whose it is. The values of the tensors in `but` are somebody else's to look after. The
+    global generators are passed over: every step keys them anew.
     """
 
     def __init__(self, *roots: Any, name: str, but: Iterable[Tensor] = ()) -> None:
         self._name = name
         others = list(but)
-        self._seen: dict[int, Any] = {id(thing): thing for thing in (*others, *_KEYED)}
+        self._seen: dict[int, Any] = {id(thing): thing for thing in (*others, *GLOBAL_GENERATORS)}
         self._places: list[Place] = [place for tensor in others for place in _hung_on(tensor)]
         self._names: set[tuple[int, str]] = set()
         waiting = list(roots)
@@ -166,9 +167,6 @@ def _hung_on(tensor: Tensor) -> Iterator[Place]:
     if tensor.is_leaf:
         yield places.Attributes(tensor, ("grad",))
 
-
-_KEYED = (random.random.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
-"""The global generators: keyed anew in every step, so that they tell nothing of rows."""
 
 _PLAIN = (
     *(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, types.CodeType),

@@ -7,7 +7,6 @@ import enum
 import functools
 import io
 import logging
-import random
 import threading
 import types
 import weakref
@@ -17,6 +16,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+
+from sfumato.randomness import GENERATORS
 
 _ABSENT = object()
 
@@ -345,6 +346,6 @@ _QUIET = (
     *(enum.Enum, logging.Logger, logging.Handler, weakref.ref, type(threading.Lock()), type(threading.RLock())),
 )
 _OPAQUE = (
-    *(collections.abc.Iterator, io.IOBase, random.Random, threading.local, memoryview, types.CoroutineType),
-    *(np.random.Generator, np.random.RandomState, np.random.BitGenerator, torch.Generator),
+    *(collections.abc.Iterator, io.IOBase, threading.local, memoryview, types.CoroutineType),
+    *(*GENERATORS, torch.Generator),
 )

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import datetime
 import os
-import random
-import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from sfumato.randomness import GENERATOR_FILES, GENERATORS, numpy_state
 
 
 class ReadsValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -53,12 +52,12 @@ class Draws:
 @contextmanager
 def noticed_draws() -> Iterator[Draws]:
     """Notes calls whose answers are others each time: Python's and NumPy's generators, the clock."""
-    draws, before, numpy_before = Draws(), sys.getprofile(), _numpy_state()
+    draws, before, numpy_before = Draws(), sys.getprofile(), numpy_state()
 
     def notice(frame: Any, event: str, called: Any) -> None:
         if event == "c_call" and _is_source(called):
             draws.found.append(str(getattr(called, "__qualname__", called)))
-        elif event == "call" and frame.f_code.co_filename in _SOURCE_FILES:
+        elif event == "call" and frame.f_code.co_filename in GENERATOR_FILES:
             draws.found.append(frame.f_code.co_qualname)
 
     sys.setprofile(notice)
@@ -66,16 +65,13 @@ def noticed_draws() -> Iterator[Draws]:
         yield draws
     finally:
         sys.setprofile(before)
-        if _numpy_state() != numpy_before:
+        if numpy_state() != numpy_before:
             draws.found.append("numpy.random")
-
-
-_SOURCE_FILES = frozenset([random.__file__, secrets.__file__])
 
 
 def _is_source(called: Any) -> bool:
     owner, module = getattr(called, "__self__", None), getattr(called, "__module__", None)
-    if isinstance(owner, random.Random) or called is os.urandom or module == "time":
+    if isinstance(owner, GENERATORS) or called is os.urandom or module == "time":
         return True
     if isinstance(owner, torch.Generator):
         return bool(called.__name__ == "seed")
@@ -83,12 +79,6 @@ def _is_source(called: Any) -> bool:
 
 
 _NOW = ("now", "utcnow", "today")
-
-
-def _numpy_state() -> list[Any]:
-    state = np.random.get_bit_generator().state  # type: ignore[attr-defined]
-    inner = state["state"].values()
-    return [value.tobytes() if isinstance(value, np.ndarray) else value for value in inner]
 
 
 class BothSides(TorchDispatchMode):  # type: ignore[no-untyped-call]
