@@ -42,7 +42,7 @@ class Mapping:
         self._identity = self._now()
 
     def held(self) -> Iterable[Any]:
-        return [part for pair in self._kept for part in pair]
+        return [part for pair in self._kept for part in pair if type(part) is not str]
 
     def put_back(self) -> bool:
         if self._now() == self._identity:
@@ -249,12 +249,13 @@ class Cache:
 
 def of(thing: Any) -> list[Place] | None:
     """The places of an object; None where it has a state that cannot be put back, or may have one."""
-    if isinstance(thing, _QUIET):
+    kind: Any = type(thing)
+    if _is_quiet(kind):
         return []
-    if isinstance(thing, _OPAQUE):
+    if _is_opaque(kind):
         return None
     found = [*_attributes_of(thing), *_content_of(thing)]
-    known = found or isinstance(thing, _WITHOUT_PLACES) or _has_value(thing) or _is_written(type(thing))
+    known = found or isinstance(thing, _WITHOUT_PLACES) or _has_value(thing) or _is_written(kind)
     return found if known else None
 
 
@@ -281,15 +282,26 @@ def _attributes_of(thing: Any) -> Iterator[Place]:
     own = getattr(thing, "__dict__", None)
     if isinstance(own, dict):
         yield Mapping(own)
-    slots = [name for kind in type(thing).__mro__ for name in _slots_of(kind)]
+    kind: Any = type(thing)
+    slots = _slots_of(kind)
     if slots:
         yield Attributes(thing, slots)
 
 
-def _slots_of(kind: type) -> list[str]:
-    if not _is_written(kind):
-        return []
-    return [name for name, value in vars(kind).items() if isinstance(value, types.MemberDescriptorType)]
+@functools.lru_cache(maxsize=1024)
+def _slots_of(kind: type) -> tuple[str, ...]:
+    members = [pair for one in kind.__mro__ if _is_written(one) for pair in vars(one).items()]
+    return tuple(name for name, value in members if isinstance(value, types.MemberDescriptorType))
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_quiet(kind: type) -> bool:
+    return issubclass(kind, _QUIET)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_opaque(kind: type) -> bool:
+    return issubclass(kind, _OPAQUE)
 
 
 def _is_written(kind: type) -> bool:
