@@ -13,6 +13,7 @@ import hashlib
 import math
 import os
 import random
+import secrets
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,15 @@ _SMALL = 1 << 13  # draws below which NumPy alone is quicker
 _LARGE = 1 << 17  # draws from which several threads pay off
 _WORDS = 624  # of 32 bits, in the state of a Mersenne twister
 _TORCH_HEAD = 24  # bytes before the words in the state that torch gives
+
+
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
+"""The kinds of Python's and NumPy's generators, for who must notice that code holds or calls one."""
+
+GLOBAL_GENERATORS: tuple[Any, ...] = (random.random.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
+"""The two that Python and NumPy share among all code; `secret_global_generators` keys them."""
+
+GENERATOR_FILES = frozenset([random.__file__, secrets.__file__])
 
 
 class Sampler(Protocol):
@@ -127,6 +137,13 @@ def _kept_global_generators() -> Iterator[None]:
     finally:
         np.random.set_bit_generator(of_numpy)  # type: ignore[attr-defined]
         random.setstate(of_python)
+
+
+def numpy_state() -> list[Any]:
+    """The state of NumPy's global generator: another one after each draw."""
+    state = np.random.get_bit_generator().state  # type: ignore[attr-defined]
+    inner = state["state"].values()
+    return [value.tobytes() if isinstance(value, np.ndarray) else value for value in inner]
 
 
 def _torch_state(fresh: torch.Tensor, words: Integers) -> torch.Tensor:

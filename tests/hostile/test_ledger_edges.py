@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
 import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +18,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
@@ -24,14 +29,15 @@ from sfumato import accounting
 from sfumato import ledger as ledgers
 from sfumato.accounting import Budget, NoEvent, Relation, pure, repeat
 from sfumato.datasets import Dataset
-from sfumato.errors import InvalidInput, LedgerError, Refused, RelationMismatch, SfumatoError
-from sfumato.ledger import Certificate, Ledger
+from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, Refused, RelationMismatch, SfumatoError
+from sfumato.ledger import Certificate, Ledger, Reservation
 from sfumato.pate import VotePlan, Voting, aggregate
 from sfumato.query import Column, Policy, Table
 from sfumato.randomness import SecretStream
 from sfumato.recipes import classifier as best_recipe
 from sfumato.recipes import tuning
-from sfumato.training import PrivateTrainer, TrainingPlan, checkpoint, resume, save_checkpoint
+from sfumato.training import PrivateTrainer, TrainingPlan, checkpoint, resume, save_checkpoint, train
+from sfumato.training.distributed import Peers
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=6, noise_multiplier=1.0)
 TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
@@ -215,6 +221,98 @@ def test_a_changed_checkpoint_is_refused(tmp_path: Path, ledger: Ledger) -> None
         resume(trainer_of(ledger), path)
 
 
+def classes(out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(out, target, reduction="none")
+
+
+def dies_in_its_first_epoch(ledger: Ledger, out: Path, seeds: list[int]) -> None:
+    def crash(trainer: PrivateTrainer) -> None:
+        if trainer.steps_done == 1:
+            raise KeyboardInterrupt
+
+    torch.manual_seed(seeds.pop())
+    with pytest.raises(KeyboardInterrupt):
+        train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=out, loss_fn=classes, on_step=crash)
+
+
+def test_a_run_that_dies_in_its_first_epoch_is_charged_once(tmp_path: Path, ledger: Ledger) -> None:
+    seeds = [3, 2, 1]
+    for _ in range(2):
+        dies_in_its_first_epoch(ledger, tmp_path / "run", seeds)
+    result = train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run", loss_fn=classes)
+    assert len(ledger.charges()) == 1
+    assert ledger.epsilon_spent == pytest.approx(PLAN.epsilon(1e-5))
+    assert [report.step for report in result.history] == [2, 4, 6]
+    ledger.verify(certificate=result.certificate)
+
+
+def test_a_first_checkpoint_that_cannot_be_written_costs_nothing(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "_write_durably", full)
+        with pytest.raises(OSError, match="No space"):
+            train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run", loss_fn=classes)
+    assert ledger.epsilon_spent == 0
+    train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run", loss_fn=classes)
+    assert ledger.epsilon_spent == pytest.approx(PLAN.epsilon(1e-5))
+
+
+def test_a_first_checkpoint_whose_reservation_was_given_back_is_no_checkpoint(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process dies before it begins; the holder gives the reservation back and starts again."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Reservation, "begin", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run", loss_fn=classes)
+    ledger.give_back(ledger.open_reservations()[0].head.sequence)
+    train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run", loss_fn=classes)
+    assert ledger.epsilon_spent == pytest.approx(PLAN.epsilon(1e-5))
+    ledger.verify()
+
+
+def test_a_later_file_does_not_pass_for_the_first_checkpoint(tmp_path: Path, ledger: Ledger) -> None:
+    """The ledger was told of no step; a file that holds some was never released."""
+    trainer = take(trainer_of(ledger), 2)
+    (tmp_path / "c").write_bytes(checkpoint._content(trainer))
+    with pytest.raises(Refused, match="which it was not"):
+        resume(trainer_of(ledger), tmp_path / "c")
+
+
+class SecondRank(Peers):
+    """Another rank of two; the first gives the newest checkpoint its name before it answers."""
+
+    def __init__(self, first: Callable[[], None]) -> None:
+        super().__init__(rank=1, count=2)
+        object.__setattr__(self, "first", first)
+
+    @contextmanager
+    def together(self, doing: str) -> Iterator[None]:
+        yield
+        self.first()
+
+
+def test_a_rank_reads_the_checkpoint_that_the_first_has_settled(tmp_path: Path) -> None:
+    old, new = (take(trainer_of(None), until) for until in (2, 4))
+    save_checkpoint(old, tmp_path / "c")
+    save_checkpoint(new, tmp_path / "staged")
+
+    def settle() -> None:
+        if (tmp_path / "staged").exists():
+            os.replace(tmp_path / "staged", tmp_path / "c")
+
+    model = nn.Linear(5, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    second = PrivateTrainer(model, optimizer, PLAN, peers=SecondRank(settle))
+    resume(second, tmp_path / "c")
+    assert second.steps_done == 4
+    assert torch.equal(model.weight, new.model.weight)
+
+
 # Seeded stays seeded
 
 
@@ -330,6 +428,69 @@ def test_a_stop_cannot_be_kept_quiet() -> None:
     other = Certificate.of(pure(0.3), purpose="x", delta=1e-5, planned=repeat(pure(0.1), 4))
     with pytest.raises(Refused, match="part of its plan"):
         other.verify()
+
+
+# Prices beyond what floating point holds
+
+EXTREME = st.one_of(
+    st.sampled_from([1e-300, 1e-30, 1e-3, 0.03, 1.0, 700.0, 1000.0, 1e6, 1e154, 1e300, math.inf, math.nan]),
+    st.floats(0, allow_nan=False, exclude_min=True),
+)
+RELEASES = st.one_of(
+    st.builds(accounting.GaussianEvent, EXTREME),
+    st.builds(accounting.LaplaceEvent, EXTREME),
+    EXTREME.map(lambda value: lambda: pure(value)),
+    st.builds(lambda delta: lambda: accounting.ApproximateEvent(1.0, delta), EXTREME),
+    st.builds(lambda noise: lambda: accounting.poisson_sampled(0.5, accounting.GaussianEvent(noise)), EXTREME),
+)
+
+
+@given(
+    release=RELEASES,
+    count=st.sampled_from([1, 3, 10**9]),
+    epsilon=st.sampled_from([1e-300, 1.0, 1000.0, 1e6, 1e300]),
+    delta=st.sampled_from([0.0, 1e-300, 1e-5, 0.5]),
+    relation=st.sampled_from(list(Relation)),
+    first=st.sampled_from([None, 1e-9, 0.1]),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_whatever_is_asked_for_is_charged_or_refused_in_a_sentence(
+    tmp_path_factory: pytest.TempPathFactory,
+    release: object,
+    count: int,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    first: float | None,
+) -> None:
+    """An ε of a thousand, or an infinite one, is no crash of the accountant, and leaves a ledger that holds."""
+    place = tmp_path_factory.mktemp("ledger") / "l.db"
+    book = Ledger.create(place, Budget(epsilon=epsilon, delta=delta, relation=relation))
+    terms = {"relation": Relation.ADD_REMOVE, "unit": "record", "purpose": "x"}
+    for make in (None if first is None else lambda: pure(first), release):
+        if make is None:
+            continue
+        try:
+            event = make() if callable(make) else make
+            reservation = book.reserve(repeat(event, count), **terms)
+            reservation.settle(event)
+        except SfumatoError as refusal:
+            assert str(refusal)  # noqa: PT017
+    assert math.isfinite(book.epsilon_spent)
+    assert book.epsilon_left >= 0
+    assert book.epsilon_spent <= epsilon * (1 + 1e-6)
+    book.verify()
+    book.close()
+
+
+def test_a_charge_of_a_thousand_epsilon_is_refused_by_the_budget(ledger: Ledger) -> None:
+    weak = accounting.GaussianEvent(0.03)
+    for event in (pure(1000.0), accounting.GaussianEvent(1e-300), weak, repeat(weak, 10**9)):
+        for spend in (ledger.charge, ledger.reserve):
+            with pytest.raises(BudgetExceeded):
+                spend(event, purpose="far too much", **TERMS)
+    assert ledger.epsilon_spent == 0
 
 
 # Relation and unit

@@ -13,6 +13,7 @@ from sfumato.accounting.pld import epsilon
 from sfumato.accounting.rdp import Divergences, rdp, to_epsilon
 from sfumato.errors import NotPrivate
 
+_LEAST = 2.0**-20  # above 1, of an order: nearer to it floating point cannot divide by the difference
 _APPROXIMATE_SHARE = 0.1  # of δ, for charges of which only (ε, δ) is known
 
 
@@ -126,7 +127,7 @@ def _orders(budget: Budget) -> tuple[float, ...]:
     if budget.epsilon <= 0:
         raise NotPrivate(f"no filter for epsilon={budget.epsilon}")
     best = 2 * math.log(1 / budget.delta) / budget.epsilon
-    ideal = (1 + best * factor for factor in (0.5, 1.0, 2.0))
+    ideal = (1 + max(best * factor, _LEAST) for factor in (0.5, 1.0, 2.0))
     return tuple(sorted({float(round(order)) if order >= 2.5 else order for order in ideal}))
 
 

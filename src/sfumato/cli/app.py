@@ -6,10 +6,11 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from sfumato import __version__
 from sfumato.cli import (
     audit,
     calculators,
@@ -62,7 +63,8 @@ for module in COMMANDS:
 
 DONE, FAILED, WRONG_USAGE, REFUSED = 0, 1, 2, 3
 _TYPER_INTERRUPTED = 130  # what Typer makes of Ctrl-C, without a word
-_INTERRUPTED = "interrupted; what was reserved stays charged, and the same command goes on from there"
+_CHARGED = "interrupted; what was reserved stays charged, and the same command goes on from there"
+_NOT_CHARGED = "interrupted; nothing was charged: give the same command again"
 
 
 def main() -> None:
@@ -80,15 +82,36 @@ def main() -> None:
     except SfumatoError as error:
         _stop(str(error), FAILED)
     except KeyboardInterrupt:
-        _stop(_INTERRUPTED, FAILED)
+        _stop(_interrupted(), FAILED)
     except SystemExit as stop:
         if stop.code == _TYPER_INTERRUPTED:
-            _stop(_INTERRUPTED, FAILED)
+            _stop(_interrupted(), FAILED)
         raise
     except BrokenPipeError:
         sys.exit(DONE)
     except OSError as error:
         _stop(in_a_sentence(error), FAILED)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"sfumato {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of the program itself; the version is printed before any command is looked for."""
+
+
+def _interrupted() -> str:
+    """What holds after Ctrl-C: whether this process had charged anything."""
+    ledgers = sys.modules.get("sfumato.ledger")
+    return _CHARGED if ledgers is not None and ledgers.Ledger.spent_here else _NOT_CHARGED
 
 
 def _check_environment() -> None:

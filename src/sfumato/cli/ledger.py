@@ -70,6 +70,8 @@ def head(
 ) -> None:
     """A witness of the newest entry, as JSON: kept elsewhere, it shows a later roll-back.
 
+    A file is replaced only by a later witness of the same ledger under the same signature.
+
     Example: sfumato ledger head people.db --sign holder --out /elsewhere/people-head.json
     """
     from sfumato.cli.deliver import deliver
@@ -77,6 +79,8 @@ def head(
 
     key = None if sign is None else PrivateKey.read(sign)
     with Ledger.open(place) as ledger:
+        if out is not None and Path(out).exists():
+            Witness.read(out).check_followed_by(ledger, key)
         witness = Witness.of(ledger).to_json(key)
     if out is None:
         show.emit_json(witness)
@@ -115,11 +119,13 @@ def verify(
             check_signer(presented.signer, key, [])
     with Ledger.open(place) as ledger:
         expected = None if seen is None else seen.expected_in(ledger)
-        head = ledger.verify(certificate=newest, head=expected)
+        head, moved_to = ledger.verify(certificate=newest, head=expected), ledger.moved_to
     if json:
-        show.emit_json({"valid": True, "head": head.to_json()})
+        show.emit_json({"valid": True, "head": head.to_json(), "moved_to": moved_to})
     else:
         show.console.print(f"All {head.sequence + 1} entries hold. Head: {head.hash}")
+        if moved_to is not None:
+            show.console.print(f"Moved to {moved_to}: closed here, and charged there.", markup=False)
         if certificate is None and witness is None:
             show.console.print(
                 "A cut-off tail shows only against --certificate FILE or --witness FILE.",

@@ -6,7 +6,8 @@ import math
 
 from sfumato import _validate
 from sfumato.accounting import ApproximateEvent, Budget, DpEvent, Relation, epsilon, pure, rdp_epsilon
-from sfumato.errors import InvalidInput, NotPrivate, RelationMismatch
+from sfumato.errors import NotPrivate, RelationMismatch
+from sfumato.ledger.rule import OUT_OF_NUMBERS, or_else
 
 _SHARE = 0.01  # of the budget's δ, for one converted charge
 
@@ -40,7 +41,7 @@ def replace_one_from_add_remove(event: DpEvent, *, delta: float) -> DpEvent:
     >>> replace_one_from_add_remove(LaplaceEvent(2.0), delta=0)
     ApproximateEvent(epsilon=1.0, delta=0.0)
     """
-    alone = epsilon(event, 0.0)
+    alone = or_else(lambda: epsilon(event, 0.0), math.inf)
     if math.isfinite(alone):
         return pure(2 * alone)
     share = delta / 2
@@ -59,10 +60,10 @@ def _cost(event: DpEvent, delta: float) -> float:
     """The exact ε; the Rényi bound for what has no exact one, or at a δ too small for it."""
     try:
         return epsilon(event, delta)
-    except (InvalidInput, NotPrivate):
+    except (NotPrivate, *OUT_OF_NUMBERS):
         try:
             return rdp_epsilon(event, delta)
-        except (InvalidInput, NotPrivate) as error:
+        except (NotPrivate, *OUT_OF_NUMBERS) as error:
             raise _inconvertible() from error
 
 

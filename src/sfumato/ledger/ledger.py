@@ -61,6 +61,9 @@ class Ledger:
     >>> ledger.close(); folder.cleanup()
     """
 
+    spent_here = False
+    """Whether this process has charged anything in any ledger, or goes on with what was reserved in one."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
         first = store.row(0)
@@ -188,6 +191,7 @@ class Ledger:
                     "process goes on with the run: let it finish, or look again"
                 )
             lease = before.taken_up(private=private)
+            Ledger.spent_here = True
             self._append_about(head, "lease", lease, last)
         charge = Charge.from_entry(self._check_holds(head), unit=self.budget.unit, settled=False)
         return Reservation(self, charge, lease)
@@ -261,6 +265,12 @@ class Ledger:
     @property
     def place(self) -> str:
         return self._store.place
+
+    @property
+    def moved_to(self) -> str | None:
+        """Where the ledger went on; None while it is open here."""
+        last = self._last()
+        return str(last.body["to"]) if last.kind == "moved" else None
 
     def entries(self) -> Iterator[Entry]:
         """All entries, each checked against its hash and the one before."""
@@ -340,6 +350,10 @@ class Ledger:
 
     # Inside
 
+    def check_head(self, head: Head) -> None:
+        """Raise LedgerTampered unless the ledger holds the entry that `head` names."""
+        self._check_holds(head)
+
     def check_unit(self, unit: str) -> None:
         """Refuse to have anything priced for another unit than the budget's."""
         check_unit(unit, self.budget)
@@ -361,6 +375,7 @@ class Ledger:
             before = self._state(last)
             state = before.admit(counted, allocation)
             price = {name: tally.to_json() for name, tally in before.price(counted, allocation).items()}
+            Ledger.spent_here = True
             return self._append({**body, "price": price}, state, last)
 
     @contextmanager
@@ -523,5 +538,5 @@ def _now() -> str:
 
 def _absent(place: str) -> LedgerError:
     return LedgerError(
-        f"there is no ledger at {place}; make one with a budget, Ledger.open(…, budget=Budget(…))"
+        f"there is no ledger at {place}; make one with: sfumato ledger create {place} --epsilon 1 --delta 1e-6"
     )

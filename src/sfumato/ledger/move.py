@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
-from sfumato.errors import LedgerError
+from sfumato.errors import InvalidInput, LedgerError
 from sfumato.ledger.chain import Row, seal, unseal
 from sfumato.ledger.ledger import Ledger
 from sfumato.ledger.store import Store, store_at
@@ -21,6 +22,8 @@ def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ledg
     """
     there = store_at(target)
     with Ledger.open(source) as ledger:
+        if _is_same(ledger._store.address, there.address):
+            raise InvalidInput(f"expected another place to move {ledger.place} to, got the one where it is")
         ledger.verify()
         _check_continued(there, list(ledger._store.rows()))
         there.check_room()
@@ -28,6 +31,11 @@ def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ledg
         _arrive(there, list(ledger._store.rows()), origin=ledger._store.address)
     there.close()
     return Ledger.open(target)
+
+
+def _is_same(source: str, target: str) -> bool:
+    both = Path(source), Path(target)
+    return source == target or (all(path.exists() for path in both) and both[0].samefile(both[1]))
 
 
 def _check_continued(there: Store, rows: Sequence[Row]) -> int:

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from sfumato.accounting import Budget, DpEvent, PrivacyFilter, Relation, event_from_json, event_to_json
 from sfumato.accounting import delta as delta_of
@@ -24,6 +25,10 @@ from sfumato.accounting import epsilon as epsilon_of
 from sfumato.accounting.filter import Spending
 from sfumato.errors import InvalidInput, NotPrivate
 from sfumato.ledger.chain import canonical
+
+_T = TypeVar("_T")
+OUT_OF_NUMBERS = (ArithmeticError, TypeError, ValueError)
+"""What accountants raise where floating point ends, as at an ε of a thousand."""
 
 _UNIT = 2**100  # sums are kept in whole units of 2⁻¹⁰⁰, so that a charge can be taken back exactly
 
@@ -79,6 +84,26 @@ class Tally:
         return cls(tuple(data["units"]), tuple(data["infinite"]))
 
 
+def or_else(compute: Callable[[], _T], otherwise: _T) -> _T:
+    """What `compute` finds, or `otherwise` where floating point ends; what makes no sense is still refused."""
+    try:
+        return compute()
+    except InvalidInput:
+        raise
+    except OUT_OF_NUMBERS:
+        return otherwise
+
+
+def _everything(nothing: Spending) -> Spending:
+    return Spending((math.inf,) * len(nothing.divergences), math.inf)
+
+
+def _without_nan(spending: Spending) -> Spending:
+    """What is no number is more than any."""
+    divergences = tuple(math.inf if math.isnan(value) else value for value in spending.divergences)
+    return Spending(divergences, math.inf if math.isnan(spending.failure) else spending.failure)
+
+
 def _ceiling(value: float) -> int:
     numerator, denominator = value.as_integer_ratio()
     return -(-numerator * _UNIT // denominator)
@@ -121,7 +146,10 @@ class Rule:
         return Account(tally=Tally.of(self._filter(0.0).nothing))
 
     def price(self, event: DpEvent) -> Tally:
-        return Tally.of(self._filter(0.0).spending(event))
+        """What the filter counts; infinite, which never fits, where numbers end before the price does."""
+        rule = self._filter(0.0)
+        found = or_else(lambda: rule.spending(event), _everything(rule.nothing))
+        return Tally.of(_without_nan(found))
 
     def admit(self, account: Account, event: DpEvent) -> Account | None:
         """The account after `event`, or None when it does not fit."""
@@ -166,7 +194,8 @@ class Rule:
 
     def failure(self, event: DpEvent) -> float:
         """The probability δ_P(ε) at which a plan P, fixed in advance, loses more than this rule's ε."""
-        return delta_of(event, self.limit, relation=self.budget.relation)
+        found = or_else(lambda: delta_of(event, self.limit, relation=self.budget.relation), 1.0)
+        return found if found <= 1.0 else 1.0  # 1 for NaN too
 
     def passes(self, account: Account, *, slack: float) -> bool:
         """Whether the filter alone would have admitted all of it, give or take rounding."""
@@ -184,9 +213,9 @@ def exact_epsilon(event: DpEvent, budget: Budget) -> float | None:
 @lru_cache(maxsize=4096)
 def _exact_epsilon(text: bytes, delta: float, relation: Relation) -> float | None:
     event = event_from_json(json.loads(text))
-    pure = epsilon_of(event, 0.0, relation=relation)
+    pure = or_else(lambda: epsilon_of(event, 0.0, relation=relation), math.inf)
     try:
         value = min(pure, epsilon_of(event, delta, relation=relation)) if delta else pure
-    except (NotPrivate, InvalidInput):
+    except (NotPrivate, *OUT_OF_NUMBERS):
         value = pure
     return value if math.isfinite(value) else None

@@ -19,6 +19,11 @@ from sfumato.ledger.rule import exact_epsilon
 from sfumato.ledger.state import State
 
 FIXED = "if all charges had been fixed in advance"
+NO_SUM = (
+    "Spent and left do not add up to the budget: ε of several charges is not their sum; left is what the "
+    "privacy filter, which holds for charges made after seeing answers, would still accept."
+)
+_SUMS = 1e-4  # relative: what four digits show
 _KINDS = 200  # of releases, beyond which composing them exactly takes too long for a statement
 
 
@@ -36,6 +41,7 @@ def as_json(ledger: Ledger) -> dict[str, Any]:
         "epsilon_left": state.left(),
         "epsilon_if_fixed_in_advance": epsilon_if_fixed(ledger, charges),
         "private": all(charge.private for charge in charges),
+        "moved_to": ledger.moved_to,
         "allocations": {name: _share(state, name) for name in state.shares},
         "charges": [_line(ledger, charge) for charge in charges],
         "head": head.to_json(),
@@ -138,6 +144,10 @@ def _notes(ledger: Ledger, state: State, charges: list[Charge]) -> list[Text]:
     fixed = epsilon_if_fixed(ledger, charges)
     if fixed is not None and charges:
         lines.append(Text(f"{_figure(fixed)} {FIXED}"))
+    if not math.isclose(state.spent + state.left(), ledger.budget.epsilon, rel_tol=_SUMS):
+        lines.append(Text(NO_SUM, "dim"))
+    if ledger.moved_to is not None:
+        lines.append(Text(f"MOVED to {ledger.moved_to}: closed here, and charged there", "bold red"))
     if any(not charge.private for charge in charges):
         lines.append(Text("NOT PRIVATE: a charge was made with seeded noise", "bold red"))
     return lines

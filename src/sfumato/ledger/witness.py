@@ -55,6 +55,23 @@ class Witness:
         head = Head(sequence=_validate.integer("sequence", data["sequence"]), hash=data["hash"])
         return cls(name=data["name"], head=head, time=data["time"], signer=signer(PURPOSE, data))
 
+    def check_followed_by(self, ledger: Ledger, key: PrivateKey | None) -> None:
+        """Refuse to let the newest head of `ledger`, signed with `key`, take the place of this witness.
+
+        It may, if it says more: the same ledger later on, under the same signature.
+        """
+        if self.name != ledger.name:
+            raise InvalidInput(
+                f"expected a witness of the ledger {ledger.place}, got one of another ledger; choose another "
+                "file"
+            )
+        ledger.check_head(self.head)
+        if self.signer is not None and (key is None or key.public != self.signer):
+            raise InvalidInput(
+                "expected the key that signed the witness, got another or none; sign with that key, or choose "
+                "another file"
+            )
+
     def expected_in(self, ledger: Ledger) -> Head:
         """The entry that `ledger.verify` must find; LedgerTampered if it is another ledger."""
         if ledger.name != self.name:

@@ -6,6 +6,10 @@ of the steps since the last checkpoint (weights in memory, figures computed from
 not pass it on. Steps that a crash took away before that left no output; they are taken again with fresh samples
 and fresh noise, and cost nothing more.
 
+The first checkpoint, of step 0, is written when the plan is reserved and before a row is touched
+(`keep_from_start`): whenever the process dies, the same command goes on under the same reservation. The ledger
+is not told of it: it holds nothing that was learned from rows.
+
 `resume` takes the run's reservation up, and with it the right to go on: a process that had it before can
 neither save nor finish. It goes on from the file whose digest the ledger has, and from no other: an older copy,
 whose later steps were released already, is refused. A file that was written when the process died is adopted if
@@ -45,10 +49,15 @@ def save_checkpoint(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> No
     target = Path(path)
     staged = _staged(target, digest)
     _write_durably(staged, content)
-    if trainer.reservation is not None:
-        done = trainer.steps_done
+    done = trainer.steps_done
+    if trainer.reservation is not None and done:
         trainer.reservation.mark(trainer.plan.event(done), steps=done, digest=digest)
     _rename_durably(staged, target)
+
+
+def keep_from_start(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
+    """Have the trainer write a checkpoint of step 0 as soon as its plan is reserved."""
+    trainer.on_reserved = lambda reserved: save_checkpoint(reserved, path)
 
 
 def resume(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
@@ -56,8 +65,15 @@ def resume(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
     if trainer.steps_started:
         raise Refused("expected a fresh trainer; this one has taken steps of its own")
     target = Path(path)
-    if trainer.ledger is not None and trainer.peers.leads:
-        _take_up_reservation(trainer, target)
+    with trainer.peers.together("to take up its reservation"):
+        if trainer.ledger is not None and trainer.peers.leads:
+            _take_up_reservation(trainer, target)
+    # Only now is the file settled, which the first rank may have renamed: the others read it after that.
+    with trainer.peers.together("to read its checkpoint"):
+        _load(trainer, target)
+
+
+def _load(trainer: PrivateTrainer, target: Path) -> None:
     tensors, record = _read(target)
     _check_plan(trainer, record, target)
     if record["reservation"] is not None and trainer.ledger is None and trainer.peers.leads:
@@ -73,9 +89,15 @@ def resume(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
 
 
 def can_resume(path: str | os.PathLike[str], ledger: Ledger | None) -> bool:
-    """Whether there is a checkpoint: by its name, or one that the ledger was told of before it got the name."""
-    if Path(path).exists() or ledger is None:
+    """Whether there is a checkpoint: by its name, or one that the ledger was told of before it got the name.
+
+    One of step 0, whose reservation was given back or is another ledger's, is none: nothing was learned.
+    """
+    if ledger is None:
         return Path(path).exists()
+    if Path(path).exists():
+        record = _read_record(Path(path))
+        return record is None or record["step"] > 0 or _is_known(Path(path), ledger)
     return any(_is_known(staged, ledger) for staged in _all_staged(Path(path)))
 
 
@@ -179,15 +201,15 @@ def _newest_record(target: Path, ledger: Ledger) -> dict[str, Any]:
     raise DataCorrupted(f"expected a checkpoint at {target}, got none")
 
 
-def _is_known(staged: Path, ledger: Ledger) -> bool:
-    record = _read_record(staged)
+def _is_known(path: Path, ledger: Ledger) -> bool:
+    record = _read_record(path)
     if record is None or record["reservation"] is None:
         return False
     try:
         lease = ledger.lease(Head.from_json(record["reservation"]))
     except LedgerError:  # settled, or of another ledger
         return False
-    return hashlib.sha256(staged.read_bytes()).hexdigest() == lease.digest
+    return _agrees(path, lease)
 
 
 def _known_file(target: Path, lease: Lease) -> Path:
@@ -195,13 +217,21 @@ def _known_file(target: Path, lease: Lease) -> Path:
     if lease.digest is None and lease.steps:  # marked by a version that knew no digests
         return _not_older(target, lease)
     for path in (target, *_all_staged(target)):
-        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == lease.digest:
+        if path.exists() and _agrees(path, lease):
             return path
     if lease.digest is None:
         raise Refused(
             f"expected a checkpoint that the ledger was told of, got {target}, which it was not; start anew"
         )
     raise _older(target, lease)
+
+
+def _agrees(path: Path, lease: Lease) -> bool:
+    """Whether a file is the one that the ledger was told of; before it was told of any, one of step 0."""
+    if lease.digest is not None:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == lease.digest
+    record = _read_record(path)
+    return record is not None and record["step"] == lease.steps == 0
 
 
 def _not_older(target: Path, lease: Lease) -> Path:

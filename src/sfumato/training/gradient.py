@@ -24,6 +24,7 @@ from sfumato.training import probe
 from sfumato.training.blocks import POOL, Bits
 from sfumato.training.capture import LayerCall, Pass, count_rows, run
 from sfumato.training.clipping import Clipping, Flat
+from sfumato.training.memory import Memory, tensors_of
 from sfumato.training.precision import plain_float32
 from sfumato.training.probe import Survey
 from sfumato.training.rowwise import LossFunction, RowMap, Views
@@ -153,13 +154,23 @@ class _Task:
     loss: RowMap
     views: RowMap | None
     known: Survey
+    memory: Memory
 
     @classmethod
     def of(cls, model: nn.Module, loss_fn: LossFunction, views: Views | None, known: Survey) -> _Task:
-        view_map = None if known.views is None or views is None else known.views.of(views)
-        return cls(model, known.loss.of(loss_fn), view_map, known)
+        weights = list(tensors_of(model).values())
+        view_map = None if known.views is None or views is None else known.views.of(views, but=weights)
+        return cls(model, known.loss.of(loss_fn, but=weights), view_map, known, probe.model_memory(model))
 
     def run(self, inputs: Any, targets: Any) -> Pass:
+        """One pass, of which model, loss and views remember nothing."""
+        try:
+            return self._run(inputs, targets)
+        finally:
+            self.memory.put_back()
+            self.loss.forget()  # again: a backward pass may run code of its own
+
+    def _run(self, inputs: Any, targets: Any) -> Pass:
         seen = probe.seen_by_model(self.views, inputs)
         if self.known.channels_last:
             seen = probe.channels_last(seen)

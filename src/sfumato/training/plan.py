@@ -112,6 +112,11 @@ class TrainingPlan:
         >>> plan.steps, 0.99 <= plan.epsilon(1e-5) <= 1
         (500, True)
         """
+        if not _validate.delta("delta", delta):
+            raise InvalidInput(
+                f"expected delta > 0, got delta={delta}; Gaussian noise has no finite ε at delta=0: choose a δ "
+                "well below 1 / number of people"
+            )
         size = _validate.integer("public_size", public_size, least=1)
         rate = _validate.probability(
             "sample_rate", expected_batch / size, remedy="expected_batch may not exceed public_size"

@@ -15,7 +15,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -36,11 +36,19 @@ from sfumato.training.capture import (
     run,
     watch_calls,
 )
+from sfumato.training.memory import Memory, tensors_of, written_nowhere
 from sfumato.training.precision import plain_float32
 from sfumato.training.rowwise import Identity, LossFunction, RowMap, Views, mapped, row_axes
 from sfumato.training.rules.fallback import layout_of
 from sfumato.training.rules.terms import Factors
-from sfumato.training.watching import ReadsValues, same_randomness
+from sfumato.training.watching import (
+    LUCK,
+    BothSides,
+    OneDrawForAll,
+    ReadsValues,
+    noticed_draws,
+    same_randomness,
+)
 
 _ROWS = 4
 _TOLERANCE = 1e-6  # relative to the largest value: rounding, far below any real mixing
@@ -56,7 +64,7 @@ class Survey:
     floats_per_row: int  # held while a chunk is worked on
     parameters: int
     random: bool  # whether the forward pass draws from torch's generator
-    alone: bool  # whether each unit needs a block of its own, since the model asks what is in its tensors
+    alone: bool  # whether each unit needs a block of its own, since the model decides in Python what it does
     layout: Layout
     loss: RowMap  # how they are mapped; the functions themselves are not kept
     views: RowMap | None
@@ -161,17 +169,20 @@ def random_rows(like: Any, rows: int, seed: int = 21) -> Any:
 
 def _look(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, views: Views | None) -> Survey:
     raw, labels = random_rows(inputs, 2 * _ROWS, 20), random_rows(targets, 2 * _ROWS, 22)
-    with plain_float32(), same_randomness() as draws, _buffers_kept(model), other_weights(model):
-        view_map, rows = _mapped_views(views, raw)
+    memory = model_memory(model)
+    with plain_float32(), same_randomness() as draws, other_weights(model), written_nowhere(model):
+        view_map, rows = _mapped_views(model, views, raw)
         labels_of_rows = _repeated(labels, count_rows(rows) // count_rows(raw))
-        layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows)
-        reads = _reads_values(model, rows)
-        look = _Look(model, loss, layout)
+        layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows, memory)
+        alone = _must_be_alone(model, rows, memory)
+        look = _Look(model, loss, layout, memory)
         base = look.at(rows, labels_of_rows, _ROWS)
         look.check_repeats(base, rows, labels_of_rows)
         look.check_other_rows(base, rows, labels_of_rows)
         look.check_one_row_more(base, rows, labels_of_rows)
         suits = look.runs_channels_last(base, rows, labels_of_rows)
+        if draws.used and not alone:
+            _check_other_draws(look, draws, rows, labels_of_rows)
     weights = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Conv2d))
     elements = sum(leaf.numel() // len(leaf) for leaf in pytree.tree_leaves(rows) if isinstance(leaf, Tensor))
     return Survey(
@@ -179,7 +190,7 @@ def _look(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, vi
         floats_per_row=_floats_per_row(base),
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         random=draws.used,
-        alone=reads,
+        alone=alone,
         layout=layout,
         loss=loss.forgotten(),
         views=None if view_map is None else view_map.forgotten(),
@@ -188,12 +199,12 @@ def _look(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, vi
     )
 
 
-def _mapped_views(views: Views | None, raw: Any) -> tuple[RowMap | None, Any]:
+def _mapped_views(model: nn.Module, views: Views | None, raw: Any) -> tuple[RowMap | None, Any]:
     """The views mapped over rows, and public rows as the model will see them."""
     if views is None:
         return None, raw
     axes = row_axes(first(raw, _ROWS), raw, (_ROWS, 2 * _ROWS), "the inputs of views")
-    view_map = mapped(views, (raw,), axes, name="views")
+    view_map = mapped(views, (raw,), axes, name="views", but=tensors_of(model).values())
     _check_memory(view_map, (raw,))
     return view_map, seen_by_model(view_map, raw)
 
@@ -205,33 +216,49 @@ def seen_by_model(views: RowMap | None, raw: Any) -> Any:
     return pytree.tree_map(lambda leaf: leaf.flatten(0, 1), views(raw))
 
 
-def _mapped_loss(model: nn.Module, loss_fn: LossFunction, rows: Any, labels: Any) -> tuple[Layout, RowMap]:
+def _mapped_loss(
+    model: nn.Module, loss_fn: LossFunction, rows: Any, labels: Any, memory: Memory
+) -> tuple[Layout, RowMap]:
     """Where rows lie in every call and in the outputs, and how the loss is mapped over them."""
     counts = _ROWS, count_rows(rows)
     few_rows, few_labels = first(rows, _ROWS), first(labels, _ROWS)
     containers = containers_of_shared(model, few_rows, rows)
+    memory.put_back()
     few, outputs = watch_calls(model, few_rows, containers)
+    memory.put_back()
     more, more_outputs = watch_calls(model, rows, containers)
+    memory.put_back()
     if [call.prefix for call in few] != [call.prefix for call in more]:
         raise UnsupportedModel("expected the same layers to be called whatever the rows, but the calls differ")
     calls = tuple(layout_of(one, other, counts) for one, other in zip(few, more, strict=True))
     axes = row_axes((outputs, few_labels), (more_outputs, labels), counts, "the model's output")
     columns = outputs, few_labels
-    loss = mapped(loss_fn, columns, axes, name="loss_fn")
+    loss = mapped(loss_fn, columns, axes, name="loss_fn", but=tensors_of(model).values())
     _check_loss(loss, columns)
     return Layout(containers, calls), loss
 
 
-def _reads_values(model: nn.Module, rows: Any) -> bool:
-    with ReadsValues() as mode:
+def _must_be_alone(model: nn.Module, rows: Any, memory: Memory) -> bool:
+    """Whether the forward pass decides in Python what it does: on values, on a draw outside torch, or the time.
+
+    What the survey does not see it decide, it might decide on private rows.
+    """
+    with ReadsValues() as mode, noticed_draws() as draws:
         watch_calls(model, first(rows, _ROWS))
+    memory.put_back()
     if mode.found:
         warnings.warn(
             "the model looks at values in its forward pass (if on a tensor, .item(), a mask as an index, sort) "
             "and might bring rows together, so each row is worked on alone, which is slow: use torch.where",
             stacklevel=2,
         )
-    return mode.found
+    elif draws.found:
+        warnings.warn(
+            f"the model calls {draws.found[0]} in its forward pass and might bring rows together on what it "
+            "gets, so each row is worked on alone, which is slow: draw by torch, and use torch.where",
+            stacklevel=2,
+        )
+    return mode.found or bool(draws.found)
 
 
 def _check_loss(loss: RowMap, columns: tuple[Any, Any]) -> None:
@@ -246,13 +273,19 @@ def _check_loss(loss: RowMap, columns: tuple[Any, Any]) -> None:
 
 
 def _check_memory(function: RowMap, columns: tuple[Any, ...]) -> None:
-    """What remembers is seen by its answers: for the same rows again, in another order, one row less."""
+    """What remembers is seen by its answers: for the same rows again, in another order, one row less.
+
+    It would be made to forget, and so not do what its author meant.
+    """
+    memory, function = function.memory, replace(function, memory=None)
     base = function(*columns)
     rows = count_rows(base)
     orders = torch.arange(rows), torch.arange(rows - 1, -1, -1), torch.arange(1, rows)
     for order in orders:
         expected = pytree.tree_map(lambda leaf, order=order: leaf[order], base)
         _refuse_state(expected, function(*_picked(columns, order, function.axes)), function.name)
+    if memory is not None:
+        memory.put_back()
 
 
 def _picked(columns: Any, order: Tensor, axes: Sequence[int | None]) -> Any:
@@ -277,26 +310,38 @@ class _Look:
     model: nn.Module
     loss: RowMap
     layout: Layout
+    memory: Memory
 
     def at(self, inputs: Any, targets: Any, rows: int) -> Pass:
+        try:
+            return self._remembering(inputs, targets, rows)
+        finally:
+            self.memory.put_back()
+
+    def _remembering(self, inputs: Any, targets: Any, rows: int) -> Pass:
         inputs, targets = first(inputs, rows), first(targets, rows)
         passed = run(self.model, self.loss, inputs, targets, self.layout)
         _refuse_low_precision_inside(passed)
         return passed
 
     def check_repeats(self, base: Pass, inputs: Any, targets: Any) -> None:
+        """Whether the model remembers: it would be made to forget, and so not do what its author meant."""
+        self._remembering(inputs, targets, _ROWS)
         again = self.at(inputs, targets, _ROWS)
         _refuse_state(base.losses, again.losses, "the model")
         _same_rows(base, again, range(_ROWS), _TOLERANCE, "an earlier call")
 
     def check_other_rows(self, base: Pass, inputs: Any, targets: Any) -> None:
         """One row with other inputs, then with other targets: no other row may notice, in any layer."""
-        for row in range(_ROWS):
-            changed = _with_row(first(inputs, _ROWS), row, random_rows(inputs, _ROWS, 23))
-            _compare(base, self.at(changed, targets, _ROWS), row)
+        self.check_changed_rows(base, inputs, targets)
         self._check_odd_rows(first(inputs, _ROWS), targets)
         relabelled = _with_row(first(targets, _ROWS), 0, random_rows(targets, _ROWS, 24))
         _compare(base, self.at(inputs, relabelled, _ROWS), 0)
+
+    def check_changed_rows(self, base: Pass, inputs: Any, targets: Any) -> None:
+        for row in range(_ROWS):
+            changed = _with_row(first(inputs, _ROWS), row, random_rows(inputs, _ROWS, 23))
+            _compare(base, self.at(changed, targets, _ROWS), row)
 
     def _check_odd_rows(self, inputs: Any, targets: Any) -> None:
         """A row that is odd in some way, among ordinary ones: what it sets off must stay its own.
@@ -305,16 +350,17 @@ class _Look:
         """
         for company in (inputs, _floats(inputs, torch.sigmoid)):
             base = self.at(company, targets, _ROWS)
-            for row, odd in enumerate(_ODD_VALUES):
-                row %= _ROWS
-                strange = _with_value(company, row, odd)
-                try:
-                    other = self.at(strange, targets, _ROWS)
-                except (InvalidInput, UnsupportedModel):
-                    raise
-                except Exception:  # a row that raises is left out by itself
-                    continue
-                _compare(base, other, row)
+            for number, odd in enumerate(_ODD_VALUES):
+                self.check_odd_row(base, company, targets, row=number % _ROWS, odd=odd)
+
+    def check_odd_row(self, base: Pass, inputs: Any, targets: Any, *, row: int, odd: float) -> None:
+        try:
+            other = self.at(_with_value(inputs, row, odd), targets, _ROWS)
+        except (InvalidInput, UnsupportedModel):
+            raise
+        except Exception:  # a row that raises is left out by itself
+            return
+        _compare(base, other, row)
 
     def check_one_row_more(self, base: Pass, inputs: Any, targets: Any) -> None:
         more = self.at(inputs, targets, _ROWS + 1)
@@ -328,7 +374,28 @@ class _Look:
             losses = run(self.model, self.loss, laid_out, first(targets, _ROWS), self.layout).losses
         except RuntimeError:  # a view that only exists in the contiguous layout
             return False
+        finally:
+            self.memory.put_back()
         return torch.allclose(losses, base.losses, rtol=1e-3, atol=1e-5, equal_nan=True)
+
+
+def _check_other_draws(look: _Look, draws: OneDrawForAll, inputs: Any, targets: Any) -> None:
+    """The same with other luck: what mixes rows may do so on rare draws only.
+
+    First all draws are low, middling, high; then a choice between tensors takes something of both.
+    """
+    for luck in LUCK:
+        with draws.forced(luck):
+            base = look.at(inputs, targets, _ROWS)
+            look.check_changed_rows(base, inputs, targets)
+            look.check_one_row_more(base, inputs, targets)
+    with BothSides():  # type: ignore[no-untyped-call]
+        look.check_odd_row(look.at(inputs, targets, _ROWS), first(inputs, _ROWS), targets, row=1, odd=math.nan)
+
+
+def model_memory(model: nn.Module) -> Memory:
+    """What a model could remember besides its weights and buffers, which it may not write at all."""
+    return Memory(model, name="the model", but=tensors_of(model).values())
 
 
 def _tried(look: Callable[[], Survey]) -> Survey:
@@ -460,42 +527,6 @@ def other_weights(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter, value in kept.items():
             parameter.data = value
-
-
-def held(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """What a model holds besides the weights that are trained, and how often each tensor was written."""
-    tensors = [
-        *model.named_buffers(),
-        *(pair for pair in model.named_parameters() if not pair[1].requires_grad),
-    ]
-    return {name: (id(tensor), tensor._version) for name, tensor in tensors}
-
-
-def refuse_written(model: nn.Module, before: dict[str, tuple[int, int]]) -> None:
-    """A tensor that the forward pass writes holds something of the rows, without noise."""
-    now = held(model)
-    written = [name for name in now | before if now.get(name) != before.get(name)]
-    if written:
-        raise UnsupportedModel(
-            "expected the forward pass to write no buffer or frozen weight, but it wrote "
-            f"{', '.join(written)}; what it keeps of the examples is not private: remove it, or switch the "
-            "module to eval()"
-        )
-
-
-@contextmanager
-def _buffers_kept(model: nn.Module) -> Iterator[None]:
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    versions = held(model)
-    try:
-        yield
-        refuse_written(model, versions)
-    finally:
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                same = name in before and buffer.shape == before[name].shape
-                if same and (id(buffer), buffer._version) != versions.get(name):
-                    buffer.copy_(before[name])
 
 
 def _settings(module: nn.Module) -> tuple[Any, ...]:

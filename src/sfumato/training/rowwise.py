@@ -2,7 +2,7 @@
 
 What a user hands over may look at whatever it is given. So it is given batches of one, by `torch.func.vmap`
 where torch can map it and by a loop elsewhere; which of the two is decided on public rows. It cannot know other
-rows, or how many there are.
+rows, or how many there are; and what it remembers of a row is put back before it sees another (`memory`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput, UnsupportedModel
+from sfumato.training.memory import Memory
 
 LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
 Views: TypeAlias = Callable[[Any], Any]
@@ -38,7 +39,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _is_known(function: Any) -> bool:
     """Whether each row's value is computed from that row alone, by definition: no map is needed."""
-    if isinstance(function, functools.partial):
+    if type(function) is functools.partial:  # a subclass may compute anything
         return function.func is F.cross_entropy and function.keywords.get("reduction") == "none"
     return function is cross_entropy
 
@@ -48,13 +49,15 @@ class RowMap:
     """`function`, which takes and returns batches, applied to each row as a batch of one.
 
     `axes` has 0 for every leaf of the arguments that holds one entry a row, None for what is no tensor or
-    shared. *Guarantees*: result n is computed from entry n of the rows and from nothing else that was passed.
+    shared. `memory` is all that the function could remember; None where that is nothing. *Guarantees*: result n
+    is computed from entry n of the rows and from nothing else that was passed, now or before.
     """
 
     function: Callable[..., Any]
     how: str
     axes: Axes
     name: str
+    memory: Memory | None = None
 
     def __call__(self, *columns: Any) -> Any:
         if self.how == DIRECT:
@@ -71,16 +74,29 @@ class RowMap:
 
         entries = [leaves[place] for place in places]
         if self.how == VMAP:
-            return _mapped(one, entries)
-        results = [one(*(entry[row] for entry in entries)) for row in range(len(entries[0]))]
+            return self._forgetting(_mapped, one, entries)
+        rows = range(len(entries[0]))
+        results = [self._forgetting(one, *(entry[row] for entry in entries)) for row in rows]
         return pytree.tree_map(lambda *parts: torch.stack(parts), *results)
 
     def forgotten(self) -> RowMap:
         """How to map, without the function, which may hold on to much."""
-        return replace(self, function=_nothing)
+        return replace(self, function=_nothing, memory=None)
 
-    def of(self, function: Callable[..., Any]) -> RowMap:
-        return replace(self, function=function)
+    def of(self, function: Callable[..., Any], *, but: Iterable[Tensor]) -> RowMap:
+        """The map of that function again; the tensors in `but` are looked after elsewhere."""
+        return replace(self, function=function, memory=memory_of(function, self.name, but))
+
+    def _forgetting(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """Put the function where it was before it saw a row."""
+        if self.memory is not None:
+            self.memory.put_back()
 
     def _only_entry(self, result: Any) -> Tensor:
         if not isinstance(result, Tensor) or result.dim() == 0 or len(result) != 1:
@@ -92,11 +108,19 @@ class RowMap:
         return result[0]
 
 
-def mapped(function: Callable[..., Any], columns: tuple[Any, ...], axes: Axes, *, name: str) -> RowMap:
+def memory_of(function: Callable[..., Any], name: str, but: Iterable[Tensor]) -> Memory | None:
+    """What a function could remember; refused where it cannot be made to forget it."""
+    return None if _is_known(function) else Memory(function, name=name, but=but)
+
+
+def mapped(
+    function: Callable[..., Any], columns: tuple[Any, ...], axes: Axes, *, name: str, but: Iterable[Tensor]
+) -> RowMap:
     """The map of `function`: by vmap if that works on these public rows, with the values of a loop."""
     if _is_known(function):
         return RowMap(function, DIRECT, axes, name)
-    loop, fast = RowMap(function, LOOP, axes, name), RowMap(function, VMAP, axes, name)
+    loop = RowMap(function, LOOP, axes, name, memory_of(function, name, but))
+    fast = replace(loop, how=VMAP)
     start = torch.get_rng_state()
     expected = loop(*columns)
     used_randomness = not torch.equal(torch.get_rng_state(), start)

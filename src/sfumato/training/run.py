@@ -23,7 +23,13 @@ from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
 from sfumato.storage import CERTIFICATE, RunFolder, write_whole
-from sfumato.training.checkpoint import can_resume, remove_checkpoint, resume, save_checkpoint
+from sfumato.training.checkpoint import (
+    can_resume,
+    keep_from_start,
+    remove_checkpoint,
+    resume,
+    save_checkpoint,
+)
 from sfumato.training.hugging_face import default_loss
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rowwise import LossFunction, Views
@@ -213,7 +219,10 @@ def write_run(folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer
 
 def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochReport]:
     """Go on from the folder's checkpoint, if it has one of this plan."""
-    if folder is None or not can_resume(folder.private / CHECKPOINT, trainer.ledger):
+    if folder is None:
+        return []
+    if not can_resume(folder.private / CHECKPOINT, trainer.ledger):
+        keep_from_start(trainer, folder.private / CHECKPOINT)
         return []
     resume(trainer, folder.private / CHECKPOINT)
     return read_history(folder)[: math.ceil(trainer.steps_done / trainer.plan.steps_an_epoch)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from sfumato.accounting import NoEvent
 from sfumato.errors import InvalidInput, Refused, UnsupportedModel
 from sfumato.ledger import Certificate, Charge, Ledger, Reservation
 from sfumato.mechanisms import Gaussian, GridGaussian
@@ -22,11 +23,12 @@ from sfumato.training.batches import Batch, TrainingData
 from sfumato.training.distributed import ALONE, Peers
 from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk, prepare_blocks, rounding_bound
 from sfumato.training.hugging_face import decoder_inputs
+from sfumato.training.memory import written_nowhere
 from sfumato.training.noise import NoisySum, joining_error
 from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
-from sfumato.training.probe import Survey, held, refuse_written, survey
+from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import LossFunction, Views
 from sfumato.training.sampling import poisson_sample, shuffled_samples
 from sfumato.training.trial import try_step
@@ -51,6 +53,8 @@ class PrivateTrainer:
     only the private log tells; an empty batch takes a step of noise like any other. Whatever is random in views
     and in the forward pass is keyed from the secret stream. A step that is interrupted leaves no sum behind.
     `sampler` may be seeded in tests: the ledger and the certificate then say that the run is not private.
+    `on_reserved(trainer)` is called when the plan is reserved and no row was touched yet, to note down where
+    the run can be taken up after a crash; if it raises, the reservation is given back.
     """
 
     def __init__(
@@ -63,9 +67,10 @@ class PrivateTrainer:
         purpose: str = "private training",
         sampler: Sampler | None = None,
         peers: Peers = ALONE,
+        on_reserved: Callable[[PrivateTrainer], None] | None = None,
     ) -> None:
         self.model, self.optimizer, self.plan, self.ledger = model, optimizer, plan, ledger
-        self.purpose = purpose
+        self.purpose, self.on_reserved = purpose, on_reserved
         self._sampler: Sampler = SecretStream() if sampler is None else sampler
         self.peers = peers
         self.parameters = _trainable(model)
@@ -158,8 +163,8 @@ class PrivateTrainer:
     def _add_up(self, batch: Batch, loss_fn: LossFunction, known: Survey) -> int:
         """Add the clipped gradients of a batch; returns what adaptive clipping counts, which has no noise."""
         clipping, mechanism = self.plan.clipping_at(self.clip_norm), self._mechanism()
-        below, before = 0, held(self.model)
-        with secret_global_generators(self.sampler):
+        below = 0
+        with written_nowhere(self.model), secret_global_generators(self.sampler):
             for number, rows in batch.chunks(self._chunks):
                 result = clip_chunk(
                     self.model,
@@ -176,7 +181,6 @@ class PrivateTrainer:
                 below += self._below(result)
                 batch.data.leave_out(rows.numbers[result.raised.numpy()])
                 self.private_log.add(result)
-        refuse_written(self.model, before)
         return below
 
     def finish(self) -> Charge | None:
@@ -276,6 +280,7 @@ class PrivateTrainer:
         """Pay for the whole plan, or go on under what was paid, before the first row is looked at."""
         if self._reserved:
             return
+        is_new = self.reservation is None
         self.reservation = self.peers.reserve(
             self.ledger,
             self.plan.event(),
@@ -288,8 +293,20 @@ class PrivateTrainer:
         )
         with self.peers.together("to begin under its reservation"):
             if self.reservation is not None:
+                if is_new:
+                    self._tell_of_reservation(self.reservation)
                 self.reservation.begin()
         self._reserved = True
+
+    def _tell_of_reservation(self, reservation: Reservation) -> None:
+        """Let `on_reserved` note it down; where that fails, as on a full disk, nothing is spent."""
+        try:
+            if self.on_reserved is not None:
+                self.on_reserved(self)
+        except BaseException:
+            reservation.settle(NoEvent(), private=self.private)
+            self.reservation = None
+            raise
 
     def _draw(self, source: TrainingData) -> Iterator[Batch]:
         if self.plan.sampling == "shuffle":

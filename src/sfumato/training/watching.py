@@ -1,14 +1,20 @@
-"""What torch does inside a forward pass on public rows: whether it looks at values, and what it draws."""
+"""What happens inside a forward pass on public rows: whether it looks at values, and what it draws."""
 
 from __future__ import annotations
 
+import datetime
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from sfumato.randomness import GENERATOR_FILES, GENERATORS, numpy_state
 
 
 class ReadsValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -24,6 +30,7 @@ class ReadsValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
+        self.found |= (kwargs or {}).get("generator") is not None
         if name in ("index", "index_put", "index_put_"):  # by whole numbers, they read nothing for Python
             self.found |= any(
                 isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
@@ -35,6 +42,64 @@ class ReadsValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 _READING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _READING = frozenset(["_local_scalar_dense", "equal", "is_nonzero", "sort", "argsort", "topk", "kthvalue"])
+
+
+@dataclass
+class Draws:
+    """What a forward pass asked for besides its rows, by name."""
+
+    found: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def noticed_draws() -> Iterator[Draws]:
+    """Notes calls whose answers are others each time: Python's and NumPy's generators, the clock."""
+    draws, before, numpy_before = Draws(), sys.getprofile(), numpy_state()
+
+    def notice(frame: Any, event: str, called: Any) -> None:
+        if event == "c_call" and _is_source(called):
+            draws.found.append(str(getattr(called, "__qualname__", called)))
+        elif event == "call" and frame.f_code.co_filename in GENERATOR_FILES:
+            draws.found.append(frame.f_code.co_qualname)
+
+    sys.setprofile(notice)
+    try:
+        yield draws
+    finally:
+        sys.setprofile(before)
+        if numpy_state() != numpy_before:
+            draws.found.append("numpy.random")
+
+
+def _is_source(called: Any) -> bool:
+    owner, module = getattr(called, "__self__", None), getattr(called, "__module__", None)
+    if isinstance(owner, GENERATORS) or called is os.urandom or module == "time":
+        return True
+    if isinstance(owner, torch.Generator):
+        return bool(called.__name__ == "seed")
+    return isinstance(owner, type) and issubclass(owner, datetime.date) and called.__name__ in _NOW
+
+
+_NOW = ("now", "utcnow", "today")
+
+
+class BothSides(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Where a tensor is chosen from two, NaN comes through from the one that was not chosen as well.
+
+    A row of NaN then shows where it could get to on other draws.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        chosen = func(*args, **(kwargs or {}))
+        sides = {"where": args[1:], "masked_fill": args[:1]}.get(func.overloadpacket.__name__, ())
+        for side in sides:
+            if isinstance(side, Tensor) and side.is_floating_point():
+                chosen = chosen + torch.zeros_like(side).masked_fill_(side.isnan(), torch.nan)
+        return chosen
 
 
 @contextmanager
@@ -54,6 +119,16 @@ class OneDrawForAll(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.used = False
         self._state = state
+        self._luck: float | None = None
+
+    @contextmanager
+    def forced(self, luck: float) -> Iterator[None]:
+        """Within, every draw is at one place of its range: `luck` is what a uniform draw from [0, 1) gives."""
+        self._luck = luck
+        try:
+            yield
+        finally:
+            self._luck = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -72,14 +147,50 @@ class OneDrawForAll(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func.overloadpacket.__name__
         if name == "native_dropout":
             values, share, _ = args
-            kept = _first_everywhere(torch.empty_like(values).bernoulli_(1 - share))
+            kept = (self._uniform(torch.empty_like(values)) < 1 - share).to(values.dtype)
             return values * kept / (1 - share), kept.bool()
         if (name, func._overloadname) in (("bernoulli", "default"), ("bernoulli_", "Tensor")):
             chances = args[-1]
-            coins = _first_everywhere(torch.rand_like(chances, dtype=torch.float64)) < chances
+            coins = self._uniform(torch.empty_like(chances, dtype=torch.float64)) < chances
             return args[0].copy_(coins) if name.endswith("_") else coins.to(args[0].dtype)
         drawn = func(*args, **kwargs)
-        return _first_everywhere(drawn) if name in _SOURCES else drawn
+        if name not in _SOURCES or not isinstance(drawn, Tensor):
+            return drawn
+        return _first_everywhere(drawn) if self._luck is None else _placed(drawn, func, args, self._luck)
+
+    def _uniform(self, room: Tensor) -> Tensor:
+        return _first_everywhere(room.uniform_()) if self._luck is None else room.fill_(self._luck)
+
+
+LUCK = (0.0, 0.5, 1 - 2.0**-24)
+
+
+def _placed(drawn: Tensor, func: Any, args: Any, luck: float) -> Tensor:
+    """A draw with every entry at one place of its range; far out where there is no end."""
+    name = func.overloadpacket.__name__.rstrip("_").removesuffix("_like")
+    if name == "randperm":
+        return drawn.copy_(torch.arange(len(drawn)).roll(int(luck * len(drawn))))
+    if name in ("randint", "random"):
+        low, high = _whole_range(func, args)
+        return drawn.fill_(min(high - 1, low + int(luck * (high - low))))
+    if name in ("uniform", "rand"):
+        low, high = (*args[1:3], 0.0, 1.0)[:2] if name == "uniform" and len(args) > 2 else (0.0, 1.0)
+        return drawn.fill_(low + luck * (high - low))
+    if name == "bernoulli":
+        return drawn.fill_(luck < (args[1] if len(args) > 1 else 0.5))
+    normal = torch.special.ndtri(torch.tensor(min(max(luck, 1e-15), 1 - 1e-15), dtype=torch.float64))
+    if name in ("normal", "randn", "cauchy"):
+        mean, spread = args[1:3] if name != "randn" and len(args) > 2 else (0.0, 1.0)
+        return drawn.fill_(mean + spread * float(normal))
+    return drawn.fill_(max(1.0, 50.0 * luck) if name == "geometric" else 50.0 * luck)
+
+
+def _whole_range(func: Any, args: Any) -> tuple[int, int]:
+    """Of randint and random_, whose ends stand in different places of their arguments."""
+    ends = [value for value in args if isinstance(value, int)]
+    if len(ends) >= 2:
+        return ends[0], ends[1]
+    return (0, ends[0]) if ends else (0, 2**24)
 
 
 _DISTRIBUTIONS = (

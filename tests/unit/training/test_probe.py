@@ -140,7 +140,7 @@ def test_a_loss_that_mixes_examples():
 
 
 def test_written_buffers():
-    refuse(Plain(Counter()), vectors, "write no buffer or frozen weight, but it wrote between.seen")
+    refuse(Plain(Counter()), vectors, "write no buffer or weight, but it wrote between.seen")
 
 
 @pytest.mark.parametrize("family", [Borrowing, HalfBorrowing])

@@ -1,0 +1,215 @@
+"""What code from outside can remember, and how it is made to forget.
+
+A loss, views and a model are Python. They may keep what they saw of one row in an attribute, a list, a
+variable that a function closes over, a default, a global name or an attribute of a class, and act on it when
+they see another row. `Memory` finds all places of that kind that can be reached from them, and puts back what
+was there: after each block of rows, and after each row where a function is called row by row. Every row then
+meets the state that the survey met.
+
+Places are followed through functions, methods, partials, objects, containers and modules of the user's; code of
+the packages in `TRUSTED` is taken to keep nothing of its own. What has a state that cannot be put back
+(a generator, an open file) is refused, before anything is charged.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sfumato.errors import UnsupportedModel
+from sfumato.randomness import GLOBAL_GENERATORS
+from sfumato.training import places
+from sfumato.training.places import Place
+
+TRUSTED = frozenset(["torch", "torchvision", "torchaudio", "numpy", "scipy", "transformers", "peft", "sfumato"])
+
+
+class Memory:
+    """Every place that code at `roots` could write, as it was when this was made.
+
+    `name` says in errors whose it is. The values of the tensors in `but` are somebody else's to look after. The
+    global generators are passed over: every step keys them anew.
+    """
+
+    def __init__(self, *roots: Any, name: str, but: Iterable[Tensor] = ()) -> None:
+        self._name = name
+        others = list(but)
+        self._seen: dict[int, Any] = {id(thing): thing for thing in (*others, *GLOBAL_GENERATORS)}
+        self._places: list[Place] = [place for tensor in others for place in _hung_on(tensor)]
+        self._names: set[tuple[int, str]] = set()
+        waiting = list(roots)
+        while waiting:
+            thing = waiting.pop()
+            if not _is_plain(thing) and id(thing) not in self._seen:
+                self._seen[id(thing)] = thing  # kept, so that no other object gets its identity
+                waiting.extend(self._enter(thing))
+
+    def put_back(self) -> bool:
+        """Restore every place; whether one had changed."""
+        return any([place.put_back() for place in self._places])  # noqa: C419  (all of them, not up to the first)
+
+    def _enter(self, thing: Any) -> Iterator[Any]:
+        """Note the places of one object, and yield what they hold."""
+        if isinstance(thing, types.FunctionType):
+            yield from self._function(thing)
+        elif isinstance(thing, types.ModuleType):
+            if not _is_trusted(thing.__name__):
+                yield from self._globals(vars(thing), frozenset(vars(thing)))
+        elif isinstance(thing, type):
+            yield from self._class(thing)
+        else:
+            yield from self._object(thing)
+
+    def _function(self, function: types.FunctionType) -> Iterator[Any]:
+        if _is_trusted(function.__module__):
+            return
+        slots = ("__code__", "__defaults__", "__kwdefaults__")
+        yield from self._note(places.Attributes(function, slots))
+        yield from self._note(places.Mapping(vars(function)))
+        used = frozenset(_names_in(function.__code__))
+        for cell in function.__closure__ or ():
+            yield from self._by_name(self._note(places.Cell(cell)), used)
+        yield from self._globals(function.__globals__, used)
+
+    def _globals(self, names: dict[str, Any], used: frozenset[str]) -> Iterator[Any]:
+        """Global names that a function uses."""
+        fresh = [name for name in sorted(used) if (id(names), name) not in self._names]
+        self._names.update((id(names), name) for name in fresh)
+        if fresh:
+            yield from self._by_name(self._note(places.Names(names, fresh)), used)
+
+    def _by_name(self, values: Iterable[Any], used: frozenset[str]) -> Iterator[Any]:
+        """The values; of a module, what a function uses of it."""
+        for value in values:
+            if not isinstance(value, types.ModuleType):
+                yield value
+            elif not _is_trusted(value.__name__):
+                yield from self._globals(vars(value), used)
+
+    def _class(self, kind: type) -> Iterator[Any]:
+        for one in kind.__mro__:
+            if not _is_trusted(one.__module__):
+                yield from self._note(places.ClassAttributes(one))
+
+    def _object(self, thing: Any) -> Iterator[Any]:
+        found = places.of(thing)
+        if found is None:
+            raise UnsupportedModel(
+                f"expected {self._name} to hold only what can be put back after each row, got "
+                f"{type(thing).__name__}, which keeps a state of its own; leave it out, and draw from torch's "
+                "generator"
+            )
+        held = [value for place in found for value in self._note(place)]
+        if not _is_ours(thing):
+            yield from (*held, *_inside(thing), type(thing))
+
+    def _note(self, place: Place) -> Iterable[Any]:
+        self._places.append(place)
+        return place.held()
+
+
+class Tensors:
+    """The weights and buffers of a model, as they were: no forward pass may write any of them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._places = {name: places.TensorContent(tensor) for name, tensor in tensors_of(model).items()}
+        self._versions = {name: place.tensor._version for name, place in self._places.items()}
+
+    def put_back(self) -> list[str]:
+        """Restore what was written, and say its names."""
+        now = tensors_of(self._model)
+        found = [name for name in now if name not in self._places]
+        for name, place in self._places.items():
+            same = now.get(name) is place.tensor and place.tensor._version == self._versions[name]
+            if place.put_back() or not same:
+                found.append(name)
+        return found
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Weights, trained or frozen, and buffers by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+@contextmanager
+def written_nowhere(model: nn.Module) -> Iterator[None]:
+    """Refuse a forward pass that writes a weight or a buffer: that would hold something of the rows, unnoised.
+
+    Afterwards they hold what they held, whatever happened.
+    """
+    before = Tensors(model)
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        written = before.put_back()
+        if written and not failed:
+            raise UnsupportedModel(
+                "expected the forward pass to write no buffer or weight, but it wrote "
+                f"{', '.join(written)}; what it keeps of the examples is not private: remove it, or switch the "
+                "module to eval()"
+            )
+
+
+def _hung_on(tensor: Tensor) -> Iterator[Place]:
+    """What code could hang on a weight, besides its values."""
+    yield places.Mapping(vars(tensor))
+    if tensor.is_leaf:
+        yield places.Attributes(tensor, ("grad",))
+
+
+_PLAIN = (
+    *(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, types.CodeType),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, np.generic, np.dtype, np.ufunc),
+)
+
+
+def _is_plain(thing: Any) -> bool:
+    return type(thing) in _PLAIN or isinstance(thing, np.generic | np.dtype)
+
+
+def _inside(thing: Any) -> Iterable[Any]:
+    """What an object refers to in a place that cannot be written."""
+    if isinstance(thing, types.MethodType):
+        return (thing.__func__, thing.__self__)
+    if isinstance(thing, functools.partial):
+        return (thing.func, thing.args, thing.keywords)
+    if isinstance(thing, tuple | frozenset):
+        return tuple(thing)
+    if isinstance(thing, types.MappingProxyType):
+        return tuple(thing.values())
+    if isinstance(thing, staticmethod | classmethod):
+        return (thing.__func__,)
+    if isinstance(thing, property):
+        return (thing.fget, thing.fset, thing.fdel)
+    if isinstance(thing, types.BuiltinMethodType | types.MethodWrapperType):
+        return (thing.__self__,)
+    return (getattr(thing, "__wrapped__", None),)
+
+
+def _is_ours(thing: Any) -> bool:
+    """A trainer, a ledger: nothing can be hung on them, and what is inside is none of the code's business."""
+    return type(thing).__module__.partition(".")[0] == "sfumato" and not isinstance(thing, nn.Module)
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_trusted(module: str | None) -> bool:
+    package = (module or "").partition(".")[0]
+    return package != "__main__" and (package in TRUSTED or package in sys.stdlib_module_names)

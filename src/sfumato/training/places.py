@@ -1,0 +1,363 @@
+"""Places that Python code can write, each able to put back what it held."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import io
+import logging
+import threading
+import types
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfumato.randomness import GENERATORS
+
+_ABSENT = object()
+
+
+class Place(Protocol):
+    """Remembers what it held when it was made."""
+
+    def held(self) -> Iterable[Any]:
+        """What it held: may have places of its own."""
+
+    def put_back(self) -> bool:
+        """Restore it; whether it had changed."""
+
+
+class Mapping:
+    """A dictionary; written by the base class, past what a subclass overrides."""
+
+    def __init__(self, target: dict[Any, Any]) -> None:
+        self._target = target
+        self._kind: Any = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
+        self._kept = list(dict.items(target))
+        self._identity = self._now()
+
+    def held(self) -> Iterable[Any]:
+        return [part for pair in self._kept for part in pair if type(part) is not str]
+
+    def put_back(self) -> bool:
+        if self._now() == self._identity:
+            return False
+        self._kind.clear(self._target)
+        self._kind.update(self._target, self._kept)
+        return True
+
+    def _now(self) -> list[int]:
+        return [*map(id, dict.keys(self._target)), *map(id, dict.values(self._target))]
+
+
+class Items:
+    """A list or a deque."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self._kept = list(target)
+
+    def held(self) -> Iterable[Any]:
+        return self._kept
+
+    def put_back(self) -> bool:
+        if len(self._target) == len(self._kept) and all(map(_is, self._target, self._kept)):
+            return False
+        kind: Any = list if isinstance(self._target, list) else collections.deque
+        kind.clear(self._target)
+        kind.extend(self._target, self._kept)
+        return True
+
+
+class Members:
+    """A set."""
+
+    def __init__(self, target: set[Any]) -> None:
+        self._target = target
+        self._kept = {id(member): member for member in target}
+
+    def held(self) -> Iterable[Any]:
+        return self._kept.values()
+
+    def put_back(self) -> bool:
+        if {id(member) for member in self._target} == self._kept.keys():
+            return False
+        set.clear(self._target)
+        set.update(self._target, self._kept.values())
+        return True
+
+
+class Cell:
+    """A variable that a function closes over."""
+
+    def __init__(self, cell: types.CellType) -> None:
+        self._cell = cell
+        self._kept = _content(cell)
+
+    def held(self) -> Iterable[Any]:
+        return (self._kept,) if self._kept is not _ABSENT else ()
+
+    def put_back(self) -> bool:
+        if _content(self._cell) is self._kept:
+            return False
+        if self._kept is _ABSENT:
+            del self._cell.cell_contents
+        else:
+            self._cell.cell_contents = self._kept
+        return True
+
+
+class Names:
+    """Some names of a module."""
+
+    def __init__(self, target: dict[str, Any], names: Sequence[str]) -> None:
+        self._target = target
+        self._kept = {name: target.get(name, _ABSENT) for name in names}
+
+    def held(self) -> Iterable[Any]:
+        return [value for value in self._kept.values() if value is not _ABSENT]
+
+    def put_back(self) -> bool:
+        changed = [name for name, kept in self._kept.items() if self._target.get(name, _ABSENT) is not kept]
+        for name in changed:
+            if self._kept[name] is _ABSENT:
+                del self._target[name]
+            else:
+                self._target[name] = self._kept[name]
+        return bool(changed)
+
+
+class Attributes:
+    """Attributes that lie in no dictionary: slots, and those of functions."""
+
+    def __init__(self, target: Any, names: Sequence[str]) -> None:
+        self._target = target
+        self._kept = {name: _attribute(target, name) for name in names}
+
+    def held(self) -> Iterable[Any]:
+        return [value for value in self._kept.values() if value is not _ABSENT]
+
+    def put_back(self) -> bool:
+        changed = [name for name, kept in self._kept.items() if _attribute(self._target, name) is not kept]
+        for name in changed:
+            if self._kept[name] is _ABSENT:
+                object.__delattr__(self._target, name)
+            else:
+                object.__setattr__(self._target, name, self._kept[name])
+        return bool(changed)
+
+
+class ClassAttributes:
+    """What a class holds: methods, constants, and whatever code hangs on it."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+        self._kept = dict(vars(kind))
+        self._identity = list(map(id, self._kept.values()))
+
+    def held(self) -> Iterable[Any]:
+        return [value for name, value in self._kept.items() if name not in _OF_EVERY_CLASS]
+
+    def put_back(self) -> bool:
+        now = vars(self._kind)
+        if list(map(id, now.values())) == self._identity:
+            return False
+        changed = [name for name in {**self._kept, **now} if now.get(name) is not self._kept.get(name, _ABSENT)]
+        for name in changed:
+            if name in self._kept:
+                type.__setattr__(self._kind, name, self._kept[name])
+            else:
+                type.__delattr__(self._kind, name)
+        self._identity = list(map(id, vars(self._kind).values()))
+        return bool(changed)
+
+
+class TensorContent:
+    """The values of a tensor, compared one by one: a write to `.data` leaves no other trace."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self._kept = tensor.detach().clone()
+
+    def held(self) -> Iterable[Any]:
+        return ()
+
+    def put_back(self) -> bool:
+        now = self.tensor.detach()
+        same = now.shape == self._kept.shape and now.dtype == self._kept.dtype
+        if same and torch.equal(_bits(now), _bits(self._kept)):
+            return False
+        if same:
+            self.tensor.data.copy_(self._kept)
+        else:
+            self.tensor.data = self._kept.clone()
+        return True
+
+
+class ArrayContent:
+    """The values of a NumPy array."""
+
+    def __init__(self, target: np.ndarray[Any, Any]) -> None:
+        self._target = target
+        self._kept = target.copy()
+
+    def held(self) -> Iterable[Any]:
+        return list(self._target.flat) if self._target.dtype.hasobject else ()
+
+    def put_back(self) -> bool:
+        if self._target.tobytes() == self._kept.tobytes():
+            return False
+        self._target[...] = self._kept
+        return True
+
+
+class Bytes:
+    """Bytes that can be written."""
+
+    def __init__(self, target: bytearray) -> None:
+        self._target = target
+        self._kept = bytes(target)
+
+    def held(self) -> Iterable[Any]:
+        return ()
+
+    def put_back(self) -> bool:
+        changed = self._target != self._kept
+        self._target[:] = self._kept
+        return changed
+
+
+class Cache:
+    """What `functools.lru_cache` keeps."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def held(self) -> Iterable[Any]:
+        return (self._function.__wrapped__,)
+
+    def put_back(self) -> bool:
+        kept = self._function.cache_info().currsize > 0
+        self._function.cache_clear()
+        return bool(kept)
+
+
+def of(thing: Any) -> list[Place] | None:
+    """The places of an object; None where it has a state that cannot be put back, or may have one."""
+    kind: Any = type(thing)
+    if _is_quiet(kind):
+        return []
+    if _is_opaque(kind):
+        return None
+    found = [*_attributes_of(thing), *_content_of(thing)]
+    known = found or isinstance(thing, _WITHOUT_PLACES) or _has_value(thing) or _is_written(kind)
+    return found if known else None
+
+
+def _content_of(thing: Any) -> Iterator[Place]:
+    if isinstance(thing, dict):
+        yield Mapping(thing)
+    elif isinstance(thing, list | collections.deque):
+        yield Items(thing)
+    elif isinstance(thing, set):
+        yield Members(thing)
+    elif isinstance(thing, Tensor):
+        yield TensorContent(thing)
+    elif isinstance(thing, np.ndarray):
+        yield ArrayContent(thing)
+    elif isinstance(thing, bytearray):
+        yield Bytes(thing)
+    elif isinstance(thing, types.CellType):
+        yield Cell(thing)
+    elif isinstance(thing, _LRU_CACHE):
+        yield Cache(thing)
+
+
+def _attributes_of(thing: Any) -> Iterator[Place]:
+    own = getattr(thing, "__dict__", None)
+    if isinstance(own, dict):
+        yield Mapping(own)
+    kind: Any = type(thing)
+    slots = _slots_of(kind)
+    if slots:
+        yield Attributes(thing, slots)
+
+
+@functools.lru_cache(maxsize=1024)
+def _slots_of(kind: type) -> tuple[str, ...]:
+    members = [pair for one in kind.__mro__ if _is_written(one) for pair in vars(one).items()]
+    return tuple(name for name, value in members if isinstance(value, types.MemberDescriptorType))
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_quiet(kind: type) -> bool:
+    return issubclass(kind, _QUIET)
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_opaque(kind: type) -> bool:
+    return issubclass(kind, _OPAQUE)
+
+
+def _is_written(kind: type) -> bool:
+    """Whether a class with slots was written in Python; a member of another one is no slot."""
+    return "__slots__" in vars(kind)
+
+
+def _has_value(thing: Any) -> bool:
+    """Whether it is a constant, such as a compiled pattern: equal and hashed by value, and so never written."""
+    kind: Any = type(thing)
+    return kind.__hash__ is not None and kind.__eq__ is not object.__eq__
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _ABSENT
+
+
+def _attribute(target: Any, name: str) -> Any:
+    try:
+        return object.__getattribute__(target, name)
+    except AttributeError:
+        return _ABSENT
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def _bits(values: Tensor) -> Tensor:
+    """Compared as bits, so that NaN is like itself."""
+    if values.is_floating_point() and values.is_contiguous() and values.numel():
+        return values.view(_WHOLE.get(values.element_size(), torch.uint8))
+    return values
+
+
+_WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_LRU_CACHE = type(functools.lru_cache(lambda: None))
+_OF_EVERY_CLASS = frozenset(["__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "__slots__"])
+_WITHOUT_PLACES = (
+    *(tuple, frozenset, types.MethodType, functools.partial, staticmethod, classmethod, property),
+    types.MappingProxyType,
+    *(
+        types.BuiltinMethodType,
+        types.MethodWrapperType,
+        types.WrapperDescriptorType,
+        types.MethodDescriptorType,
+    ),
+    *(types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType),
+)
+_QUIET = (
+    *(enum.Enum, logging.Logger, logging.Handler, weakref.ref, type(threading.Lock()), type(threading.RLock())),
+)
+_OPAQUE = (
+    *(collections.abc.Iterator, io.IOBase, threading.local, memoryview, types.CoroutineType),
+    *(*GENERATORS, torch.Generator),
+)

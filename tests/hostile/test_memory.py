@@ -1,0 +1,490 @@
+"""What code keeps of one row must not reach another: wherever Python lets it keep something.
+
+Every loss here is honest until it has seen one marked row, and then changes what it returns for all others.
+Every model keeps something in a place that no gradient passes through.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from sfumato import Budget, Ledger, PrivateTrainer, TrainingPlan
+from sfumato.errors import UnsupportedModel
+from sfumato.randomness import SecretStream
+from sfumato.training import Flat, clip_chunk, clipped_gradient_sum, cross_entropy
+from sfumato.training.memory import Memory
+
+CLIP = 0.1
+MARK = 90.0
+ROWS = 12
+PLAN = TrainingPlan(sample_rate=0.5, expected_batch=6, steps=3, noise_multiplier=1.0, clip_norm=CLIP)
+
+pytestmark = pytest.mark.filterwarnings("ignore:loss_fn runs row by row", "ignore:views runs row by row")
+
+
+def lie(state, outputs, targets):
+    """Flips the sign of every loss after the marked row; `state`: calls so far, whether it was seen."""
+    state[0] += 1
+    state[1] = state[1] or float(targets[0]) == MARK
+    return outputs[:, 0] * (-1.0 if state[1] else 1.0)
+
+
+class Object:
+    def __init__(self):
+        self.state = [0, False]
+
+    def __call__(self, outputs, targets):
+        return lie(self.state, outputs, targets)
+
+    def method(self, outputs, targets):
+        return self(outputs, targets)
+
+
+class Slots:
+    __slots__ = ("calls", "seen")
+
+    def __init__(self):
+        self.calls, self.seen = 0, False
+
+    def __call__(self, outputs, targets):
+        state = [self.calls, self.seen]
+        found = lie(state, outputs, targets)
+        self.calls, self.seen = state
+        return found
+
+
+class Evasive(dict):
+    """Says that it cannot be changed, copied or emptied."""
+
+    def clear(self):
+        pass
+
+    def update(self, *_):
+        pass
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __call__(self, outputs, targets):
+        state = [self.get("calls", 0), self.get("seen", False)]
+        found = lie(state, outputs, targets)
+        self["calls"], self["seen"] = state
+        return found
+
+
+def of_object():
+    return Object()
+
+
+def of_method():
+    return Object().method
+
+
+def of_slots():
+    return Slots()
+
+
+def of_dictionary():
+    return Evasive()
+
+
+def of_partial():
+    return functools.partial(lie, [0, False])
+
+
+def of_default():
+    def loss(outputs, targets, state=[0, False]):  # noqa: B006
+        return lie(state, outputs, targets)
+
+    return loss
+
+
+def of_closure():
+    calls, seen = 0, False
+
+    def loss(outputs, targets):
+        nonlocal calls, seen
+        state = [calls, seen]
+        found = lie(state, outputs, targets)
+        calls, seen = state
+        return found
+
+    return loss
+
+
+def of_function():
+    def loss(outputs, targets):
+        return lie(loss.state, outputs, targets)
+
+    loss.state = [0, False]
+    return loss
+
+
+def of_class():
+    class Loss:
+        calls, seen = 0, False
+
+        def __call__(self, outputs, targets):
+            state = [Loss.calls, Loss.seen]
+            found = lie(state, outputs, targets)
+            Loss.calls, Loss.seen = state
+            return found
+
+    return Loss()
+
+
+def of_name():
+    globals().pop("remembered", None)
+
+    def loss(outputs, targets):
+        global remembered
+        state = list(globals().get("remembered", (0, False)))
+        found = lie(state, outputs, targets)
+        remembered = tuple(state)
+        return found
+
+    return loss
+
+
+def of_a_called_function():
+    def loss(outputs, targets):
+        return through(outputs, targets)
+
+    THROUGH[:] = [0, False]
+    return loss
+
+
+THROUGH = [0, False]
+
+
+def through(outputs, targets):
+    return lie(THROUGH, outputs, targets)
+
+
+def of_module():
+    notes = types.ModuleType("notes")
+    notes.state = [0, False]
+    sys.modules["notes"] = notes
+
+    def loss(outputs, targets):
+        return lie(notes.state, outputs, targets)
+
+    return loss
+
+
+def of_cache():
+    @functools.cache
+    def kept(_):
+        return [0, False]
+
+    def loss(outputs, targets):
+        return lie(kept(0), outputs, targets)
+
+    return loss
+
+
+def of_deque():
+    state = collections.deque([(0, False)])
+
+    def loss(outputs, targets):
+        last = list(state[-1])
+        found = lie(last, outputs, targets)
+        state.append(tuple(last))
+        return found
+
+    return loss
+
+
+def of_array():
+    kept = np.zeros(2)
+
+    def loss(outputs, targets):
+        return lie(kept, outputs, targets)
+
+    return loss
+
+
+def of_tensor():
+    kept = torch.zeros(2)
+
+    def loss(outputs, targets):
+        state = kept.data.numpy()  # leaves no trace in the tensor's version
+        return lie(state, outputs, targets)
+
+    return loss
+
+
+def of_module_loss():
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("state", torch.zeros(2))
+
+        def forward(self, outputs, targets):
+            return lie(self.state.numpy(), outputs, targets)
+
+    return Loss()
+
+
+def of_subclass_of_partial():
+    class Loss(functools.partial):
+        """Passes for the loss that needs no map."""
+
+        def __call__(self, outputs, targets):
+            return lie(self.state, outputs, targets)
+
+    loss = Loss(nn.functional.cross_entropy, reduction="none")
+    loss.state = [0, False]
+    return loss
+
+
+LOSSES = [value for name, value in list(globals().items()) if name.startswith("of_")]
+
+
+def crowd(marked):
+    """Rows whose gradients all point one way, after a first one that is marked or not there."""
+    inputs, targets = torch.ones(ROWS, 6), torch.zeros(ROWS)
+    targets[0] = MARK
+    return (inputs, targets) if marked else (inputs[1:], targets[1:])
+
+
+def sum_of(loss, marked):
+    model = nn.Linear(6, 1, bias=False)
+    torch.manual_seed(3)
+    nn.init.normal_(model.weight)
+    return clipped_gradient_sum(model, loss, *crowd(marked), CLIP)["weight"]
+
+
+@pytest.mark.parametrize("make", LOSSES, ids=lambda make: make.__name__)
+def test_a_loss_that_starts_to_remember_moves_the_sum_by_one_row(make):
+    moved = sum_of(make(), True) - sum_of(make(), False)
+    assert float(moved.norm()) / CLIP <= 1.001
+
+
+def test_a_loss_that_is_honest_for_its_first_calls():
+    calls, seen = [0], []
+
+    def loss(outputs, targets):
+        calls[0] += 1
+        seen.append(float(targets[0]))
+        return outputs[:, 0] * (-1.0 if calls[0] > 600 and MARK in seen[-ROWS:] else 1.0)
+
+    model, sums = nn.Linear(6, 1, bias=False), []
+    for marked in (True, False):
+        clipped_gradient_sum(model, loss, *crowd(marked), CLIP)
+        calls[0] = 1000  # what many steps would come to
+        sums.append(clipped_gradient_sum(model, loss, *crowd(marked), CLIP)["weight"])
+    assert float((sums[0] - sums[1]).norm()) / CLIP <= 1.001
+
+
+def test_a_loss_that_holds_what_cannot_be_put_back_is_refused():
+    def endless():
+        calls = 0
+        while True:
+            calls += 1
+            yield 1.0 if calls < 10_000 else -1.0
+
+    signs = endless()
+    with pytest.raises(UnsupportedModel, match="loss_fn to hold only what can be put back"):
+        sum_of(lambda outputs, targets: outputs[:, 0] * next(signs), True)
+
+
+def test_views_that_start_to_remember():
+    seen = [0, False]
+
+    def views(inputs):
+        seen[0] += 1
+        seen[1] = seen[1] or float(inputs[0, 0]) == MARK
+        return (inputs * (-1.0 if seen[1] else 1.0))[:, None]
+
+    model = nn.Linear(6, 1, bias=False)
+    loss = of_plain_outputs
+    sums = []
+    for marked in (True, False):
+        seen[:] = [0, False]
+        inputs, targets = torch.ones(ROWS, 6), torch.zeros(ROWS)
+        inputs[0, 0] = MARK
+        data = (inputs, targets) if marked else (inputs[1:], targets[1:])
+        sums.append(clip_chunk(model, loss, *data, Flat(norm=CLIP), views=views).sums["weight"])
+    assert float((sums[0] - sums[1]).norm()) / CLIP <= 1.001
+
+
+def of_plain_outputs(outputs, targets):
+    return outputs[:, 0]
+
+
+@given(
+    places=st.recursive(
+        st.just(None),
+        lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text("ab"), inner, max_size=3)),
+    ),
+    value=st.integers(),
+)
+@settings(max_examples=60)
+def test_whatever_is_written_in_a_nest_of_containers_is_put_back(places, value):
+    def fill(place):
+        if isinstance(place, list):
+            for inner in list(place):
+                fill(inner)
+            place.append(value)
+        elif isinstance(place, dict):
+            for inner in list(place.values()):
+                fill(inner)
+            place["new"] = value
+            place.pop("a", None)
+
+    before = repr(places)
+    memory = Memory(lambda: places, name="the code")
+    fill(places)
+    assert memory.put_back() == (repr(places) != before or places is not None)
+    assert repr(places) == before
+    assert not memory.put_back()
+
+
+# Models
+
+
+class Keeping(nn.Module):
+    """Does something with its rows beside computing."""
+
+    def __init__(self, keep):
+        super().__init__()
+        self.layer, self.keep, self.kept, self.calls = nn.Linear(6, 3), keep, None, 0
+        self.register_buffer("top", torch.zeros(()))
+
+    def forward(self, inputs):
+        return self.layer(self.keep(self, inputs))
+
+
+def in_attribute(model, inputs):
+    model.kept = inputs
+    return inputs
+
+
+def on_a_weight(model, inputs):
+    model.layer.weight.kept = inputs
+    return inputs
+
+
+def in_a_class(model, inputs):
+    Keeping.rows = inputs
+    return inputs
+
+
+def in_a_hook(model, inputs):
+    model.layer.register_forward_hook(lambda *_, rows=inputs: None)
+    return inputs
+
+
+def in_a_gradient(model, inputs):
+    model.top.grad = inputs.max().detach()
+    return inputs
+
+
+def trainer_of(model, ledger=None):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return PrivateTrainer(model, optimizer, PLAN, ledger=ledger, sampler=SecretStream(test_seed=1))
+
+
+def take_steps(trainer, inputs):
+    for batch in trainer.batches((inputs, torch.zeros(len(inputs), dtype=torch.long))):
+        trainer.step(batch, cross_entropy)
+
+
+def reachable(model):
+    """All tensors that can be found from a model by whoever gets it."""
+    waiting, seen = [model, Keeping], {}
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen[id(thing)] = thing
+        if isinstance(thing, dict):
+            waiting += thing.values()
+        elif isinstance(thing, list | tuple):
+            waiting += thing
+        elif isinstance(thing, nn.Module | torch.Tensor | types.FunctionType) or thing is Keeping:
+            waiting += vars(thing).values()
+            waiting += (getattr(thing, "grad", None), getattr(thing, "__defaults__", None))
+    return [thing for thing in seen.values() if isinstance(thing, torch.Tensor)]
+
+
+@pytest.mark.parametrize("keep", [in_attribute, on_a_weight, in_a_class, in_a_hook, in_a_gradient])
+def test_no_row_is_left_on_the_model(keep):
+    model = Keeping(keep)
+    take_steps(trainer_of(model), torch.full((ROWS, 6), MARK))
+    assert not [tensor for tensor in reachable(model) if bool((tensor.detach() == MARK).any())]
+
+
+def kept_by(keep, model):
+    where = {in_attribute: model, on_a_weight: model.layer.weight, in_a_class: Keeping}[keep]
+    return getattr(where, "rows" if keep is in_a_class else "kept", None)
+
+
+@pytest.mark.parametrize("keep", [in_attribute, on_a_weight, in_a_class])
+def test_a_model_that_remembers_moves_no_later_chunk(keep):
+    """One chunk holds the marked row, or not; the next one must come out the same."""
+
+    def remembering(model, inputs):
+        before = kept_by(keep, model)
+        keep(model, inputs.amax().expand(1))
+        return inputs if before is None else inputs * torch.where(before.amax() == MARK, -1.0, 1.0)
+
+    sums = []
+    for marked in (True, False):
+        torch.manual_seed(4)
+        model, targets = Keeping(remembering), torch.zeros(ROWS, dtype=torch.long)
+        inputs = torch.ones(ROWS, 6)
+        inputs[0] = MARK if marked else 1.0
+        for rows in (inputs, torch.ones(ROWS, 6)):
+            found = clip_chunk(model, cross_entropy, rows, targets, Flat(norm=CLIP))
+        sums.append(found.sums)
+    assert all(torch.equal(sums[0][name], sums[1][name]) for name in sums[0])
+
+
+def to_buffer(model):
+    return model.top
+
+
+def to_frozen(model):
+    return model.layer.bias
+
+
+def to_trained(model):
+    return model.layer.weight
+
+
+@pytest.mark.parametrize("target", [to_buffer, to_frozen, to_trained])
+def test_a_model_that_writes_its_tensors_releases_nothing_of_it(tmp_path, target):
+    """Only rows above 50 are kept, by `.data`, which leaves no trace in the tensor's version."""
+
+    def keep(model, inputs):
+        place = target(model).data
+        place.copy_(torch.where(inputs.max() == MARK, inputs.max(), place))
+        return inputs
+
+    model = Keeping(keep)
+    model.layer.bias.requires_grad_(target is not to_frozen)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(UnsupportedModel, match="write no buffer or weight"):
+        take_steps(trainer_of(model), torch.full((ROWS, 6), MARK))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_nothing_is_spent_on_a_model_that_cannot_be_made_to_forget(tmp_path):
+    model = Keeping(in_attribute)
+    model.noise = torch.Generator().manual_seed(1)
+    with Ledger.open(tmp_path / "people.db", budget=Budget(epsilon=20, delta=1e-5)) as ledger:
+        with pytest.raises(UnsupportedModel, match="the model to hold only what can be put back"):
+            take_steps(trainer_of(model, ledger), torch.ones(ROWS, 6))
+        assert ledger.epsilon_spent == 0
