@@ -116,6 +116,27 @@ class Memory:
         return place.held()
 
 
+def keeps_nothing(model: nn.Module) -> bool:
+    """Whether all code of a model comes from the packages in `TRUSTED`: its modules, and what hangs on them."""
+    return all(_is_trusted(type(module).__module__) and _holds_trusted(module) for module in model.modules())
+
+
+def _holds_trusted(module: nn.Module) -> bool:
+    for name, value in vars(module).items():
+        if name in _PARTS:  # weights, buffers and modules, which are looked at by themselves
+            continue
+        if isinstance(value, dict) and not value:  # no hooks
+            continue
+        if _is_plain(value) or (isinstance(value, tuple) and all(map(_is_plain, value))):
+            continue
+        if not (isinstance(value, types.FunctionType) and _is_trusted(value.__module__)):
+            return False
+    return True
+
+
+_PARTS = frozenset(["_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"])
+
+
 class Tensors:
     """The weights and buffers of a model, as they were: no forward pass may write any of them."""
 

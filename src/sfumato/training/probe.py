@@ -36,7 +36,7 @@ from sfumato.training.capture import (
     run,
     watch_calls,
 )
-from sfumato.training.memory import Memory, tensors_of, written_nowhere
+from sfumato.training.memory import Memory, keeps_nothing, tensors_of, written_nowhere
 from sfumato.training.precision import plain_float32
 from sfumato.training.rowwise import Identity, LossFunction, RowMap, Views, mapped, row_axes
 from sfumato.training.rules.fallback import layout_of
@@ -394,8 +394,9 @@ def _check_other_draws(look: _Look, draws: OneDrawForAll, inputs: Any, targets: 
 
 
 def model_memory(model: nn.Module) -> Memory:
-    """What a model could remember besides its weights and buffers, which it may not write at all."""
-    return Memory(model, name="the model", but=tensors_of(model).values())
+    """What the model could remember; nothing, where all of its code is of packages that keep nothing."""
+    roots = () if keeps_nothing(model) else (model,)
+    return Memory(*roots, name="the model", but=tensors_of(model).values())
 
 
 def _tried(look: Callable[[], Survey]) -> Survey:
