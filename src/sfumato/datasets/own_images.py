@@ -55,6 +55,7 @@ def read_images(
         name=place.stem,
         visibility=visibility,
         classes=len(names),
+        class_names=tuple(names),
         public_size=None if public_size is None else _validate.integer("public_size", public_size, least=1),
     )
 
