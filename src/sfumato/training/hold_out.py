@@ -114,12 +114,18 @@ def keep_out(
     >>> training.public_size, len(training) + len(held.rows)
     (800, 1000)
     """
-    if not 0 < _validate.probability("share", share) < 1:
-        raise InvalidInput(f"expected a share between 0 and 1, got share={share}; 0.1 keeps out a tenth")
+    size = size_without(share, data.public_size or 1)
     _check_one_row_each(data)
     coins = _coins(len(data), share, None if folder is None else folder.private / _KEPT_OUT, sampler)
-    size = None if data.public_size is None else max(1, round((1 - share) * data.public_size))
-    return data.select(~coins, public_size=size), HeldOut(rows=data.select(coins))
+    declared = None if data.public_size is None else size
+    return data.select(~coins, public_size=declared), HeldOut(rows=data.select(coins))
+
+
+def size_without(share: float, size: int) -> int:
+    """The declared size of what is trained on when `share` of `size` records is kept out."""
+    if not 0 < _validate.probability("share", share) < 1:
+        raise InvalidInput(f"expected a share between 0 and 1, got share={share}; 0.1 keeps out a tenth")
+    return max(1, round((1 - share) * size))
 
 
 def keep_some(

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy.typing as npt
 import torch
-from safetensors.torch import save
 from torch import nn
 
 from sfumato import _validate
@@ -22,6 +21,7 @@ from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
+from sfumato.released import MODEL, ModelCard, Released
 from sfumato.storage import CERTIFICATE, RunFolder, write_whole
 from sfumato.training.checkpoint import can_resume, remove_checkpoint, resume, save_checkpoint
 from sfumato.training.plan import TrainingPlan
@@ -121,6 +121,7 @@ def train(
     test: Dataset | None = None,
     ledger: Ledger | None = None,
     out: str | os.PathLike[str] | None = None,
+    released: Released | None = None,
     caveats: tuple[str, ...] = (),
     purpose: str = "private training",
     sampler: Sampler | None = None,
@@ -134,7 +135,8 @@ def train(
     (1024, or all) with gradients clipped to `clip_norm` (1). Where people have several rows, `units` names each
     row's person, `unit` says what they are, and `rows_per_unit` how many rows of one count. `test` must be
     public data; most have none, and get no accuracy. `out` names a run folder, from which an interrupted run is
-    resumed; a finished one is refused.
+    resumed; a finished one is refused. `released` is what the folder gets as its model, where that is another
+    than `model`: the whole of which `model` is a part, or a module that `sfumato.load` can build by itself.
     """
     wanted = Wanted(
         epsilon=epsilon,
@@ -160,18 +162,16 @@ def train(
         model, optimization.build(model), plan, ledger=ledger, purpose=purpose, sampler=sampler
     )
     history = _take_up(trainer, folder)
-    model.train()
-    for batch in trainer.batches(data, units=units, views=views):
-        _set_rate(trainer, optimization)
-        trainer.step(batch, loss_fn)
+
+    def after_step(trainer: PrivateTrainer) -> None:
         if on_step is not None:
             on_step(trainer)
         if trainer.steps_done % plan.steps_an_epoch == 0 or trainer.steps_done == plan.steps:
             history.append(_end_epoch(trainer, test, delta, folder, history))
             if on_epoch is not None:
                 on_epoch(history[-1])
-    trainer.finish()
-    _put_average_in_place(trainer)
+
+    take_steps(trainer, data, optimization, loss_fn=loss_fn, units=units, views=views, on_step=after_step)
     result = TrainingResult(
         model=model,
         plan=plan,
@@ -182,14 +182,35 @@ def train(
         seconds=time.perf_counter() - started,
     )
     if folder is not None:
-        write_run(folder, result, trainer)
+        write_run(folder, result, trainer, released or Released(module=model, card=ModelCard.of(data)))
     return result
 
 
-def write_run(folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer) -> None:
+def take_steps(
+    trainer: PrivateTrainer,
+    data: Any,
+    optimization: Optimization,
+    *,
+    loss_fn: LossFunction = cross_entropy,
+    units: npt.ArrayLike | None = None,
+    views: Views | None = None,
+    on_step: Callable[[PrivateTrainer], None] = lambda trainer: None,
+) -> None:
+    """All steps that are left, each at its learning rate; then the averaged weights take their place."""
+    trainer.model.train()
+    for batch in trainer.batches(data, units=units, views=views):
+        _set_rate(trainer, optimization)
+        trainer.step(batch, loss_fn)
+        on_step(trainer)
+    trainer.finish()
+    _put_average_in_place(trainer)
+
+
+def write_run(
+    folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer, released: Released
+) -> None:
     """The run folder: what was paid for or computed on public data under release, the rest under private."""
-    state = {name: value.detach().clone().contiguous() for name, value in result.model.state_dict().items()}
-    write_whole(folder.release / "model.safetensors", save(state))
+    write_whole(folder.release / MODEL, released.to_bytes())
     folder.write_json("plan.json", result.plan.to_json())
     folder.write_lines("history.jsonl", [asdict(report) for report in result.history])
     folder.write_json(
