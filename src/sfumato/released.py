@@ -25,9 +25,11 @@ from sfumato.datasets import Dataset
 from sfumato.datasets.images import to_shape
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate
+from sfumato.results.folders import MODEL
+
+__all__ = ["MODEL", "ModelCard", "Predictor", "Released", "class_names", "model_bytes", "read_model"]
 
 FORMAT = 1
-MODEL = "model.safetensors"
 OWN_MODULE = "module"  # the caller's: no file can say how it is built
 _HEADER = "sfumato-model"
 _BATCH = 500  # rows answered at a time

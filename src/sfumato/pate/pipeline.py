@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from sfumato import _validate
@@ -28,6 +27,7 @@ from sfumato.pate.student import StudentConfig, learn, least_sure
 from sfumato.pate.teachers import TeacherConfig, vote
 from sfumato.pate.votes import MISSING, Integers, count_votes
 from sfumato.randomness import Sampler, SecretStream
+from sfumato.released import MODEL, ModelCard, Predictor, Released, model_bytes
 from sfumato.storage import CERTIFICATE, RunFolder, write_whole
 
 CAVEATS = (
@@ -68,7 +68,8 @@ class PateResult:
     fold_accuracies: tuple[float, ...]
     start_accuracy: float  # the same without any private label: ε = 0
     label_accuracy: float | None  # of the answers
-    model: PriorNet
+    model: PriorNet  # answers by its `linear` head; `predictor` does
+    card: ModelCard
     votes: Integers  # (teachers, asked): private
     queries: Integers  # positions of the public images asked about
     certificate: Certificate
@@ -77,6 +78,12 @@ class PateResult:
     @property
     def classes(self) -> int:
         return self.answers.plan.classes
+
+    @property
+    def predictor(self) -> Predictor:
+        """The student as it answers."""
+        student = Released(module=self.model.answering_by("linear"), card=self.card)
+        return Predictor.of(student, self.certificate)
 
     def to_json(self) -> dict[str, Any]:
         """What may be published."""
@@ -302,6 +309,7 @@ def _result(
         start_accuracy=_start_accuracy(side, public.targets),
         label_accuracy=float(right.mean()) if given.any() else None,
         model=side.views[0].predictor(head),
+        card=_card(public, settings),
         votes=votes,
         queries=queries,
         certificate=certificate,
@@ -323,6 +331,17 @@ def _start_accuracy(side: PublicSide, targets: Integers) -> float:
     return float((guess == targets).mean())
 
 
+def _card(public: Dataset, settings: PateSettings) -> ModelCard:
+    """The student starts from a prior, and goes on from there: no weight of it is the prior's own."""
+    names = public.class_names or tuple(str(number) for number in range(settings.plan.classes))
+    return ModelCard(
+        architecture=PriorNet.architecture,
+        classes=names,
+        shape=_SHAPE,
+        settings={"answers": "linear", "prior": prior_note(settings.adaptation.prior)["sha256"]},
+    )
+
+
 def _certificate(answers: Answers, settings: PateSettings, delta: float, ledger: Ledger | None) -> Certificate:
     plan = {"votes": settings.plan.to_json(), "prior": prior_note(settings.adaptation.prior)["sha256"]}
     if ledger is not None and answers.charge is not None:
@@ -341,8 +360,7 @@ def _write(folder: RunFolder, result: PateResult, settings: PateSettings) -> Non
         for image, label in zip(result.queries, result.answers.labels, strict=True)
     ]
     folder.write_lines("labels.jsonl", labels)
-    weights = {name: value.contiguous() for name, value in result.model.state_dict().items()}
-    write_whole(folder.release / "model.safetensors", save(weights))
+    write_whole(folder.release / MODEL, model_bytes(result.card, result.model.state_dict()))
     buffer = io.BytesIO()
     np.save(buffer, result.votes, allow_pickle=False)
     write_whole(folder.private / "votes.npy", buffer.getvalue())
