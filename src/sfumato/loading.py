@@ -102,7 +102,9 @@ def _filled(module: nn.Module, tensors: Tensors) -> nn.Module:
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
-        raise DataCorrupted("expected weights of the module's layers, got others; give the module that was trained") from error
+        raise DataCorrupted(
+            "expected weights of the module's layers, got others; give the module that was trained"
+        ) from error
     return module
 
 
@@ -111,8 +113,8 @@ def _check_priors(card: ModelCard) -> None:
     for name, digest in card.priors.items():
         if name not in models.PRIORS or prior_note(name)["sha256"] != digest:
             raise DataCorrupted(
-                f"expected the public prior {name[:40]!r} with sha256={digest[:16]}…, which the model was trained "
-                "on, got another; install the version of sfumato that its certificate names"
+                f"expected the public prior {name[:40]!r} with sha256={digest[:16]}…, on which the model was "
+                "trained, got another; install the version of sfumato that its certificate names"
             )
 
 
@@ -145,10 +147,12 @@ def _check_extractors(network: nn.Module, recipe: Recipe, tensors: Tensors) -> N
     """The file's own copy of a prior must be the prior; designed transforms may differ in their last bits."""
     priors = [number for number, name in enumerate(recipe.extractors) if name in recipe.priors]
     for name, value in network.state_dict().items():
-        if any(name.startswith(f"extractors.{number}.") for number in priors) and not value.equal(tensors[name]):
+        if any(name.startswith(f"extractors.{number}.") for number in priors) and not value.equal(
+            tensors[name]
+        ):
             raise DataCorrupted(
-                f"expected the weights of the public priors {', '.join(recipe.priors)}, got others; the file was "
-                "changed, or another version made it"
+                f"expected the weights of the public priors {', '.join(recipe.priors)}, got others; the file "
+                "was changed, or another version made it"
             )
 
 

@@ -84,7 +84,9 @@ class ModelCard:
             _expect(isinstance(getattr(card, name), kind), name)
         names = [*card.classes, *card.priors, *card.priors.values()]
         _expect(all(isinstance(name, str) for name in names), "names")
-        shape = None if card.shape is None else tuple(_validate.integer("shape", n, least=1) for n in card.shape)
+        shape = (
+            None if card.shape is None else tuple(_validate.integer("shape", n, least=1) for n in card.shape)
+        )
         return cls(**{**data, "classes": tuple(card.classes), "shape": shape})
 
 
@@ -210,8 +212,8 @@ def _images(rows: npt.NDArray[Any]) -> Floats:
     """(rows, channels, height, width), from 0 to 1."""
     if rows.ndim not in (3, 4):
         raise InvalidInput(
-            f"expected images (rows, height, width) or (rows, channels, height, width), got shape {rows.shape}; "
-            "one image is a batch of one: image[numpy.newaxis]"
+            f"expected images (rows, height, width) or (rows, channels, height, width), got shape "
+            f"{rows.shape}; one image is a batch of one: image[numpy.newaxis]"
         )
     levels = rows[:, np.newaxis] if rows.ndim == 3 else rows
     if levels.shape[1] not in (1, 3, 4) and levels.shape[3] in (1, 3, 4):

@@ -19,6 +19,7 @@ from sfumato.cli import (
     ledger,
     local,
     pate,
+    predict,
     prior,
     query,
     report,
@@ -42,6 +43,7 @@ app = typer.Typer(
 COMMANDS = (
     demo,
     train,
+    predict,
     pate,
     local,
     tune,

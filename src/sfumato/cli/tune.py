@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from sfumato.cli import show
+from sfumato.cli.inputs import read_data, take_some
 from sfumato.cli.options import PAYS, check
-from sfumato.cli.train_job import read_data, take_some
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +52,7 @@ def tune(
         clip_norms=_numbers("clip_norms", clip_norms),
         mean_trials=trials,
     )
-    rows, test = read_data(data, "recipe", public_size, classes, test_data)
+    rows, test = read_data(data, side=None, public_size=public_size, classes=classes, test_data=test_data)
     rows = take_some(rows, train_size, None)  # a search goes to its end, or begins anew
     book = None if ledger is None else Ledger.open(ledger)
     with show.errors.status("training a secret number of times"):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
 
 from sfumato import local, pate
 from sfumato.datasets import Dataset
@@ -20,9 +20,9 @@ from sfumato.fitting import FitConfig, evaluate, fit
 from sfumato.local.views import DIMENSIONS
 from sfumato.pate.votes import Integers
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.recipes import classifier as best_recipe
+from sfumato.recipes import features
+from sfumato.recipes.classifier import Classifier, learner
 from sfumato.storage import RunFolder
-from sfumato.training import train
 from sfumato.training.run import read_history
 
 _PRIOR = "strokes"
@@ -38,8 +38,8 @@ def recipe(scene: Scene) -> dict[str, Any]:
     """The recipe that loses least, at several ε; features are computed once, and every run is charged."""
     size = scene.size
     cases = [(epsilon, seed) for epsilon in size.recipe_epsilons for seed in size.recipe_seeds]
-    ready = best_recipe.prepare(
-        scene.rows(), scene.test(), epsilon=cases[0][0], delta=DELTA, recipe=best_recipe.DIGITS
+    ready = Classifier.prepare(
+        scene.rows(), scene.test(), epsilon=cases[0][0], delta=DELTA, recipe=features.DIGITS
     )
     scene.progress(0.3)
     runs = []
@@ -58,38 +58,23 @@ def recipe(scene: Scene) -> dict[str, Any]:
     }
 
 
-def _plain_head(ready: best_recipe.Prepared) -> float:
+def _plain_head(ready: Classifier) -> float:
     """The same head on the same features, trained without noise or clipping: what privacy is held against."""
     assert ready.test is not None
-    _from_zero(ready.model.head)
-    fit(ready.model.head, ready.rows, _PLAIN_HEAD, progress=False)
-    return evaluate(ready.model.head, ready.test).accuracy
+    head = copy.deepcopy(learner(ready.network))
+    fit(head, ready.rows, _PLAIN_HEAD, progress=False)
+    return evaluate(head, ready.test).accuracy
 
 
-def _from_zero(head: nn.Module) -> None:
-    for parameter in head.parameters():
-        parameter.data.zero_()
-
-
-def _head(
-    scene: Scene, ready: best_recipe.Prepared, epsilon: float, seed: int, progress: Progress
-) -> dict[str, Any]:
+def _head(scene: Scene, ready: Classifier, epsilon: float, seed: int, progress: Progress) -> dict[str, Any]:
     """One private head from a fresh start; repetitions differ in their noise, which has no seed."""
-    folder = RunFolder(scene.folder.path / f"epsilon-{epsilon:g}-repetition-{seed}")
-    plan = ready.recipe.plan(epsilon=epsilon, delta=DELTA, public_size=scene.size.rows)
-    if not finished_run(folder, plan):
-        _from_zero(ready.model.head)
+    folder, ready = RunFolder(scene.folder.path / f"epsilon-{epsilon:g}-repetition-{seed}"), ready.at(epsilon)
+    if not finished_run(folder, ready.plan):
         with scene.ledger() as ledger:
-            train(
-                ready.model.head,
-                ready.rows,
-                plan,
-                delta=DELTA,
-                optimization=ready.optimization(epsilon),
-                test=ready.test,
+            ready.train(
                 ledger=ledger,
                 out=folder.discard().path,
-                caveats=(*ready.caveats, EXCERPT),
+                caveats=(EXCERPT,),
                 purpose=f"best recipe at ε = {epsilon:g}, repetition {seed}",
                 on_step=lambda trainer: progress(trainer.steps_done / trainer.plan.steps),
             )

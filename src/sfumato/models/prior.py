@@ -54,7 +54,6 @@ class PriorNet(nn.Module):
         logits: Tensor = self.head(self.body(images))
         return logits
 
-
     def answering_by(self, head: str) -> nn.Module:
         """The net as one of its heads answers: "head" or "linear"."""
         _validate.one_of("head", head, ("head", "linear"))

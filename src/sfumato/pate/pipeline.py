@@ -360,7 +360,7 @@ def _write(folder: RunFolder, result: PateResult, settings: PateSettings) -> Non
         for image, label in zip(result.queries, result.answers.labels, strict=True)
     ]
     folder.write_lines("labels.jsonl", labels)
-    write_whole(folder.release / MODEL, model_bytes(result.card, result.model.state_dict()))
+    folder.write(MODEL, model_bytes(result.card, result.model.state_dict()))
     buffer = io.BytesIO()
     np.save(buffer, result.votes, allow_pickle=False)
     write_whole(folder.private / "votes.npy", buffer.getvalue())

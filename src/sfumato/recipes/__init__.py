@@ -1,8 +1,8 @@
 """What `train`, `tune` and Python users run by default.
 
-    from sfumato.recipes import Classifier
+from sfumato.recipes import Classifier
 
-    trained = Classifier.prepare(rows, test, epsilon=1).train(out="out/mnist")
+trained = Classifier.prepare(rows, test, epsilon=1).train(out="out/mnist")
 """
 
 from sfumato.recipes.classifier import Classifier, Trained

@@ -287,9 +287,7 @@ def _on_public_features(rows: Dataset, test: Dataset | None, recipe: Recipe) -> 
     }
 
 
-def _terms(
-    recipe: Recipe, epsilon: float, delta: float, size: int, canaries: int, unit: str
-) -> dict[str, Any]:
+def _terms(recipe: Recipe, epsilon: float, delta: float, size: int, canaries: int, unit: str) -> dict[str, Any]:
     """Plan and optimization of a recipe at ε."""
     return {
         "plan": recipe.plan(epsilon=epsilon, delta=delta, public_size=size + canaries, unit=unit),
@@ -304,9 +302,7 @@ def _network(model: str, rows: Dataset, seed: int) -> dict[str, Any]:
     return {"network": network, "card": ModelCard.of(rows, architecture=model)}
 
 
-def _calibrated(
-    rows: Dataset, epsilon: float, delta: float, size: int, settings: Settings
-) -> dict[str, Any]:
+def _calibrated(rows: Dataset, epsilon: float, delta: float, size: int, settings: Settings) -> dict[str, Any]:
     """Plan and optimization of a network from random weights."""
     wanted = Wanted(
         epsilon=epsilon,

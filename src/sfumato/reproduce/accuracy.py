@@ -11,22 +11,18 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from torch import nn
 
 from sfumato import _validate, datasets
 from sfumato.fitting import evaluate
 from sfumato.models import load_prior
-from sfumato.recipes import classifier as best_recipe
+from sfumato.recipes import DESIGNED, DIGITS, THINGS, Classifier, Recipe
 from sfumato.recipes import plain as plain_recipe
-from sfumato.recipes.classifier import DESIGNED, DIGITS, THINGS, Prepared, Recipe
 from sfumato.reproduce import end_to_end
 from sfumato.reproduce.pixels import standardized
 from sfumato.storage import RunFolder
-from sfumato.training import train
 
 DELTA = 1e-5
 
@@ -124,7 +120,7 @@ def run(
     for key in dict.fromkeys(
         (CELLS[name].data, CELLS[name].recipe) for name in names
     ):  # features are made once
-        ready: list[Prepared] = []
+        ready: list[Classifier] = []
         for name in names:
             if (CELLS[name].data, CELLS[name].recipe) == key:
                 lines.append(_line(name, out, ready, on_run))
@@ -137,7 +133,7 @@ def total_runs(only: Sequence[str] = ()) -> int:
     return sum(cell.runs for name, cell in CELLS.items() if not only or name in only)
 
 
-def _line(name: str, out: Path, ready: list[Prepared], on_run: Callable[[str, int], None]) -> Line:
+def _line(name: str, out: Path, ready: list[Classifier], on_run: Callable[[str, int], None]) -> Line:
     cell = CELLS[name]
     results = []
     for number in range(1, cell.runs + 1):
@@ -156,7 +152,7 @@ def _line(name: str, out: Path, ready: list[Prepared], on_run: Callable[[str, in
     )
 
 
-def _once(cell: Cell, folder: Path, number: int, ready: list[Prepared]) -> None:
+def _once(cell: Cell, folder: Path, number: int, ready: list[Classifier]) -> None:
     started = time.perf_counter()
     RunFolder(folder).discard()  # left half-done; no ledger paid for it
     if cell.epsilon == 0:
@@ -181,29 +177,13 @@ def _whole(cell: Cell, folder: Path, number: int) -> tuple[float, float]:
     return result.test_accuracy, result.epsilon
 
 
-def _private(cell: Cell, recipe: Recipe, folder: Path, ready: list[Prepared]) -> tuple[float, float]:
+def _private(cell: Cell, recipe: Recipe, folder: Path, ready: list[Classifier]) -> tuple[float, float]:
     if not ready:
         rows, test = datasets.load(cell.data, "train"), datasets.load(cell.data, "test")
-        ready.append(best_recipe.prepare(rows, test, epsilon=cell.epsilon, delta=DELTA, recipe=recipe))
-    size, _ = best_recipe.declared(ready[0].rows)
-    plan = recipe.plan(epsilon=cell.epsilon, delta=DELTA, public_size=size, unit=ready[0].rows.unit)
-    job = replace(ready[0], plan=plan)
-    for parameter in job.model.head.parameters():
-        nn.init.zeros_(parameter)
-    result = train(
-        job.model.head,
-        job.rows,
-        plan,
-        delta=DELTA,
-        optimization=job.optimization(cell.epsilon),
-        test=job.test,
-        out=folder,
-        caveats=job.caveats,
-        purpose=job.purpose,
-    )
-    job.release(folder)
-    assert result.test_accuracy is not None
-    return result.test_accuracy, result.epsilon
+        ready.append(Classifier.prepare(rows, test, epsilon=cell.epsilon, delta=DELTA, recipe=recipe))
+    trained = ready[0].at(cell.epsilon).train(out=folder)
+    assert trained.test_accuracy is not None
+    return trained.test_accuracy, trained.epsilon
 
 
 def write_whole_table(out: Path, lines: Sequence[Line]) -> None:

@@ -22,7 +22,7 @@ from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
 from sfumato.released import MODEL, ModelCard, Released
-from sfumato.storage import CERTIFICATE, RunFolder, write_whole
+from sfumato.storage import CERTIFICATE, RunFolder
 from sfumato.training.checkpoint import can_resume, remove_checkpoint, resume, save_checkpoint
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rowwise import LossFunction, Views, cross_entropy
@@ -206,11 +206,9 @@ def take_steps(
     _put_average_in_place(trainer)
 
 
-def write_run(
-    folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer, released: Released
-) -> None:
+def write_run(folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer, released: Released) -> None:
     """The run folder: what was paid for or computed on public data under release, the rest under private."""
-    write_whole(folder.release / MODEL, released.to_bytes())
+    folder.write(MODEL, released.to_bytes())
     folder.write_json("plan.json", result.plan.to_json())
     folder.write_lines("history.jsonl", [asdict(report) for report in result.history])
     folder.write_json(
