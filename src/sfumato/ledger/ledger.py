@@ -34,6 +34,7 @@ from sfumato.ledger.reservation import Reservation, settlement_body
 from sfumato.ledger.rule import Tally
 from sfumato.ledger.state import State
 from sfumato.ledger.store import Store, store_at
+from sfumato.ledger.unrecorded import Unrecorded
 
 FORMAT = 2
 READABLE = (1, 2)
@@ -108,6 +109,11 @@ class Ledger:
             raise LedgerError(f"expected no ledger at {store.place}, got one; open it, or choose another place")
         return cls(store)
 
+    @staticmethod
+    def unrecorded(*, delta: float) -> Unrecorded:
+        """What takes a ledger's place where none is kept; its certificates state ε at `delta`, and say so."""
+        return Unrecorded(delta=delta)
+
     # Spending
 
     def charge(
@@ -129,6 +135,22 @@ class Ledger:
         counted = counted_event(plan, self.budget, relation=relation, unit=unit)
         body = _spending_body("charge", plan, counted, purpose, allocation, relation, private)
         return Charge.from_entry(self._spend(body, counted), unit=unit, settled=True)
+
+    def pay_for(
+        self,
+        event: DpEvent,
+        *,
+        purpose: str,
+        relation: Relation,
+        unit: str,
+        private: bool = True,
+        plan: Mapping[str, Any] | None = None,
+        eta: float | None = None,
+        caveats: Sequence[str] = (),
+    ) -> Certificate:
+        """Charge one release for good, before it is computed, and say what its certificate says."""
+        charge = self.charge(event, purpose=purpose, relation=relation, unit=unit, private=private)
+        return self.certificate(charge, plan=plan, eta=eta, caveats=caveats)
 
     def reserve(
         self,

@@ -20,7 +20,7 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.models import PriorNet, prior_note
 from sfumato.pate.adaptation import Adaptation, Representation, adapt
-from sfumato.pate.aggregation import PURPOSE, Answers, Voting
+from sfumato.pate.aggregation import PURPOSE, RELATION, Answers, Voting
 from sfumato.pate.plan import VotePlan
 from sfumato.pate.shards import assign, capacity_for, draw_key, shard_table
 from sfumato.pate.student import StudentConfig, learn, least_sure
@@ -179,7 +179,7 @@ def run(
         answers,
         settings,
         delta,
-        _certificate(answers, settings, delta, ledger),
+        _certificate(answers, settings, delta, ledger, private.unit),
         started,
     )
     if folder is not None:
@@ -342,12 +342,20 @@ def _card(public: Dataset, settings: PateSettings) -> ModelCard:
     )
 
 
-def _certificate(answers: Answers, settings: PateSettings, delta: float, ledger: Ledger | None) -> Certificate:
+def _certificate(
+    answers: Answers, settings: PateSettings, delta: float, ledger: Ledger | None, unit: str
+) -> Certificate:
     plan = {"votes": settings.plan.to_json(), "prior": prior_note(settings.adaptation.prior)["sha256"]}
     if ledger is not None and answers.charge is not None:
         return ledger.certificate(answers.charge, plan=plan, caveats=CAVEATS)
-    return Certificate.of(
-        settings.plan.event(), purpose=PURPOSE, delta=delta, private=answers.private, plan=plan, caveats=CAVEATS
+    return Ledger.unrecorded(delta=delta).pay_for(
+        settings.plan.event(),
+        purpose=PURPOSE,
+        relation=RELATION,
+        unit=unit,
+        private=answers.private,
+        plan=plan,
+        caveats=CAVEATS,
     )
 
 

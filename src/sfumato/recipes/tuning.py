@@ -171,19 +171,15 @@ def _charge(
         "settings were chosen on the private rows, which is charged",
         *features.features_from(recipe, data),
     )
-    if ledger is None:
-        return Certificate.of(
-            event,
-            purpose=purpose,
-            delta=budget.delta,
-            unit=plan.unit,
-            relation=plan.relation,
-            private=private,
-            plan=described,
-            caveats=own,
-        )
-    charge = ledger.charge(event, purpose=purpose, relation=plan.relation, unit=plan.unit, private=private)
-    return ledger.certificate(charge, plan=described, caveats=own)
+    return (ledger or Ledger.unrecorded(delta=budget.delta)).pay_for(
+        event,
+        purpose=purpose,
+        relation=plan.relation,
+        unit=plan.unit,
+        private=private,
+        plan=described,
+        caveats=own,
+    )
 
 
 def _best(ready: Classifier, recipe: Recipe, tuning: Tuning, sampler: Sampler) -> tuple[Recipe, Released]:

@@ -25,8 +25,8 @@ READ_FROM_DATA = "not private: read from data: "
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
     """Fits a small network, or a copy of `module`, with DP-SGD at (epsilon, delta).
 
-    The trained one is `module_`; `module` stays as it is. Declare what is public: `classes`, `public_size` and `bounds` (lowest and highest value of a feature, which
-    are scaled to ±1). What is not declared is read off the data, for convenience: `private_` is then False, and
+    The trained one is `module_`; `module` stays as it is. Declare what is public: `classes`, `public_size` and
+    `bounds` (lowest and highest value of a feature, which are scaled to ±1). What is not declared is read off the data, for convenience: `private_` is then False, and
     the certificate says what was read. `random_state` seeds the first weights and, for tests, the noise, and
     then the fit is not private either.
 

@@ -81,7 +81,13 @@ class HeldOut:
         """
         mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=epsilon)
         sampler = SecretStream() if sampler is None else sampler
-        certificate = _charged(mechanism.event(), self.rows, delta, ledger, private=sampler.private)
+        certificate = (ledger or Ledger.unrecorded(delta=delta)).pay_for(
+            mechanism.event(),
+            purpose=PURPOSE,
+            relation=Relation.ADD_REMOVE,
+            unit=self.rows.unit,
+            private=sampler.private,
+        )
         right = round(evaluate(model, self.rows).accuracy * len(self.rows)) if len(self.rows) else 0
         noisy = mechanism.release(np.array([right, len(self.rows) - right]), sampler)
         counts = [max(0, int(count)) for count in noisy]
@@ -178,15 +184,6 @@ def _coins(count: int, chance: float, place: Path | None, sampler: Sampler | Non
     if place is not None:
         write_whole(place, header + coins.tobytes())
     return coins
-
-
-def _charged(
-    event: DpEvent, rows: Dataset, delta: float, ledger: Ledger | None, *, private: bool
-) -> Certificate:
-    terms: dict[str, Any] = {"unit": rows.unit, "relation": Relation.ADD_REMOVE, "private": private}
-    if ledger is None:
-        return Certificate.of(event, purpose=PURPOSE, delta=delta, **terms)
-    return ledger.certificate(ledger.charge(event, purpose=PURPOSE, **terms))
 
 
 def _noise_bound(scale: float, chance: float) -> int:
