@@ -57,11 +57,11 @@ def test_the_best_of_a_search_answers_by_the_names_that_were_declared(sfumato_js
     images, labels = strokes.draw(500, seed=3)
     chosen = labels < 2
     names = np.array(["nought", "one"])[labels[chosen]]
-    np.savez(tmp_path / "own.npz", images=images[chosen], labels=names)
-    own = ("--data", tmp_path / "own.npz", "--public-size", 100, "--classes", "nought,one")
-    words = ("tune", *own, "--epsilon", 8, "--trials", 1.5, "--test-data", tmp_path / "own.npz")
+    np.savez(tmp_path / "strokes.npz", images=images[chosen], labels=names)
+    own = ("--data", tmp_path / "strokes.npz", "--public-size", 100, "--classes", "nought,one")
+    words = ("tune", *own, "--epsilon", 8, "--trials", 1.5, "--test-data", tmp_path / "strokes.npz")
     tuned = sfumato_json(*words, "--out", tmp_path / "run")
-    found = sfumato_json("predict", tmp_path / "run", tmp_path / "own.npz", "--probabilities")
+    found = sfumato_json("predict", tmp_path / "run", tmp_path / "strokes.npz", "--probabilities")
     assert accuracy(found["predictions"], names) == tuned["test_accuracy"]
     assert found["classes"] == ["nought", "one"]
     likeliest = np.array(found["classes"])[np.argmax(found["probabilities"], axis=1)]

@@ -26,9 +26,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     """Fits a small network, or a copy of `module`, with DP-SGD at (epsilon, delta).
 
     The trained one is `module_`; `module` stays as it is. Declare what is public: `classes`, `public_size` and
-    `bounds` (lowest and highest value of a feature, which are scaled to ±1). What is not declared is read off the data, for convenience: `private_` is then False, and
-    the certificate says what was read. `random_state` seeds the first weights and, for tests, the noise, and
-    then the fit is not private either.
+    `bounds` (lowest and highest value of a feature, which are scaled to ±1). What is not declared is read off
+    the data, for convenience: `private_` is then False, and the certificate says what was read. `random_state`
+    seeds the first weights and, for tests, the noise, and then the fit is not private either.
 
     >>> X = np.array([[0.0], [1.0]] * 500); y = np.array([0, 1] * 500)
     >>> model = PrivateClassifier(epsilon=3, classes=(0, 1), public_size=1000, bounds=(0, 1)).fit(X, y)

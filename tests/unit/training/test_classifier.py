@@ -59,6 +59,6 @@ def test_an_undeclared_label_is_refused(blobs):
 def test_the_callers_module_is_not_trained_in_place(blobs):
     module = nn.Linear(4, 3)
     before = module.weight.detach().clone()
-    model = PrivateClassifier(epsilon=1, epochs=1, module=module, classes=(0, 1, 2), public_size=2000).fit(*blobs)
+    model = PrivateClassifier(epsilon=1, epochs=1, module=module).fit(*blobs)
     assert module.weight.equal(before)
     assert not model.module_.weight.equal(before)
