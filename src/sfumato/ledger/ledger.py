@@ -34,7 +34,6 @@ from sfumato.ledger.reservation import Reservation, settlement_body
 from sfumato.ledger.rule import Tally
 from sfumato.ledger.state import State
 from sfumato.ledger.store import Store, store_at
-from sfumato.ledger.unrecorded import Unrecorded
 
 FORMAT = 2
 READABLE = (1, 2)
@@ -108,11 +107,6 @@ class Ledger:
         if store.last() is not None or not _make(store, budget, dataset):
             raise LedgerError(f"expected no ledger at {store.place}, got one; open it, or choose another place")
         return cls(store)
-
-    @staticmethod
-    def unrecorded(*, delta: float) -> Unrecorded:
-        """What takes a ledger's place where none is kept; its certificates state ε at `delta`, and say so."""
-        return Unrecorded(delta=delta)
 
     # Spending
 

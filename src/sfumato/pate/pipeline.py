@@ -17,7 +17,7 @@ from torch import Tensor
 from sfumato import _validate
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
-from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.models import PriorNet, prior_note
 from sfumato.pate.adaptation import Adaptation, Representation, adapt
 from sfumato.pate.aggregation import PURPOSE, RELATION, Answers, Voting
@@ -348,7 +348,7 @@ def _certificate(
     plan = {"votes": settings.plan.to_json(), "prior": prior_note(settings.adaptation.prior)["sha256"]}
     if ledger is not None and answers.charge is not None:
         return ledger.certificate(answers.charge, plan=plan, caveats=CAVEATS)
-    return Ledger.unrecorded(delta=delta).pay_for(
+    return Unrecorded(delta=delta).pay_for(
         settings.plan.event(),
         purpose=PURPOSE,
         relation=RELATION,

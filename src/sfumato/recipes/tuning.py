@@ -21,7 +21,7 @@ from sfumato.accounting import Budget, DpEvent, warn_of_little_protection
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
-from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import Gaussian
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.recipes import features
@@ -171,7 +171,7 @@ def _charge(
         "settings were chosen on the private rows, which is charged",
         *features.features_from(recipe, data),
     )
-    return (ledger or Ledger.unrecorded(delta=budget.delta)).pay_for(
+    return (ledger or Unrecorded(delta=budget.delta)).pay_for(
         event,
         purpose=purpose,
         relation=plan.relation,

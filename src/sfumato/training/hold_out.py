@@ -22,7 +22,7 @@ from sfumato.accounting import DpEvent, Relation
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
-from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import RunFolder, write_whole
@@ -81,7 +81,7 @@ class HeldOut:
         """
         mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=epsilon)
         sampler = SecretStream() if sampler is None else sampler
-        certificate = (ledger or Ledger.unrecorded(delta=delta)).pay_for(
+        certificate = (ledger or Unrecorded(delta=delta)).pay_for(
             mechanism.event(),
             purpose=PURPOSE,
             relation=Relation.ADD_REMOVE,

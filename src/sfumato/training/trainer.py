@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.errors import InvalidInput, Refused, UnsupportedModel
-from sfumato.ledger import Certificate, Charge, Ledger, Reservation
+from sfumato.ledger import Certificate, Charge, Ledger, Reservation, Unrecorded
 from sfumato.mechanisms import Gaussian, GridGaussian
 from sfumato.randomness import Sampler, SecretStream, secret_global_generators
 from sfumato.training.agreement import digest, terms
@@ -206,7 +206,7 @@ class PrivateTrainer:
         caveats = (*_standing_caveats(self.plan), *([SHAPE_READ] if self._read_shape else []), *caveats)
         if self.ledger is not None and self.charge is not None:
             return self.ledger.certificate(self.charge, plan=self.plan.to_json(), eta=self.eta, caveats=caveats)
-        return Ledger.unrecorded(delta=delta).pay_for(
+        return Unrecorded(delta=delta).pay_for(
             self.plan.event(self.steps_started),
             purpose=self.purpose,
             relation=self.plan.relation,
