@@ -186,12 +186,14 @@ def _plain_settings(given: Given) -> FitConfig:
 def _keep(network: Any, answer: dict[str, Any], out: Path) -> Path:
     from safetensors.torch import save
 
-    from sfumato.storage import RunFolder, write_whole
+    from sfumato.results import MODEL, RESULT, PlainTraining
+    from sfumato.storage import RunFolder
 
     folder = RunFolder.make(out)
     state = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
-    write_whole(folder.private / "model.safetensors", save(state))
-    folder.write_json("result.json", {"algorithm": "plain training", **answer}, private=True)
+    folder.write(MODEL, save(state), private=True)
+    result = PlainTraining(test_accuracy=answer["test_accuracy"], test_loss=answer["test_loss"])
+    folder.write_json(RESULT, result.to_json(), private=True)
     return out
 
 

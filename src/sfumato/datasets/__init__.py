@@ -11,7 +11,7 @@ from sfumato.datasets.archive import Archive, ArchiveFile, LocalFile
 from sfumato.datasets.dataset import Dataset
 from sfumato.datasets.images import fetch, load, resize
 from sfumato.datasets.own_images import read_images
-from sfumato.datasets.registry import DATASETS, DatasetSpec
+from sfumato.datasets.registry import DATASETS, DatasetSpec, public_name
 from sfumato.datasets.tables import read_table, table_dataset
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "LocalFile",
     "fetch",
     "load",
+    "public_name",
     "read_images",
     "read_table",
     "resize",

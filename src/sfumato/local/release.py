@@ -98,7 +98,7 @@ def release_images(
         eta=plan.eta,
         caveats=caveats(view.kind),
     )
-    write_whole(out, data.to_bytes())
+    write_whole(out, data.to_bytes(), readable=True)
     certificate.write(certificate_place(out))
     return data, certificate
 
@@ -173,6 +173,6 @@ def release_table(
     )
     buffer = io.BytesIO()
     np.savez(buffer, **reports)  # type: ignore[arg-type]  # stubs take the names for options
-    write_whole(out, buffer.getvalue())
+    write_whole(out, buffer.getvalue(), readable=True)
     certificate.write(certificate_place(out))
     return certificate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from sfumato import _validate
-from sfumato.datasets import Dataset
+from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.models import PriorNet, prior_note
@@ -28,7 +28,8 @@ from sfumato.pate.student import StudentConfig, learn, least_sure
 from sfumato.pate.teachers import TeacherConfig, vote
 from sfumato.pate.votes import MISSING, Integers, count_votes
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.storage import CERTIFICATE, RunFolder, write_whole
+from sfumato.results import Ballot, Votes, write_run
+from sfumato.storage import RunFolder, json_bytes
 
 CAVEATS = (
     "features come from a public prior drawn by code, adapted to the public images without their labels",
@@ -77,6 +78,10 @@ class PateResult:
     @property
     def classes(self) -> int:
         return self.answers.plan.classes
+
+    def published(self, data: str, *, note: str = "", ballots: Sequence[Ballot] = ()) -> Votes:
+        """The result of a run on the images of `data`; `ballots` only where everybody has the rows."""
+        return Votes(**self.to_json(), data=public_name(data), note=note, ballots=tuple(ballots))
 
     def to_json(self) -> dict[str, Any]:
         """What may be published."""
@@ -176,7 +181,7 @@ def run(
         started,
     )
     if folder is not None:
-        _write(folder, result, settings)
+        _write(folder, result, settings, private.name)
     return result
 
 
@@ -332,19 +337,21 @@ def _certificate(answers: Answers, settings: PateSettings, delta: float, ledger:
     )
 
 
-def _write(folder: RunFolder, result: PateResult, settings: PateSettings) -> None:
-    plan = asdict(settings)
-    folder.write_json("plan.json", plan)
-    folder.write_json("result.json", result.to_json())
+def _write(folder: RunFolder, result: PateResult, settings: PateSettings, data: str) -> None:
     labels = [
         {"image": int(image), "label": int(label)}
         for image, label in zip(result.queries, result.answers.labels, strict=True)
     ]
-    folder.write_lines("labels.jsonl", labels)
     weights = {name: value.contiguous() for name, value in result.model.state_dict().items()}
-    write_whole(folder.release / "model.safetensors", save(weights))
     buffer = io.BytesIO()
     np.save(buffer, result.votes, allow_pickle=False)
-    write_whole(folder.private / "votes.npy", buffer.getvalue())
-    folder.write_json("timings.json", {"seconds": result.seconds}, private=True)
-    result.certificate.write(folder.release / CERTIFICATE)  # last: the run is finished
+    write_run(
+        folder,
+        result.published(data),
+        certificate=result.certificate,
+        plan=asdict(settings),
+        model=save(weights),
+        release={"labels.jsonl": b"".join(json_bytes(line, indent=None) for line in labels)},
+        private={"votes.npy": buffer.getvalue()},
+        seconds=result.seconds,
+    )

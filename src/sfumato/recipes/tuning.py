@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from sfumato import _validate, accounting
+from sfumato import _validate, accounting, results
 from sfumato.accounting import Budget, DpEvent, warn_of_little_protection
-from sfumato.datasets import Dataset
+from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
@@ -25,7 +25,8 @@ from sfumato.mechanisms import Gaussian
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.recipes import classifier as best_recipe
 from sfumato.recipes.classifier import Prepared, Recipe
-from sfumato.storage import CERTIFICATE, RunFolder
+from sfumato.results import write_run
+from sfumato.storage import RunFolder
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, cross_entropy
 
 _COUNT_SHARE = 5.0  # the count's noise multiplier, in units of the whole training's: 4% of the divergence
@@ -107,7 +108,7 @@ def run(
         seconds=time.perf_counter() - started,
     )
     if folder is not None:
-        _write(folder, replace(ready, recipe=chosen), found)
+        _write(folder, replace(ready, recipe=chosen), found, tuning)
     return found
 
 
@@ -208,10 +209,20 @@ def _exactly(recipe: Recipe) -> Optimization:
     return Optimization(learning_rate=recipe.learning_rate, momentum=recipe.momentum)
 
 
-def _write(folder: RunFolder, ready: Prepared, found: Tuned) -> None:
+def _write(folder: RunFolder, ready: Prepared, found: Tuned, tuning: Tuning) -> None:
     ready.release(folder.path)
-    folder.write_json("plan.json", ready.plan.to_json())
-    result = {"epsilon": found.epsilon, "delta": found.delta, "test_accuracy": found.test_accuracy}
-    folder.write_json("result.json", {"algorithm": "tuning", **result})
-    folder.write_json("timings.json", {"seconds": found.seconds}, private=True)
-    folder.write_json(CERTIFICATE, found.certificate.to_json())  # last: the run is finished
+    write_run(
+        folder,
+        results.Tuning(
+            epsilon=found.epsilon,
+            delta=found.delta,
+            test_accuracy=found.test_accuracy,
+            mean_trials=tuning.mean_trials,
+            learning_rate=found.recipe.learning_rate,
+            clip_norm=found.recipe.clip_norm,
+            data=public_name(ready.rows.name),
+        ),
+        certificate=found.certificate,
+        plan=ready.plan.to_json(),
+        seconds=found.seconds,
+    )

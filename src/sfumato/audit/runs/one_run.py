@@ -6,7 +6,6 @@ Steinke, Nasr & Jagielski 2023).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,7 +26,8 @@ from sfumato.audit.runs.canaries import draw_canaries, one_run_verdict
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.randomness import Bools, Floats, SecretStream
-from sfumato.storage import RunFolder, write_whole
+from sfumato.results import MODEL
+from sfumato.storage import RunFolder, read_json
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, TrainingResult, cross_entropy, train
 from sfumato.training.rowwise import LossFunction
 
@@ -112,9 +112,9 @@ def audited(
     record["scores"] = scores.tolist()
     verdict = one_run_verdict(record, plan, epsilon=result.epsilon, delta=result.delta)
     state = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
-    write_whole(folder.release / "model.safetensors", save(state))
+    folder.write(MODEL, save(state))
     folder.write_json("canaries.json", record, private=True)
-    folder.write_json("audit.json", {"one run": verdict.to_json()}, private=True)
+    folder.write_json("audit.json", {"one run": verdict.result.to_json()}, private=True)
     draw_canaries(record, verdict, folder.private / "canaries.png")
     return replace(result, model=network), verdict
 
@@ -165,7 +165,7 @@ def _registered(folder: RunFolder, kind: str, canaries: int) -> dict[str, Any]:
     """The coins of this folder and the number of guesses: written down before anything is trained."""
     path = folder.private / "canaries.json"
     if path.exists():
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
         if (record["kind"], len(record["included"])) != (kind, canaries):
             raise InvalidInput(
                 f"expected the canaries that {folder.path} was begun with, {len(record['included'])} of kind "
