@@ -146,7 +146,7 @@ def write_new(path: str | os.PathLike[str], content: bytes, *, readable: bool = 
     return target
 
 
-def write_figure(path: str | os.PathLike[str], figure: Any, *, readable: bool = True, dpi: int = 144) -> Path:
+def write_figure(path: str | os.PathLike[str], figure: Any, *, readable: bool = False, dpi: int = 144) -> Path:
     """A matplotlib figure, in the format that the name's ending says."""
     buffer = io.BytesIO()
     figure.savefig(buffer, dpi=dpi, format=Path(path).suffix.removeprefix(".") or "png")

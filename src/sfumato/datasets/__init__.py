@@ -12,7 +12,7 @@ from sfumato.datasets.dataset import Dataset
 from sfumato.datasets.images import fetch, load, resize
 from sfumato.datasets.own_images import read_images
 from sfumato.datasets.pictures import Pictures, read_pictures
-from sfumato.datasets.registry import DATASETS, DatasetSpec
+from sfumato.datasets.registry import DATASETS, DatasetSpec, public_name
 from sfumato.datasets.tables import read_table, table_dataset
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Pictures",
     "fetch",
     "load",
+    "public_name",
     "read_images",
     "read_pictures",
     "read_table",

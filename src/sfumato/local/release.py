@@ -95,7 +95,7 @@ def release_images(
     )
     said, noised = plan.randomise(labels, vectors, sampler)
     data = NoisedData(labels=said, vectors=noised, plan=plan, view=view, name=name)
-    write_whole(out, data.to_bytes())
+    write_whole(out, data.to_bytes(), readable=True)
     certificate.write(certificate_place(out))
     return data, certificate
 
@@ -167,6 +167,6 @@ def release_table(
     reports = plan.randomise(frame, sampler)
     buffer = io.BytesIO()
     np.savez(buffer, **reports)  # type: ignore[arg-type]  # stubs take the names for options
-    write_whole(out, buffer.getvalue())
+    write_whole(out, buffer.getvalue(), readable=True)
     certificate.write(certificate_place(out))
     return certificate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sfumato import _validate
-from sfumato.datasets import Dataset
+from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.models import PriorNet, prior_note
@@ -27,8 +27,9 @@ from sfumato.pate.student import StudentConfig, learn, least_sure
 from sfumato.pate.teachers import TeacherConfig, vote
 from sfumato.pate.votes import MISSING, Integers, count_votes
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.released import MODEL, ModelCard, Predictor, Released, model_bytes
-from sfumato.storage import CERTIFICATE, RunFolder, write_whole
+from sfumato.released import ModelCard, Predictor, Released, model_bytes
+from sfumato.results import Ballot, Votes, write_run
+from sfumato.storage import RunFolder, json_bytes
 
 CAVEATS = (
     "features come from a public prior drawn by code, adapted to the public images without their labels",
@@ -84,6 +85,10 @@ class PateResult:
         """The student as it answers."""
         student = Released(module=self.model.answering_by("linear"), card=self.card)
         return Predictor.of(student, self.certificate)
+
+    def published(self, data: str, *, note: str = "", ballots: Sequence[Ballot] = ()) -> Votes:
+        """The result of a run on the images of `data`; `ballots` only where everybody has the rows."""
+        return Votes(**self.to_json(), data=public_name(data), note=note, ballots=tuple(ballots))
 
     def to_json(self) -> dict[str, Any]:
         """What may be published."""
@@ -183,7 +188,7 @@ def run(
         started,
     )
     if folder is not None:
-        _write(folder, result, settings)
+        _write(folder, result, settings, private.name)
     return result
 
 
@@ -359,18 +364,20 @@ def _certificate(
     )
 
 
-def _write(folder: RunFolder, result: PateResult, settings: PateSettings) -> None:
-    plan = asdict(settings)
-    folder.write_json("plan.json", plan)
-    folder.write_json("result.json", result.to_json())
+def _write(folder: RunFolder, result: PateResult, settings: PateSettings, data: str) -> None:
     labels = [
         {"image": int(image), "label": int(label)}
         for image, label in zip(result.queries, result.answers.labels, strict=True)
     ]
-    folder.write_lines("labels.jsonl", labels)
-    folder.write(MODEL, model_bytes(result.card, result.model.state_dict()))
     buffer = io.BytesIO()
     np.save(buffer, result.votes, allow_pickle=False)
-    write_whole(folder.private / "votes.npy", buffer.getvalue())
-    folder.write_json("timings.json", {"seconds": result.seconds}, private=True)
-    result.certificate.write(folder.release / CERTIFICATE)  # last: the run is finished
+    write_run(
+        folder,
+        result.published(data),
+        certificate=result.certificate,
+        plan=asdict(settings),
+        model=model_bytes(result.card, result.model.state_dict()),
+        release={"labels.jsonl": b"".join(json_bytes(line, indent=None) for line in labels)},
+        private={"votes.npy": buffer.getvalue()},
+        seconds=result.seconds,
+    )

@@ -24,6 +24,7 @@ from sfumato.query.release import add_noise
 from sfumato.query.sql import parse_query
 from sfumato.query.table import Charged, Table
 from sfumato.randomness import Sampler, SecretStream, public_generator
+from sfumato.storage import write_figure
 
 Floats = npt.NDArray[np.float64]
 
@@ -145,7 +146,7 @@ def draw_differencing(result: Differencing, path: str | Path) -> None:
     axes.set_xlabel("the victim's age, as the attacker makes it out")
     axes.set_ylabel(f"of {len(result.private):,} tries")
     axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=150)
+    write_figure(path, figure, readable=True, dpi=150)
 
 
 @dataclass(frozen=True)

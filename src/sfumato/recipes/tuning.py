@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from sfumato import _validate, accounting
+from sfumato import _validate, accounting, results
 from sfumato.accounting import Budget, DpEvent, warn_of_little_protection
-from sfumato.datasets import Dataset
+from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger, Unrecorded
@@ -27,8 +27,9 @@ from sfumato.randomness import Sampler, SecretStream
 from sfumato.recipes import features
 from sfumato.recipes.classifier import Classifier, learner
 from sfumato.recipes.features import Recipe
-from sfumato.released import MODEL, Predictor, Released
-from sfumato.storage import CERTIFICATE, RunFolder
+from sfumato.released import Predictor, Released
+from sfumato.results import write_run
+from sfumato.storage import RunFolder
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan
 from sfumato.training.run import take_steps
 
@@ -121,7 +122,7 @@ def run(
         seconds=time.perf_counter() - started,
     )
     if folder is not None:
-        _write(folder, plan, found)
+        _write(folder, replace(ready, recipe=chosen), found, tuning)
     return found
 
 
@@ -212,10 +213,20 @@ def _exactly(recipe: Recipe) -> Optimization:
     return Optimization(learning_rate=recipe.learning_rate, momentum=recipe.momentum)
 
 
-def _write(folder: RunFolder, plan: TrainingPlan, found: Tuned) -> None:
-    folder.write(MODEL, found.released.to_bytes())
-    folder.write_json("plan.json", plan.to_json())
-    result = {"epsilon": found.epsilon, "delta": found.delta, "test_accuracy": found.test_accuracy}
-    folder.write_json("result.json", {"algorithm": "tuning", **result})
-    folder.write_json("timings.json", {"seconds": found.seconds}, private=True)
-    folder.write_json(CERTIFICATE, found.certificate.to_json())  # last: the run is finished
+def _write(folder: RunFolder, ready: Classifier, found: Tuned, tuning: Tuning) -> None:
+    write_run(
+        folder,
+        results.Tuning(
+            epsilon=found.epsilon,
+            delta=found.delta,
+            test_accuracy=found.test_accuracy,
+            mean_trials=tuning.mean_trials,
+            learning_rate=found.recipe.learning_rate,
+            clip_norm=found.recipe.clip_norm,
+            data=public_name(ready.rows.name),
+        ),
+        certificate=found.certificate,
+        plan=ready.plan.to_json(),
+        model=found.released.to_bytes(),
+        seconds=found.seconds,
+    )

@@ -5,7 +5,16 @@
 True
 """
 
-from sfumato.results.folders import Run, find_runs, read_history, read_run, write_history, write_run
+from sfumato.results.folders import (
+    MODEL,
+    RESULT,
+    Run,
+    find_runs,
+    read_history,
+    read_run,
+    write_history,
+    write_run,
+)
 from sfumato.results.kinds import KINDS, from_json
 from sfumato.results.record import Record
 from sfumato.results.result import FORMAT, Result
@@ -14,6 +23,7 @@ from sfumato.results.runs import (
     Ballot,
     ChargeLine,
     EpidemicCurve,
+    Epoch,
     EpochReport,
     Failure,
     LedgerStatement,
@@ -45,6 +55,8 @@ from sfumato.results.studies import (
 __all__ = [
     "FORMAT",
     "KINDS",
+    "MODEL",
+    "RESULT",
     "AttackedNetwork",
     "Audit",
     "AverageAttack",
@@ -53,6 +65,7 @@ __all__ = [
     "Comparison",
     "Differencing",
     "EpidemicCurve",
+    "Epoch",
     "EpochReport",
     "Estimate",
     "Failure",

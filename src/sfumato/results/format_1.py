@@ -105,8 +105,8 @@ def _comparison(data: _Old) -> Result:
     return _some(studies.Comparison, data, networks=networks, private_epochs=epochs)
 
 
-def _history(lines: Any) -> list[runs.EpochReport]:
-    return [_some(runs.EpochReport, line) for line in lines]
+def _history(lines: Any) -> list[runs.Epoch]:
+    return [_some(runs.Epoch, line) for line in lines]
 
 
 def _sweep(data: _Old) -> Result:

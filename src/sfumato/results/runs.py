@@ -11,14 +11,20 @@ from sfumato.results.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpochReport(Record):
-    """What may be said after an epoch, whose checkpoint is durable: nothing in it comes from private rows."""
+class Epoch(Record):
+    """How good a network is on public data after an epoch."""
 
     epoch: Count
-    step: Count | None = None
-    epsilon: Epsilon | None = None  # None: without privacy
     test_accuracy: Share | None = None
     test_loss: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochReport(Epoch):
+    """What may be said after an epoch, whose checkpoint is durable: nothing in it comes from private rows."""
+
+    step: Count
+    epsilon: Epsilon  # of all steps so far
 
 
 @dataclass(frozen=True, kw_only=True)

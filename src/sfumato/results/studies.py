@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from sfumato.results.record import Count, Delta, Epsilon, Json, Record, Share
 from sfumato.results.result import Result
-from sfumato.results.runs import EpochReport
+from sfumato.results.runs import Epoch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Network(Record):
     epsilon: Epsilon | None
     test_accuracy: Share
     test_loss: float | None = None
-    history: tuple[EpochReport, ...] = ()
+    history: tuple[Epoch, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -14,15 +13,16 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from sfumato import _validate
+from sfumato import _validate, results
 from sfumato.accounting import warn_of_little_protection
-from sfumato.datasets import Dataset
+from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
-from sfumato.released import MODEL, ModelCard, Released
-from sfumato.storage import CERTIFICATE, RunFolder
+from sfumato.released import ModelCard, Released
+from sfumato.results import EpochReport, read_history
+from sfumato.storage import RunFolder, json_bytes
 from sfumato.training.checkpoint import can_resume, remove_checkpoint, resume, save_checkpoint
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rowwise import LossFunction, Views, cross_entropy
@@ -71,17 +71,6 @@ class Optimization:
         """The learning rate after `share` of the steps."""
         warm = min(1.0, share / self.warmup_share) if self.warmup_share else 1.0
         return self.learning_rate * warm * RATE_SCHEDULES[self.schedule](share)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochReport:
-    """What may be said after an epoch, whose checkpoint is durable: nothing in it comes from private rows."""
-
-    epoch: int
-    step: int
-    epsilon: float
-    test_accuracy: float | None
-    test_loss: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +171,7 @@ def train(
         seconds=time.perf_counter() - started,
     )
     if folder is not None:
-        write_run(folder, result, trainer, released or Released(module=model, card=ModelCard.of(data)))
+        write_run(folder, result, trainer, data, released or Released(module=model, card=ModelCard.of(data)))
     return result
 
 
@@ -206,24 +195,27 @@ def take_steps(
     _put_average_in_place(trainer)
 
 
-def write_run(folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer, released: Released) -> None:
+def write_run(
+    folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer, data: Any, released: Released
+) -> None:
     """The run folder: what was paid for or computed on public data under release, the rest under private."""
-    folder.write(MODEL, released.to_bytes())
-    folder.write_json("plan.json", result.plan.to_json())
-    folder.write_lines("history.jsonl", [asdict(report) for report in result.history])
-    folder.write_json(
-        "result.json",
-        {
-            "algorithm": "training",
-            "epsilon": result.epsilon,
-            "delta": result.delta,
-            "test_accuracy": result.test_accuracy,
-            "test_loss": result.history[-1].test_loss if result.history else None,
-        },
+    steps = b"".join(json_bytes(asdict(step), indent=None) for step in trainer.private_log.steps)
+    results.write_run(
+        folder,
+        results.Training(
+            epsilon=result.epsilon,
+            delta=result.delta,
+            test_accuracy=result.test_accuracy,
+            test_loss=result.history[-1].test_loss if result.history else None,
+            data=public_name(data.name) if isinstance(data, Dataset) else None,
+        ),
+        certificate=result.certificate,
+        plan=result.plan.to_json(),
+        history=result.history,
+        model=released.to_bytes(),
+        private={"steps.jsonl": steps},
+        seconds=result.seconds,
     )
-    folder.write_json("timings.json", {"seconds": result.seconds}, private=True)
-    folder.write_lines("steps.jsonl", [asdict(step) for step in trainer.private_log.steps], private=True)
-    folder.write_json(CERTIFICATE, result.certificate.to_json())  # last: from now on the run is finished
     remove_checkpoint(folder.private / CHECKPOINT)
 
 
@@ -233,12 +225,6 @@ def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochRep
         return []
     resume(trainer, folder.private / CHECKPOINT)
     return read_history(folder)[: math.ceil(trainer.steps_done / trainer.plan.steps_an_epoch)]
-
-
-def read_history(folder: RunFolder) -> list[EpochReport]:
-    path = folder.release / "history.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [EpochReport(**json.loads(line)) for line in lines]
 
 
 def _set_rate(trainer: PrivateTrainer, optimization: Optimization) -> None:
@@ -258,7 +244,7 @@ def _end_epoch(
         save_checkpoint(trainer, folder.private / CHECKPOINT)
     report = _report(trainer, test, delta)
     if folder is not None:
-        folder.write_lines("history.jsonl", [asdict(line) for line in (*history, report)])
+        results.write_history(folder, (*history, report))
     return report
 
 

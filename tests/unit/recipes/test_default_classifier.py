@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +16,7 @@ from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.recipes import DESIGNED, DIGITS, THINGS, Classifier, HoldOut, Recipe, features, tuning
 from sfumato.recipes import plain as plain_recipe
+from sfumato.results import read_run
 
 QUICK = replace(DIGITS, drawn=400, directions=64, steps=20, sample_rate=0.5)
 
@@ -160,12 +160,9 @@ def test_tuning_is_charged_in_full_before_a_trial_and_keeps_the_number_to_itself
         "plan.json",
         "result.json",
     }
-    assert set(json.loads((out / "release" / "result.json").read_text())) == {
-        "algorithm",
-        "epsilon",
-        "delta",
-        "test_accuracy",
-    }
+    result = read_run(out).result
+    assert (result.epsilon, result.test_accuracy) == (found.epsilon, found.test_accuracy)
+    assert (result.learning_rate, result.clip_norm) == (found.recipe.learning_rate, found.recipe.clip_norm)
 
 
 def test_a_search_that_does_not_fit_trains_nothing(rows, tmp_path, monkeypatch):

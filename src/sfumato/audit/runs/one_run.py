@@ -6,7 +6,6 @@ Steinke, Nasr & Jagielski 2023).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -27,7 +26,7 @@ from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.randomness import Bools, Floats, SecretStream
 from sfumato.released import ModelCard, Released
-from sfumato.storage import RunFolder
+from sfumato.storage import RunFolder, read_json
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, TrainingResult, cross_entropy, train
 from sfumato.training.rowwise import LossFunction
 
@@ -123,7 +122,7 @@ def audited(
     record["scores"] = scores.tolist()
     verdict = one_run_verdict(record, plan, epsilon=result.epsilon, delta=result.delta)
     folder.write_json("canaries.json", record, private=True)
-    folder.write_json("audit.json", {"one run": verdict.to_json()}, private=True)
+    folder.write_json("audit.json", {"one run": verdict.result.to_json()}, private=True)
     draw_canaries(record, verdict, folder.private / "canaries.png")
     return replace(result, model=network), verdict
 
@@ -174,7 +173,7 @@ def _registered(folder: RunFolder, kind: str, canaries: int) -> dict[str, Any]:
     """The coins of this folder and the number of guesses: written down before anything is trained."""
     path = folder.private / "canaries.json"
     if path.exists():
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
         if (record["kind"], len(record["included"])) != (kind, canaries):
             raise InvalidInput(
                 f"expected the canaries that {folder.path} was begun with, {len(record['included'])} of kind "
