@@ -42,7 +42,8 @@ class Comparison(Result):
     delta: Delta
     networks: tuple[Network, ...]
     private_epochs: Count | None = None
-    attacker_true_positive_rate: Share | None = None  # at a false positive rate of 1%
+    attacker_false_positive_rate: Share | None = None
+    attacker_true_positive_rate: Share | None = None  # at most, of the private network
     feature_maps: FeatureMaps | None = None
 
 
@@ -109,6 +110,7 @@ class AverageAttack(Record):
     small_group: Count
     small_average: float
     minimum_group: Count  # the fewest people that an average is given of
+    ages: tuple[float, float]  # that people can have
     averages_only: float  # the age as exact averages give it away
     private_95: tuple[float, float]
     share_within_5_years: Share
@@ -153,7 +155,7 @@ class AttackedNetwork(Record):
     epsilon: Epsilon | None
     test_accuracy: Share
     auc: Estimate
-    true_positive_rate: Estimate  # at a false positive rate of 0.1%
+    true_positive_rate: Estimate  # at the false positive rate of the whole study
     curve: tuple[tuple[Share, Share], ...]
 
 
@@ -165,6 +167,7 @@ class Membership(Result):
     attack: str
     members: Count  # that each network was trained on
     delta: Delta
+    false_positive_rate: Share
     networks: tuple[AttackedNetwork, ...]
 
 
