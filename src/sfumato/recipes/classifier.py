@@ -27,7 +27,7 @@ from sfumato.ledger import Ledger
 from sfumato.models import FeatureClassifier, PriorLevels, Scattering, load_prior, prior_note
 from sfumato.models.scattering import CHANNELS as SCATTERING_CHANNELS
 from sfumato.randomness import Sampler
-from sfumato.storage import RunFolder, write_whole
+from sfumato.storage import RunFolder
 from sfumato.training import Optimization, TrainingPlan, TrainingResult, train
 
 SIDE = 28  # pixels the extractors look at
@@ -180,7 +180,7 @@ class Prepared:
         """The whole classifier, extractors included, in place of the head alone."""
         folder = RunFolder.make(out)
         state = {name: value.detach().contiguous().clone() for name, value in self.model.state_dict().items()}
-        write_whole(folder.release / "model.safetensors", save(state))
+        folder.write("model.safetensors", save(state))
         folder.write_json("recipe.json", asdict(self.recipe))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from sfumato.results.record import Count, Delta, Epsilon, Json, Record, Share
+from sfumato.results.record import Count, Delta, Epsilon, Json, Range, Record, Share
 from sfumato.results.result import Result
 from sfumato.results.runs import Epoch
 
@@ -90,7 +90,7 @@ class NoisedDigits(Result):
     kind: ClassVar[str] = "noised-digits"
     delta: Delta
     sheet: str
-    digits: Count
+    digits: Annotated[int, Range(0, 100)]  # that stand side by side
     levels: tuple[NoiseLevel, ...]
 
 
