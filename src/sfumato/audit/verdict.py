@@ -65,6 +65,8 @@ class Verdict:
             delta=self.delta,
             lower_bound=self.lower_bound,
             sure_bound=self.sure_bound,
+            alpha=DISPLAY_ALPHA,
+            sure_alpha=VERDICT_ALPHA,
             refuted=self.refuted,
             verdict=self.in_words,
             untested=self.untested,

@@ -29,6 +29,7 @@ from sfumato.results import (
 
 _MEMBERSHIP_EPSILON, _MEMBERSHIP_DELTA = 1.0, 1e-4
 _ATTACKER = "LiRA"
+_FALSE_POSITIVE_RATE = 0.001  # at which `membership.summary` counts
 _ATTACK = ("truth", "averages_only", "private_95", "share_within_5_years", "tries", "epsilon")
 
 
@@ -59,6 +60,7 @@ def _average_attack(found: attack.Differencing) -> AverageAttack:
         small_group=len(others),
         small_average=float(others.age.mean()),
         minimum_group=attack.MINIMUM_GROUP,
+        ages=attack.AGES,
         **{name: told[name] for name in _ATTACK},
     )
 
@@ -98,6 +100,7 @@ def membership_attack(scene: Scene) -> Membership:
         attack=_ATTACKER,
         members=size.membership_rows // 2,
         delta=_MEMBERSHIP_DELTA,
+        false_positive_rate=_FALSE_POSITIVE_RATE,
         networks=tuple(networks),
     )
 

@@ -34,6 +34,7 @@ from sfumato.training import Optimization, TrainingPlan, train
 
 EPSILON = 1.0  # of the private twin
 _PLAIN_BATCH = 128
+_FALSE_POSITIVE_RATE = 0.01  # at which an attacker on the private network is bounded
 _BATCHES_AN_EPOCH = 60  # of the private network
 _SHOWN_DIGIT = 0  # of the public test images: the one that the feature maps are of
 
@@ -76,8 +77,10 @@ def plain_and_private(scene: Scene) -> Comparison:
         delta=DELTA,
         networks=tuple(networks),
         private_epochs=scene.size.private_epochs,
+        attacker_false_positive_rate=_FALSE_POSITIVE_RATE,
         attacker_true_positive_rate=attacker_true_positive_rate(
-            private_plan(scene.size.rows, EPSILON, scene.size.private_epochs).event()
+            private_plan(scene.size.rows, EPSILON, scene.size.private_epochs).event(),
+            false_positive_rate=_FALSE_POSITIVE_RATE,
         ),
         feature_maps=FeatureMaps(digit="digit.png", **maps),
     )

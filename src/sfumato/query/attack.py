@@ -30,6 +30,7 @@ Floats = npt.NDArray[np.float64]
 
 VICTIM_AGE = 97
 MINIMUM_GROUP = 50
+AGES = (0, 120)  # that people can have
 LARGE = "SELECT AVG(age) FROM people WHERE name = 'Peter' OR name = 'Jan Kees'"
 SMALL = "SELECT AVG(age) FROM people WHERE name = 'Peter'"
 _SIZES = (96, 95)
@@ -50,7 +51,7 @@ def village() -> pd.DataFrame:
 def village_policy(epsilon: float) -> Policy:
     columns = {
         "name": Column(name="name", type="text"),
-        "age": Column(name="age", type="integer", lower=0, upper=120),
+        "age": Column(name="age", type="integer", lower=AGES[0], upper=AGES[1]),
     }
     return Policy(
         table="people", source="people.csv", columns=columns, budget=Budget(epsilon=epsilon, unit="person")

@@ -16,6 +16,7 @@ _AGES = {  # format 1 said the age alone; the village was always this one
     "large_average": 49.5,
     "small_group": 95,
     "small_average": 49.0,
+    "ages": (0, 120),
 }
 _MINIMUM_GROUP = 50
 
@@ -86,7 +87,7 @@ def _reports(data: _Old) -> Result:
 def _audit(data: _Old) -> Result:
     told = {"stage", "title", "settings", "settings_key", "status", "ratio", *runs.Audit.__dataclass_fields__}
     details = {name: value for name, value in data.items() if name not in told}
-    return _some(runs.Audit, data, details=details)
+    return _some(runs.Audit, data, details=details, alpha=0.05, sure_alpha=1e-6)
 
 
 def _tracing(data: _Old) -> Result:
@@ -102,7 +103,9 @@ def _ledger(data: _Old) -> Result:
 def _comparison(data: _Old) -> Result:
     networks = [_some(studies.Network, run, history=_history(run["history"])) for run in data["runs"]]
     epochs = _settings(data).get("private_epochs")
-    return _some(studies.Comparison, data, networks=networks, private_epochs=epochs)
+    return _some(
+        studies.Comparison, data, networks=networks, private_epochs=epochs, attacker_false_positive_rate=0.01
+    )
 
 
 def _history(lines: Any) -> list[runs.Epoch]:
@@ -156,7 +159,9 @@ def _membership(data: _Old) -> Result:
         )
         for name, found in data["networks"].items()
     ]
-    return _some(studies.Membership, data, members=data["rows"] // 2, networks=networks)
+    return _some(
+        studies.Membership, data, members=data["rows"] // 2, false_positive_rate=0.001, networks=networks
+    )
 
 
 def _reproduction(data: _Old) -> Result:

@@ -113,8 +113,10 @@ class Audit(Result):
     kind: ClassVar[str] = "audit"
     claimed_epsilon: Epsilon
     delta: Delta
-    lower_bound: Epsilon  # holds with probability 95%
-    sure_bound: Epsilon  # holds with all but one chance in a million, and decides
+    lower_bound: Epsilon  # holds with probability 1 − alpha
+    sure_bound: Epsilon  # holds with probability 1 − sure_alpha, and decides
+    alpha: Share
+    sure_alpha: Share
     refuted: bool
     verdict: str
     untested: tuple[str, ...] = ()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from sfumato.results.record import Count, Delta, Epsilon, Json, Record, Share
+from sfumato.results.record import Count, Delta, Epsilon, Json, Range, Record, Share
 from sfumato.results.result import Result
 from sfumato.results.runs import Epoch
 
@@ -42,7 +42,8 @@ class Comparison(Result):
     delta: Delta
     networks: tuple[Network, ...]
     private_epochs: Count | None = None
-    attacker_true_positive_rate: Share | None = None  # at a false positive rate of 1%
+    attacker_false_positive_rate: Share | None = None
+    attacker_true_positive_rate: Share | None = None  # at most, of the private network
     feature_maps: FeatureMaps | None = None
 
 
@@ -89,7 +90,7 @@ class NoisedDigits(Result):
     kind: ClassVar[str] = "noised-digits"
     delta: Delta
     sheet: str
-    digits: Count
+    digits: Annotated[int, Range(0, 100)]  # that stand side by side
     levels: tuple[NoiseLevel, ...]
 
 
@@ -109,6 +110,7 @@ class AverageAttack(Record):
     small_group: Count
     small_average: float
     minimum_group: Count  # the fewest people that an average is given of
+    ages: tuple[float, float]  # that people can have
     averages_only: float  # the age as exact averages give it away
     private_95: tuple[float, float]
     share_within_5_years: Share
@@ -153,7 +155,7 @@ class AttackedNetwork(Record):
     epsilon: Epsilon | None
     test_accuracy: Share
     auc: Estimate
-    true_positive_rate: Estimate  # at a false positive rate of 0.1%
+    true_positive_rate: Estimate  # at the false positive rate of the whole study
     curve: tuple[tuple[Share, Share], ...]
 
 
@@ -165,6 +167,7 @@ class Membership(Result):
     attack: str
     members: Count  # that each network was trained on
     delta: Delta
+    false_positive_rate: Share
     networks: tuple[AttackedNetwork, ...]
 
 
