@@ -53,14 +53,18 @@ def train(
     train_size: Annotated[
         int | None, typer.Option(help="Use about this many records, drawn by secret coins.")
     ] = None,
-    public_size: Annotated[int | None, typer.Option(help="Of your own images: how many people.")] = None,
-    classes: Annotated[str | None, typer.Option(help="Of your own images: 10, or names as in cat,dog.")] = None,
+    public_size: Annotated[
+        int | None, typer.Option(help="With your own images: how many people they are from.")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="With your own images: how many classes, or their names (cat,dog).")
+    ] = None,
     test_data: Annotated[str | None, typer.Option(help="Public images like yours, to measure on.")] = None,
     hold_out: Annotated[
         float | None, typer.Option(help="Keep this share out of training, and measure on it, at a price.")
     ] = None,
     hold_out_epsilon: Annotated[float, typer.Option(help="What measuring on it may cost, on top.")] = 0.1,
-    seed: Annotated[int, typer.Option(help="Of the first weights, which are public; the noise has none.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for the first weights. The noise cannot be seeded.")] = 0,
     ledger: Annotated[str | None, typer.Option(help="The data set's ledger, charged before training.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; an interrupted run goes on from it.")] = None,
     audit: Annotated[

@@ -27,8 +27,12 @@ def tune(
     train_size: Annotated[
         int | None, typer.Option(help="Use about this many records, drawn by secret coins.")
     ] = None,
-    public_size: Annotated[int | None, typer.Option(help="Of your own images: how many people.")] = None,
-    classes: Annotated[str | None, typer.Option(help="Of your own images: 10, or names as in cat,dog.")] = None,
+    public_size: Annotated[
+        int | None, typer.Option(help="With your own images: how many people they are from.")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="With your own images: how many classes, or their names (cat,dog).")
+    ] = None,
     test_data: Annotated[str | None, typer.Option(help="Public images like yours, to measure on.")] = None,
     ledger: Annotated[str | None, typer.Option(help="The data set's ledger, charged before any trial.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder of the best trial.")] = None,
