@@ -5,17 +5,28 @@
 3.0
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from sfumato.accounting import Budget, Relation
 
-if TYPE_CHECKING:
+if _TYPE_CHECKING:
     from sfumato.ledger import Ledger
+    from sfumato.loading import load
     from sfumato.training import PrivateClassifier, PrivateTrainer, TrainingPlan, train
 
 __version__ = "0.1.0"
-__all__ = ["Budget", "Ledger", "PrivateClassifier", "PrivateTrainer", "Relation", "TrainingPlan", "train"]
+__all__ = [
+    "Budget",
+    "Ledger",
+    "PrivateClassifier",
+    "PrivateTrainer",
+    "Relation",
+    "TrainingPlan",
+    "load",
+    "train",
+]
 
 # Loaded when first asked for: whoever only keeps a ledger should not wait for torch.
 _HOMES = {
@@ -23,15 +34,36 @@ _HOMES = {
     "PrivateClassifier": "sfumato.training",
     "PrivateTrainer": "sfumato.training",
     "TrainingPlan": "sfumato.training",
+    "load": "sfumato.loading",
     "train": "sfumato.training",
 }
+_PACKAGES = (
+    "accounting",
+    "audit",
+    "datasets",
+    "errors",
+    "ledger",
+    "local",
+    "mechanisms",
+    "models",
+    "pate",
+    "policy",
+    "query",
+    "recipes",
+    "results",
+    "tracing",
+    "training",
+)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'sfumato' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+def __getattr__(name: str) -> _Any:
+    if name in _HOMES:
+        return getattr(_import_module(_HOMES[name]), name)
+    if name in _PACKAGES:
+        return _import_module(f"sfumato.{name}")
+    raise AttributeError(f"module 'sfumato' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    """Names for users: what the package exports, and its packages."""
+    return sorted([*__all__, *_PACKAGES, "__version__"])

@@ -1,15 +1,24 @@
-"""Where a run leaves what it made: what may be published apart from what may not.
+"""The one writer and reader of files: whole or not at all, on the disk when it returns, and for whom they are.
+
+A run folder keeps what may be published apart from what may not:
 
 release/   plan.json, result.json, history.jsonl, model.safetensors, certificate.json, figures/
 private/   timings, training losses, counts, checkpoints
+
+Whoever can reach a release may read it (files 0644, folders 0755); what is private belongs to its owner alone
+(0600, 0700). JSON has no word for NaN or infinity: a number that is not finite is written as null, and read as
+None.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +26,9 @@ from typing import Any
 from sfumato.errors import InvalidInput
 
 CERTIFICATE = "certificate.json"  # written last: a folder that has one holds a finished run
+_FILE, _PRIVATE_FILE = 0o644, 0o600
+_FOLDER, _PRIVATE_FOLDER = 0o755, 0o700
+_LARGEST = 64 * 2**20  # bytes of a JSON file of ours that is read at all
 
 
 @dataclass(frozen=True)
@@ -30,9 +42,8 @@ class RunFolder:
         """The folder with its halves; a place that cannot be written is refused before anything is spent."""
         folder = cls(Path(path))
         try:
-            folder.figures.mkdir(parents=True, exist_ok=True)
-            folder.private.mkdir(parents=True, exist_ok=True)
-            folder.private.chmod(0o700)
+            for place in (folder.path, folder.release, folder.figures, folder.private):
+                make_folder(place, readable=place != folder.private)
             with tempfile.TemporaryFile(dir=folder.release):
                 pass
         except OSError as error:
@@ -76,35 +87,161 @@ class RunFolder:
     def figures(self) -> Path:
         return self.release / "figures"
 
+    def write(self, name: str, content: bytes, *, private: bool = False) -> Path:
+        """A file of one half, for those who may read that half."""
+        return write_whole((self.private if private else self.release) / name, content, readable=not private)
+
     def write_json(self, name: str, value: Mapping[str, Any], *, private: bool = False) -> Path:
-        text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=False, default=str)
-        return write_whole((self.private if private else self.release) / name, f"{text}\n".encode())
+        return self.write(name, json_bytes(value), private=private)
 
     def write_lines(self, name: str, values: Iterable[Mapping[str, Any]], *, private: bool = False) -> Path:
-        text = "".join(json.dumps(value, ensure_ascii=False, default=str) + "\n" for value in values)
-        return write_whole((self.private if private else self.release) / name, text.encode())
+        return self.write(name, b"".join(json_bytes(value, indent=None) for value in values), private=private)
 
 
-def write_whole(path: Path, content: bytes) -> Path:
-    """Write a file that is there whole or not at all, whatever stops us."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+# Writing
+
+
+def write_whole(path: str | os.PathLike[str], content: bytes, *, readable: bool = False) -> Path:
+    """Write a file that is there whole or not at all, whatever stops us; `readable`: others may read it."""
+    with replacing(path, readable=readable) as temporary:
+        temporary.write_bytes(content)
+    return Path(path)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], *, readable: bool = False) -> Iterator[Path]:
+    """A temporary file beside `path`, which takes its place when the block ends without an error.
+
+    For writers that want a name. Its contents and its new name are on the disk afterwards.
+    """
+    target = Path(path)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    os.close(handle)  # mkstemp lets its owner alone read and write
+    temporary = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
+        yield temporary
+        if readable:
+            temporary.chmod(_FILE)
+        _sync(temporary)
+        rename(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_new(path: str | os.PathLike[str], content: bytes, *, readable: bool = False) -> Path:
+    """As `write_whole`, but never in the place of another file: FileExistsError if there is one."""
+    target = Path(path)
+    mode = _FILE if readable else _PRIVATE_FILE
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
+            target.chmod(mode)  # whatever the umask is
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_folder(path.parent)
+        sync_folder(target.parent)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        target.unlink(missing_ok=True)
         raise
+    return target
+
+
+def write_figure(path: str | os.PathLike[str], figure: Any, *, readable: bool = False, dpi: int = 144) -> Path:
+    """A matplotlib figure, in the format that the name's ending says."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=dpi, format=Path(path).suffix.removeprefix(".") or "png")
+    return write_whole(path, buffer.getvalue(), readable=readable)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Give a file, whose contents are on the disk, its name for good."""
+    os.replace(source, target)
+    sync_folder(target.parent)
+
+
+def make_folder(path: Path, *, readable: bool = False) -> Path:
+    """The folder, made if it is not there; a private one is closed to others also if it was open.
+
+    A folder that the user made, for releases, keeps the mode that the user gave it.
+    """
+    if not path.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(_FOLDER if readable else _PRIVATE_FOLDER)
+        sync_folder(path.parent)
+    elif not readable:
+        path.chmod(_PRIVATE_FOLDER)
     return path
 
 
 def sync_folder(folder: Path) -> None:
     """Wait until the names in a folder are on disk: a new or renamed file has its name only then."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# JSON
+
+
+def json_bytes(value: Mapping[str, Any], *, indent: int | None = 2) -> bytes:
+    """One JSON object and a line's end; a number that is not finite becomes null.
+
+    >>> json_bytes({"loss": float("nan")}, indent=None)
+    b'{"loss": null}\\n'
+    """
+    return (json.dumps(finite(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def finite(value: Any) -> Any:
+    """The same JSON value with None for numbers that are not finite; anything that JSON cannot say is text."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The one JSON object of a file of ours; a number that is not finite is None."""
+    return _object(_text(path), path)
+
+
+def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """One JSON object a line; a file that is not there has none."""
+    if not Path(path).exists():
+        return []
+    return [_object(line, path) for line in _text(path).splitlines() if line.strip()]
+
+
+def _text(path: str | os.PathLike[str]) -> str:
+    with Path(path).open("rb") as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise InvalidInput(f"expected {os.fspath(path)} to have at most {_LARGEST} bytes, got more")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise _broken(path, "bytes that are not UTF-8") from error
+
+
+def _object(text: str, path: str | os.PathLike[str]) -> dict[str, Any]:
+    try:
+        value = json.loads(text, parse_constant=lambda name: None)
+    except (ValueError, RecursionError) as error:
+        raise _broken(path, "something else") from error
+    if not isinstance(value, dict):
+        raise _broken(path, f"a {type(value).__name__}")
+    found: dict[str, Any] = finite(value)  # a number too large for a float reads as infinite
+    return found
+
+
+def _broken(path: str | os.PathLike[str], got: str) -> InvalidInput:
+    return InvalidInput(f"expected {os.fspath(path)} to hold JSON objects, got {got}; run it again")

@@ -7,7 +7,7 @@ import pytest
 
 from sfumato import demo as story
 from sfumato.local import views
-from sfumato.recipes import classifier as best_recipe
+from sfumato.recipes import features
 
 TINY = replace(
     story.QUICK,
@@ -50,7 +50,7 @@ def demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(story, "QUICK", TINY)
-        patch.setattr(best_recipe, "DIGITS", replace(best_recipe.DIGITS, drawn=500, directions=32, steps=10))
+        patch.setattr(features, "DIGITS", replace(features.DIGITS, drawn=500, directions=32, steps=10))
         patch.setattr(views, "_DRAWINGS", 1500)
         first = CliRunner().invoke(app, ["demo", "--quick", "--json", "--out", str(out)])
         again = CliRunner().invoke(app, ["demo", "--quick", "--out", str(out)])

@@ -1,9 +1,10 @@
 """The recipes on small data: tables, JSON, figures, run folders that are found again."""
 
-import json
 from pathlib import Path
 
 import pytest
+
+from sfumato.results import read_run
 
 
 def check_figures(answer):
@@ -24,7 +25,7 @@ def test_private_cnn(sfumato, sfumato_json, tmp_path):
     assert priced["epsilon"] <= 0.79
     assert 0.78 < ours["epsilon"] <= 0.79
     assert len(ours["runs"][0]["accuracy"]) == len(ours["runs"][0]["loss"]) == 2
-    assert json.loads((tmp_path / "release" / "result.json").read_text()) == answer
+    assert read_run(tmp_path).result.findings == answer
     certificate = tmp_path / "seed-0" / "ours" / "release" / "certificate.json"
     assert sfumato_json("verify", certificate)["pld"] == pytest.approx(ours["epsilon"])
     code, out, _ = sfumato(*words)  # found again, and told in words

@@ -34,8 +34,7 @@ from sfumato.ledger import Certificate, Ledger, Reservation
 from sfumato.pate import VotePlan, Voting, aggregate
 from sfumato.query import Column, Policy, Table
 from sfumato.randomness import SecretStream
-from sfumato.recipes import classifier as best_recipe
-from sfumato.recipes import tuning
+from sfumato.recipes import DIGITS, tuning
 from sfumato.training import PrivateTrainer, TrainingPlan, checkpoint, resume, save_checkpoint, train
 from sfumato.training.distributed import Peers
 
@@ -543,7 +542,7 @@ def test_a_search_costs_twice_where_records_are_replaced(
     def stop(*words: object, **terms: object) -> None:
         raise Charged
 
-    monkeypatch.setattr(best_recipe, "prepare", stop)
+    monkeypatch.setattr(tuning, "_best", stop)
     ledger = replace_one(tmp_path)
     data = Dataset(
         inputs=np.zeros((60, 1, 28, 28), np.float32),
@@ -553,7 +552,7 @@ def test_a_search_costs_twice_where_records_are_replaced(
         classes=10,
         public_size=1200,
     )
-    recipe = replace(best_recipe.DIGITS, steps=20, sample_rate=0.5)
+    recipe = replace(DIGITS, steps=20, sample_rate=0.5, drawn=100, directions=16)
     with pytest.raises(Charged):
         tuning.run(data, None, epsilon=2, recipe=recipe, ledger=ledger)
     (charge,) = ledger.charges()

@@ -16,6 +16,7 @@ def test_public_names():
         "PrivateTrainer",
         "Relation",
         "TrainingPlan",
+        "load",
         "train",
     }
     for name in sfumato.__all__:
@@ -38,6 +39,8 @@ def test_public_names():
         "query",
         "tracing",
         "audit",
+        "recipes",
+        "results",
     ],
 )
 def test_packages_export_what_they_say(package):
@@ -45,6 +48,14 @@ def test_packages_export_what_they_say(package):
     assert sorted(module.__all__) == sorted(set(module.__all__))
     for name in module.__all__:
         assert getattr(module, name) is not None
+
+
+def test_names_for_users_and_packages_without_an_import_of_their_own():
+    assert set(dir(sfumato)) >= {*sfumato.__all__, "datasets", "recipes"}
+    assert not [name for name in dir(sfumato) if name.startswith("_") and name != "__version__"]
+    assert "import_module" not in dir(sfumato)
+    code = "import sfumato; sfumato.datasets.load; sfumato.recipes.Classifier; sfumato.errors.Refused"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_clipped_gradient_sum_is_where_it_was():

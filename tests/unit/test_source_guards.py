@@ -24,6 +24,13 @@ GENERATORS = re.compile(
 )
 RANDOM_MODULES = {"random", "randomgen", "numpy.random"}
 CODE_RUNNING_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+FILE_WRITES = re.compile(
+    r"(^|\.)(write_text|write_bytes|savefig|mkstemp|NamedTemporaryFile)$|^os\.(replace|rename)$"
+)
+WRITERS = {  # where files may be written, and why
+    "storage.py": "the one writer",
+    "datasets/sources.py": "downloads into a temporary folder, checked before they are kept",
+}
 CODE_RUNNING_CALLS = re.compile(r"^torch\.(load|save)$|(^|\.)(read_pickle|to_pickle)$")
 
 
@@ -62,6 +69,20 @@ def code_run_from_files(source: str) -> list[str]:
         if allows or CODE_RUNNING_CALLS.search(dotted(call.func)):
             found.append(ast.unparse(call))
     return found
+
+
+def files_written(source: str) -> list[str]:
+    """Calls that put something into a file, other than through `sfumato.storage`."""
+    return [ast.unparse(call) for call in calls(ast.parse(source)) if _writes(call)]
+
+
+def _writes(call: ast.Call) -> bool:
+    if FILE_WRITES.search(dotted(call.func)):
+        return True
+    words = (*call.args, *(keyword.value for keyword in call.keywords))
+    modes = [word.value for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+    opens = re.search(r"(^|\.)open$", dotted(call.func)) is not None
+    return opens and any(re.fullmatch("[wax]b?[+]?", mode) for mode in modes)
 
 
 def unfinished(source: str) -> list[str]:
@@ -147,3 +168,30 @@ def test_the_guard_lets_the_rest_pass(source: str) -> None:
 
 def test_the_guard_sees_what_is_unfinished() -> None:
     assert unfinished("x = 1  # TO" + "DO: more") == ["TO" + "DO"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_one_module_writes_files(path: Path) -> None:
+    if str(path.relative_to(PACKAGE)) not in WRITERS:
+        assert files_written(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "path.write_text('x')",
+        "open(path, 'w')",
+        "path.open(mode='xb')",
+        "figure.savefig(path, dpi=9)",
+        "os.replace(a, b)",
+        "tempfile.mkstemp()",
+        "Path(p).joinpath(q).write_bytes(b'x')",
+    ],
+)
+def test_the_guard_knows_a_writer(source: str) -> None:
+    assert files_written(source)
+
+
+@pytest.mark.parametrize("source", ["path.open('rb')", "open(path)", "np.save(buffer, x)", "write_whole(p, b)"])
+def test_the_guard_lets_readers_through(source: str) -> None:
+    assert files_written(source) == []

@@ -19,6 +19,7 @@ from scipy import special, stats
 
 from sfumato import _validate, accounting, randomness
 from sfumato.audit.bounds import DISPLAY_ALPHA, Errors, Floats, Interval, _scores, clopper_pearson
+from sfumato.storage import write_figure
 
 
 class Estimate(NamedTuple):
@@ -138,8 +139,7 @@ def draw_roc(
     axes.set(xlabel="false positive rate", ylabel="true positive rate")
     axes.grid(color="0.9")
     axes.legend(loc="lower right", fontsize=8, framealpha=0.9)
-    figure.savefig(path, dpi=144)
-    return Path(path)
+    return write_figure(path, figure, readable=True)
 
 
 def greatest_true_positive_rates(rates: Floats, epsilon: float, delta: float) -> Floats:

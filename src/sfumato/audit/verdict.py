@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sfumato.audit.bounds import DISPLAY_ALPHA, VERDICT_ALPHA
+from sfumato.results import Audit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +57,24 @@ class Verdict:
         share = self.lower_bound / self.claimed_epsilon if self.claimed_epsilon else 0.0
         return f"not refuted: the attack proves ε ≥ {self.lower_bound:.3g}, {share:.0%} of the claim"
 
+    @property
+    def result(self) -> Audit:
+        """For run folders."""
+        return Audit(
+            claimed_epsilon=self.claimed_epsilon,
+            delta=self.delta,
+            lower_bound=self.lower_bound,
+            sure_bound=self.sure_bound,
+            alpha=DISPLAY_ALPHA,
+            sure_alpha=VERDICT_ALPHA,
+            refuted=self.refuted,
+            verdict=self.in_words,
+            untested=self.untested,
+            details=self.details,
+        )
+
     def to_json(self) -> dict[str, Any]:
-        """For `--json` and for run folders."""
+        """For `--json`."""
         values = asdict(self)
         details = values.pop("details")
         return {

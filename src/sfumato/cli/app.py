@@ -20,6 +20,7 @@ from sfumato.cli import (
     ledger,
     local,
     pate,
+    predict,
     prior,
     query,
     report,
@@ -43,6 +44,7 @@ app = typer.Typer(
 COMMANDS = (
     demo,
     train,
+    predict,
     pate,
     local,
     tune,

@@ -115,6 +115,7 @@ def sabotage(
     Example: sfumato audit sabotage --out docs/audit-sabotage.md
     """
     from sfumato.audit.runs import sabotage as suite
+    from sfumato.storage import write_whole
 
     rows = []
     with show.progress() as bar:
@@ -123,7 +124,7 @@ def sabotage(
             rows.append(suite.examine(one))
             bar.advance(task)
     if out is not None:
-        out.write_text(suite.table(tuple(rows)), encoding="utf-8")
+        write_whole(out, suite.table(tuple(rows)).encode(), readable=True)
     answer = {(row.sabotage.name if row.sabotage else "intact"): dict(row.findings) for row in rows}
     if json:
         show.emit_json(answer)

@@ -6,7 +6,6 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from sfumato.errors import InvalidInput, LedgerError
@@ -20,11 +19,15 @@ def deliver(data: Mapping[str, Any], place: str, *, replace: bool = True) -> Non
     if place.startswith(("http://", "https://")):
         _post(place, text.encode())
         return
-    from sfumato.storage import write_whole
+    from sfumato.storage import write_new, write_whole
 
-    if not replace and Path(place).exists():
-        raise InvalidInput(f"expected no file at {place}, got one; choose another --out")
-    write_whole(Path(place), text.encode()).chmod(0o644)
+    if replace:
+        write_whole(place, text.encode(), readable=True)
+        return
+    try:
+        write_new(place, text.encode(), readable=True)
+    except FileExistsError as error:
+        raise InvalidInput(f"expected no file at {place}, got one; choose another --out") from error
 
 
 def _post(address: str, content: bytes) -> None:

@@ -90,21 +90,26 @@ def learn(
         typer.Option(help="linear, quadratic or nearest-mean; default: as the reports allow."),
     ] = None,
     test: Annotated[str | None, typer.Option(help="Public images to count on; default: of its name.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder, for `sfumato predict`.")] = None,
     json: show.Json = False,
 ) -> None:
     """Learn from a noised data set alone, knowing its noise, and count on public test images.
 
-    Example: sfumato local learn out/noised.npz
+    Example: sfumato local learn out/noised.npz --out out/learned
     """
     from sfumato.local import learn as learn_from
     from sfumato.local import read_noised
+    from sfumato.local.folder import certificate_beside, write_learnt
+    from sfumato.storage import RunFolder
 
     started = time.perf_counter()
-    noised = read_noised(data)
+    if out is not None:
+        RunFolder(out).refuse_finished()
+    noised, certificate = read_noised(data), None if out is None else certificate_beside(data)
     found = learn_from(noised, classifier=classifier)
     rows = _test_images(test or noised.name, noised.plan.classes)
     right = found.predict(rows.inputs[:, 0]) == rows.targets
-    answer = {
+    answer: dict[str, Any] = {
         "test_accuracy": float(right.mean()),
         "epsilon": noised.plan.price,
         "delta": noised.plan.delta,
@@ -113,6 +118,9 @@ def learn(
         "classifier": found.name,
         "seconds": time.perf_counter() - started,
     }
+    if out is not None and certificate is not None:
+        write_learnt(found, noised, certificate, out=out, test_accuracy=answer["test_accuracy"])
+        answer["out"] = str(out)
     _show(answer, json=json)
 
 

@@ -123,12 +123,13 @@ def init(
     Example: sfumato query init people.csv
     """
     from sfumato.query import draft_policy
+    from sfumato.storage import write_whole
 
     place = out or data.with_name(f"{data.name.split('.')[0]}.toml")
     if place.exists():
         raise InvalidInput(f"expected no file at {place}, got one; choose another with --out")
     draft = draft_policy(data, header=header, delimiter=delimiter, table=table)
-    place.write_text(draft.text, encoding="utf-8")
+    write_whole(place, draft.text.encode(), readable=True)
     if json:
         show.emit_json({"policy": str(place), "fill_in": list(draft.blanks)})
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +34,7 @@ def trace(
         bool, typer.Option("--per-release", help="ε is for each day's release, not for a message's whole life.")
     ] = False,
     unprotected: Annotated[bool, typer.Option("--unprotected", help="No noise, to compare.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Run folder, for sfumato report.")] = None,
     seed: Annotated[int, typer.Option(help="Of the simulated town, which is public; the noise has none.")] = 0,
     json: show.Json = False,
 ) -> None:
@@ -42,7 +44,9 @@ def trace(
     """
     from sfumato import _validate
     from sfumato.randomness import SecretStream
-    from sfumato.tracing import Campaign, Release, run
+    from sfumato.results import Tracing, write_run
+    from sfumato.storage import RunFolder
+    from sfumato.tracing import UNIT, Campaign, Release, run
     from sfumato.tracing.settings import SETTINGS
 
     check(context, RULES)
@@ -57,6 +61,7 @@ def trace(
             span="release" if per_release else "lifetime",
         )
     plan = Campaign(release=release, disease=setting.disease, days=days, test_fraction=setting.test_fraction)
+    folder = None if out is None else RunFolder.make(out)
     started = time.perf_counter()
     with show.progress() as bar:
         task = bar.add_task("days", total=days, note="")
@@ -72,7 +77,7 @@ def trace(
         "epsilon_lifetime": price["lifetime"],
         "epsilon_person": price["person"],
         "delta": delta,
-        "unit": "one contact-day message",
+        "unit": UNIT,
         "method": method,
         "simulator": simulator,
         "contacts_per_day": outcome.contacts_per_day,
@@ -80,6 +85,12 @@ def trace(
         "prevalence": list(outcome.prevalence),
         "seconds": time.perf_counter() - started,
     }
+    if folder is not None:
+        asked = None if unprotected else epsilon
+        curve = outcome.curve(release, setting.disease, epsilon=asked, delta=delta)
+        result = Tracing(people=agents, days=days, delta=delta, unit=UNIT, curves=(curve,))
+        write_run(folder, result, certificate=None)
+        answer["out"] = str(out)
     if json:
         show.emit_json(answer)
     else:
@@ -89,7 +100,7 @@ def trace(
 def _rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("peak infection rate", f"{1000 * answer['peak_infection_rate']:.2f} ‰"),
-        ("unit", "one contact-day message; beside it, one person"),
+        ("unit", f"{answer['unit']}; beside it, one person"),
         ("ε of a day's release", f"{answer['epsilon_release']:.3g} at δ = {answer['delta']:g}"),
         ("ε of a message's life", f"{answer['epsilon_lifetime']:.3g}"),
         (

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from sfumato.cli import show
+from sfumato.cli.inputs import read_data, take_some
 from sfumato.cli.options import PAYS, check
-from sfumato.cli.train_job import read_data, take_some
 
 
 def register(app: typer.Typer) -> None:
@@ -27,8 +27,12 @@ def tune(
     train_size: Annotated[
         int | None, typer.Option(help="Use about this many records, drawn by secret coins.")
     ] = None,
-    public_size: Annotated[int | None, typer.Option(help="Of your own images: how many people.")] = None,
-    classes: Annotated[str | None, typer.Option(help="Of your own images: 10, or names as in cat,dog.")] = None,
+    public_size: Annotated[
+        int | None, typer.Option(help="With your own images: how many people they are from.")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="With your own images: how many classes, or their names (cat,dog).")
+    ] = None,
     test_data: Annotated[str | None, typer.Option(help="Public images like yours, to measure on.")] = None,
     ledger: Annotated[str | None, typer.Option(help="The data set's ledger, charged before any trial.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder of the best trial.")] = None,
@@ -52,7 +56,7 @@ def tune(
         clip_norms=_numbers("clip_norms", clip_norms),
         mean_trials=trials,
     )
-    rows, test = read_data(data, "recipe", public_size, classes, test_data)
+    rows, test = read_data(data, side=None, public_size=public_size, classes=classes, test_data=test_data)
     rows = take_some(rows, train_size, None)  # a search goes to its end, or begins anew
     book = None if ledger is None else Ledger.open(ledger)
     with show.errors.status("training a secret number of times"):

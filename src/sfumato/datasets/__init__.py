@@ -11,7 +11,8 @@ from sfumato.datasets.archive import Archive, ArchiveFile, LocalFile
 from sfumato.datasets.dataset import Dataset
 from sfumato.datasets.images import fetch, load, resize
 from sfumato.datasets.own_images import read_images
-from sfumato.datasets.registry import DATASETS, DatasetSpec
+from sfumato.datasets.pictures import Pictures, read_pictures
+from sfumato.datasets.registry import DATASETS, DatasetSpec, public_name
 from sfumato.datasets.tables import read_table, table_dataset
 
 __all__ = [
@@ -21,9 +22,12 @@ __all__ = [
     "Dataset",
     "DatasetSpec",
     "LocalFile",
+    "Pictures",
     "fetch",
     "load",
+    "public_name",
     "read_images",
+    "read_pictures",
     "read_table",
     "resize",
     "table_dataset",

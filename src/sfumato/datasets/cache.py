@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-import uuid
 from pathlib import Path
 
 from sfumato.errors import DataUnavailable
+from sfumato.storage import write_whole
 
 
 def folder() -> Path:
@@ -23,21 +22,13 @@ def write(path: Path, contents: bytes) -> None:
 
     Whoever writes last wins; as only verified contents are written, the winners are alike.
     """
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("xb") as file:
-            file.write(contents)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        write_whole(path, contents, readable=True)
     except OSError as error:
         raise DataUnavailable(
             f"{path} cannot be written ({error.strerror or error}); name a folder that can in SFUMATO_CACHE"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):  # gone already, or never made
-            part.unlink()
 
 
 def _platform_caches() -> Path:

@@ -46,6 +46,7 @@ class Dataset:
     unit: str = "record"  # whose contribution is protected: one row, unless said otherwise
     classes: int | None = None
     public_size: int | None = None
+    class_names: tuple[str, ...] | None = None  # by target; None: their numbers
 
     def __post_init__(self) -> None:
         _validate.one_of("visibility", self.visibility, VISIBILITIES)
@@ -59,6 +60,10 @@ class Dataset:
         for fact in ("classes", "public_size"):
             if (value := getattr(self, fact)) is not None:
                 _validate.integer(fact, value, least=1)
+        if self.class_names is not None and len(self.class_names) != self.classes:
+            raise InvalidInput(
+                f"expected a name for each of classes={self.classes}, got {len(self.class_names)} class_names"
+            )
 
     def __len__(self) -> int:
         return len(self.inputs)

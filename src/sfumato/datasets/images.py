@@ -11,6 +11,7 @@ from sfumato import _validate
 from sfumato.datasets import archive
 from sfumato.datasets.dataset import Dataset, Inputs
 from sfumato.datasets.registry import DATASETS, SPLITS, DatasetSpec, Split
+from sfumato.errors import InvalidInput
 
 _BLOCK = 1 << 16  # pixels scaled at a time, inside a core's cache
 _TABLES = "for a CSV or Parquet file use sfumato.datasets.read_table"
@@ -72,6 +73,26 @@ def resize(images: Inputs, side: int) -> Inputs:
     height, width = images.shape[-2:]
     resized = _interpolation(height, side) @ images @ _interpolation(width, side).T
     return resized.astype(np.float32, copy=False)
+
+
+def to_shape(images: Inputs, shape: tuple[int, int, int]) -> Inputs:
+    """Images (examples, channels, height, width) as (channels, side, side), each made by itself.
+
+    Channels are averaged where one is wanted. Raises `InvalidInput` where other channels are wanted than there
+    are.
+
+    >>> to_shape(np.ones((2, 3, 8, 9), np.float32), (1, 28, 28)).shape
+    (2, 1, 28, 28)
+    """
+    channels, height, width = shape
+    if images.ndim != 4 or images.shape[1] != channels != 1 or height != width:
+        raise InvalidInput(
+            f"expected images (channels, height, width) with {channels} channels, got shape {images.shape[1:]}"
+        )
+    found = images.mean(axis=1, keepdims=True) if images.shape[1] != channels else images
+    if found.shape[2:] != (height, width):
+        found = resize(found, height)
+    return np.ascontiguousarray(found, dtype=np.float32)
 
 
 def _interpolation(old: int, new: int) -> Inputs:

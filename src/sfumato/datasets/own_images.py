@@ -19,8 +19,8 @@ from sfumato.datasets.dataset import Dataset, Inputs, Visibility
 from sfumato.datasets.images import resize
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 
-_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".webp")
-_IMAGES, _LABELS = ("images", "inputs", "x", "X"), ("labels", "targets", "y")
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".webp")
+IMAGES, _LABELS = ("images", "inputs", "x", "X"), ("labels", "targets", "y")
 
 
 def read_images(
@@ -55,6 +55,7 @@ def read_images(
         name=place.stem,
         visibility=visibility,
         classes=len(names),
+        class_names=tuple(names),
         public_size=None if public_size is None else _validate.integer("public_size", public_size, least=1),
     )
 
@@ -65,7 +66,7 @@ def _read_folder(place: Path, names: Sequence[str], side: int) -> tuple[Inputs, 
     images, targets = [], []
     for target, name in enumerate(names):
         for file in sorted((place / name).glob("*")):
-            if file.suffix.lower() not in _ENDINGS:
+            if file.suffix.lower() not in ENDINGS:
                 continue
             try:
                 with Image.open(file) as picture:
@@ -86,8 +87,8 @@ def _read_folder(place: Path, names: Sequence[str], side: int) -> tuple[Inputs, 
 def _read_npz(place: Path, names: Sequence[str], side: int) -> tuple[Inputs, npt.NDArray[np.int64]]:
     try:
         with np.load(place, allow_pickle=False) as content:
-            levels = content[_key(content, _IMAGES, place)]
-            labels = content[_key(content, _LABELS, place)]
+            levels = content[key_among(content, IMAGES, place)]
+            labels = content[key_among(content, _LABELS, place)]
     except InvalidInput:
         raise
     except (ValueError, OSError, zipfile.BadZipFile) as error:
@@ -115,7 +116,8 @@ def _grey(levels: npt.NDArray[Any]) -> Inputs:
     return averaged
 
 
-def _key(content: Any, names: Sequence[str], place: Path) -> str:
+def key_among(content: Any, names: Sequence[str], place: Path) -> str:
+    """The first of the names that the archive has."""
     for name in names:
         if name in content:
             return name

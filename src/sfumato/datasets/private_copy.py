@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from sfumato.datasets import cache
 from sfumato.errors import DataError, DataUnavailable
+from sfumato.storage import replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,15 +97,10 @@ class PrivateCopy:
 
     def write(self, parts: Iterable[pa.Table]) -> None:
         """Make the copy; it is there whole or not at all, and only if the source stayed as it was."""
-        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=f"{self.family}-", suffix=".part")
-        os.close(handle)  # mkstemp lets its owner alone read and write
-        try:
-            _write_parquet(Path(temporary), parts)
+        with replacing(self.path) as temporary:
+            _write_parquet(temporary, parts)
             if not self.source.holds():
                 raise DataError(f"{self.source.path} changed while it was read; ask again when it is at rest")
-            os.replace(temporary, self.path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
         self._remove_stale()
 
     def mark_sound(self) -> None:
@@ -115,9 +110,11 @@ class PrivateCopy:
 
     def _remove_stale(self) -> None:
         for old in self.folder.glob(f"{self.family}-*"):
-            left_over = old.suffix == ".part" and time.time() - old.stat().st_mtime > _DAY
-            if left_over or (old.suffix != ".part" and old not in (self.path, self.mark)):
+            if old not in (self.path, self.mark):
                 old.unlink(missing_ok=True)
+        for part in self.folder.glob(f".{self.family}-*.part"):
+            if time.time() - part.stat().st_mtime > _DAY:  # left over by a process that died
+                part.unlink(missing_ok=True)
 
 
 def _write_parquet(path: Path, parts: Iterable[pa.Table]) -> None:

@@ -124,3 +124,8 @@ _SPECS = (
     ),
 )
 DATASETS: dict[str, DatasetSpec] = {spec.name: spec for spec in _SPECS}
+
+
+def public_name(name: str) -> str | None:
+    """The name of a data set that everybody has; None for a user's own, whose name may say something."""
+    return name if name in DATASETS else None

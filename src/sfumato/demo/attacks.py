@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,12 +16,24 @@ from sfumato.demo.size import Size
 from sfumato.ledger import Ledger
 from sfumato.query import attack
 from sfumato.reproduce import membership
-from sfumato.reproduce.differencing import PUBLISHED_AGE
+from sfumato.results import (
+    AttackedNetwork,
+    Audit,
+    AverageAttack,
+    Differencing,
+    Estimate,
+    Histogram,
+    Membership,
+    Reconstruction,
+)
 
 _MEMBERSHIP_EPSILON, _MEMBERSHIP_DELTA = 1.0, 1e-4
+_ATTACKER = "LiRA"
+_FALSE_POSITIVE_RATE = 0.001  # at which `membership.summary` counts
+_ATTACK = ("truth", "averages_only", "private_95", "share_within_5_years", "tries", "epsilon")
 
 
-def differencing(scene: Scene) -> dict[str, Any]:
+def differencing(scene: Scene) -> Differencing:
     """Two averages give away one person's age; private ones do not. Many sums give away everybody."""
     size = scene.size
     found = attack.differencing(epsilon=1.0, tries=size.differencing_tries)
@@ -30,35 +41,50 @@ def differencing(scene: Scene) -> dict[str, Any]:
     scene.progress(0.2)
     without_limit = _reconstruct(Budget(epsilon=10_000), size)
     scene.progress(0.9)
-    return {
-        "published_age": PUBLISHED_AGE,
-        "differencing": found.to_json(),
-        "histogram": {"counts": counts.tolist(), "edges": edges.tolist()},
-        "reconstruction_without_a_limit": without_limit,
-        "reconstruction_under_a_budget": _reconstruct(Budget(epsilon=5), size),
-    }
+    return Differencing(
+        attack=_average_attack(found),
+        histogram=Histogram(counts=tuple(counts.tolist()), edges=tuple(edges.tolist())),
+        without_a_limit=without_limit,
+        under_a_budget=_reconstruct(Budget(epsilon=5), size),
+    )
 
 
-def _reconstruct(budget: Budget, size: Size) -> dict[str, Any]:
+def _average_attack(found: attack.Differencing) -> AverageAttack:
+    """The attack with the averages that it was made from, which the simulated people give exactly."""
+    everybody = attack.village()
+    others = everybody[everybody.name == "Peter"]
+    told = found.to_json()
+    return AverageAttack(
+        large_group=len(everybody),
+        large_average=float(everybody.age.mean()),
+        small_group=len(others),
+        small_average=float(others.age.mean()),
+        minimum_group=attack.MINIMUM_GROUP,
+        ages=attack.AGES,
+        **{name: told[name] for name in _ATTACK},
+    )
+
+
+def _reconstruct(budget: Budget, size: Size) -> Reconstruction:
     with tempfile.TemporaryDirectory() as place, Ledger.open(Path(place) / "ward.db", budget=budget) as ledger:
         found = attack.reconstruction(
             ledger, people=size.reconstruction_people, queries=size.reconstruction_queries, epsilon=1.0
         )
-    return asdict(found)
+    return Reconstruction(**asdict(found))
 
 
-def audit(scene: Scene) -> dict[str, Any]:
+def audit(scene: Scene) -> Audit:
     """Canaries through the clip, the sum and the noise of the installed trainer: claim and lower bound."""
     pairs = scene.size.audit_pairs
     done = iter(range(1, pairs + 1))
     verdict = mechanism_audit.run(pairs=pairs, on_pair=lambda: scene.progress(next(done) / pairs))
-    return verdict.to_json()
+    return verdict.result
 
 
-def membership_attack(scene: Scene) -> dict[str, Any]:
+def membership_attack(scene: Scene) -> Membership:
     """The strongest of three attacks on finished networks, plain and private, as curves."""
     size = scene.size
-    curves: dict[str, Any] = {}
+    networks = []
     for number, epsilon in enumerate((None, _MEMBERSHIP_EPSILON)):
         attacked = membership.attack(
             size.data,
@@ -68,19 +94,31 @@ def membership_attack(scene: Scene) -> dict[str, Any]:
             epsilon,
             _MEMBERSHIP_DELTA,
         )
-        name = "without privacy" if epsilon is None else f"ε = {epsilon:g}"
-        roc = Roc.of(attacked.members["LiRA"], attacked.others["LiRA"])
-        curves[name] = {
-            "epsilon": epsilon,
-            "curve": _thinned(roc),
-            **membership.summary(attacked, _MEMBERSHIP_DELTA),
-        }
+        networks.append(_attacked_network(attacked, epsilon))
         scene.progress((number + 1) / 2)
-    return {"attack": "LiRA", "rows": size.membership_rows, "delta": _MEMBERSHIP_DELTA, "networks": curves}
+    return Membership(
+        attack=_ATTACKER,
+        members=size.membership_rows // 2,
+        delta=_MEMBERSHIP_DELTA,
+        false_positive_rate=_FALSE_POSITIVE_RATE,
+        networks=tuple(networks),
+    )
 
 
-def _thinned(roc: Roc, points: int = 60) -> list[list[float]]:
+def _attacked_network(attacked: membership.Attacked, epsilon: float | None) -> AttackedNetwork:
+    found = membership.summary(attacked, _MEMBERSHIP_DELTA)
+    return AttackedNetwork(
+        name="without privacy" if epsilon is None else f"ε = {epsilon:g}",
+        epsilon=epsilon,
+        test_accuracy=found["test_accuracy"],
+        auc=Estimate(**found[_ATTACKER]["auc"]),
+        true_positive_rate=Estimate(**found[_ATTACKER]["tpr_at_fpr_0.001"]),
+        curve=_thinned(Roc.of(attacked.members[_ATTACKER], attacked.others[_ATTACKER])),
+    )
+
+
+def _thinned(roc: Roc, points: int = 60) -> tuple[tuple[float, float], ...]:
     """The curve at rates of false positives that are even on a log scale."""
     rates = np.geomspace(1e-3, 1, points)
     found = np.interp(rates, roc.false_positive_rates, roc.true_positive_rates)
-    return [[float(x), float(y)] for x, y in zip(rates, found, strict=True)]
+    return tuple((float(x), float(y)) for x, y in zip(rates, found, strict=True))

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sfumato.accounting import GaussianEvent, gaussian_noise_multiplier
 from sfumato.demo.context import Scene
 from sfumato.demo.size import BUDGET
 from sfumato.errors import BudgetExceeded
 from sfumato.ledger import Ledger, statement
+from sfumato.results import ChargeLine, LedgerStatement
+
+_STATED = (
+    *("epsilon", "delta", "unit", "relation"),
+    *("epsilon_spent", "epsilon_left", "epsilon_if_fixed_in_advance"),
+)
 
 
-def balance(scene: Scene) -> dict[str, Any]:
+def balance(scene: Scene) -> LedgerStatement:
     """The ledger's statement, with what was spent after each charge, and a refusal."""
     with scene.ledger() as ledger:
         spent = {charge.head.sequence: charge.epsilon_spent for charge in ledger.charges()}
         found = statement.as_json(ledger)
-        for line in found["charges"]:
-            line.pop("event")
-            line["epsilon_spent"] = spent.get(line["entry"], found["epsilon_spent"])
         refusal = _ask_for_too_much(ledger) if found["charges"] else None
-    return {**found, "refusal": refusal}
+    charges = [
+        ChargeLine(
+            epsilon_spent=spent.get(line["entry"], found["epsilon_spent"]),
+            **{name: line[name] for name in ("entry", "purpose", "epsilon", "private")},
+        )
+        for line in found["charges"]
+    ]
+    return LedgerStatement(**{name: found[name] for name in _STATED}, charges=tuple(charges), refusal=refusal)
 
 
 def _ask_for_too_much(ledger: Ledger) -> str:

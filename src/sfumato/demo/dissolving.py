@@ -6,8 +6,6 @@ Gaussian mechanism has to hide (δ = 1e-5). Both readers learned from drawings o
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -19,6 +17,7 @@ from sfumato.demo.context import Scene
 from sfumato.demo.pictures import save_grey
 from sfumato.demo.size import DELTA
 from sfumato.randomness import Sampler, SecretStream
+from sfumato.results import NoisedDigits, NoiseLevel
 
 Floats = npt.NDArray[np.float64]
 EPSILONS = (
@@ -27,7 +26,7 @@ EPSILONS = (
 )
 
 
-def dissolving_digits(scene: Scene) -> dict[str, Any]:
+def dissolving_digits(scene: Scene) -> NoisedDigits:
     """One picture, a row for each ε and a column for each digit, and the share that readers get right."""
     test = scene.test()
     images = test.inputs[:, 0].reshape(len(test), -1).astype(np.float64)
@@ -42,9 +41,11 @@ def dissolving_digits(scene: Scene) -> dict[str, Any]:
         right.append(reader.share_right(seen, labels, sigma * reader.length))
         scene.progress((number + 1) / len(EPSILONS))
     save_grey(np.concatenate(rows), scene.folder.figures / "digits.png")
-    levels = [{"epsilon": None, "readable": right[0]}]
-    levels += [{"epsilon": e, "readable": r} for e, r in zip(reversed(EPSILONS), right[1:], strict=True)]
-    return {"delta": DELTA, "sheet": "digits.png", "side": 28, "digits": 10, "levels": levels}
+    levels = [
+        NoiseLevel(epsilon=epsilon, readable=share)
+        for epsilon, share in zip((None, *reversed(EPSILONS)), right, strict=True)
+    ]
+    return NoisedDigits(delta=DELTA, sheet="digits.png", digits=10, levels=tuple(levels))
 
 
 def noised(images: Floats, sigma: float, sampler: Sampler) -> Floats:

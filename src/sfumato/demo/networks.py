@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -17,14 +16,25 @@ from sfumato.datasets.dataset import EXCERPT
 from sfumato.demo.context import Progress, Scene
 from sfumato.demo.pictures import save_grey, tiles
 from sfumato.demo.size import DELTA
+from sfumato.errors import InvalidInput
 from sfumato.fitting import FitConfig, fit
 from sfumato.reproduce import private_cnn
-from sfumato.storage import RunFolder
+from sfumato.results import (
+    Comparison,
+    Epoch,
+    EpochReport,
+    FeatureMaps,
+    Network,
+    Sweep,
+    SweepRun,
+    read_history,
+)
+from sfumato.storage import RunFolder, read_json
 from sfumato.training import Optimization, TrainingPlan, train
-from sfumato.training.run import read_history
 
 EPSILON = 1.0  # of the private twin
 _PLAIN_BATCH = 128
+_FALSE_POSITIVE_RATE = 0.01  # at which an attacker on the private network is bounded
 _BATCHES_AN_EPOCH = 60  # of the private network
 _SHOWN_DIGIT = 0  # of the public test images: the one that the feature maps are of
 
@@ -48,33 +58,35 @@ def _optimization(rows: int) -> Optimization:
     return replace(chosen, learning_rate=chosen.learning_rate * (rows / private_cnn.SIZE) ** 0.5)
 
 
-def plain_and_private(scene: Scene) -> dict[str, Any]:
+def plain_and_private(scene: Scene) -> Comparison:
     """The same network twice: accuracy and loss by epoch, and what its convolutions see."""
     plain, private = models.build("cnn"), models.build("cnn")
-    runs = [
-        _plainly(plain, scene, scene.part(0, 0.5)),
-        _privately(private, scene, EPSILON, scene.size.private_epochs, "twin", scene.part(0.5, 0.98)),
-    ]
+    networks = [_plainly(plain, scene, scene.part(0, 0.5))]
+    history = _privately(private, scene, EPSILON, scene.size.private_epochs, "twin", scene.part(0.5, 0.98))
+    networks.append(_network(f"CNN, ε = {EPSILON:g}", history[-1].epsilon, history))
     digit = scene.test().tensors()[0][_SHOWN_DIGIT : _SHOWN_DIGIT + 1]
     maps = {
         name: feature_maps(net, digit, scene.folder.figures, name)
         for name, net in (("plain", plain), ("private", private))
     }
     save_grey(digit[0, 0].numpy(), scene.folder.figures / "digit.png")
-    return {
-        "data": scene.size.data,
-        "rows": scene.size.rows,
-        "test_rows": len(scene.test()),
-        "delta": DELTA,
-        "runs": runs,
-        "attacker_true_positive_rate": attacker_true_positive_rate(
-            private_plan(scene.size.rows, EPSILON, scene.size.private_epochs).event()
+    return Comparison(
+        data=scene.size.data,
+        rows=scene.size.rows,
+        test_rows=len(scene.test()),
+        delta=DELTA,
+        networks=tuple(networks),
+        private_epochs=scene.size.private_epochs,
+        attacker_false_positive_rate=_FALSE_POSITIVE_RATE,
+        attacker_true_positive_rate=attacker_true_positive_rate(
+            private_plan(scene.size.rows, EPSILON, scene.size.private_epochs).event(),
+            false_positive_rate=_FALSE_POSITIVE_RATE,
         ),
-        "feature_maps": {"digit": "digit.png", **maps},
-    }
+        feature_maps=FeatureMaps(digit="digit.png", **maps),
+    )
 
 
-def sweep(scene: Scene) -> dict[str, Any]:
+def sweep(scene: Scene) -> Sweep:
     """The network at several ε, with several first weights each; every run is charged."""
     size = scene.size
     cases = [(epsilon, seed) for epsilon in size.sweep_epsilons for seed in size.sweep_seeds]
@@ -82,16 +94,36 @@ def sweep(scene: Scene) -> dict[str, Any]:
     for number, (epsilon, seed) in enumerate(cases):
         progress = scene.part(number / len(cases), (number + 1) / len(cases))
         name = f"epsilon-{epsilon:g}-seed-{seed}"
-        run = _privately(
-            models.build("cnn", seed=seed), scene, epsilon, size.sweep_epochs, name, progress, seed=seed
-        )
-        runs.append({**run, "method": "CNN, from scratch"})
-    return {"data": scene.size.data, "rows": size.rows, "delta": DELTA, "runs": runs}
+        net = models.build("cnn", seed=seed)
+        last = _privately(net, scene, epsilon, size.sweep_epochs, name, progress, seed=seed)[-1]
+        runs.append(sweep_run(last, epsilon, seed))
+    return Sweep(
+        method="network",
+        name="CNN from scratch",
+        data=size.data,
+        delta=DELTA,
+        runs=tuple(runs),
+        rows=size.rows,
+        test_rows=len(scene.test()),
+        epochs=size.sweep_epochs,
+    )
 
 
-def _plainly(net: nn.Module, scene: Scene, progress: Progress) -> dict[str, Any]:
+def sweep_run(last: EpochReport, target: float, seed: int) -> SweepRun:
+    """A finished run, by its last epoch; a stage has public test data."""
+    assert last.test_accuracy is not None
+    return SweepRun(
+        epsilon=last.epsilon,
+        target_epsilon=target,
+        seed=seed,
+        test_accuracy=last.test_accuracy,
+        test_loss=last.test_loss,
+    )
+
+
+def _plainly(net: nn.Module, scene: Scene, progress: Progress) -> Network:
     epochs = scene.size.plain_epochs
-    history = fit(
+    epochs_done = fit(
         net,
         scene.rows(),
         FitConfig(epochs=epochs, batch_size=_PLAIN_BATCH),
@@ -99,22 +131,33 @@ def _plainly(net: nn.Module, scene: Scene, progress: Progress) -> dict[str, Any]
         on_epoch=lambda epoch: progress(epoch.number / epochs),
         progress=False,
     )
-    found = [epoch.evaluation for epoch in history if epoch.evaluation is not None]
-    return {
-        "name": "CNN, without privacy",
-        "epsilon": None,
-        "test_accuracy": found[-1].accuracy,
-        "test_loss": found[-1].loss,
-        "history": [
-            {"epoch": number, "test_accuracy": one.accuracy, "test_loss": one.loss}
-            for number, one in enumerate(found, start=1)
-        ],
-    }
+    found = [epoch.evaluation for epoch in epochs_done if epoch.evaluation is not None]
+    history = [
+        Epoch(epoch=number, test_accuracy=one.accuracy, test_loss=one.loss)
+        for number, one in enumerate(found, start=1)
+    ]
+    return _network("CNN, without privacy", None, history)
+
+
+def _network(name: str, epsilon: float | None, history: Sequence[Epoch]) -> Network:
+    last = history[-1]
+    assert last.test_accuracy is not None
+    epochs = [
+        Epoch(epoch=one.epoch, test_accuracy=one.test_accuracy, test_loss=one.test_loss) for one in history
+    ]
+    return Network(
+        name=name,
+        epsilon=epsilon,
+        test_accuracy=last.test_accuracy,
+        test_loss=last.test_loss,
+        history=tuple(epochs),
+    )
 
 
 def _privately(
     net: nn.Module, scene: Scene, epsilon: float, epochs: int, name: str, progress: Progress, *, seed: int = 0
-) -> dict[str, Any]:
+) -> list[EpochReport]:
+    """Train, unless a stage that was stopped later had done it; `net` has the weights afterwards."""
     plan = private_plan(scene.size.rows, epsilon, epochs)
     folder = RunFolder(scene.folder.path / name)
     if not finished_run(folder, plan):
@@ -133,24 +176,14 @@ def _privately(
                 on_step=lambda trainer: progress(trainer.steps_done / trainer.plan.steps),
             )
     net.load_state_dict(load_file(folder.release / "model.safetensors"))
-    history = read_history(folder)
-    return {
-        "name": f"CNN, ε = {epsilon:g}",
-        "epsilon": history[-1].epsilon,
-        "target_epsilon": epsilon,
-        "seed": seed,
-        "test_accuracy": history[-1].test_accuracy,
-        "test_loss": history[-1].test_loss,
-        "history": [asdict(report) for report in history],
-        "certificate": f"{name}/release/certificate.json",
-    }
+    return read_history(folder)
 
 
 def finished_run(folder: RunFolder, plan: TrainingPlan) -> bool:
     """Whether a stage that was stopped later had finished this run, under this plan: it is not paid twice."""
     try:
-        told = json.loads((folder.release / "plan.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        told = read_json(folder.release / "plan.json")
+    except (OSError, InvalidInput):
         return False
     return folder.finished and TrainingPlan.from_json(told) == plan
 

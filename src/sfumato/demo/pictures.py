@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from sfumato.storage import write_whole
 
 _GREYS = 31  # steps of grey: enough for the eye, and noise packs into fewer bytes
 
@@ -29,8 +32,10 @@ def save_grey(values: npt.NDArray[Any], path: Path) -> None:
     there = np.isfinite(values)
     steps = np.round(np.clip(np.where(there, values, 0.0), 0, 1) * _GREYS)
     grey = (steps * 255 / _GREYS).astype(np.uint8)
-    if there.all():
-        Image.fromarray(grey).save(path, optimize=True)
-    else:
+    picture = Image.fromarray(grey)
+    if not there.all():
         alpha = Image.fromarray(np.where(there, 255, 0).astype(np.uint8))
-        Image.merge("LA", (Image.fromarray(grey), alpha)).save(path, optimize=True)
+        picture = Image.merge("LA", (picture, alpha))
+    buffer = io.BytesIO()
+    picture.save(buffer, format="png", optimize=True)
+    write_whole(path, buffer.getvalue(), readable=True)

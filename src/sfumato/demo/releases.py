@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import nn
 
 from sfumato import local, pate
 from sfumato.datasets import Dataset
 from sfumato.datasets.dataset import EXCERPT
 from sfumato.demo.context import Progress, Scene
-from sfumato.demo.networks import finished_run
+from sfumato.demo.networks import finished_run, sweep_run
 from sfumato.demo.size import DELTA
 from sfumato.fitting import FitConfig, evaluate, fit
 from sfumato.local.views import DIMENSIONS
 from sfumato.pate.votes import Integers
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.recipes import classifier as best_recipe
+from sfumato.recipes import features
+from sfumato.recipes.classifier import Classifier, learner
+from sfumato.results import Ballot, Reports, Sweep, SweepRun, Votes, read_history
 from sfumato.storage import RunFolder
-from sfumato.training import train
-from sfumato.training.run import read_history
 
 _PRIOR = "strokes"
 _VOTE_EPSILON = 1.0
@@ -34,12 +33,12 @@ _FROM_DRAWINGS = "on features that a network learned from drawings, nobody’s d
 _STARTING_FROM_DRAWINGS = "starting from a network that learned from drawings, nobody’s data"
 
 
-def recipe(scene: Scene) -> dict[str, Any]:
+def recipe(scene: Scene) -> Sweep:
     """The recipe that loses least, at several ε; features are computed once, and every run is charged."""
     size = scene.size
     cases = [(epsilon, seed) for epsilon in size.recipe_epsilons for seed in size.recipe_seeds]
-    ready = best_recipe.prepare(
-        scene.rows(), scene.test(), epsilon=cases[0][0], delta=DELTA, recipe=best_recipe.DIGITS
+    ready = Classifier.prepare(
+        scene.rows(), scene.test(), epsilon=cases[0][0], delta=DELTA, recipe=features.DIGITS
     )
     scene.progress(0.3)
     runs = []
@@ -47,63 +46,43 @@ def recipe(scene: Scene) -> dict[str, Any]:
         share = 0.7 / len(cases)
         progress = scene.part(0.3 + number * share, 0.3 + (number + 1) * share)
         runs.append(_head(scene, ready, epsilon, seed, progress))
-    return {
-        "data": size.data,
-        "rows": size.rows,
-        "test_rows": len(scene.test()),
-        "delta": DELTA,
-        "note": _FROM_DRAWINGS,
-        "runs": runs,
-        "plain_accuracy": _plain_head(ready),
-    }
+    return Sweep(
+        method="recipe",
+        name="best recipe",
+        data=size.data,
+        delta=DELTA,
+        runs=tuple(runs),
+        rows=size.rows,
+        test_rows=len(scene.test()),
+        note=_FROM_DRAWINGS,
+        plain_accuracy=_plain_head(ready),
+    )
 
 
-def _plain_head(ready: best_recipe.Prepared) -> float:
+def _plain_head(ready: Classifier) -> float:
     """The same head on the same features, trained without noise or clipping: what privacy is held against."""
     assert ready.test is not None
-    _from_zero(ready.model.head)
-    fit(ready.model.head, ready.rows, _PLAIN_HEAD, progress=False)
-    return evaluate(ready.model.head, ready.test).accuracy
+    head = copy.deepcopy(learner(ready.network))
+    fit(head, ready.rows, _PLAIN_HEAD, progress=False)
+    return evaluate(head, ready.test).accuracy
 
 
-def _from_zero(head: nn.Module) -> None:
-    for parameter in head.parameters():
-        parameter.data.zero_()
-
-
-def _head(
-    scene: Scene, ready: best_recipe.Prepared, epsilon: float, seed: int, progress: Progress
-) -> dict[str, Any]:
+def _head(scene: Scene, ready: Classifier, epsilon: float, seed: int, progress: Progress) -> SweepRun:
     """One private head from a fresh start; repetitions differ in their noise, which has no seed."""
-    folder = RunFolder(scene.folder.path / f"epsilon-{epsilon:g}-repetition-{seed}")
-    plan = ready.recipe.plan(epsilon=epsilon, delta=DELTA, public_size=scene.size.rows)
-    if not finished_run(folder, plan):
-        _from_zero(ready.model.head)
+    folder, ready = RunFolder(scene.folder.path / f"epsilon-{epsilon:g}-repetition-{seed}"), ready.at(epsilon)
+    if not finished_run(folder, ready.plan):
         with scene.ledger() as ledger:
-            train(
-                ready.model.head,
-                ready.rows,
-                plan,
-                delta=DELTA,
-                optimization=ready.optimization(epsilon),
-                test=ready.test,
+            ready.train(
                 ledger=ledger,
                 out=folder.discard().path,
-                caveats=(*ready.caveats, EXCERPT),
+                caveats=(EXCERPT,),
                 purpose=f"best recipe at ε = {epsilon:g}, repetition {seed}",
                 on_step=lambda trainer: progress(trainer.steps_done / trainer.plan.steps),
             )
-    last = read_history(folder)[-1]
-    return {
-        "epsilon": last.epsilon,
-        "target_epsilon": epsilon,
-        "seed": seed,
-        "test_accuracy": last.test_accuracy,
-        "test_loss": last.test_loss,
-    }
+    return sweep_run(read_history(folder)[-1], epsilon, seed)
 
 
-def votes(scene: Scene) -> dict[str, Any]:
+def votes(scene: Scene) -> Votes:
     """Teachers on shards of their own vote on public images, and a student learns from the noisy winners."""
     size = scene.size
     public = scene.test().take(min(size.vote_images, len(scene.test())))
@@ -128,18 +107,9 @@ def votes(scene: Scene) -> dict[str, Any]:
             out=RunFolder(scene.folder.path / "labels").discard().path,
             progress=_in_order(scene),
         )
-    told = result.to_json()
     counts = pate.count_votes(result.votes, classes=10)
-    return {
-        **{
-            name: told[name] for name in ("epsilon", "delta", "teachers", "asked", "answered", "start_accuracy")
-        },
-        "note": _STARTING_FROM_DRAWINGS,
-        "test_accuracy": result.student_accuracy,
-        "label_accuracy": result.label_accuracy,
-        "sigma": plan.sigma,
-        "votes": _some_votes(counts, result.answers.labels, public, result.queries, plan.sigma or 0.0),
-    }
+    ballots = _some_ballots(counts, result.answers.labels, public, result.queries, plan.sigma or 0.0)
+    return result.published(size.data, note=_STARTING_FROM_DRAWINGS, ballots=ballots)
 
 
 def _in_order(scene: Scene) -> Callable[[str, float], None]:
@@ -153,9 +123,9 @@ def _in_order(scene: Scene) -> Callable[[str, float], None]:
     return progress
 
 
-def _some_votes(
+def _some_ballots(
     counts: Integers, labels: Integers, public: Dataset, queries: Integers, sigma: float
-) -> list[dict[str, Any]]:
+) -> list[Ballot]:
     """From a clear vote to a contested one, each with noise as it may have been, given the answer.
 
     Votes are private: they are shown here because everybody has MNIST.
@@ -164,12 +134,12 @@ def _some_votes(
     chosen = order[np.linspace(0, len(order) - 1, min(_SHOWN_VOTES, len(order))).astype(int)]
     sampler = SecretStream()
     return [
-        {
-            "counts": counts[one].tolist(),
-            "noisy": _with_noise(counts[one], int(labels[one]), sigma, sampler).round(1).tolist(),
-            "label": int(labels[one]),
-            "truth": int(public.targets[queries[one]]),
-        }
+        Ballot(
+            counts=tuple(counts[one].tolist()),
+            noisy=tuple(_with_noise(counts[one], int(labels[one]), sigma, sampler).round(1).tolist()),
+            label=int(labels[one]),
+            truth=int(public.targets[queries[one]]),
+        )
         for one in chosen
     ]
 
@@ -184,7 +154,7 @@ def _with_noise(
     return found
 
 
-def reports(scene: Scene) -> dict[str, Any]:
+def reports(scene: Scene) -> Reports:
     """Every digit and its label noised by itself before it leaves the person; learned from what arrives.
 
     Nobody keeps the clear digits, so the people's ledger is apart, and has room for this one report of each.
@@ -197,8 +167,14 @@ def reports(scene: Scene) -> dict[str, Any]:
     found = local.learn(noised)
     test = scene.test()
     right = float(np.mean(found.predict(test.inputs[:, 0]) == test.targets))
-    runs = [{"epsilon": noised.plan.price, "test_accuracy": right}]
-    return {"delta": noised.plan.delta, "note": _FROM_DRAWINGS, "people": len(noised), "runs": runs}
+    return Reports(
+        epsilon=noised.plan.price,
+        delta=noised.plan.delta,
+        people=len(noised),
+        test_accuracy=right,
+        note=_FROM_DRAWINGS,
+        data=scene.size.data,
+    )
 
 
 def _report_all(scene: Scene, place: Path) -> None:

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -16,10 +17,11 @@ from typing import Any, Literal
 from sfumato.demo.context import Scene, Shelf
 from sfumato.demo.size import Size
 from sfumato.demo.stages import STAGES, Stage
-from sfumato.errors import BudgetExceeded, SfumatoError
-from sfumato.storage import RunFolder
+from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
+from sfumato.results import Failure, read_run, write_run
+from sfumato.storage import RunFolder, read_json
 
-RESULT = "result.json"
+_STAGE = "stage.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,19 +77,19 @@ def _play(stage: Stage, scene: Scene) -> Told:
         return Told(stage=stage.name, title=stage.title, status="already done", seconds=0.0)
     started = time.perf_counter()
     settings = settings_of(stage, scene.size)
-    head = {"stage": stage.name, "title": stage.title, "settings": settings, "settings_key": key}
+    told = partial(Told, stage=stage.name, title=stage.title)
     try:
         result = stage.run(scene)
     except Exception as error:
         sentence = _in_a_sentence(error)
-        scene.folder.write_json(RESULT, {**head, "status": "failed", "sentence": sentence})
-        (scene.folder.private / "failure.txt").write_text(traceback.format_exc(), encoding="utf-8")
-        seconds = time.perf_counter() - started
-        return Told(stage=stage.name, title=stage.title, status="failed", seconds=seconds, sentence=sentence)
+        trace = {"failure.txt": traceback.format_exc().encode()}
+        failure = Failure(title=stage.title, sentence=sentence)
+        write_run(scene.folder, failure, certificate=None, private=trace)
+        return told(status="failed", seconds=time.perf_counter() - started, sentence=sentence)
     seconds = time.perf_counter() - started
-    scene.folder.write_json(RESULT, {**head, "status": "done", **result})
-    scene.folder.write_json("timings.json", {"seconds": seconds}, private=True)
-    return Told(stage=stage.name, title=stage.title, status="done", seconds=seconds)
+    write_run(scene.folder, result, certificate=None, seconds=seconds)
+    scene.folder.write_json(_STAGE, {"stage": stage.name, "settings": settings, "settings_key": key})
+    return told(status="done", seconds=seconds)
 
 
 def settings_of(stage: Stage, size: Size) -> dict[str, Any]:
@@ -105,12 +107,12 @@ def settings_key(stage: Stage, size: Size) -> str:
 
 
 def _is_done(folder: RunFolder, key: str) -> bool:
-    path = folder.release / RESULT
+    """The stage's own note is written last; a result that failed, or that cannot be read, is made again."""
     try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        note, run = read_json(folder.release / _STAGE), read_run(folder.path)
+    except (OSError, InvalidInput):
         return False
-    return found.get("status") == "done" and found.get("settings_key") == key
+    return note.get("settings_key") == key and not isinstance(run.result, Failure)
 
 
 def _in_a_sentence(error: Exception) -> str:

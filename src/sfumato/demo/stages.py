@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from sfumato.demo.attacks import audit, differencing, membership_attack
 from sfumato.demo.balance import balance
@@ -13,6 +12,7 @@ from sfumato.demo.dissolving import dissolving_digits
 from sfumato.demo.epidemic import epidemic
 from sfumato.demo.networks import plain_and_private, sweep
 from sfumato.demo.releases import recipe, reports, votes
+from sfumato.results import Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class Stage:
 
     name: str
     title: str
-    run: Callable[[Scene], dict[str, Any]]
+    run: Callable[[Scene], Result]
     seconds: tuple[float, float]  # on two quiet cores, to say how much time is left
     uses: tuple[str, ...] = ()  # the settings it is made with: when one changes, it is run again
     always: bool = False  # cheap, and out of date as soon as another stage was run

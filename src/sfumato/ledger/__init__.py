@@ -23,6 +23,7 @@ from sfumato.ledger.move import move
 from sfumato.ledger.reservation import Reservation
 from sfumato.ledger.signing import PrivateKey, PublicKey
 from sfumato.ledger.trust import KeyStatement, trusted_keys
+from sfumato.ledger.unrecorded import Unrecorded
 from sfumato.ledger.witness import Witness
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "PrivateKey",
     "PublicKey",
     "Reservation",
+    "Unrecorded",
     "Witness",
     "move",
     "trusted_keys",

@@ -6,11 +6,9 @@ import json
 import math
 import os
 import platform
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from sfumato import _validate
@@ -27,6 +25,7 @@ from sfumato.ledger.chain import Head
 from sfumato.ledger.charge import part_of
 from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, environment_key, signer
 from sfumato.ledger.strict_json import read_object
+from sfumato.storage import write_whole
 
 PURPOSE = "certificate"  # of a signature
 SEEDED = "not private: the noise came from a seeded stream, and whoever knows the seed can subtract it"
@@ -212,20 +211,9 @@ class Certificate:
         return cls(**found)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Whole or not at all."""
-        target = Path(path)
+        """Whole or not at all, for everybody to read."""
         text = json.dumps(self.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(0o644)
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_whole(path, text.encode(), readable=True)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Certificate:

@@ -133,6 +133,22 @@ class Ledger:
         body = _spending_body("charge", plan, counted, purpose, allocation, relation, private)
         return Charge.from_entry(self._spend(body, counted), unit=unit, settled=True)
 
+    def pay_for(
+        self,
+        event: DpEvent,
+        *,
+        purpose: str,
+        relation: Relation,
+        unit: str,
+        private: bool = True,
+        plan: Mapping[str, Any] | None = None,
+        eta: float | None = None,
+        caveats: Sequence[str] = (),
+    ) -> Certificate:
+        """Charge one release for good, before it is computed, and say what its certificate says."""
+        charge = self.charge(event, purpose=purpose, relation=relation, unit=unit, private=private)
+        return self.certificate(charge, plan=plan, eta=eta, caveats=caveats)
+
     def reserve(
         self,
         event: DpEvent | Sequence[DpEvent],

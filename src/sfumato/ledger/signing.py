@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from sfumato.errors import InvalidInput, NotVerified
 from sfumato.ledger.chain import canonical
+from sfumato.storage import write_new
 
 VARIABLE = "SFUMATO_KEY"
 """Names the private key that signs every certificate that is made."""
@@ -63,9 +64,9 @@ class PrivateKey:
     def create(cls, path: str | os.PathLike[str]) -> PrivateKey:
         """Write a new private key, readable by its owner only, and `path`.pub beside it; overwrite neither."""
         key, private, public = Ed25519PrivateKey.generate(), Path(path), _public_place(path)
-        _write_new(private, _private_pem(key), 0o600)
+        _write_new(private, _private_pem(key), readable=False)
         try:
-            _write_new(public, _public_pem(key), 0o644)
+            _write_new(public, _public_pem(key), readable=True)
         except BaseException:
             private.unlink()
             raise
@@ -163,12 +164,8 @@ def _public_pem(key: Ed25519PrivateKey) -> bytes:
     )
 
 
-def _write_new(path: Path, content: bytes, mode: int) -> None:
+def _write_new(path: Path, content: bytes, *, readable: bool) -> None:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        write_new(path, content, readable=readable)
     except FileExistsError as error:
         raise InvalidInput(f"expected no file at {path}, got one; a key is never overwritten") from error
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +14,14 @@ from sfumato.errors import InvalidInput
 from sfumato.local import class_moments
 from sfumato.local.artefact import NoisedData
 from sfumato.local.class_moments import ClassMoments, Learnt, RawMoments
-from sfumato.local.classifiers import CLASSIFIERS, Classifier, blend, quadratic_discriminant
+from sfumato.local.classifiers import (
+    CLASSIFIERS,
+    Classifier,
+    LinearClassifier,
+    QuadraticClassifier,
+    blend,
+    quadratic_discriminant,
+)
 from sfumato.local.estimates import class_means, frequencies, second_moment
 from sfumato.local.views import View, prior_outputs
 
@@ -23,6 +32,7 @@ Floats = npt.NDArray[np.float64]
 class LearntClassifier:
     """A classifier of images: the prior where the reports say little, what they say where they say much."""
 
+    architecture: ClassVar[str] = "noised reports"
     view: View
     classifier: Classifier
     trust: float  # in the reports, against the prior
@@ -42,6 +52,46 @@ class LearntClassifier:
 
     def predict(self, images: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
         return np.argmax(self.scores(images), axis=1)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `from_tensors` needs beside the arrays."""
+        even = self.classifier.even if isinstance(self.classifier, QuadraticClassifier) else None
+        return {"view": self.view.kind, "trust": self.trust, "name": self.name, "even": even}
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """Every array of the classifier and its view, by name."""
+        found: dict[str, npt.NDArray[Any]] = {"view.centre": self.view.centre, "view.matrix": self.view.matrix}
+        if self.view.public is not None:
+            found |= {f"public.{part}": getattr(self.view.public, part) for part in _MOMENTS}
+        if isinstance(self.classifier, LinearClassifier):
+            return found | {"linear.weights": self.classifier.weights, "linear.bias": self.classifier.bias}
+        assert isinstance(self.classifier, QuadraticClassifier)
+        return found | {f"moments.{part}": getattr(self.classifier.moments, part) for part in _MOMENTS}
+
+    @classmethod
+    def from_tensors(
+        cls, settings: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
+    ) -> LearntClassifier:
+        """As `settings` and `tensors` wrote it; ValueError, TypeError or KeyError where they do not fit."""
+        public = _moments("public", arrays) if "public.means" in arrays else None
+        view = View(
+            kind=settings["view"], centre=arrays["view.centre"], matrix=arrays["view.matrix"], public=public
+        )
+        built: Classifier
+        if settings["even"] is None:
+            built = LinearClassifier(weights=arrays["linear.weights"], bias=arrays["linear.bias"])
+        else:
+            built = QuadraticClassifier(moments=_moments("moments", arrays), even=float(settings["even"]))
+        built.scores(np.zeros((1, view.dimension)))  # shapes fit
+        return cls(view=view, classifier=built, trust=float(settings["trust"]), name=str(settings["name"]))
+
+
+_MOMENTS = ("shares", "means", "covariances")
+
+
+def _moments(prefix: str, arrays: Mapping[str, npt.NDArray[Any]]) -> ClassMoments:
+    return ClassMoments(**{part: arrays[f"{prefix}.{part}"] for part in _MOMENTS})
 
 
 def learn(data: NoisedData, *, classifier: str | None = None) -> LearntClassifier:

@@ -78,27 +78,24 @@ def release_images(
     refuse_beyond_budget(ledger, plan.event())
     vectors = view.directions(images)
     plan.check(labels, vectors)
-    charge = ledger.charge(
+    certificate = ledger.pay_for(
         plan.event(),
         purpose=f"local release of {name}",
         relation=Relation.REPLACE_ONE,
         unit="person",
         private=sampler.private,
-    )
-    said, noised = plan.randomise(labels, vectors, sampler)
-    data = NoisedData(labels=said, vectors=noised, plan=plan, view=view, name=name)
-    certificate = ledger.certificate(
-        charge,
         plan={
             **plan.to_json(),
             "view": view.kind,
             "data": name,
-            "shuffled": _shuffled(plan.event(), len(said)),
+            "shuffled": _shuffled(plan.event(), len(labels)),
         },
         eta=plan.eta,
         caveats=caveats(view.kind),
     )
-    write_whole(out, data.to_bytes())
+    said, noised = plan.randomise(labels, vectors, sampler)
+    data = NoisedData(labels=said, vectors=noised, plan=plan, view=view, name=name)
+    write_whole(out, data.to_bytes(), readable=True)
     certificate.write(certificate_place(out))
     return data, certificate
 
@@ -158,21 +155,18 @@ def release_table(
     """Check, charge, noise, write: one report a person, an array a column."""
     refuse_to_overwrite(out)
     plan.check(frame)
-    charge = ledger.charge(
+    certificate = ledger.pay_for(
         plan.event(),
         purpose=f"local release of {name}",
         relation=Relation.REPLACE_ONE,
         unit="person",
         private=sampler.private,
-    )
-    reports = plan.randomise(frame, sampler)
-    certificate = ledger.certificate(
-        charge,
         plan={"columns": [asdict(column) for column in plan.columns]},
         caveats=[ONE_REPORT, NO_CURATOR, "the sampler is taken as ideal", _who(plan)],
     )
+    reports = plan.randomise(frame, sampler)
     buffer = io.BytesIO()
     np.savez(buffer, **reports)  # type: ignore[arg-type]  # stubs take the names for options
-    write_whole(out, buffer.getvalue())
+    write_whole(out, buffer.getvalue(), readable=True)
     certificate.write(certificate_place(out))
     return certificate

@@ -31,6 +31,7 @@ class PriorNet(nn.Module):
     features alone: where a private linear head starts from.
     """
 
+    architecture = "prior"
     feature_count = 576
 
     def __init__(self, classes: int = 10) -> None:
@@ -51,6 +52,21 @@ class PriorNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(images))
+        return logits
+
+    def answering_by(self, head: str) -> nn.Module:
+        """The net as one of its heads answers: "head" or "linear"."""
+        _validate.one_of("head", head, ("head", "linear"))
+        return self if head == "head" else _LinearAnswers(self)
+
+
+class _LinearAnswers(nn.Module):
+    def __init__(self, net: PriorNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.net.linear(self.net.features(images))
         return logits
 
 

@@ -5,30 +5,31 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from sfumato import _validate
-from sfumato.datasets import Dataset
+from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
-from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.models import PriorNet, prior_note
 from sfumato.pate.adaptation import Adaptation, Representation, adapt
-from sfumato.pate.aggregation import PURPOSE, Answers, Voting
+from sfumato.pate.aggregation import PURPOSE, RELATION, Answers, Voting
 from sfumato.pate.plan import VotePlan
 from sfumato.pate.shards import assign, capacity_for, draw_key, shard_table
 from sfumato.pate.student import StudentConfig, learn, least_sure
 from sfumato.pate.teachers import TeacherConfig, vote
 from sfumato.pate.votes import MISSING, Integers, count_votes
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.storage import CERTIFICATE, RunFolder, write_whole
+from sfumato.released import ModelCard, Predictor, Released, model_bytes
+from sfumato.results import Ballot, Votes, write_run
+from sfumato.storage import RunFolder, json_bytes
 
 CAVEATS = (
     "features come from a public prior drawn by code, adapted to the public images without their labels",
@@ -68,7 +69,8 @@ class PateResult:
     fold_accuracies: tuple[float, ...]
     start_accuracy: float  # the same without any private label: ε = 0
     label_accuracy: float | None  # of the answers
-    model: PriorNet
+    model: PriorNet  # answers by its `linear` head; `predictor` does
+    card: ModelCard
     votes: Integers  # (teachers, asked): private
     queries: Integers  # positions of the public images asked about
     certificate: Certificate
@@ -77,6 +79,16 @@ class PateResult:
     @property
     def classes(self) -> int:
         return self.answers.plan.classes
+
+    @property
+    def predictor(self) -> Predictor:
+        """The student as it answers."""
+        student = Released(module=self.model.answering_by("linear"), card=self.card)
+        return Predictor.of(student, self.certificate)
+
+    def published(self, data: str, *, note: str = "", ballots: Sequence[Ballot] = ()) -> Votes:
+        """The result of a run on the images of `data`; `ballots` only where everybody has the rows."""
+        return Votes(**self.to_json(), data=public_name(data), note=note, ballots=tuple(ballots))
 
     def to_json(self) -> dict[str, Any]:
         """What may be published."""
@@ -172,11 +184,11 @@ def run(
         answers,
         settings,
         delta,
-        _certificate(answers, settings, delta, ledger),
+        _certificate(answers, settings, delta, ledger, private.unit),
         started,
     )
     if folder is not None:
-        _write(folder, result, settings)
+        _write(folder, result, settings, private.name)
     return result
 
 
@@ -302,6 +314,7 @@ def _result(
         start_accuracy=_start_accuracy(side, public.targets),
         label_accuracy=float(right.mean()) if given.any() else None,
         model=side.views[0].predictor(head),
+        card=_card(public, settings),
         votes=votes,
         queries=queries,
         certificate=certificate,
@@ -323,28 +336,48 @@ def _start_accuracy(side: PublicSide, targets: Integers) -> float:
     return float((guess == targets).mean())
 
 
-def _certificate(answers: Answers, settings: PateSettings, delta: float, ledger: Ledger | None) -> Certificate:
-    plan = {"votes": settings.plan.to_json(), "prior": prior_note(settings.adaptation.prior)["sha256"]}
-    if ledger is not None and answers.charge is not None:
-        return ledger.certificate(answers.charge, plan=plan, caveats=CAVEATS)
-    return Certificate.of(
-        settings.plan.event(), purpose=PURPOSE, delta=delta, private=answers.private, plan=plan, caveats=CAVEATS
+def _card(public: Dataset, settings: PateSettings) -> ModelCard:
+    """The student starts from a prior, and goes on from there: no weight of it is the prior's own."""
+    names = public.class_names or tuple(str(number) for number in range(settings.plan.classes))
+    return ModelCard(
+        architecture=PriorNet.architecture,
+        classes=names,
+        shape=_SHAPE,
+        settings={"answers": "linear", "prior": prior_note(settings.adaptation.prior)["sha256"]},
     )
 
 
-def _write(folder: RunFolder, result: PateResult, settings: PateSettings) -> None:
-    plan = asdict(settings)
-    folder.write_json("plan.json", plan)
-    folder.write_json("result.json", result.to_json())
+def _certificate(
+    answers: Answers, settings: PateSettings, delta: float, ledger: Ledger | None, unit: str
+) -> Certificate:
+    plan = {"votes": settings.plan.to_json(), "prior": prior_note(settings.adaptation.prior)["sha256"]}
+    if ledger is not None and answers.charge is not None:
+        return ledger.certificate(answers.charge, plan=plan, caveats=CAVEATS)
+    return Unrecorded(delta=delta).pay_for(
+        settings.plan.event(),
+        purpose=PURPOSE,
+        relation=RELATION,
+        unit=unit,
+        private=answers.private,
+        plan=plan,
+        caveats=CAVEATS,
+    )
+
+
+def _write(folder: RunFolder, result: PateResult, settings: PateSettings, data: str) -> None:
     labels = [
         {"image": int(image), "label": int(label)}
         for image, label in zip(result.queries, result.answers.labels, strict=True)
     ]
-    folder.write_lines("labels.jsonl", labels)
-    weights = {name: value.contiguous() for name, value in result.model.state_dict().items()}
-    write_whole(folder.release / "model.safetensors", save(weights))
     buffer = io.BytesIO()
     np.save(buffer, result.votes, allow_pickle=False)
-    write_whole(folder.private / "votes.npy", buffer.getvalue())
-    folder.write_json("timings.json", {"seconds": result.seconds}, private=True)
-    result.certificate.write(folder.release / CERTIFICATE)  # last: the run is finished
+    write_run(
+        folder,
+        result.published(data),
+        certificate=result.certificate,
+        plan=asdict(settings),
+        model=model_bytes(result.card, result.model.state_dict()),
+        release={"labels.jsonl": b"".join(json_bytes(line, indent=None) for line in labels)},
+        private={"votes.npy": buffer.getvalue()},
+        seconds=result.seconds,
+    )

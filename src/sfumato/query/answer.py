@@ -92,7 +92,7 @@ class Answer:
     def write(self, path: str | Path) -> None:
         """Write it whole, as the ending says: .csv and .parquet with columns of intervals, or .json."""
         place = refuse_place(path)
-        write_whole(place, _CONTENTS[place.suffix.lower()](self))
+        write_whole(place, _CONTENTS[place.suffix.lower()](self), readable=True)
 
     def _columns(self) -> list[tuple[str, list[Any]]]:
         """Names and values of the answer as a plain table."""

@@ -24,11 +24,13 @@ from sfumato.query.release import add_noise
 from sfumato.query.sql import parse_query
 from sfumato.query.table import Charged, Table
 from sfumato.randomness import Sampler, SecretStream, public_generator
+from sfumato.storage import write_figure
 
 Floats = npt.NDArray[np.float64]
 
 VICTIM_AGE = 97
 MINIMUM_GROUP = 50
+AGES = (0, 120)  # that people can have
 LARGE = "SELECT AVG(age) FROM people WHERE name = 'Peter' OR name = 'Jan Kees'"
 SMALL = "SELECT AVG(age) FROM people WHERE name = 'Peter'"
 _SIZES = (96, 95)
@@ -49,7 +51,7 @@ def village() -> pd.DataFrame:
 def village_policy(epsilon: float) -> Policy:
     columns = {
         "name": Column(name="name", type="text"),
-        "age": Column(name="age", type="integer", lower=0, upper=120),
+        "age": Column(name="age", type="integer", lower=AGES[0], upper=AGES[1]),
     }
     return Policy(
         table="people", source="people.csv", columns=columns, budget=Budget(epsilon=epsilon, unit="person")
@@ -145,7 +147,7 @@ def draw_differencing(result: Differencing, path: str | Path) -> None:
     axes.set_xlabel("the victim's age, as the attacker makes it out")
     axes.set_ylabel(f"of {len(result.private):,} tries")
     axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=150)
+    write_figure(path, figure, readable=True, dpi=150)
 
 
 @dataclass(frozen=True)

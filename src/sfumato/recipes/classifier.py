@@ -1,271 +1,319 @@
-"""The default of `sfumato train`: what gave the best private accuracy, whatever the images.
+"""What `sfumato train` runs: prepare (read what is public, price), then train (charge, learn, release).
 
-Features cost nothing: a net that learned from drawings alone, or a designed transform, sees each image by
-itself. All of the budget goes into a linear head on them, trained with large batches: the noise of a step's
-mean gradient is then about √T·s·C/n for T steps, s the noise of one release of the whole, as good as without
-sampling, at a fifth of the work.
+By default a private linear head on public features, which lost the least accuracy whatever the images; or any
+network of `sfumato.models`, from random weights.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from safetensors.torch import save
-from torch import Tensor, nn
+from torch import nn
 
-from sfumato import _validate
-from sfumato.accounting import warn_of_little_protection
-from sfumato.datasets import Dataset, resize, shapes, strokes
+from sfumato import models
+from sfumato.accounting import DpEvent, compose, warn_of_little_protection
+from sfumato.accounting import epsilon as priced
+from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
-from sfumato.ledger import Ledger
-from sfumato.models import FeatureClassifier, PriorLevels, Scattering, load_prior, prior_note
-from sfumato.models.scattering import CHANNELS as SCATTERING_CHANNELS
+from sfumato.fitting import Evaluation, evaluate
+from sfumato.ledger import Certificate, Ledger
+from sfumato.models import FeatureClassifier
 from sfumato.randomness import Sampler
-from sfumato.storage import RunFolder, write_whole
-from sfumato.training import Optimization, TrainingPlan, TrainingResult, train
+from sfumato.recipes import features
+from sfumato.recipes.features import Recipe, declared
+from sfumato.recipes.options import Canaries, HoldOut, Settings
+from sfumato.released import ModelCard, Predictor, Released
+from sfumato.storage import RunFolder
+from sfumato.training import (
+    EpochReport,
+    Estimate,
+    HeldOut,
+    NoisyAccuracy,
+    Optimization,
+    PrivateTrainer,
+    TrainingPlan,
+    TrainingResult,
+    estimate,
+    keep_out,
+    train,
+)
+from sfumato.training.checkpoint import can_resume
+from sfumato.training.hold_out import size_without
+from sfumato.training.run import CHECKPOINT
+from sfumato.training.wanted import Wanted
 
-SIDE = 28  # pixels the extractors look at
-_DRAWINGS_SEED = 7
-_FULL_SIZE, _WEAK = 60_000, 0.5
-_SCATTERING_GROUPS = 27  # of three channels
+if TYPE_CHECKING:
+    from sfumato.audit import Verdict
+
+RECIPE = "recipe"
+_RATE = 0.5  # of private steps, whose gradients are clipped
+Place = str | os.PathLike[str]
+Watch = Callable[[PrivateTrainer], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """Which features, and how the head is trained on them.
+class Trained:
+    """A released classifier: what it is, what it cost, how good it is on public or paid-for records."""
 
-    The values were chosen by cross-validation on scikit-learn's digits, scans of other writers, with the noise
-    of 60,000 rows, and on digits drawn by another hand. One setting before these (100 steps, no directions) was
-    measured on MNIST's test images; that it gave the same accuracy at every ε led to a further search, on the
-    drawings. docs/design/accuracy.md tells the whole story.
+    result: TrainingResult  # of the whole classifier
+    predictor: Predictor
+    test: Evaluation | None  # on public images
+    held_out: NoisyAccuracy | None = None
+    epsilon_with_hold_out: float | None = None
+    verdict: Verdict | None = None  # of the canaries
+    seconds: float
+
+    @property
+    def test_accuracy(self) -> float | None:
+        return None if self.test is None else self.test.accuracy
+
+    @property
+    def model(self) -> nn.Module:
+        return self.result.model
+
+    @property
+    def epsilon(self) -> float:
+        return self.result.epsilon
+
+    @property
+    def certificate(self) -> Certificate:
+        return self.result.certificate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier:
+    """A private training run, priced and ready to be charged. `prepare` makes one; `train` leaves it unchanged.
+
+    ```python
+    trained = Classifier.prepare(rows, test, epsilon=1).train(ledger=ledger, out="out/mnist")
+    trained.test_accuracy, trained.predictor.predict(images)
+    ```
     """
 
-    extractors: tuple[str, ...]
-    drawings: str | None = "strokes"  # from which centre and directions come; None: neither
-    drawn: int = 10_000
-    directions: int | None = 512
-    steps: int = 200
-    sample_rate: float = 0.2
-    clip_norm: float = 0.2
-    learning_rate: float = 32.0  # at ε = 1 and 60,000 records
-    momentum: float = 0.9
-    average_decay: float = 0.95
-
-    def __post_init__(self) -> None:
-        for name in self.extractors:
-            _validate.one_of("extractor", name, EXTRACTORS)
-        if self.drawings is not None:
-            _validate.one_of("drawings", self.drawings, _DRAW)
-        _validate.integer("steps", self.steps, least=1)
-
-    def plan(self, *, epsilon: float, delta: float, public_size: int, unit: str = "record") -> TrainingPlan:
-        return TrainingPlan.calibrated(
-            epsilon=epsilon,
-            delta=delta,
-            public_size=public_size,
-            expected_batch=self.sample_rate * public_size,
-            steps=self.steps,
-            clip_norm=self.clip_norm,
-            average_decay=self.average_decay,
-            unit=unit,
-        )
-
-    def optimization(self, *, epsilon: float, public_size: int) -> Optimization:
-        """Steps as long as the noise allows: with s = ε·n/60,000 they grow as √s, and below ½ as s."""
-        signal = epsilon * public_size / _FULL_SIZE
-        factor = signal**0.5 if signal >= _WEAK else _WEAK**0.5 * signal / _WEAK
-        return Optimization(learning_rate=self.learning_rate * factor, momentum=self.momentum)
-
-    @property
-    def priors(self) -> tuple[str, ...]:
-        return tuple(name for name in self.extractors if name in ("strokes", "shapes"))
-
-
-EXTRACTORS: Mapping[str, Callable[[], nn.Module]] = {
-    "strokes": lambda: PriorLevels(load_prior("strokes")),
-    "shapes": lambda: PriorLevels(load_prior("shapes")),
-    "scattering": lambda: _NormalisedScattering(),
-}
-_DRAW: Mapping[str, Callable[..., tuple[Any, Any]]] = {"strokes": strokes.draw, "shapes": shapes.draw}
-
-
-class _NormalisedScattering(nn.Module):
-    """Scattering whose channels are normalised in groups, each image by itself (Tramèr & Boneh 2021, §3.2)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.transform = Scattering(side=SIDE)
-        self.norm = nn.GroupNorm(_SCATTERING_GROUPS, SCATTERING_CHANNELS, affine=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        maps: Tensor = self.norm(self.transform(images))
-        return maps
-
-
-DIGITS = Recipe(extractors=("strokes",))
-THINGS = Recipe(extractors=("shapes", "scattering"), drawings="shapes", drawn=3000, directions=1024)
-# No prior at all. Settings as Tramèr & Boneh publish them (batch 4096, 40 epochs, clip 0.1, rate 8 at ε = 3),
-# where each of 3,969 features has variance 1: unit length asks for 1/63 of the norm and 63² of the rate.
-DESIGNED = Recipe(
-    extractors=("scattering",),
-    drawings=None,
-    directions=None,
-    steps=586,
-    sample_rate=4096 / 60_000,
-    clip_norm=0.1 / 63,
-    learning_rate=8 * 63**2 / 3**0.5,
-)
-RECIPES: Mapping[str, Recipe] = {"mnist": DIGITS, "digits": DIGITS, "strokes": DIGITS}
-
-
-def recipe_for(data: str) -> Recipe:
-    """The recipe for a data set by name; the one for things where nothing is known of the images."""
-    return RECIPES.get(data, THINGS)
-
-
-def build(recipe: Recipe, *, classes: int) -> FeatureClassifier:
-    """The classifier before it has seen any private row."""
-    extractors = [EXTRACTORS[name]() for name in recipe.extractors]
-    model = FeatureClassifier(extractors, classes=classes, directions=recipe.directions)
-    if recipe.drawings is not None:
-        drawn, _ = _DRAW[recipe.drawings](recipe.drawn, seed=_DRAWINGS_SEED)
-        model.fit_to(torch.from_numpy(drawn).unsqueeze(1) / 255)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
-    return model
-
-
-def fitted(rows: Dataset) -> Dataset:
-    """Grey images of the extractors' size, each made by itself: channels averaged, resized."""
-    if len(rows.shape) != 3:
-        raise InvalidInput(
-            f"expected images (channels, height, width), got rows of shape {rows.shape}; "
-            "for tables choose --model mlp"
-        )
-    inputs = rows.inputs.mean(axis=1, keepdims=True) if rows.shape[0] > 1 else rows.inputs
-    if rows.shape[1:] != (SIDE, SIDE):
-        inputs = resize(inputs, SIDE)
-    return replace(rows, inputs=np.ascontiguousarray(inputs, dtype=np.float32))
-
-
-def featured(model: FeatureClassifier, rows: Dataset) -> Dataset:
-    """The same rows as features; what is declared of them stays."""
-    return replace(rows, inputs=model.features(fitted(rows).tensors()[0]).numpy())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A private training run, ready to be charged: the head, and rows and test images as features."""
-
-    recipe: Recipe
-    model: FeatureClassifier
-    plan: TrainingPlan
-    rows: Dataset
+    network: nn.Module  # all of it, untrained
+    card: ModelCard
+    rows: Dataset  # as the part that learns sees them
     test: Dataset | None
-    caveats: tuple[str, ...]
+    plan: TrainingPlan
+    delta: float
+    optimization: Optimization
+    purpose: str = "private training"
+    caveats: tuple[str, ...] = ()
+    recipe: Recipe | None = None  # None: a network from random weights
+    hold_out: HoldOut | None = None
+    canaries: Canaries | None = None
 
-    def optimization(self, epsilon: float) -> Optimization:
-        return self.recipe.optimization(epsilon=epsilon, public_size=declared(self.rows)[0])
+    @classmethod
+    def prepare(
+        cls,
+        rows: Dataset,
+        test: Dataset | None = None,
+        *,
+        epsilon: float,
+        delta: float = 1e-5,
+        model: str = RECIPE,
+        recipe: Recipe | None = None,
+        settings: Settings | None = None,
+        hold_out: HoldOut | None = None,
+        canaries: Canaries | None = None,
+    ) -> Classifier:
+        """Price the run, then look at each image by itself; nothing is charged yet.
+
+        `rows` must declare its size and classes; `test` must be public. `model` names a network of
+        `sfumato.models`; by default it is `recipe`, or the recipe for the data set. `hold_out` and `canaries`
+        are options of the run, for accuracy at a price and for an audit.
+        """
+        told = settings or Settings()
+        size, more = _sizes(rows, hold_out, canaries)
+        if model == RECIPE:
+            warn_of_little_protection("this training", epsilon, delta)
+            chosen = told.adjusted(recipe or features.recipe_for(rows.name), size)
+            parts = _on_public_features(rows, test, chosen)
+            terms = _terms(chosen, epsilon, delta, size, more, rows.unit)
+        else:
+            parts = {"rows": rows, "test": test, **_network(model, rows, told.seed)}
+            terms = _calibrated(rows, epsilon, delta, size + more, told)
+        terms["optimization"] = replace(terms["optimization"], **told.said("learning_rate"))
+        return cls(delta=delta, hold_out=hold_out, canaries=canaries, **parts, **terms)
+
+    def at(self, epsilon: float) -> Classifier:
+        """The same recipe on the same features, for another ε; the learning rate is the recipe's."""
+        if self.recipe is None:
+            raise InvalidInput("expected a recipe, got a network; prepare it for the other epsilon")
+        size, more = _sizes(self.rows, self.hold_out, self.canaries)
+        return replace(self, **_terms(self.recipe, epsilon, self.delta, size, more, self.rows.unit))
 
     @property
-    def purpose(self) -> str:
-        return f"linear head on public features ({', '.join(self.recipe.extractors)})"
+    def events(self) -> list[DpEvent]:
+        """All that the run releases: the training, and the accuracy on what is kept out."""
+        return [self.plan.event(), *([] if self.hold_out is None else [self.hold_out.event])]
 
-    def release(self, out: str | os.PathLike[str]) -> None:
-        """The whole classifier, extractors included, in place of the head alone."""
-        folder = RunFolder.make(out)
-        state = {name: value.detach().contiguous().clone() for name, value in self.model.state_dict().items()}
-        write_whole(folder.release / "model.safetensors", save(state))
-        folder.write_json("recipe.json", asdict(self.recipe))
+    @property
+    def epsilon_with_hold_out(self) -> float | None:
+        return None if self.hold_out is None else priced(compose(*self.events), self.delta)
 
+    def estimate(self) -> Estimate:
+        """Time and memory to expect."""
+        return estimate(learner(self.network), self.plan, self.rows.shape, classes=self.rows.classes or 2)
 
-def prepare(
-    rows: Dataset,
-    test: Dataset | None,
-    *,
-    epsilon: float,
-    delta: float = 1e-5,
-    recipe: Recipe | None = None,
-    canaries: int = 0,
-) -> Prepared:
-    """Price the run, then look at each image by itself; `rows` must declare its size and classes."""
-    warn_of_little_protection("this training", epsilon, delta)
-    recipe = recipe or recipe_for(rows.name)
-    size, classes = declared(rows)
-    plan = recipe.plan(epsilon=epsilon, delta=delta, public_size=size + canaries, unit=rows.unit)
-    model = build(recipe, classes=classes)
-    return Prepared(
-        recipe=recipe,
-        model=model,
-        plan=plan,
-        rows=featured(model, rows),
-        test=None if test is None else featured(model, test),
-        caveats=caveats(recipe, rows.name),
-    )
+    def check_room(self, ledger: Ledger, out: Place | None = None) -> None:
+        """Refuse what the ledger has no room for; a run that goes on in `out` has paid for its training."""
+        resumed = out is not None and can_resume(RunFolder(Path(out)).private / CHECKPOINT, ledger)
+        events = self.events[1:] if resumed else self.events
+        if events:
+            ledger.check(events, relation=self.plan.relation, unit=self.plan.unit)
 
-
-def run(
-    rows: Dataset,
-    test: Dataset | None,
-    *,
-    epsilon: float,
-    delta: float = 1e-5,
-    recipe: Recipe | None = None,
-    ledger: Ledger | None = None,
-    out: str | os.PathLike[str] | None = None,
-    sampler: Sampler | None = None,
-) -> TrainingResult:
-    """Train the head under (epsilon, delta), charged to `ledger` before the first step."""
-    started = time.perf_counter()
-    ready = prepare(rows, test, epsilon=epsilon, delta=delta, recipe=recipe)
-    result = train(
-        ready.model.head,
-        ready.rows,
-        ready.plan,
-        delta=delta,
-        optimization=ready.optimization(epsilon),
-        test=ready.test,
-        ledger=ledger,
-        out=out,
-        caveats=ready.caveats,
-        purpose=ready.purpose,
-        sampler=sampler,
-    )
-    if out is not None:
-        ready.release(out)
-    return replace(result, model=ready.model, seconds=time.perf_counter() - started)
-
-
-def declared(rows: Dataset) -> tuple[int, int]:
-    """Size and classes that may be known in public."""
-    if rows.public_size is None or rows.classes is None:
-        raise InvalidInput(
-            f"expected {rows.name} to declare its public size and classes, got "
-            f"public_size={rows.public_size}, classes={rows.classes}; the rows are not counted"
+    def train(
+        self,
+        *,
+        ledger: Ledger | None = None,
+        out: Place | None = None,
+        purpose: str | None = None,
+        caveats: tuple[str, ...] = (),
+        sampler: Sampler | None = None,
+        on_step: Watch = lambda trainer: None,
+        on_epoch: Callable[[EpochReport], None] | None = None,
+    ) -> Trained:
+        """Charge the ledger, train, release. `out` is a run folder, from which an interrupted run goes on."""
+        started = time.perf_counter()
+        if ledger is not None:
+            self.check_room(ledger, out)
+        released = Released(module=copy.deepcopy(self.network), card=self.card)
+        rows, held = self._split(out, sampler)
+        training = partial(
+            train,
+            plan=self.plan,
+            delta=self.delta,
+            optimization=self.optimization,
+            ledger=ledger,
+            out=out,
+            released=released,
+            caveats=(*self.caveats, *caveats),
+            purpose=purpose or self.purpose,
+            sampler=sampler,
+            on_epoch=on_epoch,
         )
-    return rows.public_size, rows.classes
+        result, verdict = self._learn(learner(released.module), rows, training, on_step, out)
+        return Trained(
+            result=replace(result, model=released.module),
+            predictor=Predictor.of(released, result.certificate),
+            test=None if self.test is None else evaluate(learner(released.module), self.test),
+            held_out=self._measure(released.module, held, ledger, out, sampler),
+            epsilon_with_hold_out=self.epsilon_with_hold_out,
+            verdict=verdict,
+            seconds=time.perf_counter() - started,
+        )
+
+    def _split(self, out: Place | None, sampler: Sampler | None) -> tuple[Dataset, HeldOut | None]:
+        """The rows to train on and those kept out, by coins that the folder keeps."""
+        folder = None if out is None else RunFolder.begin(out)
+        if self.hold_out is None:
+            return self.rows, None
+        return keep_out(self.rows, self.hold_out.share, folder=folder, sampler=sampler)
+
+    def _learn(
+        self,
+        part: nn.Module,
+        rows: Dataset,
+        training: Callable[..., TrainingResult],
+        on_step: Watch,
+        out: Place | None,
+    ) -> tuple[TrainingResult, Verdict | None]:
+        """Train the part that learns; with canaries among the rows, if there are any."""
+        if self.canaries is None:
+            return training(part, rows, test=self.test, on_step=on_step), None
+        if out is None:
+            raise InvalidInput("expected out=... with canaries, got none; their coins go to its private half")
+        from sfumato.audit.runs.one_run import audited
+
+        def with_canaries(model: nn.Module, among: Any, loss_fn: Any, watch: Watch) -> TrainingResult:
+            def heard(trainer: PrivateTrainer) -> None:
+                on_step(trainer)
+                watch(trainer)
+
+            return training(model, among, loss_fn=loss_fn, on_step=heard)
+
+        kind, count = self.canaries.kind, self.canaries.count
+        return audited(part, rows, with_canaries, plan=self.plan, kind=kind, canaries=count, out=Path(out))
+
+    def _measure(
+        self,
+        network: nn.Module,
+        held: HeldOut | None,
+        ledger: Ledger | None,
+        out: Place | None,
+        sampler: Sampler | None,
+    ) -> NoisyAccuracy | None:
+        """Accuracy on the records kept out, which is charged on top of the training."""
+        if held is None or self.hold_out is None:
+            return None
+        answer = held.accuracy(
+            learner(network), epsilon=self.hold_out.epsilon, delta=self.delta, ledger=ledger, sampler=sampler
+        )
+        if out is not None:
+            RunFolder(Path(out)).write_json("hold_out.json", answer.to_json())
+        return answer
 
 
-def caveats(recipe: Recipe, data: str) -> tuple[str, ...]:
-    """What a reader of the certificate must know about where the features and the settings came from."""
-    return (
-        *features_from(recipe, data),
-        "settings were chosen on drawings and on scikit-learn's digits, uncharged; one setting before these "
-        "had been measured on MNIST's public test images",
+def learner(network: nn.Module) -> nn.Module:
+    """The part that learns from the rows: the head on public features, or all of it."""
+    return network.head if isinstance(network, FeatureClassifier) else network
+
+
+def _sizes(rows: Dataset, hold_out: HoldOut | None, canaries: Canaries | None) -> tuple[int, int]:
+    """How many records are declared to be trained on, and how many canaries are among them."""
+    size, _ = declared(rows)
+    size = size if hold_out is None else size_without(hold_out.share, size)
+    return size, 0 if canaries is None else canaries.count
+
+
+def _on_public_features(rows: Dataset, test: Dataset | None, recipe: Recipe) -> dict[str, Any]:
+    network = features.build(recipe, classes=declared(rows)[1])
+    return {
+        "network": network,
+        "card": features.card(recipe, rows),
+        "rows": features.featured(network, rows),
+        "test": None if test is None else features.featured(network, test),
+        "purpose": f"linear head on public features ({', '.join(recipe.extractors)})",
+        "caveats": features.caveats(recipe, rows.name),
+        "recipe": recipe,
+    }
+
+
+def _terms(recipe: Recipe, epsilon: float, delta: float, size: int, canaries: int, unit: str) -> dict[str, Any]:
+    """Plan and optimization of a recipe at ε."""
+    return {
+        "plan": recipe.plan(epsilon=epsilon, delta=delta, public_size=size + canaries, unit=unit),
+        "optimization": recipe.optimization(epsilon=epsilon, public_size=size),
+    }
+
+
+def _network(model: str, rows: Dataset, seed: int) -> dict[str, Any]:
+    network = models.build(
+        model, classes=declared(rows)[1], in_channels=rows.shape[0], side=rows.shape[-1], seed=seed
     )
+    return {"network": network, "card": ModelCard.of(rows, architecture=model)}
 
 
-def features_from(recipe: Recipe, data: str) -> tuple[str, ...]:
-    """Which priors were used, made of what."""
-    notes = {name: prior_note(name) for name in recipe.priors}
-    found = [
-        f"public prior {name!r} (sha256 {note['sha256'][:16]}…): {note['data']}" for name, note in notes.items()
-    ]
-    if data == "digits" and recipe.priors:
-        found.append("the prior was validated on scikit-learn's digits, so that accuracy on them flatters it")
-    return tuple(found)
+def _calibrated(rows: Dataset, epsilon: float, delta: float, size: int, settings: Settings) -> dict[str, Any]:
+    """Plan and optimization of a network from random weights."""
+    wanted = Wanted(
+        epsilon=epsilon,
+        public_size=size,
+        epochs=settings.epochs,
+        expected_batch=settings.batch,
+        clip_norm=settings.clip_norm,
+        unit=rows.unit,
+        rows_per_unit=None,
+    )
+    return {
+        "plan": wanted.calibrated(None, None, delta),
+        "optimization": Optimization(learning_rate=_RATE),
+    }

@@ -6,16 +6,26 @@ out is as private as the rows.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sfumato import randomness
+from sfumato import models, randomness
 from sfumato.datasets import Dataset
+from sfumato.fitting import Evaluation, FitConfig, evaluate, fit
 from sfumato.models import PriorNet, load_prior
-from sfumato.recipes.classifier import declared, fitted, recipe_for
+from sfumato.recipes.classifier import RECIPE
+from sfumato.recipes.features import SHAPE, declared, fitted, recipe_for
+from sfumato.recipes.options import Settings
+from sfumato.released import ModelCard, Predictor, Released, class_names
+from sfumato.results.folders import MODEL, RESULT
+from sfumato.results.runs import PlainTraining
+from sfumato.storage import RunFolder
 
 EPOCHS = 4.0
 _BATCH = 128
@@ -23,6 +33,72 @@ _RATE = 2e-3
 _DECAY = 1e-4
 _AVERAGING = 0.995  # of the weights, over the last steps
 _DROPOUT = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainlyTrained:
+    """A network that may know its rows by heart, and how good it is on public images."""
+
+    released: Released
+    test: Evaluation | None
+    seconds: float
+
+    @property
+    def predictor(self) -> Predictor:
+        return Predictor.of(self.released)
+
+
+def train(
+    rows: Dataset,
+    test: Dataset | None = None,
+    *,
+    model: str = RECIPE,
+    settings: Settings | None = None,
+    out: str | os.PathLike[str] | None = None,
+) -> PlainlyTrained:
+    """Train without privacy; what comes out goes to the private half of the folder."""
+    started, told = time.perf_counter(), settings or Settings()
+    if model == RECIPE:
+        net = run(rows, seed=told.seed, **told.said("epochs", "batch", "learning_rate"))
+        card = ModelCard(
+            architecture=PriorNet.architecture,
+            classes=class_names(rows),
+            shape=SHAPE,
+            settings={"answers": "head"},
+        )
+        released, test = Released(module=net, card=card), seen(test)
+    else:
+        released = _from_random_weights(model, rows, told)
+    measured = None if test is None else evaluate(released.module, test)
+    if out is not None:
+        _write(RunFolder.make(out), released, measured)
+    return PlainlyTrained(released=released, test=measured, seconds=time.perf_counter() - started)
+
+
+def _from_random_weights(model: str, rows: Dataset, settings: Settings) -> Released:
+    network = models.build(
+        model,
+        classes=rows.classes or 2,
+        in_channels=rows.shape[0],
+        side=rows.shape[-1],
+        seed=settings.seed,
+    )
+    said = settings.said("learning_rate")
+    if settings.epochs is not None:
+        said["epochs"] = max(1, round(settings.epochs))
+    if settings.batch is not None:
+        said["batch_size"] = settings.batch
+    fit(network, rows, FitConfig(seed=settings.seed, **said))
+    return Released(module=network, card=ModelCard.of(rows, architecture=model))
+
+
+def _write(folder: RunFolder, released: Released, measured: Evaluation | None) -> None:
+    result = PlainTraining(
+        test_accuracy=None if measured is None else measured.accuracy,
+        test_loss=None if measured is None else measured.loss,
+    )
+    folder.write(MODEL, released.to_bytes(), private=True)
+    folder.write_json(RESULT, result.to_json(), private=True)
 
 
 def seen(test: Dataset | None) -> Dataset | None:

@@ -8,7 +8,6 @@ come out as another, equally good, net.
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -29,6 +28,7 @@ from sfumato.datasets.skeletons import STYLES
 from sfumato.errors import DataUnavailable
 from sfumato.fitting import evaluate
 from sfumato.models.prior import PriorNet
+from sfumato.storage import json_bytes, write_whole
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
@@ -130,8 +130,8 @@ def make_prior(
         ),  # drawings the net never saw
     }
     folder.mkdir(parents=True, exist_ok=True)
-    folder.joinpath(f"{recipe.name}.safetensors").write_bytes(weights)
-    folder.joinpath(f"{recipe.name}.json").write_text(json.dumps(note, indent=2) + "\n")
+    write_whole(folder / f"{recipe.name}.safetensors", weights, readable=True)
+    write_whole(folder / f"{recipe.name}.json", json_bytes(note), readable=True)
     return note | {"seconds": round(seconds, 1)}  # not in the file, which is the same each time
 
 

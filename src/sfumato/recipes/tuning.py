@@ -7,6 +7,7 @@ with the most right answers among the rows, counted with noise, is released, and
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from dataclasses import asdict, dataclass, replace
@@ -15,18 +16,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from sfumato import _validate, accounting
+from sfumato import _validate, accounting, results
 from sfumato.accounting import Budget, DpEvent, warn_of_little_protection
-from sfumato.datasets import Dataset
+from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
-from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import Gaussian
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.recipes import classifier as best_recipe
-from sfumato.recipes.classifier import Prepared, Recipe
-from sfumato.storage import CERTIFICATE, RunFolder
-from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, cross_entropy
+from sfumato.recipes import features
+from sfumato.recipes.classifier import Classifier, learner
+from sfumato.recipes.features import Recipe
+from sfumato.released import Predictor, Released
+from sfumato.results import write_run
+from sfumato.storage import RunFolder
+from sfumato.training import Optimization, PrivateTrainer, TrainingPlan
+from sfumato.training.run import take_steps
 
 _COUNT_SHARE = 5.0  # the count's noise multiplier, in units of the whole training's: 4% of the divergence
 
@@ -60,13 +65,21 @@ class Tuning:
 class Tuned:
     """The released classifier, the settings it was trained with, and what the whole search cost."""
 
-    model: nn.Module
+    released: Released
     recipe: Recipe
     epsilon: float
     delta: float
     test_accuracy: float | None
     certificate: Certificate
     seconds: float
+
+    @property
+    def model(self) -> nn.Module:
+        return self.released.module
+
+    @property
+    def predictor(self) -> Predictor:
+        return Predictor.of(self.released, self.certificate)
 
 
 def run(
@@ -86,19 +99,21 @@ def run(
     What a reader may be shown is in the result and under `release`; how many trials there were is in neither.
     """
     started = time.perf_counter()
-    tuning, recipe = tuning or Tuning(), recipe or best_recipe.recipe_for(rows.name)
+    tuning, recipe = tuning or Tuning(), recipe or features.recipe_for(rows.name)
     folder = None if out is None else RunFolder.begin(out)
     warn_of_little_protection("this search", epsilon, delta)
     stream: Sampler = SecretStream() if sampler is None else sampler
     budget = Budget(epsilon=epsilon, delta=delta, unit=rows.unit)
     plan = _calibrated(recipe, rows, budget, tuning)
     event = selection_event(plan, tuning.mean_trials)
+    if ledger is not None:  # before features are computed, which takes long
+        ledger.check(event, relation=plan.relation, unit=plan.unit)
+    ready = replace(Classifier.prepare(rows, test, epsilon=epsilon, delta=delta, recipe=recipe), plan=plan)
     certificate = _charge(event, ledger, budget, plan, tuning, recipe, rows.name, private=stream.private)
-    ready = replace(best_recipe.prepare(rows, test, epsilon=epsilon, delta=delta, recipe=recipe), plan=plan)
-    chosen = _best(ready, tuning, stream)
-    accuracy = None if ready.test is None else evaluate(ready.model.head, ready.test).accuracy
+    chosen, released = _best(ready, recipe, tuning, stream)
+    accuracy = None if ready.test is None else evaluate(learner(released.module), ready.test).accuracy
     found = Tuned(
-        model=ready.model,
+        released=replace(released, card=features.card(chosen, rows)),
         recipe=chosen,
         epsilon=accounting.rdp_epsilon(event, delta),
         delta=delta,
@@ -107,12 +122,12 @@ def run(
         seconds=time.perf_counter() - started,
     )
     if folder is not None:
-        _write(folder, replace(ready, recipe=chosen), found)
+        _write(folder, replace(ready, recipe=chosen), found, tuning)
     return found
 
 
 def _calibrated(recipe: Recipe, rows: Dataset, budget: Budget, tuning: Tuning) -> TrainingPlan:
-    size, _ = best_recipe.declared(rows)
+    size, _ = features.declared(rows)
     plan = recipe.plan(epsilon=budget.epsilon, delta=budget.delta, public_size=size, unit=rows.unit)
 
     def trial(noise: float) -> DpEvent:
@@ -155,52 +170,42 @@ def _charge(
     described: dict[str, Any] = {"trial": plan.to_json(), "tuning": asdict(tuning), "recipe": asdict(recipe)}
     own = (
         "settings were chosen on the private rows, which is charged",
-        *best_recipe.features_from(recipe, data),
+        *features.features_from(recipe, data),
     )
-    if ledger is None:
-        return Certificate.of(
-            event,
-            purpose=purpose,
-            delta=budget.delta,
-            unit=plan.unit,
-            relation=plan.relation,
-            private=private,
-            plan=described,
-            caveats=own,
-        )
-    charge = ledger.charge(event, purpose=purpose, relation=plan.relation, unit=plan.unit, private=private)
-    return ledger.certificate(charge, plan=described, caveats=own)
+    return (ledger or Unrecorded(delta=budget.delta)).pay_for(
+        event,
+        purpose=purpose,
+        relation=plan.relation,
+        unit=plan.unit,
+        private=private,
+        plan=described,
+        caveats=own,
+    )
 
 
-def _best(ready: Prepared, tuning: Tuning, sampler: Sampler) -> Recipe:
-    """Leaves the best trial's weights in the head, and says its settings."""
-    best: tuple[float, Recipe, dict[str, torch.Tensor]] | None = None
+def _best(ready: Classifier, recipe: Recipe, tuning: Tuning, sampler: Sampler) -> tuple[Recipe, Released]:
+    """The settings and the classifier of the best trial."""
+    best: tuple[float, Recipe, nn.Module] | None = None
     for _ in range(accounting.draw_trials(tuning.mean_trials, sampler)):
-        recipe = tuning.draw(ready.recipe, sampler)
-        score = _trial(ready, recipe, sampler)
+        drawn = tuning.draw(recipe, sampler)
+        score, network = _trial(ready, drawn, sampler)
         if best is None or score > best[0]:
-            state = {name: value.clone() for name, value in ready.model.head.state_dict().items()}
-            best = score, recipe, state
+            best = score, drawn, network
     assert best is not None  # there is one trial at least
-    ready.model.head.load_state_dict(best[2])
-    return best[1]
+    return best[1], Released(module=best[2], card=ready.card)
 
 
-def _trial(ready: Prepared, recipe: Recipe, sampler: Sampler) -> float:
+def _trial(ready: Classifier, recipe: Recipe, sampler: Sampler) -> tuple[float, nn.Module]:
     """Train a head from zero; the noised number of right answers among the rows."""
-    head = ready.model.head
-    for parameter in head.parameters():
-        nn.init.zeros_(parameter)
+    network = copy.deepcopy(ready.network)
+    head, optimization = learner(network), _exactly(recipe)
     plan = replace(ready.plan, clip_norm=recipe.clip_norm)
-    trainer = PrivateTrainer(head, _exactly(recipe).build(head), plan, sampler=sampler)
-    for batch in trainer.batches(ready.rows):
-        trainer.step(batch, cross_entropy)
+    trainer = PrivateTrainer(head, optimization.build(head), plan, sampler=sampler)
+    take_steps(trainer, ready.rows, optimization)
     with torch.no_grad():
-        for name, value in trainer.average.values.items():
-            trainer.parameters[name].copy_(value)
         inputs, targets = ready.rows.tensors()
         right = int((head(inputs).argmax(1) == targets).sum())
-    return float(_count(plan).release(float(right), sampler))
+    return float(_count(plan).release(float(right), sampler)), network
 
 
 def _exactly(recipe: Recipe) -> Optimization:
@@ -208,10 +213,20 @@ def _exactly(recipe: Recipe) -> Optimization:
     return Optimization(learning_rate=recipe.learning_rate, momentum=recipe.momentum)
 
 
-def _write(folder: RunFolder, ready: Prepared, found: Tuned) -> None:
-    ready.release(folder.path)
-    folder.write_json("plan.json", ready.plan.to_json())
-    result = {"epsilon": found.epsilon, "delta": found.delta, "test_accuracy": found.test_accuracy}
-    folder.write_json("result.json", {"algorithm": "tuning", **result})
-    folder.write_json("timings.json", {"seconds": found.seconds}, private=True)
-    folder.write_json(CERTIFICATE, found.certificate.to_json())  # last: the run is finished
+def _write(folder: RunFolder, ready: Classifier, found: Tuned, tuning: Tuning) -> None:
+    write_run(
+        folder,
+        results.Tuning(
+            epsilon=found.epsilon,
+            delta=found.delta,
+            test_accuracy=found.test_accuracy,
+            mean_trials=tuning.mean_trials,
+            learning_rate=found.recipe.learning_rate,
+            clip_norm=found.recipe.clip_norm,
+            data=public_name(ready.rows.name),
+        ),
+        certificate=found.certificate,
+        plan=ready.plan.to_json(),
+        model=found.released.to_bytes(),
+        seconds=found.seconds,
+    )

@@ -1,7 +1,7 @@
 """Charts as inline SVG: no script, and colours from the page, so that light, dark and print need no redrawing.
 
-A chart is drawn twice by its function, once for a desk and once for a phone, and the page shows the one that
-fits. Classes on the shapes (`accent`, `ink`, `soft`) are what the style sheet colours.
+A chart is drawn twice by its function, once for a wide screen and once for a phone, and the page shows the one
+that fits. Classes on the shapes (`accent`, `ink`, `soft`) are what the style sheet colours.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ class Axis:
     def share(self, value: float) -> float:
         """Where a value lies between the ends, in [0, 1]; what is outside is moved to the nearer end."""
         value = min(max(value, self.low), self.high)
+        if self.low >= self.high:  # one value only
+            return 0.5
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
@@ -35,7 +37,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """The room for a chart: for a desk or for a phone."""
+    """The room for a chart: on a wide screen or on a phone."""
 
     width: int
     height: int
@@ -46,7 +48,7 @@ class Format:
     narrow: bool = False
 
 
-DESK = Format(width=760, height=400)
+WIDE = Format(width=760, height=400)
 PHONE = Format(width=360, height=320, left=40, right=10, narrow=True)
 
 
@@ -85,38 +87,37 @@ class Chart:
             f'height="{max(bottom - top, 0.0):.1f}"/>'
         )
 
-    def dot(self, point: Point, kind: str, *, says: str = "", radius: float = 4.0) -> None:
+    def dot(self, point: Point, kind: str, *, label: str = "", radius: float = 4.0) -> None:
         across, down = self.at(*point)
-        title = f"<title>{escape(says)}</title>" if says else ""
+        title = f"<title>{escape(label)}</title>" if label else ""
         self._shapes.append(
             f'<circle class="dot {kind}" cx="{across}" cy="{down}" r="{radius}">{title}</circle>'
         )
 
-    def reach(self, x: float, low: float, high: float, kind: str) -> None:
-        """An error bar."""
+    def error_bar(self, x: float, low: float, high: float, kind: str) -> None:
         (across, bottom), (_, top) = self.at(x, low), self.at(x, high)
         path = f"M{across} {bottom}V{top}M{across - 4} {bottom}h8M{across - 4} {top}h8"
-        self._shapes.append(f'<path class="reach {kind}" d="{path}"/>')
+        self._shapes.append(f'<path class="error-bar {kind}" d="{path}"/>')
 
-    def level(self, y: float, kind: str) -> None:
+    def horizontal_line(self, y: float, kind: str) -> None:
         self.line([(self.x.low, y), (self.x.high, y)], kind)
 
-    def upright(self, x: float, kind: str) -> None:
+    def vertical_line(self, x: float, kind: str) -> None:
         self.line([(x, self.y.low), (x, self.y.high)], kind)
 
-    def words(
+    def text(
         self, point: Point, text: str, kind: str = "", *, move: Point = (0, 0), anchor: str = "start"
     ) -> None:
         across, down = self.at(*point)
-        self._shapes.append(_text(f"words {kind}", across + move[0], down + move[1], text, anchor))
+        self._shapes.append(_text(f"text {kind}", across + move[0], down + move[1], text, anchor))
 
-    def svg(self, says: str) -> Markup:
+    def svg(self, label: str) -> Markup:
         room = self.format
         inside = "".join([*self._grid(), *self._shapes])
         kind = "narrow" if room.narrow else "wide"
         return Markup(
             f'<svg class="chart {kind}" viewBox="0 0 {room.width} {room.height}" role="img" '
-            f'aria-label="{escape(says)}">{inside}</svg>'
+            f'aria-label="{escape(label)}">{inside}</svg>'
         )
 
     def _grid(self) -> Iterable[str]:
@@ -138,13 +139,13 @@ def _stroke(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def _text(kind: str, x: float, y: float, words: str, anchor: str) -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+def _text(kind: str, x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def both(draw: Callable[[Format], Markup]) -> Markup:
-    """The chart for a desk and the one for a phone."""
-    return draw(DESK) + draw(PHONE)
+    """The chart for a wide screen and the one for a phone."""
+    return draw(WIDE) + draw(PHONE)
 
 
 def percent_ticks(low: float, high: float, *, most: int = 6) -> list[tuple[float, str]]:
@@ -164,7 +165,21 @@ def epsilon_ticks(low: float, high: float) -> list[tuple[float, str]]:
     ['0.5', '1', '2', '4', '8']
     """
     values = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16) if high <= 20 else (0.25, 1, 4, 10, 100, 1e3, 1e4, 1e5)
-    return [(value, f"{value:,g}".replace("100,000", "10⁵")) for value in values if low <= value <= high]
+    found = [(value, f"{value:,g}".replace("100,000", "10⁵")) for value in values if low <= value <= high]
+    return found or [(high, f"{high:.2g}")]
+
+
+def epsilon_axis(epsilons: Iterable[float], *, label: str = "ε") -> Axis:
+    """A log axis with room around the given values; an ε of 0 stands at its left end."""
+    positive = sorted(value for value in epsilons if value > 0) or [1.0]
+    low, high = positive[0] / 1.3, positive[-1] * 1.3
+    return Axis(low=low, high=high, log=True, ticks=epsilon_ticks(low, high), label=label)
+
+
+def accuracy_axis(shares: Iterable[float]) -> Axis:
+    """From just below the smallest share, in steps of 5%, to 100%."""
+    low = max(0.0, min(0.95, math.floor(20 * min(shares, default=0.0)) / 20))
+    return Axis(low=low, high=1.0, ticks=percent_ticks(low, 1.0))
 
 
 def round_ticks(high: float, *, most: int = 6) -> list[tuple[float, str]]:
@@ -173,6 +188,8 @@ def round_ticks(high: float, *, most: int = 6) -> list[tuple[float, str]]:
     >>> [label for _, label in round_ticks(0.91)], [label for _, label in round_ticks(12)]
     (['0', '0.2', '0.4', '0.6', '0.8'], ['0', '2', '4', '6', '8', '10', '12'])
     """
+    if high <= 0:
+        return [(0.0, "0")]
     unit = 10.0 ** math.floor(math.log10(high / most))
     step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if high / (unit * factor) <= most)
     return [(step * n, f"{step * n:.6g}") for n in range(int(high / step + 1e-9) + 1)]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sfumato.report.numbers import figure, power
-from sfumato.report.story import Release
+from sfumato.report.numbers import figure, percent, power
+from sfumato.report.releases import Release
+
+_STRICT = 1.05  # an ε of about 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,28 +25,46 @@ class Headline:
         return " ".join(part for part in (self.before, self.figure, self.after) if part)
 
     @classmethod
-    def of(cls, rows: Sequence[Release]) -> Headline:
+    def of(cls, rows: Sequence[Release], examples: str = "examples") -> Headline:
         """The best release at ε of about 1 or less, against the same method without privacy, if it was run."""
-        private = [row for row in rows if row.epsilon is not None]
-        strict = [row for row in private if row.epsilon is not None and row.epsilon <= 1.05] or private
-        best = max(strict, key=lambda row: row.accuracy, default=None)
-        without = [row for row in rows if row.epsilon is None]
-        same = [row for row in without if best is not None and row.method == best.method] or without
-        plain = max(same, key=lambda row: row.accuracy, default=None)
+        best = _best([row for row in rows if row.epsilon is not None])
         if best is None:
-            return cls(
-                before="What was", figure="released", after="", lede="These runs say nothing about accuracy."
-            )
+            return _without_accuracy(rows)
+        without = [row for row in rows if row.epsilon is None and row.accuracy is not None]
+        plain = max(
+            [row for row in without if row.method == best.method] or without, key=_accuracy, default=None
+        )
         if plain is None:
-            return cls(before="Right", figure=f"{best.accuracy:.1%}", after="of the time", lede=_price(best))
-        return _difference(plain, best)
+            right = percent(_accuracy(best))
+            return cls(before="Right", figure=right, after="of the time", lede=_price(best))
+        return _difference(plain, best, examples)
 
 
-def _difference(plain: Release, best: Release) -> Headline:
-    points = round(100 * (plain.accuracy - best.accuracy), 1)
+def _best(private: Sequence[Release]) -> Release | None:
+    measured = [row for row in private if row.accuracy is not None]
+    strict = [row for row in measured if row.epsilon is not None and row.epsilon <= _STRICT] or measured
+    return max(strict, key=_accuracy, default=None)
+
+
+def _accuracy(row: Release) -> float:
+    return 0.0 if row.accuracy is None else row.accuracy
+
+
+def _without_accuracy(rows: Sequence[Release]) -> Headline:
+    private = [row for row in rows if row.epsilon is not None]
+    if not private:
+        lede = "None of them is a private release."
+        return Headline(before="What the runs", figure="found", after="", lede=lede)
+    largest = max(private, key=lambda row: row.epsilon or 0.0)
+    lede = f"No accuracy was measured on public data. {_price(largest)}"
+    return Headline(before="What was", figure="released", after="", lede=lede)
+
+
+def _difference(plain: Release, best: Release, examples: str) -> Headline:
+    points = round(100 * (_accuracy(plain) - _accuracy(best)), 1)
     lede = (
-        f"Without privacy, {plain.accuracy:.1%} of unseen digits are read right. With it, "
-        f"{best.accuracy:.1%}. {_price(best)}"
+        f"Without privacy, {percent(_accuracy(plain))} of unseen {examples} are classified correctly. "
+        f"With privacy, {percent(_accuracy(best))}. {_price(best)}"
     )
     if points <= 0:
         return Headline(before="Privacy cost you", figure="nothing", after="", lede=lede)
@@ -53,6 +73,6 @@ def _difference(plain: Release, best: Release) -> Headline:
     )
 
 
-def _price(best: Release) -> str:
-    delta = "" if not best.delta else f" at δ\u00a0=\u00a0{power(best.delta)}"
-    return f"The price of that answer is ε\u00a0=\u00a0{figure(best.epsilon)}{delta}."
+def _price(row: Release) -> str:
+    delta = "" if not row.delta else f" at δ\u00a0=\u00a0{power(row.delta)}"
+    return f"The price is ε\u00a0=\u00a0{figure(row.epsilon)}{delta}."

@@ -5,89 +5,108 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from sfumato.report.story import Story
+from sfumato.report.context import Context, data_name
+from sfumato.results import Run, Sweep, SweepRun, Training, Tuning
+
+_CALIBRATION = 0.1  # a run's ε lies within this share of the one that was asked for
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spot:
-    """Repetitions at one ε: mean, least and greatest."""
+class Point:
+    """Repetitions at one ε: mean, least and greatest accuracy."""
 
     epsilon: float
     mean: float
     low: float
     high: float
     repetitions: int
+    name: str = ""  # of a single run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """One method's curve."""
+class Curve:
+    """One method's points; `connected` if only ε differs between them."""
 
     name: str
-    spots: tuple[Spot, ...]
+    points: tuple[Point, ...]
+    delta: float | None = None
+    connected: bool = True
 
     @classmethod
-    def of(cls, name: str, runs: Iterable[Mapping[str, Any]]) -> Measured:
-        groups: dict[float, list[tuple[float, float]]] = defaultdict(list)
+    def of(cls, name: str, runs: Iterable[SweepRun], *, delta: float | None = None) -> Curve:
+        groups: dict[float, list[SweepRun]] = defaultdict(list)
         for run in runs:
-            target = float(run.get("target_epsilon") or run["epsilon"])
-            groups[target].append((float(run["epsilon"]), float(run["test_accuracy"])))
-        return cls(name=name, spots=tuple(_spot(groups[target]) for target in sorted(groups)))
+            groups[run.target_epsilon].append(run)
+        return cls(name=name, points=tuple(_point(groups[target]) for target in sorted(groups)), delta=delta)
 
     def at(self, epsilon: float | None) -> float | None:
         """Accuracy at an ε, between the measured ones on a log scale; beyond the last, as at the last."""
-        if not self.spots or (epsilon is not None and epsilon < self.spots[0].epsilon * 0.9):
+        if not self.points or (epsilon is not None and epsilon < self.points[0].epsilon * (1 - _CALIBRATION)):
             return None
-        if epsilon is None or epsilon >= self.spots[-1].epsilon:
-            return self.spots[-1].mean
-        if epsilon <= self.spots[0].epsilon:
-            return self.spots[0].mean
-        upper = next(number for number, spot in enumerate(self.spots) if spot.epsilon >= epsilon)
-        left, right = self.spots[upper - 1], self.spots[upper]
+        if epsilon is None or epsilon >= self.points[-1].epsilon:
+            return self.points[-1].mean
+        if epsilon <= self.points[0].epsilon:
+            return self.points[0].mean
+        upper = next(number for number, point in enumerate(self.points) if point.epsilon >= epsilon)
+        left, right = self.points[upper - 1], self.points[upper]
+        if not left.epsilon:
+            return left.mean
         share = math.log(epsilon / left.epsilon) / math.log(right.epsilon / left.epsilon)
         return left.mean + share * (right.mean - left.mean)
 
     def reaches(self, epsilon: float | None) -> bool:
         """Whether an ε lies within what was measured, give or take its calibration."""
-        if epsilon is None or not self.spots:
+        if epsilon is None or not self.points:
             return False
-        return self.spots[0].epsilon * 0.9 <= epsilon <= self.spots[-1].epsilon * 1.1
+        low, high = self.points[0].epsilon, self.points[-1].epsilon
+        return low * (1 - _CALIBRATION) <= epsilon <= high * (1 + _CALIBRATION)
 
 
-def _spot(group: list[tuple[float, float]]) -> Spot:
-    accuracies = [accuracy for _, accuracy in group]
-    return Spot(
-        epsilon=statistics.mean(epsilon for epsilon, _ in group),
-        mean=statistics.mean(accuracies),
+def _point(group: list[SweepRun]) -> Point:
+    accuracies = [run.test_accuracy for run in group]
+    return Point(
+        epsilon=statistics.fmean(run.epsilon for run in group),
+        mean=statistics.fmean(accuracies),
         low=min(accuracies),
         high=max(accuracies),
         repetitions=len(group),
     )
 
 
-def curves(story: Story) -> list[Measured]:
-    """Ours, the best first."""
-    found = [
-        Measured.of(name, [one for run in story.of(kind) for one in run.result["runs"]])
-        for kind, name in (("best-recipe", "Sfumato, best recipe"), ("sweep", _sweep_name(story)))
+def curves(context: Context) -> list[Curve]:
+    """One for each sweep, the recipe's first; then one for the single runs on each data set."""
+    sweeps = sorted(context.of(Sweep), key=lambda sweep: sweep.method != "recipe")
+    found = [Curve.of(_sweep_name(sweep), sweep.runs, delta=sweep.delta) for sweep in sweeps]
+    return [curve for curve in (*found, *_single_runs(context)) if curve.points]
+
+
+def _sweep_name(sweep: Sweep) -> str:
+    """With its epochs, where they are told: a sweep may learn for fewer than the network of the table."""
+    return f"Sfumato, {sweep.name}" + (f", {sweep.epochs} epochs" if sweep.epochs else "")
+
+
+def _single_runs(context: Context) -> list[Curve]:
+    groups: dict[tuple[str | None, float], list[Point]] = defaultdict(list)
+    singles: list[tuple[Run, Training | Tuning]] = [*context.runs_of(Training), *context.runs_of(Tuning)]
+    for run, result in singles:
+        right = result.test_accuracy
+        if right is not None:
+            name = run.folder.name
+            point = Point(epsilon=result.epsilon, mean=right, low=right, high=right, repetitions=1, name=name)
+            groups[result.data, result.delta].append(point)
+    return [
+        Curve(name=_runs_on(data), points=tuple(points), delta=delta, connected=False)
+        for (data, delta), points in groups.items()
     ]
-    if not any(curve.spots for curve in found):
-        trained = [run.result for run in story.of("training") if run.result.get("test_accuracy")]
-        found.append(Measured.of("these runs", trained))
-    return [curve for curve in found if curve.spots]
 
 
-def _sweep_name(story: Story) -> str:
-    """With its epochs, where they are told: the sweep learns for fewer than the network of the table."""
-    run = story.first("sweep")
-    epochs = None if run is None else run.result.get("settings", {}).get("sweep_epochs")
-    return "Sfumato, CNN from scratch" + (f", {epochs} epochs" if epochs else "")
+def _runs_on(data: str | None) -> str:
+    return "these runs" if data is None else f"these runs on {data_name(data)}"
 
 
-def keepers_curve(story: Story) -> Measured | None:
-    """The curve of the best method that was measured at more than one ε."""
-    return next((curve for curve in curves(story) if len(curve.spots) > 1), None)
+def holder_curve(context: Context) -> Curve | None:
+    """The curve of the best method that was measured at more than one ε: what a data holder would train."""
+    return next((curve for curve in curves(context) if curve.connected and len(curve.points) > 1), None)

@@ -13,12 +13,13 @@ from typing import Any
 from markupsafe import Markup
 
 from sfumato.errors import InvalidInput
+from sfumato.report.context import Context
 from sfumato.report.headline import Headline
 from sfumato.report.numbers import figure, percent, power
-from sfumato.report.reading import find_runs
+from sfumato.report.releases import releases
 from sfumato.report.sections import SECTIONS
-from sfumato.report.sections.meaning import digit_sheet
-from sfumato.report.story import Story, releases
+from sfumato.report.sections.digits import digit_sheet
+from sfumato.results import find_runs
 from sfumato.storage import write_whole
 
 
@@ -34,19 +35,22 @@ class Page:
 
 def write_report(runs: Iterable[Path], out: Path) -> Page:
     """Draw the runs at and under the given folders into one HTML file."""
-    story = Story(runs=find_runs(runs))
-    sections = [section for draw in SECTIONS if (section := draw(story)) is not None]
-    headline = Headline.of(releases(story))
+    context = Context(runs=find_runs(runs))
+    drawn = ((section, section.facts(context)) for section in SECTIONS)
+    sections = [(section, facts) for section, facts in drawn if facts is not None]
+    rows = releases(context)
+    headline = Headline.of(rows, context.examples)
     html = (
         _environment()
         .get_template("page.html")
         .render(
             headline=headline,
-            rows=releases(story),
-            counts=story.counts,
+            rows=rows,
+            counts=context.counts,
+            examples=context.examples,
             sections=sections,
-            sheet=digit_sheet(story),
-            failures=story.failures,
+            sheet=digit_sheet(context),
+            failures=context.failures,
             style=_asset("page.css"),
             script=_asset("page.js"),
             version=metadata.version("sfumato"),
@@ -55,8 +59,7 @@ def write_report(runs: Iterable[Path], out: Path) -> Page:
     )
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, html.encode())
-        out.chmod(0o644)
+        write_whole(out, html.encode(), readable=True)
     except OSError as error:
         raise InvalidInput(
             f"expected a file that can be written at {out}, got {error.strerror}; choose another --out"
@@ -64,8 +67,8 @@ def write_report(runs: Iterable[Path], out: Path) -> Page:
     return Page(
         path=out,
         headline=headline.text,
-        sections=tuple(section.name for section in sections),
-        failures=tuple(f"{failure['title']}: {failure['sentence']}" for failure in story.failures),
+        sections=tuple(section.name for section, _ in sections),
+        failures=tuple(f"{failure.title}: {failure.sentence}" for failure in context.failures),
     )
 
 

@@ -6,6 +6,7 @@ they used an older one (TF-Privacy, Opacus, scattering).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -21,7 +22,7 @@ class Published:
     anchor: str = "start"
 
 
-MNIST: tuple[Published, ...] = (
+_MNIST: tuple[Published, ...] = (
     Published(name="Abadi 2016", points=((2, 0.95), (8, 0.97)), label_at=0, label_move=(8, 14)),
     Published(
         name="TF-Privacy tutorial",
@@ -50,6 +51,9 @@ MNIST: tuple[Published, ...] = (
     ),
     Published(name="Private-kNN 2020", points=((0.47, 0.988),), data_dependent=True, label_move=(-4, -10)),
 )
+
+PUBLISHED: Mapping[str, tuple[Published, ...]] = {"mnist": _MNIST}
+"""By data set."""
 
 IN_USE: tuple[tuple[str, float], ...] = (
     ("LinkedIn", 1.0),

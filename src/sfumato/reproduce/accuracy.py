@@ -11,22 +11,18 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from torch import nn
 
 from sfumato import _validate, datasets
 from sfumato.fitting import evaluate
 from sfumato.models import load_prior
-from sfumato.recipes import classifier as best_recipe
+from sfumato.recipes import DESIGNED, DIGITS, THINGS, Classifier, Recipe
 from sfumato.recipes import plain as plain_recipe
-from sfumato.recipes.classifier import DESIGNED, DIGITS, THINGS, Prepared, Recipe
 from sfumato.reproduce import end_to_end
 from sfumato.reproduce.pixels import standardized
-from sfumato.storage import RunFolder
-from sfumato.training import train
+from sfumato.storage import RunFolder, finite, read_json, write_figure, write_whole
 
 DELTA = 1e-5
 
@@ -43,6 +39,7 @@ class Cell:
     recipe: Recipe | None = DIGITS  # None: the whole net, end to end
 
 
+_RECORD = "measured.json"  # of a run that came to its end; an ε of null is infinite
 _INFINITE = float("inf")
 CELLS: dict[str, Cell] = {
     "prior": Cell(title="MNIST, prior only", data="mnist", epsilon=0.0, runs=1, published="–"),
@@ -124,12 +121,12 @@ def run(
     for key in dict.fromkeys(
         (CELLS[name].data, CELLS[name].recipe) for name in names
     ):  # features are made once
-        ready: list[Prepared] = []
+        ready: list[Classifier] = []
         for name in names:
             if (CELLS[name].data, CELLS[name].recipe) == key:
                 lines.append(_line(name, out, ready, on_run))
     lines.sort(key=lambda line: names.index(line.name))
-    write_whole_table(out, lines)
+    write_table(out, lines)
     return tuple(lines)
 
 
@@ -137,26 +134,26 @@ def total_runs(only: Sequence[str] = ()) -> int:
     return sum(cell.runs for name, cell in CELLS.items() if not only or name in only)
 
 
-def _line(name: str, out: Path, ready: list[Prepared], on_run: Callable[[str, int], None]) -> Line:
+def _line(name: str, out: Path, ready: list[Classifier], on_run: Callable[[str, int], None]) -> Line:
     cell = CELLS[name]
     results = []
     for number in range(1, cell.runs + 1):
         folder = out / name / f"run-{number}"
-        path = folder / "release" / "result.json"
-        if not (path.exists() and "seconds" in json.loads(path.read_text())):
+        path = folder / "release" / _RECORD
+        if not path.exists():
             _once(cell, folder, number, ready)
-        results.append(json.loads(path.read_text()))
+        results.append(read_json(path))
         on_run(name, number)
     return Line(
         name=name,
         cell=cell,
         accuracies=tuple(result["test_accuracy"] for result in results),
-        epsilon=max(float(result["epsilon"]) for result in results),
+        epsilon=max(_INFINITE if result["epsilon"] is None else result["epsilon"] for result in results),
         seconds=statistics.fmean(result["seconds"] for result in results),
     )
 
 
-def _once(cell: Cell, folder: Path, number: int, ready: list[Prepared]) -> None:
+def _once(cell: Cell, folder: Path, number: int, ready: list[Classifier]) -> None:
     started = time.perf_counter()
     RunFolder(folder).discard()  # left half-done; no ledger paid for it
     if cell.epsilon == 0:
@@ -168,10 +165,9 @@ def _once(cell: Cell, folder: Path, number: int, ready: list[Prepared]) -> None:
         accuracy, spent = _whole(cell, folder, number)
     else:
         accuracy, spent = _private(cell, cell.recipe, folder, ready)
-    shown = "inf" if spent == _INFINITE else spent
-    result = {"algorithm": "training", "epsilon": shown, "delta": DELTA, "test_accuracy": accuracy}
     # Data and settings are public here, and so is the time they took.
-    RunFolder.make(folder).write_json("result.json", {**result, "seconds": time.perf_counter() - started})
+    record = {"epsilon": spent, "test_accuracy": accuracy, "seconds": time.perf_counter() - started}
+    RunFolder.make(folder).write_json(_RECORD, record)
 
 
 def _whole(cell: Cell, folder: Path, number: int) -> tuple[float, float]:
@@ -181,36 +177,20 @@ def _whole(cell: Cell, folder: Path, number: int) -> tuple[float, float]:
     return result.test_accuracy, result.epsilon
 
 
-def _private(cell: Cell, recipe: Recipe, folder: Path, ready: list[Prepared]) -> tuple[float, float]:
+def _private(cell: Cell, recipe: Recipe, folder: Path, ready: list[Classifier]) -> tuple[float, float]:
     if not ready:
         rows, test = datasets.load(cell.data, "train"), datasets.load(cell.data, "test")
-        ready.append(best_recipe.prepare(rows, test, epsilon=cell.epsilon, delta=DELTA, recipe=recipe))
-    size, _ = best_recipe.declared(ready[0].rows)
-    plan = recipe.plan(epsilon=cell.epsilon, delta=DELTA, public_size=size, unit=ready[0].rows.unit)
-    job = replace(ready[0], plan=plan)
-    for parameter in job.model.head.parameters():
-        nn.init.zeros_(parameter)
-    result = train(
-        job.model.head,
-        job.rows,
-        plan,
-        delta=DELTA,
-        optimization=job.optimization(cell.epsilon),
-        test=job.test,
-        out=folder,
-        caveats=job.caveats,
-        purpose=job.purpose,
-    )
-    job.release(folder)
-    assert result.test_accuracy is not None
-    return result.test_accuracy, result.epsilon
+        ready.append(Classifier.prepare(rows, test, epsilon=cell.epsilon, delta=DELTA, recipe=recipe))
+    trained = ready[0].at(cell.epsilon).train(out=folder)
+    assert trained.test_accuracy is not None
+    return trained.test_accuracy, trained.epsilon
 
 
-def write_whole_table(out: Path, lines: Sequence[Line]) -> None:
+def write_table(out: Path, lines: Sequence[Line]) -> None:
     """accuracy.json and the figure, of the cells at hand."""
     out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps([line.to_json() for line in lines], indent=2, ensure_ascii=False)
-    (out / "accuracy.json").write_text(f"{text}\n")
+    table = json.dumps(finite([line.to_json() for line in lines]), indent=2, ensure_ascii=False)
+    write_whole(out / "accuracy.json", f"{table}\n".encode(), readable=True)
     drawn = [line for line in lines if line.cell.data == "mnist" and line.cell.recipe is DIGITS]
     if drawn:
         draw(drawn, out / "accuracy.png")
@@ -250,5 +230,5 @@ def draw(lines: Sequence[Line], path: Path) -> None:
     )
     axes.grid(alpha=0.3)
     axes.legend(loc="center right", bbox_to_anchor=(1.0, 0.35))
-    figure.savefig(path, dpi=120)
+    write_figure(path, figure, readable=True, dpi=120)
     plt.close(figure)

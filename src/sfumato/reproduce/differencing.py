@@ -6,7 +6,6 @@ AVG over {Peter} = 49 with n = 95 reveal 96·49.5 − 95·49 = 97.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from sfumato.query.attack import (
     draw_differencing,
     reconstruction,
 )
+from sfumato.storage import json_bytes, write_whole
 
 PUBLISHED_AGE = 97
 
@@ -51,7 +51,7 @@ def run(out: Path, *, epsilon: float = 1.0, tries: int = 1000) -> Result:
         figure=out / "differencing.png",
     )
     draw_differencing(result.attack, result.figure)
-    (out / "differencing.json").write_text(json.dumps(result.to_json(), indent=2) + "\n")
+    write_whole(out / "differencing.json", json_bytes(result.to_json()), readable=True)
     return result
 
 

@@ -18,7 +18,8 @@ from sfumato.datasets import Dataset
 from sfumato.datasets.dataset import EXCERPT
 from sfumato.fitting import FitConfig
 from sfumato.reproduce.kept_runs import DELTA, Repeated, Run, Watch, plain_run, private_run, unwatched
-from sfumato.storage import RunFolder
+from sfumato.results import Reproduction, write_run
+from sfumato.storage import RunFolder, write_figure
 from sfumato.training import Optimization, TrainingPlan
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def run(out: str | Path, *, quick: bool = False, seeds: int | None = None, watch
     ]
     repeated = tuple(Repeated(runs=runs) for runs in zip(*found, strict=True))
     result = Result(settings=repeated, figures=_draw(folder, repeated))
-    folder.write_json("result.json", result.to_json())
+    write_run(folder, Reproduction(name="epsilon-sweep", findings=result.to_json()), certificate=None)
     return result
 
 
@@ -134,7 +135,7 @@ def _draw(folder: RunFolder, settings: Sequence[Repeated]) -> tuple[Path, ...]:
     drawn = {"accuracy-epsilon": _draw_epsilons(settings), "accuracy-epoch": _draw_epochs(settings)}
     paths = {name: folder.figures / f"{name}.png" for name in drawn}
     for name, figure in drawn.items():
-        figure.savefig(paths[name], dpi=120)
+        write_figure(paths[name], figure, readable=True, dpi=120)
     return tuple(paths.values())
 
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from sfumato.datasets import Dataset
 from sfumato.fitting import FitConfig, fit
-from sfumato.storage import RunFolder, write_whole
+from sfumato.storage import RunFolder
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, train
 from sfumato.training.checkpoint import remove_checkpoint
 from sfumato.training.run import CHECKPOINT
@@ -142,7 +142,7 @@ def plain_run(
         folder=str(out),
     )
     state = {key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}
-    write_whole(folder.private / "model.safetensors", save(state))
+    folder.write("model.safetensors", save(state), private=True)
     return _keep(folder, settings, run)
 
 

@@ -24,7 +24,7 @@ from sfumato.local.views import LOW_FREQUENCIES
 from sfumato.randomness import SecretStream
 from sfumato.reproduce.clustering import ClusteringPlan, cluster
 from sfumato.reproduce.local_noise_releases import CASES, Case, Released, run_releases
-from sfumato.storage import write_whole
+from sfumato.storage import json_bytes, write_figure, write_whole
 
 SOURCE_DELTA = 1 / 784**2
 SOURCE_EPOCHS = 80  # in each of which the source noised every image anew
@@ -187,7 +187,7 @@ def _kept(place: Path, about: dict[str, Any], make: Callable[[], Any]) -> Any:
             return kept["found"]
     found = make()
     place.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(place, json.dumps({"settings": about, "found": found}, indent=1).encode())
+    write_whole(place, json_bytes({"settings": about, "found": found}), readable=True)
     return found
 
 
@@ -226,7 +226,7 @@ def _write(folder: Path, rows: Sequence[Row], honest: Sequence[Released], settin
         "rows": [{name: _plain(value) for name, value in asdict(row).items()} for row in rows],
         "honest": [released.to_json() for released in honest],
     }
-    write_whole(folder / "local_noise.json", json.dumps(document, indent=1, ensure_ascii=False).encode())
+    write_whole(folder / "local_noise.json", json_bytes(document), readable=True)
 
 
 def _plain(value: Any) -> Any:
@@ -250,7 +250,7 @@ def draw_grid(place: Path, digits: Images) -> None:
             frame.set(xticks=[], yticks=[])
         line[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=9)
     figure.suptitle("Images of length 1, noised once: the source's formula, and what ε = 8 takes", fontsize=11)
-    figure.savefig(place, dpi=120)
+    write_figure(place, figure, readable=True, dpi=120)
 
 
 def draw_errors(place: Path, rows: Sequence[Row], honest: Sequence[Released]) -> None:
@@ -284,4 +284,4 @@ def draw_errors(place: Path, rows: Sequence[Row], honest: Sequence[Released]) ->
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=9)
-    figure.savefig(place, dpi=120)
+    write_figure(place, figure, readable=True, dpi=120)

@@ -23,7 +23,8 @@ from sfumato.audit.roc import operating_point
 from sfumato.audit.runs import black_box, ensemble
 from sfumato.audit.runs import mechanism as mechanism_audit
 from sfumato.randomness import SecretStream
-from sfumato.storage import RunFolder
+from sfumato.results import Reproduction, write_run
+from sfumato.storage import RunFolder, write_figure
 from sfumato.training import TrainingPlan
 
 Floats = npt.NDArray[np.float64]
@@ -69,7 +70,7 @@ def run(
     by_size[rows] = results["plain"]
     _draw(folder, results, table, dict(zip([f"ε = {e:g}" for e in epsilons], epsilons, strict=True)), by_size)
     answer = {"claimed": dict(zip(list(results)[1:], epsilons, strict=True)), "attacks": table}
-    folder.write_json("result.json", answer)
+    write_run(folder, Reproduction(name="membership", findings=answer), certificate=None)
     return answer
 
 
@@ -208,7 +209,7 @@ def _draw_claims(table: dict[str, Any], claims: dict[str, float], path: Path) ->
         axes.plot(list(claims.values()), measured, marker="o", label=attacker)
     axes.set(xlabel="claimed ε", ylabel="measured ε (95% lower bound)", title="What attackers achieve")
     axes.legend(fontsize=8)
-    figure.savefig(path, dpi=144)
+    write_figure(path, figure, readable=True)
 
 
 def _draw_precision(plain: Attacked, by_size: dict[int, Attacked], path: Path) -> None:
@@ -226,7 +227,7 @@ def _draw_precision(plain: Attacked, by_size: dict[int, Attacked], path: Path) -
         axes.set(ylabel="precision", ylim=(0.4, 1))
     left.set(xlabel="class", title="Shadow classifier, by class")
     right.set(xlabel="rows in training", title="by training size")
-    figure.savefig(path, dpi=144)
+    write_figure(path, figure, readable=True)
 
 
 def precision_by_class(attacked: Attacked, name: str = "shadow classifier") -> dict[int, Any]:

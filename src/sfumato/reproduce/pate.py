@@ -8,7 +8,6 @@ nothing.
 from __future__ import annotations
 
 import functools
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +20,7 @@ from sfumato import datasets, pate
 from sfumato.datasets import Dataset
 from sfumato.pate import Adaptation, PateSettings, PublicSide, VotePlan, queries_for
 from sfumato.reproduce import pate_figures, pate_source
+from sfumato.storage import json_bytes, write_whole
 
 DELTA = 1e-5
 PRIVATE_ROWS = 50_000
@@ -101,7 +101,7 @@ def run(
         kept[teachers] = results[0]
     cells = pate_source.run(private, public, progress=progress) if source else []
     report = Report(rows=tuple(rows), source=tuple(cells), agreement=_agreement(kept))
-    (out / "pate.json").write_text(json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n")
+    write_whole(out / "pate.json", json_bytes(report.to_json()), readable=True)
     pate_figures.draw(out, report.rows, PUBLISHED, kept, report.agreement, DELTA)
     return report
 

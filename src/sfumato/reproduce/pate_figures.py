@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from sfumato.pate import PateResult, VotePlan, count_votes
 from sfumato.pate.votes import Integers
 from sfumato.randomness import SecretStream
+from sfumato.storage import write_figure
 
 if TYPE_CHECKING:
     from sfumato.reproduce.pate import Row
@@ -36,7 +37,7 @@ def draw(
 
 
 def _save(path: Path, figure: Figure) -> None:
-    figure.savefig(path, dpi=120)
+    write_figure(path, figure, readable=True, dpi=120)
 
 
 def _histograms(votes: Integers, plan: VotePlan) -> Figure:

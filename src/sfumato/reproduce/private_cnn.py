@@ -25,7 +25,8 @@ from sfumato.datasets import Dataset
 from sfumato.fitting import FitConfig, evaluate
 from sfumato.reproduce.kept_runs import DELTA, Repeated, Run, Watch, plain_run, private_run, unwatched
 from sfumato.reproduce.pixels import standardized
-from sfumato.storage import RunFolder
+from sfumato.results import Reproduction, write_run
+from sfumato.storage import RunFolder, write_figure
 from sfumato.training import Optimization, TrainingPlan, train
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def run(out: str | Path, *, quick: bool = False, seeds: int | None = None, watch
     settings = tuple(Repeated(runs=runs) for runs in zip(*found, strict=True))
     figures = _draw(folder, settings, networks[0]["plain"], networks[0]["ours"], test)
     result = Result(real_epsilon=real_epsilons(), settings=settings, figures=figures)
-    folder.write_json("result.json", result.to_json())
+    write_run(folder, Reproduction(name="private-cnn", findings=result.to_json()), certificate=None)
     return result
 
 
@@ -212,7 +213,7 @@ def _draw(
     }
     paths = {name: folder.figures / f"{name}.png" for name in drawn}
     for name, figure in drawn.items():
-        figure.savefig(paths[name], dpi=120)
+        write_figure(paths[name], figure, readable=True, dpi=120)
     return tuple(paths.values())
 
 

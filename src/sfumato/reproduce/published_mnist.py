@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sfumato import _validate, accounting, datasets, models
+from sfumato import _validate, accounting, datasets, models, results
 from sfumato.accounting import DpEvent, GaussianEvent, Relation
 from sfumato.datasets import Dataset
 from sfumato.datasets.dataset import Inputs
@@ -29,7 +29,7 @@ from sfumato.datasets.strokes import draw
 from sfumato.models.scattering import CHANNELS, STRIDE, Scattering
 from sfumato.reproduce.kept_runs import DELTA, Repeated, Run, Watch, private_run, unwatched
 from sfumato.reproduce.pixels import standardized
-from sfumato.storage import RunFolder
+from sfumato.storage import RunFolder, write_figure
 from sfumato.training import Optimization, TrainingPlan
 
 if TYPE_CHECKING:
@@ -198,9 +198,11 @@ def run(
         for row in rows
     )
     figure = folder.figures / "published.png"
-    _draw(found).savefig(figure, dpi=120)
+    write_figure(figure, _draw(found), readable=True, dpi=120)
     result = Result(reproductions=found, figures=(figure,))
-    folder.write_json("result.json", result.to_json())
+    results.write_run(
+        folder, results.Reproduction(name="published-mnist", findings=result.to_json()), certificate=None
+    )
     return result
 
 

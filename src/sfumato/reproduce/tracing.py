@@ -5,7 +5,6 @@ Published (Romijnders et al. 2024): median peak infection rate at ε = 1 a relea
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.randomness import SecretStream
+from sfumato.storage import json_bytes, write_figure, write_whole
 from sfumato.tracing import Campaign, Outcome, Release, attack
 from sfumato.tracing import run as run_campaign
 from sfumato.tracing.release import Span
@@ -138,7 +138,7 @@ def _write(folder: Path, simulator: str, people: int, days: int, rows: Sequence[
         "rows": [_finite(asdict(row)) for row in rows],
         "attack": _attacks(setting),
     }
-    (folder / "tracing.json").write_text(json.dumps(document, indent=1, ensure_ascii=False))
+    write_whole(folder / "tracing.json", json_bytes(document), readable=True)
 
 
 def _attacks(setting: Setting) -> dict[str, Any]:
@@ -213,4 +213,4 @@ def _finish(figure: Figure, axes: Axes, path: Path) -> None:
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             axis.set_minor_formatter(NullFormatter())
     figure.legend(fontsize=7, loc="outside right center")
-    figure.savefig(path, dpi=120)
+    write_figure(path, figure, readable=True, dpi=120)

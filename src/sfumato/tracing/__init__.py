@@ -12,7 +12,7 @@ True
 """
 
 from sfumato.tracing.attack import AttackResult, attack
-from sfumato.tracing.campaign import Campaign, Outcome, run
+from sfumato.tracing.campaign import UNIT, Campaign, Outcome, run
 from sfumato.tracing.contacts import ContactWindow, Meetings
 from sfumato.tracing.covasim import CovasimSimulator
 from sfumato.tracing.disease import Disease, Kind, TestKit
@@ -24,6 +24,7 @@ from sfumato.tracing.simulators import SeirSimulator, Simulator, Town
 
 __all__ = [
     "METHODS",
+    "UNIT",
     "AttackResult",
     "Belief",
     "Campaign",

@@ -11,11 +11,23 @@ import numpy.typing as npt
 from sfumato import _validate
 from sfumato.errors import InvalidInput
 from sfumato.randomness import Sampler, public_generator
+from sfumato.results import EpidemicCurve
 from sfumato.tracing.disease import Disease, Floats, TestKit
 from sfumato.tracing.population import Population
 from sfumato.tracing.release import Release
 from sfumato.tracing.scoring import release_scores
 from sfumato.tracing.simulators import Bools, Simulator
+
+UNIT = "one contact-day message"  # whom an ε protects
+_NAMES = {
+    "none": "no tests",
+    "random": "tests for people chosen by lot",
+    "traditional": "tests for contacts of the sick",
+    "dpfn": "tests by risk score",
+    "dpfn-daily": "tests by a fresh risk score each day",
+    "dpfn-s": "tests by smoothed risk score",
+    "per-message": "tests by noised messages",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +64,21 @@ class Outcome:
     @property
     def peak_infection_rate(self) -> float:
         return max(self.prevalence)
+
+    def curve(
+        self, release: Release, disease: Disease, *, epsilon: float | None, delta: float
+    ) -> EpidemicCurve:
+        """The epidemic and its price; `epsilon` is what was asked for, None if there was no noise."""
+        price = release.price(disease, contacts_per_day=self.contacts_per_day).epsilons(delta)
+        spent = {f"epsilon_{span}": None if epsilon is None else value for span, value in price.items()}
+        return EpidemicCurve(
+            method=release.method,
+            name=_NAMES[release.method],
+            epsilon=epsilon,
+            peak=self.peak_infection_rate,
+            prevalence=self.prevalence,
+            **spent,
+        )
 
 
 def run(

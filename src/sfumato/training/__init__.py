@@ -6,6 +6,7 @@ for batch in trainer.batches(dataset):
     trainer.step(batch, loss_fn)
 """
 
+from sfumato.results import EpochReport
 from sfumato.training.checkpoint import resume, save_checkpoint
 from sfumato.training.classifier import PrivateClassifier
 from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
@@ -22,7 +23,7 @@ from sfumato.training.hold_out import HeldOut, NoisyAccuracy, keep_out, keep_som
 from sfumato.training.plan import AdaptiveClipping, TrainingPlan
 from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import cross_entropy
-from sfumato.training.run import EpochReport, Optimization, TrainingResult, train
+from sfumato.training.run import Optimization, TrainingResult, train
 from sfumato.training.trainer import PrivateTrainer
 
 __all__ = [

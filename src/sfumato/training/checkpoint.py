@@ -32,7 +32,7 @@ from torch import Tensor
 
 from sfumato.errors import DataCorrupted, LedgerError, Refused
 from sfumato.ledger import Head, Lease, Ledger
-from sfumato.storage import sync_folder
+from sfumato.storage import rename, write_whole
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.trainer import PrivateTrainer
 
@@ -48,7 +48,7 @@ def save_checkpoint(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> No
     digest = hashlib.sha256(content).hexdigest()
     target = Path(path)
     staged = _staged(target, digest)
-    _write_durably(staged, content)
+    write_whole(staged, content)
     done = trainer.steps_done
     if trainer.reservation is not None and done:
         trainer.reservation.mark(trainer.plan.event(done), steps=done, digest=digest)
@@ -103,7 +103,9 @@ def can_resume(path: str | os.PathLike[str], ledger: Ledger | None) -> bool:
 
 def remove_checkpoint(path: str | os.PathLike[str]) -> None:
     """Of a run that has ended: the checkpoint, and whatever a dead process left beside it."""
-    for file in (Path(path), *_all_staged(Path(path))):
+    target = Path(path)
+    parts = target.parent.glob(f"..{target.name}.*.part")
+    for file in (target, *_all_staged(target), *parts):
         file.unlink(missing_ok=True)
 
 
@@ -145,27 +147,14 @@ def _all_staged(target: Path) -> list[Path]:
     return sorted(path for path in found if path.name.startswith(start) and path.suffix == _STAGED)
 
 
-def _write_durably(path: Path, content: bytes) -> None:
-    try:
-        with path.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(path.parent)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-
-
 def _rename_durably(staged: Path, target: Path) -> None:
     try:
-        os.replace(staged, target)
+        rename(staged, target)
     except FileNotFoundError as error:
         raise Refused(
             f"expected to give the checkpoint its name {target}, got none to name; another process has taken "
             "the run up: let that one finish"
         ) from error
-    sync_folder(target.parent)
 
 
 # Going on

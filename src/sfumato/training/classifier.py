@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,12 @@ READ_FROM_DATA = "not private: read from data: "
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
-    """Fits a small network, or `module`, with DP-SGD at (epsilon, delta).
+    """Fits a small network, or a copy of `module`, with DP-SGD at (epsilon, delta).
 
-    Declare what is public: `classes`, `public_size` and `bounds` (lowest and highest value of a feature, which
-    are scaled to ±1). What is not declared is read off the data, for convenience: `private_` is then False, and
-    the certificate says what was read. `random_state` seeds the first weights and, for tests, the noise, and
-    then the fit is not private either.
+    The trained one is `module_`; `module` stays as it is. Declare what is public: `classes`, `public_size` and
+    `bounds` (lowest and highest value of a feature, which are scaled to ±1). What is not declared is read off
+    the data, for convenience: `private_` is then False, and the certificate says what was read. `random_state`
+    seeds the first weights and, for tests, the noise, and then the fit is not private either.
 
     >>> X = np.array([[0.0], [1.0]] * 500); y = np.array([0, 1] * 500)
     >>> model = PrivateClassifier(epsilon=3, classes=(0, 1), public_size=1000, bounds=(0, 1)).fit(X, y)
@@ -69,7 +70,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         caveats = self._read_what_is_not_declared(X, y)
         seed = 0 if self.random_state is None else self.random_state
-        self.module_ = self.module if self.module is not None else self._network(X.shape[1], seed)
+        self.module_ = self._network(X.shape[1], seed) if self.module is None else copy.deepcopy(self.module)
         targets = np.searchsorted(self.classes_, y)
         if not np.array_equal(self.classes_[np.minimum(targets, len(self.classes_) - 1)], y):
             raise InvalidInput("expected labels among the declared classes, got others; declare all of them")

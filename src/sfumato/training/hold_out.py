@@ -22,7 +22,7 @@ from sfumato.accounting import DpEvent, Relation
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
-from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import RunFolder, write_whole
@@ -81,7 +81,13 @@ class HeldOut:
         """
         mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=epsilon)
         sampler = SecretStream() if sampler is None else sampler
-        certificate = _charged(mechanism.event(), self.rows, delta, ledger, private=sampler.private)
+        certificate = (ledger or Unrecorded(delta=delta)).pay_for(
+            mechanism.event(),
+            purpose=PURPOSE,
+            relation=Relation.ADD_REMOVE,
+            unit=self.rows.unit,
+            private=sampler.private,
+        )
         right = round(evaluate(model, self.rows).accuracy * len(self.rows)) if len(self.rows) else 0
         noisy = mechanism.release(np.array([right, len(self.rows) - right]), sampler)
         counts = [max(0, int(count)) for count in noisy]
@@ -114,12 +120,18 @@ def keep_out(
     >>> training.public_size, len(training) + len(held.rows)
     (800, 1000)
     """
-    if not 0 < _validate.probability("share", share) < 1:
-        raise InvalidInput(f"expected a share between 0 and 1, got share={share}; 0.1 keeps out a tenth")
+    size = size_without(share, data.public_size or 1)
     _check_one_row_each(data)
     coins = _coins(len(data), share, None if folder is None else folder.private / _KEPT_OUT, sampler)
-    size = None if data.public_size is None else max(1, round((1 - share) * data.public_size))
-    return data.select(~coins, public_size=size), HeldOut(rows=data.select(coins))
+    declared = None if data.public_size is None else size
+    return data.select(~coins, public_size=declared), HeldOut(rows=data.select(coins))
+
+
+def size_without(share: float, size: int) -> int:
+    """The declared size of what is trained on when `share` of `size` records is kept out."""
+    if not 0 < _validate.probability("share", share) < 1:
+        raise InvalidInput(f"expected a share between 0 and 1, got share={share}; 0.1 keeps out a tenth")
+    return max(1, round((1 - share) * size))
 
 
 def keep_some(
@@ -172,15 +184,6 @@ def _coins(count: int, chance: float, place: Path | None, sampler: Sampler | Non
     if place is not None:
         write_whole(place, header + coins.tobytes())
     return coins
-
-
-def _charged(
-    event: DpEvent, rows: Dataset, delta: float, ledger: Ledger | None, *, private: bool
-) -> Certificate:
-    terms: dict[str, Any] = {"unit": rows.unit, "relation": Relation.ADD_REMOVE, "private": private}
-    if ledger is None:
-        return Certificate.of(event, purpose=PURPOSE, delta=delta, **terms)
-    return ledger.certificate(ledger.charge(event, purpose=PURPOSE, **terms))
 
 
 def _noise_bound(scale: float, chance: float) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -12,17 +11,18 @@ from typing import Any
 
 import numpy.typing as npt
 import torch
-from safetensors.torch import save
 from torch import nn
 
-from sfumato import _validate
+from sfumato import _validate, results
 from sfumato.accounting import warn_of_little_protection
-from sfumato.datasets import Dataset
+from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
-from sfumato.storage import CERTIFICATE, RunFolder, write_whole
+from sfumato.released import ModelCard, Released
+from sfumato.results import EpochReport, read_history
+from sfumato.storage import RunFolder, json_bytes
 from sfumato.training.checkpoint import (
     can_resume,
     keep_from_start,
@@ -32,7 +32,7 @@ from sfumato.training.checkpoint import (
 )
 from sfumato.training.hugging_face import default_loss
 from sfumato.training.plan import TrainingPlan
-from sfumato.training.rowwise import LossFunction, Views
+from sfumato.training.rowwise import LossFunction, Views, cross_entropy
 from sfumato.training.trainer import PrivateTrainer
 from sfumato.training.wanted import Wanted, check_whose
 
@@ -81,17 +81,6 @@ class Optimization:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpochReport:
-    """What may be said after an epoch, whose checkpoint is durable: nothing in it comes from private rows."""
-
-    epoch: int
-    step: int
-    epsilon: float
-    test_accuracy: float | None
-    test_loss: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainingResult:
     """A released model and what it cost."""
 
@@ -128,6 +117,7 @@ def train(
     test: Dataset | None = None,
     ledger: Ledger | None = None,
     out: str | os.PathLike[str] | None = None,
+    released: Released | None = None,
     caveats: tuple[str, ...] = (),
     purpose: str = "private training",
     sampler: Sampler | None = None,
@@ -143,6 +133,8 @@ def train(
     `clip_norm` (1). Where people have several rows, `units` names each row's person, `unit` says what they are,
     and `rows_per_unit` how many rows of one count. `test` must be public data; most have none, and get no
     accuracy. `out` names a run folder, from which an interrupted run is resumed; a finished one is refused.
+    `released` is what the folder gets as its model, where that is another than `model`: the whole of which
+    `model` is a part, or a module that `sfumato.load` can build by itself.
     """
     wanted = Wanted(
         epsilon=epsilon,
@@ -169,18 +161,16 @@ def train(
         model, optimization.build(model), plan, ledger=ledger, purpose=purpose, sampler=sampler
     )
     history = _take_up(trainer, folder)
-    model.train()
-    for batch in trainer.batches(data, units=units, views=views):
-        _set_rate(trainer, optimization)
-        trainer.step(batch, loss_fn)
+
+    def after_step(trainer: PrivateTrainer) -> None:
         if on_step is not None:
             on_step(trainer)
         if trainer.steps_done % plan.steps_an_epoch == 0 or trainer.steps_done == plan.steps:
             history.append(_end_epoch(trainer, test, delta, folder, history))
             if on_epoch is not None:
                 on_epoch(history[-1])
-    trainer.finish()
-    _put_average_in_place(trainer)
+
+    take_steps(trainer, data, optimization, loss_fn=loss_fn, units=units, views=views, on_step=after_step)
     result = TrainingResult(
         model=model,
         plan=plan,
@@ -191,29 +181,51 @@ def train(
         seconds=time.perf_counter() - started,
     )
     if folder is not None:
-        write_run(folder, result, trainer)
+        write_run(folder, result, trainer, data, released or Released(module=model, card=ModelCard.of(data)))
     return result
 
 
-def write_run(folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer) -> None:
+def take_steps(
+    trainer: PrivateTrainer,
+    data: Any,
+    optimization: Optimization,
+    *,
+    loss_fn: LossFunction = cross_entropy,
+    units: npt.ArrayLike | None = None,
+    views: Views | None = None,
+    on_step: Callable[[PrivateTrainer], None] = lambda trainer: None,
+) -> None:
+    """All steps that are left, each at its learning rate; then the averaged weights take their place."""
+    trainer.model.train()
+    for batch in trainer.batches(data, units=units, views=views):
+        _set_rate(trainer, optimization)
+        trainer.step(batch, loss_fn)
+        on_step(trainer)
+    trainer.finish()
+    _put_average_in_place(trainer)
+
+
+def write_run(
+    folder: RunFolder, result: TrainingResult, trainer: PrivateTrainer, data: Any, released: Released
+) -> None:
     """The run folder: what was paid for or computed on public data under release, the rest under private."""
-    state = {name: value.detach().clone().contiguous() for name, value in result.model.state_dict().items()}
-    write_whole(folder.release / "model.safetensors", save(state))
-    folder.write_json("plan.json", result.plan.to_json())
-    folder.write_lines("history.jsonl", [asdict(report) for report in result.history])
-    folder.write_json(
-        "result.json",
-        {
-            "algorithm": "training",
-            "epsilon": result.epsilon,
-            "delta": result.delta,
-            "test_accuracy": result.test_accuracy,
-            "test_loss": result.history[-1].test_loss if result.history else None,
-        },
+    steps = b"".join(json_bytes(asdict(step), indent=None) for step in trainer.private_log.steps)
+    results.write_run(
+        folder,
+        results.Training(
+            epsilon=result.epsilon,
+            delta=result.delta,
+            test_accuracy=result.test_accuracy,
+            test_loss=result.history[-1].test_loss if result.history else None,
+            data=public_name(data.name) if isinstance(data, Dataset) else None,
+        ),
+        certificate=result.certificate,
+        plan=result.plan.to_json(),
+        history=result.history,
+        model=released.to_bytes(),
+        private={"steps.jsonl": steps},
+        seconds=result.seconds,
     )
-    folder.write_json("timings.json", {"seconds": result.seconds}, private=True)
-    folder.write_lines("steps.jsonl", [asdict(step) for step in trainer.private_log.steps], private=True)
-    folder.write_json(CERTIFICATE, result.certificate.to_json())  # last: from now on the run is finished
     remove_checkpoint(folder.private / CHECKPOINT)
 
 
@@ -226,12 +238,6 @@ def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochRep
         return []
     resume(trainer, folder.private / CHECKPOINT)
     return read_history(folder)[: math.ceil(trainer.steps_done / trainer.plan.steps_an_epoch)]
-
-
-def read_history(folder: RunFolder) -> list[EpochReport]:
-    path = folder.release / "history.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [EpochReport(**json.loads(line)) for line in lines]
 
 
 def _set_rate(trainer: PrivateTrainer, optimization: Optimization) -> None:
@@ -251,7 +257,7 @@ def _end_epoch(
         save_checkpoint(trainer, folder.private / CHECKPOINT)
     report = _report(trainer, test, delta)
     if folder is not None:
-        folder.write_lines("history.jsonl", [asdict(line) for line in (*history, report)])
+        results.write_history(folder, (*history, report))
     return report
 
 

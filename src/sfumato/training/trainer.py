@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sfumato.accounting import NoEvent
 from sfumato.errors import InvalidInput, Refused, UnsupportedModel
-from sfumato.ledger import Certificate, Charge, Ledger, Reservation
+from sfumato.ledger import Certificate, Charge, Ledger, Reservation, Unrecorded
 from sfumato.mechanisms import Gaussian, GridGaussian
 from sfumato.randomness import Sampler, SecretStream, secret_global_generators
 from sfumato.training.agreement import digest, terms
@@ -219,12 +219,11 @@ class PrivateTrainer:
         caveats = (*_standing_caveats(self.plan), *([SHAPE_READ] if self._read_shape else []), *caveats)
         if self.ledger is not None and self.charge is not None:
             return self.ledger.certificate(self.charge, plan=self.plan.to_json(), eta=self.eta, caveats=caveats)
-        return Certificate.of(
+        return Unrecorded(delta=delta).pay_for(
             self.plan.event(self.steps_started),
             purpose=self.purpose,
-            delta=delta,
-            unit=self.plan.unit,
             relation=self.plan.relation,
+            unit=self.plan.unit,
             private=self.private,
             planned=self.plan.event() if 0 < self.steps_started < self.plan.steps else None,
             plan=self.plan.to_json(),

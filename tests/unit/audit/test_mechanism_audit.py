@@ -15,6 +15,8 @@ from sfumato.audit.runs import mechanism as mechanism_audit
 from sfumato.cli import audit as command
 from sfumato.errors import InvalidInput
 from sfumato.randomness import SecretStream, public_generator
+from sfumato.results import Training, write_run
+from sfumato.storage import RunFolder
 from sfumato.training import TrainingPlan, clipped_gradient_sum
 
 
@@ -89,10 +91,8 @@ def test_a_refuted_claim_is_exit_code_one(app, tmp_path):
 
 def run_folder(path, *, epsilon, canaries=None):
     plan = TrainingPlan(sample_rate=0.1, expected_batch=10, steps=20, noise_multiplier=1.0)
-    (path / "release").mkdir()
-    (path / "private").mkdir()
-    (path / "release" / "plan.json").write_text(json.dumps(plan.to_json()))
-    (path / "release" / "result.json").write_text(json.dumps({"epsilon": epsilon, "delta": 1e-5}))
+    result = Training(epsilon=epsilon, delta=1e-5, test_accuracy=None)
+    write_run(RunFolder.make(path), result, certificate=None, plan=plan.to_json())
     if canaries is not None:
         (path / "private" / "canaries.json").write_text(json.dumps(canaries))
     return path

@@ -92,7 +92,7 @@ def test_one_run_on_digits(tmp_path):
     # The run folder can be audited again, without training: the same coins, the same guesses.
     audit = run_audit.run(tmp_path, pairs=1)
     written = json.loads((tmp_path / "private" / "audit.json").read_text())
-    assert written["one run"]["right"] == again.right
+    assert written["one run"]["details"]["right"] == again.right
     assert not audit.refuted
 
 

@@ -1,6 +1,5 @@
 """The stages: done once, done again when settings change, and one failure does not stop the rest."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -8,8 +7,10 @@ import pytest
 from sfumato import demo as story
 from sfumato.demo.context import Shelf
 from sfumato.errors import BudgetExceeded, DataUnavailable
+from sfumato.results import Reports, read_run
 
 TINY = replace(story.QUICK, name="tiny")
+RESULT = Reports(epsilon=1.0, delta=0.0, people=3, test_accuracy=0.5)
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def stage():
             scene.progress(0.5)
             if error is not None:
                 raise error
-            return {"answer": 42}
+            return RESULT
 
         calls = []
         made = story.Stage(name=name, title=f"the {name}", run=run, seconds=(1, 1), uses=("rows",), **more)
@@ -31,16 +32,14 @@ def stage():
     return make
 
 
-def told(path):
-    return json.loads((path / "release" / "result.json").read_text(encoding="utf-8"))
+def result_of(path):
+    return read_run(path).result
 
 
 def test_a_stage_leaves_its_result_and_is_not_run_again(stage, tmp_path):
     one, calls = stage("one")
     assert [end.status for end in story.tell(tmp_path, TINY, stages=[one])] == ["done"]
-    assert told(tmp_path / "tiny" / "one") | {"answer": 42, "stage": "one", "status": "done"} == told(
-        tmp_path / "tiny" / "one"
-    )
+    assert result_of(tmp_path / "tiny" / "one") == RESULT
     assert [end.status for end in story.tell(tmp_path, TINY, stages=[one])] == ["already done"]
     assert calls == ["one"]
 
@@ -76,7 +75,8 @@ def test_a_failure_is_named_and_the_rest_goes_on(stage, tmp_path, error, sentenc
     ends = story.tell(tmp_path, TINY, stages=[broken, after])
     assert [end.status for end in ends] == ["failed", "done"]
     assert sentence in ends[0].sentence
-    assert sentence in told(tmp_path / "tiny" / "broken")["sentence"]
+    failure = result_of(tmp_path / "tiny" / "broken")
+    assert (failure.title, failure.sentence) == ("the broken", ends[0].sentence)
     assert "Traceback" in (tmp_path / "tiny" / "broken" / "private" / "failure.txt").read_text()
     story.tell(tmp_path, TINY, stages=[broken, after])
     assert calls == ["broken", "broken"]  # what failed is tried again

@@ -6,20 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from sfumato.report.charts import DESK, PHONE, Axis, Chart, percent_ticks, round_ticks
+from sfumato.report.charts import PHONE, WIDE, Axis, Chart, percent_ticks, round_ticks
 from sfumato.report.headline import Headline
-from sfumato.report.measured import Measured
-from sfumato.report.story import Release
+from sfumato.report.measured import Curve
+from sfumato.report.releases import Release
+from sfumato.results import SweepRun
 
 
 def chart():
-    return Chart(DESK, Axis(low=1, high=100, log=True), Axis(low=0, high=1))
+    return Chart(WIDE, Axis(low=1, high=100, log=True), Axis(low=0, high=1))
 
 
 def test_the_ends_of_the_axes_are_the_edges_of_the_room():
     drawn = chart()
-    assert drawn.at(1, 0) == (DESK.left, DESK.height - DESK.bottom)
-    assert drawn.at(100, 1) == (DESK.width - DESK.right, DESK.top)
+    assert drawn.at(1, 0) == (WIDE.left, WIDE.height - WIDE.bottom)
+    assert drawn.at(100, 1) == (WIDE.width - WIDE.right, WIDE.top)
 
 
 def test_a_log_axis_puts_the_geometric_mean_in_the_middle():
@@ -35,9 +36,9 @@ def test_what_lies_outside_is_moved_to_the_edge():
 
 def test_the_drawing_is_well_formed_and_its_words_are_escaped():
     drawn = chart()
-    drawn.words((10, 0.5), "a < b & c", "ink")
-    drawn.dot((10, 0.5), "ink", says='"quoted"')
-    drawn.reach(10, 0.2, 0.4, "accent")
+    drawn.text((10, 0.5), "a < b & c", "ink")
+    drawn.dot((10, 0.5), "ink", label='"quoted"')
+    drawn.error_bar(10, 0.2, 0.4, "accent")
     drawn.area([(1, 0.2), (10, 0.4)], "soft")
     drawn.box((1, 0), (10, 0.3), "accent")
     root = ET.fromstring(drawn.svg('says "this"'))
@@ -55,7 +56,8 @@ def test_ticks_are_round_and_within():
 
 
 def measured(*points):
-    return Measured.of("ours", [{"epsilon": e, "test_accuracy": a} for e, a in points])
+    runs = [SweepRun(epsilon=e, target_epsilon=e, test_accuracy=a) for e, a in points]
+    return Curve.of("ours", runs)
 
 
 def test_between_measurements_the_curve_is_straight_in_the_logarithm():
@@ -74,12 +76,12 @@ def test_below_the_first_measurement_nothing_is_claimed():
 
 
 def test_repetitions_are_averaged_and_their_spread_is_kept():
-    (spot,) = measured((1, 0.9), (1, 0.94), (1, 0.92)).spots
-    assert (spot.mean, spot.low, spot.high, spot.repetitions) == (pytest.approx(0.92), 0.9, 0.94, 3)
+    (point,) = measured((1, 0.9), (1, 0.94), (1, 0.92)).points
+    assert (point.mean, point.low, point.high, point.repetitions) == (pytest.approx(0.92), 0.9, 0.94, 3)
 
 
 def release(epsilon, accuracy):
-    return Release(name="", epsilon=epsilon, delta=1e-5, accuracy=accuracy, who="")
+    return Release(name="", epsilon=epsilon, delta=1e-5, accuracy=accuracy, trusted="")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,8 @@ def release(epsilon, accuracy):
         ([(None, 0.989), (8.0, 0.988), (1.0, 0.985)], "Privacy cost you 0.4 points"),  # the stricter counts
         ([(None, 0.989), (8.0, 0.98)], "Privacy cost you 0.9 points"),
         ([(1.0, 0.985)], "Right 98.5% of the time"),
-        ([], "What was released"),
+        ([(1.0, None)], "What was released"),
+        ([], "What the runs found"),
     ],
 )
 def test_the_headline(rows, text):

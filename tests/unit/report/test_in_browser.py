@@ -98,7 +98,7 @@ def test_the_slider_changes_the_picture_and_the_numbers(opened, view):
     def seen():
         place = strip.evaluate("one => getComputedStyle(one).backgroundPositionY")
         marker = page.locator(".marker.readable:visible").get_attribute("cx")
-        words = [page.locator(f".readout {part}").inner_text() for part in ("output", ".blurred b", ".kept b")]
+        words = [page.locator(f".readout {part}").inner_text() for part in ("output", ".blurred b", ".held b")]
         return place, marker, *words
 
     slider.focus()

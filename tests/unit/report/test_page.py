@@ -1,16 +1,18 @@
 """The page: every kind of run has its place, none is required, and nothing is fetched or run."""
 
-import json
+import dataclasses
 import re
 import shutil
 from html.parser import HTMLParser
+from importlib import resources
 
 import pytest
 
-from sfumato.accounting import GaussianEvent
 from sfumato.errors import InvalidInput
-from sfumato.ledger import Certificate
 from sfumato.report import find_runs, write_report
+from sfumato.report import releases as table
+from sfumato.report.sections import SECTIONS
+from sfumato.results import KINDS, EpochReport, Failure, PlainTraining
 
 EVERYTHING = (
     "meaning",
@@ -33,7 +35,7 @@ class Outline(HTMLParser):
     def __init__(self):
         super().__init__()
         self.ids, self.fetched, self.open = [], [], []
-        self.text = ""
+        self.text, self.hidden = "", False
 
     def handle_starttag(self, tag, attributes):
         named = dict(attributes)
@@ -41,8 +43,13 @@ class Outline(HTMLParser):
             self.ids.append(named["id"])
         self.fetched += [named[key] for key in ("src", "href") if named.get(key)]
 
+        self.hidden = tag in ("script", "style")
+
+    def handle_endtag(self, tag):
+        self.hidden = False
+
     def handle_data(self, data):
-        self.text += data
+        self.text += "" if self.hidden else data
 
 
 def outline(path):
@@ -51,8 +58,12 @@ def outline(path):
     return parser
 
 
-def test_every_kind_of_run_has_its_place(whole_story, tmp_path):
-    page = write_report([whole_story], tmp_path / "report.html")
+def text_of(page):
+    return " ".join(outline(page.path).text.split())
+
+
+def test_every_stage_of_the_demo_has_its_place(demo_folder, tmp_path):
+    page = write_report([demo_folder], tmp_path / "report.html")
     assert page.sections == EVERYTHING
     assert page.headline == "Privacy cost you 0.7 points"  # 99.2 − 98.5, of the same recipe
     found = outline(page.path)
@@ -60,8 +71,57 @@ def test_every_kind_of_run_has_its_place(whole_story, tmp_path):
     assert len(found.ids) == len(set(found.ids))
 
 
-def test_the_page_needs_nothing_from_outside(whole_story, tmp_path):
-    page = write_report([whole_story], tmp_path / "report.html")
+def test_every_kind_of_result_is_drawn_by_a_section_or_is_a_row_of_the_table():
+    drawn = {kind for section in SECTIONS for kind in section.kinds} | set(table.KINDS)
+    assert drawn | {Failure} == set(KINDS.values())
+
+
+def test_every_section_has_its_template_and_its_own_name():
+    names = [section.name for section in SECTIONS]
+    assert len(names) == len(set(names))
+    templates = resources.files("sfumato.report") / "templates"
+    assert all((templates / section.template).is_file() for section in SECTIONS)
+
+
+def test_a_run_of_any_kind_is_drawn_alone(own, tmp_path, write_run):
+    page = write_report([write_run(tmp_path / "my-run", own)], tmp_path / "report.html")
+    of_its_own = [section.name for section in SECTIONS if type(own) in section.kinds]
+    if isinstance(own, Failure):
+        assert page.failures == ("a stage: the disk is full",)
+    elif isinstance(own, PlainTraining):
+        assert "my-run" in text_of(page)
+    else:
+        assert set(page.sections) & set(of_its_own)
+
+
+def test_a_page_about_own_data_does_not_speak_of_mnist_or_digits(own_results, tmp_path, write_run):
+    for name, result in own_results.items():
+        write_run(tmp_path / "runs" / name, result)
+    words = text_of(write_report([tmp_path / "runs"], tmp_path / "report.html")).lower()
+    assert "mnist" not in words
+    assert "digit" not in words
+    assert "what privacy costs" in words
+
+
+def test_published_results_are_shown_beside_runs_on_their_own_data_set_only(everything, tmp_path, write_run):
+    on_mnist = write_run(tmp_path / "mnist", everything["sweep"])
+    elsewhere = write_run(tmp_path / "other", dataclasses.replace(everything["sweep"], data="digits"))
+    assert "Abadi 2016" in text_of(write_report([on_mnist], tmp_path / "report.html"))
+    assert "Abadi 2016" not in text_of(write_report([elsewhere], tmp_path / "report.html"))
+    assert "Abadi 2016" not in text_of(write_report([on_mnist, elsewhere], tmp_path / "report.html"))
+
+
+def test_figures_come_from_the_result(everything, tmp_path, write_run):
+    """The attacked age and its averages are those of the result, in the text and on the chart."""
+    page = write_report([write_run(tmp_path / "d", everything["differencing"])], tmp_path / "report.html")
+    words = text_of(page)
+    assert "41 · 31 − 40 · 30.25 = 61 years old" in words
+    assert "exact averages: 61" in words
+    assert "97" not in words.split("Two averages, one secret")[1].split("Drawn by")[0]
+
+
+def test_the_page_needs_nothing_from_outside(demo_folder, tmp_path):
+    page = write_report([demo_folder], tmp_path / "report.html")
     assert [address for address in outline(page.path).fetched if not address.startswith(("data:", "#"))] == []
     text = page.path.read_text(encoding="utf-8")
     assert re.findall(r"url\((?!data:)", text) == []
@@ -70,21 +130,24 @@ def test_the_page_needs_nothing_from_outside(whole_story, tmp_path):
 
 
 @pytest.mark.parametrize("missing", EVERYTHING[1:])
-def test_what_was_not_run_is_left_out(whole_story, tmp_path, missing):
-    kind = {"dissolve": "digits", "learning": "plain-and-private", "maps": "plain-and-private"}.get(missing)
-    if missing == "frontier":
-        shutil.rmtree(whole_story / "sweep")
-        kind = "best-recipe"
-    shutil.rmtree(whole_story / (kind or missing))
-    page = write_report([whole_story], tmp_path / "report.html")
+def test_what_was_not_run_is_left_out(demo_folder, tmp_path, missing):
+    folders = {
+        "dissolve": ["digits"],
+        "learning": ["comparison"],
+        "maps": ["comparison"],
+        "frontier": ["sweep", "best-recipe", "votes", "reports"],
+    }
+    for name in folders.get(missing, [missing]):
+        shutil.rmtree(demo_folder / name)
+    page = write_report([demo_folder], tmp_path / "report.html")
     assert missing not in page.sections
     assert "meaning" in page.sections
 
 
-def test_a_stage_that_failed_is_named_with_its_sentence(write_stage, whole_story, tmp_path):
-    shutil.rmtree(whole_story / "audit")
-    write_stage("audit", status="failed", title="attacking the step", sentence="no <room> on the disk")
-    page = write_report([whole_story], tmp_path / "report.html")
+def test_a_stage_that_failed_is_named_with_its_sentence(demo_folder, tmp_path, write_run):
+    shutil.rmtree(demo_folder / "audit")
+    write_run(demo_folder / "audit", Failure(title="attacking the step", sentence="no <room> on the disk"))
+    page = write_report([demo_folder], tmp_path / "report.html")
     assert page.failures == ("attacking the step: no <room> on the disk",)
     assert "audit" not in page.sections
     text = page.path.read_text(encoding="utf-8")
@@ -92,42 +155,59 @@ def test_a_stage_that_failed_is_named_with_its_sentence(write_stage, whole_story
     assert "attacking the step" in text
 
 
-def test_what_a_run_says_cannot_become_markup_or_script(write_stage, tmp_path):
+def test_what_a_run_says_cannot_become_markup_or_script(everything, tmp_path, write_run):
     evil = "</script><script>alert(1)</script>"
-    result = {"charges": [{"entry": 1, "purpose": evil, "epsilon": 1.0, "epsilon_spent": 1.0, "private": True}]}
-    folder = write_stage("ledger", **result)
+    (charge, *_) = everything["ledger"].charges
+    evil_ledger = dataclasses.replace(
+        everything["ledger"], charges=(dataclasses.replace(charge, purpose=evil),)
+    )
+    folder = write_run(tmp_path / "ledger", evil_ledger)
     text = write_report([folder], tmp_path / "report.html").path.read_text(encoding="utf-8")
     assert evil not in text
     assert "alert(1)" in text
 
 
-def test_a_run_made_by_hand(tmp_path, write_run):
-    certificate = Certificate.of(GaussianEvent(4.0), purpose="my model", delta=1e-5).to_json()
-    result = {"algorithm": "training", "epsilon": 0.9, "delta": 1e-5, "test_accuracy": 0.9, "test_loss": 0.3}
-    folder = write_run(tmp_path / "cnn", result, certificate)
-    lines = [{"epoch": n, "test_accuracy": 0.8 + n / 20, "test_loss": 0.5} for n in (1, 2)]
-    (folder / "release" / "history.jsonl").write_text("\n".join(map(json.dumps, lines)))
+def test_a_run_made_by_hand(tmp_path, write_run, own_results, certificate):
+    history = [
+        EpochReport(epoch=n, step=n, epsilon=n / 10, test_accuracy=0.8 + n / 20, test_loss=0.5) for n in (1, 2)
+    ]
+    folder = write_run(tmp_path / "cnn", own_results["training"], certificate, history)
     page = write_report([folder], tmp_path / "report.html")
     assert page.headline == "Right 90.0% of the time"
     assert page.sections == ("meaning", "frontier", "learning", "certificates")
     assert f"sfumato verify {folder}/release/certificate.json" in outline(page.path).text
 
 
-def test_runs_are_found_once(whole_story, kinds):
-    assert len(find_runs([whole_story, whole_story / "sweep"])) == len(kinds)
+def test_a_run_without_public_test_data_is_a_row_without_accuracy(tmp_path, write_run, own_results):
+    folder = write_run(tmp_path / "cnn", dataclasses.replace(own_results["training"], test_accuracy=None))
+    page = write_report([folder], tmp_path / "report.html")
+    assert page.headline == "What was released"
+    assert "cnn–0.9010⁻⁵the data holder" in text_of(page)
 
 
-def test_the_private_half_is_not_read(whole_story, tmp_path):
-    secret = whole_story / "audit" / "private"
-    secret.mkdir()
-    (secret / "timings.json").write_text(json.dumps({"seconds": 987654321}))
-    page = write_report([whole_story], tmp_path / "report.html")
+def test_a_part_of_a_larger_run_is_no_row_of_its_own(
+    demo_folder, tmp_path, write_run, own_results, certificate
+):
+    write_run(demo_folder / "sweep" / "epsilon-1", own_results["training"], certificate)
+    page = write_report([demo_folder], tmp_path / "report.html")
+    assert "certificates" in page.sections  # what it cost is stated
+    table_of_releases = page.path.read_text(encoding="utf-8").split("</table>")[0]
+    assert "epsilon-1" not in table_of_releases
+
+
+def test_runs_are_found_once(demo_folder, everything):
+    assert len(find_runs([demo_folder, demo_folder / "sweep"])) == len(everything)
+
+
+def test_the_private_half_is_not_read(demo_folder, tmp_path):
+    (demo_folder / "audit" / "private" / "timings.json").write_text('{"seconds": 987654321}')
+    page = write_report([demo_folder], tmp_path / "report.html")
     assert "987654321" not in page.path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", ""])
-def test_a_broken_run_is_named(write_stage, tmp_path, content):
-    folder = write_stage("audit")
+@pytest.mark.parametrize("content", ["{", "[1]", "", "{}", '{"kind": "training", "format": 2}'])
+def test_a_broken_run_is_named(everything, write_run, tmp_path, content):
+    folder = write_run(tmp_path / "audit", everything["audit"])
     (folder / "release" / "result.json").write_text(content)
     with pytest.raises(InvalidInput, match=r"result\.json.*run it again"):
         write_report([folder], tmp_path / "report.html")
@@ -140,7 +220,7 @@ def test_no_run_at_all(tmp_path):
         write_report([tmp_path / "nowhere"], tmp_path / "report.html")
 
 
-def test_a_place_that_cannot_be_written(whole_story, tmp_path):
+def test_a_place_that_cannot_be_written(demo_folder, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InvalidInput, match="choose another --out"):
-        write_report([whole_story], tmp_path / "file" / "report.html")
+        write_report([demo_folder], tmp_path / "file" / "report.html")

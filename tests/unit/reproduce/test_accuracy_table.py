@@ -18,10 +18,8 @@ def runs(monkeypatch):
 
     def once(cell, folder, number, ready):
         done.append((cell.epsilon, number))
-        (folder / "release").mkdir(parents=True)
-        shown = "inf" if math.isinf(cell.epsilon) else cell.epsilon
-        result = {"epsilon": shown, "test_accuracy": 0.9 + number / 100, "seconds": 1.0}
-        (folder / "release" / "result.json").write_text(json.dumps(result))
+        result = {"epsilon": cell.epsilon, "test_accuracy": 0.9 + number / 100, "seconds": 1.0}
+        accuracy.RunFolder.make(folder).write_json("measured.json", result)
 
     monkeypatch.setattr(accuracy, "_once", once)
     return done
@@ -44,13 +42,13 @@ def test_all_runs_are_counted_and_done_once(runs, tmp_path):
 
 
 def test_an_interrupted_run_is_done_again(runs, tmp_path, monkeypatch):
-    """`train` itself writes a result without seconds; only a run that came to its end has them."""
-    place = tmp_path / "prior" / "run-1" / "release" / "result.json"
-    place.parent.mkdir(parents=True)
-    place.write_text(json.dumps({"epsilon": 0, "test_accuracy": 0.5}))
+    """`train` itself writes a result; only a run that came to its end was measured."""
+    folder = accuracy.RunFolder.make(tmp_path / "prior" / "run-1")
+    folder.write_json("result.json", {"epsilon": 0, "test_accuracy": 0.5})
 
     def once(cell, folder, number, ready):
-        place.write_text(json.dumps({"epsilon": 0, "test_accuracy": 0.7, "seconds": 1.0}))
+        done = accuracy.RunFolder(folder)
+        done.write_json("measured.json", {"epsilon": 0, "test_accuracy": 0.7, "seconds": 1.0})
 
     monkeypatch.setattr(accuracy, "_once", once)
     (line,) = accuracy.run(tmp_path, only=["prior"])

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_blobs
 from sklearn.utils.estimator_checks import estimator_checks_generator
+from torch import nn
 
 from sfumato import PrivateClassifier
 from sfumato.accounting import Budget
@@ -53,3 +54,11 @@ def test_an_undeclared_label_is_refused(blobs):
     X, y = blobs
     with pytest.raises(InvalidInput, match="declared classes"):
         PrivateClassifier(classes=(0, 1), public_size=2000, bounds=(-15, 15)).fit(X, y)
+
+
+def test_the_callers_module_is_not_trained_in_place(blobs):
+    module = nn.Linear(4, 3)
+    before = module.weight.detach().clone()
+    model = PrivateClassifier(epsilon=1, epochs=1, module=module).fit(*blobs)
+    assert module.weight.equal(before)
+    assert not model.module_.weight.equal(before)

@@ -20,7 +20,8 @@ from sfumato import datasets
 from sfumato.audit import Errors, Verdict, gdp_epsilon_bound
 from sfumato.audit.runs import ensemble
 from sfumato.randomness import SecretStream
-from sfumato.storage import RunFolder
+from sfumato.results import write_run
+from sfumato.storage import RunFolder, write_figure
 from sfumato.training import TrainingPlan
 
 UNTESTED = (
@@ -67,7 +68,7 @@ def run(
     )
     if out_dir is not None:
         folder = RunFolder.make(out_dir)
-        folder.write_json("result.json", verdict.to_json())
+        write_run(folder, verdict.result, certificate=None)
         draw(present, absent, threshold, verdict, folder.figures / "black-box.png")
     return verdict
 
@@ -143,7 +144,7 @@ def draw(
     axes.set(xlabel="loss of the canary", ylabel="networks")
     axes.set_title(f"claimed ε {verdict.claimed_epsilon:.2f}, proved ε ≥ {verdict.lower_bound:.2f}")
     axes.legend(fontsize=8)
-    figure.savefig(path, dpi=144)
+    write_figure(path, figure, readable=True)
 
 
 def _batches(networks: int) -> list[int]:

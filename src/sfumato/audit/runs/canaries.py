@@ -6,7 +6,6 @@ A run trained with canaries leaves private/canaries.json: for each canary its co
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,8 @@ import numpy as np
 from sfumato.audit import DISPLAY_ALPHA, Guesses, Verdict, one_run, trade_off
 from sfumato.audit.runs import mechanism as mechanism_audit
 from sfumato.errors import InvalidInput
-from sfumato.storage import RunFolder
+from sfumato.results import Training, read_run
+from sfumato.storage import RunFolder, read_json, write_figure
 from sfumato.training import TrainingPlan
 
 UNTESTED_BY_ONE_RUN = {
@@ -30,21 +30,31 @@ UNTESTED_BY_ONE_RUN = {
 def run(path: str | Path, *, pairs: int = 40, on_pair: Callable[[], object] = bool) -> Verdict:
     """The verdict with the larger bound; also written, with both, to the run's private half."""
     folder = RunFolder(Path(path))
-    plan = TrainingPlan.from_json(_read(folder.release / "plan.json"))
-    claim = _read(folder.release / "result.json")
+    plan, claim = _trained(folder)
     figure = folder.private / "audit.png"
     verdicts = {
         "mechanism": _claimed(
-            mechanism_audit.run(plan, delta=claim["delta"], pairs=pairs, figure=figure, on_pair=on_pair),
-            claim["epsilon"],
+            mechanism_audit.run(plan, delta=claim.delta, pairs=pairs, figure=figure, on_pair=on_pair),
+            claim.epsilon,
         )
     }
     canaries = folder.private / "canaries.json"
-    if canaries.exists() and "scores" in (record := _read(canaries)):
-        verdicts["one run"] = one_run_verdict(record, plan, epsilon=claim["epsilon"], delta=claim["delta"])
+    if canaries.exists() and "scores" in (record := read_json(canaries)):
+        verdicts["one run"] = one_run_verdict(record, plan, epsilon=claim.epsilon, delta=claim.delta)
         draw_canaries(record, verdicts["one run"], folder.private / "canaries.png")
-    folder.write_json("audit.json", {name: v.to_json() for name, v in verdicts.items()}, private=True)
+    folder.write_json("audit.json", {name: v.result.to_json() for name, v in verdicts.items()}, private=True)
     return max(verdicts.values(), key=lambda verdict: (verdict.refuted, verdict.lower_bound))
+
+
+def _trained(folder: RunFolder) -> tuple[TrainingPlan, Training]:
+    """The plan and the claim of a private training run."""
+    plan, result = folder.release / "plan.json", read_run(folder.path).result
+    if not isinstance(result, Training) or not plan.exists():
+        raise InvalidInput(
+            f"expected a run of private training at {folder.path}, got kind={result.kind!r}; "
+            "train with --out first"
+        )
+    return TrainingPlan.from_json(read_json(plan)), result
 
 
 def one_run_verdict(canaries: dict[str, Any], plan: TrainingPlan, *, epsilon: float, delta: float) -> Verdict:
@@ -85,8 +95,7 @@ def draw_canaries(canaries: dict[str, Any], verdict: Verdict, path: Path) -> Pat
     axes.margins(x=0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
-    image.savefig(path, dpi=144)
-    return path
+    return write_figure(path, image)
 
 
 def _epsilon_bound(guesses: Guesses, plan: TrainingPlan, delta: float, alpha: float) -> float:
@@ -111,12 +120,3 @@ def plan_bound(
 def _claimed(verdict: Verdict, epsilon: float) -> Verdict:
     """The verdict on what the run says it cost, which may be other than what its plan costs."""
     return replace(verdict, claimed_epsilon=epsilon)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise InvalidInput(
-            f"expected a run folder with {path.name}, got none at {path}; train with --out first"
-        )
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return values

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from sfumato.audit import DISPLAY_ALPHA, DiracScores, Verdict, dirac_scores
 from sfumato.randomness import Sampler, SecretStream
+from sfumato.storage import write_figure
 from sfumato.training import PrivateTrainer, TrainingPlan
 
 TUTORIAL = TrainingPlan(sample_rate=256 / 60000, expected_batch=256, steps=14062, noise_multiplier=1.1)
@@ -155,5 +156,4 @@ def draw_scores(
     axes.margins(x=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
-    image.savefig(path, dpi=144)
-    return Path(path)
+    return write_figure(path, image)

@@ -6,7 +6,6 @@ Steinke, Nasr & Jagielski 2023).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.torch import save
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -27,7 +25,8 @@ from sfumato.audit.runs.canaries import draw_canaries, one_run_verdict
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.randomness import Bools, Floats, SecretStream
-from sfumato.storage import RunFolder, write_whole
+from sfumato.released import ModelCard, Released
+from sfumato.storage import RunFolder, read_json
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, TrainingResult, cross_entropy, train
 from sfumato.training.rowwise import LossFunction
 
@@ -71,18 +70,29 @@ def run(
         model, classes=rows.classes or 2, in_channels=rows.shape[0], side=rows.shape[-1], seed=seed
     )
 
-    training = in_doubles(plan, delta=delta, out=out_dir)
+    released = Released(module=network, card=ModelCard.of(rows, architecture=model))
+    training = in_doubles(plan, delta=delta, out=out_dir, released=released)
     return audited(network, rows, training, plan=plan, kind=kind, canaries=canaries, out=out_dir)[1]
 
 
-def in_doubles(plan: TrainingPlan, *, delta: float, out: str | Path | None = None) -> Training:
-    """Plain steps in float64."""
+def in_doubles(
+    plan: TrainingPlan, *, delta: float, out: str | Path | None = None, released: Released | None = None
+) -> Training:
+    """Plain steps in float64; `released` is the network without what is planted beside it."""
 
     def training(joint: nn.Module, among: Any, loss: LossFunction, watch: Watch) -> TrainingResult:
         doubles = pytree.tree_map(lambda column: column.double(), among[0]), among[1]
         plain = Optimization(learning_rate=0.5, momentum=0.0)
         return train(
-            joint.double(), doubles, plan, delta=delta, loss_fn=loss, optimization=plain, out=out, on_step=watch
+            joint.double(),
+            doubles,
+            plan,
+            delta=delta,
+            loss_fn=loss,
+            optimization=plain,
+            out=out,
+            released=released,
+            on_step=watch,
         )
 
     return training
@@ -103,18 +113,16 @@ def audited(
     The plan must be made for the declared size plus `canaries`. "dirac" canaries own a weight each, beside the
     model, and are heard in every step; "labels" are rows of noise with labels drawn by lot, and the attacker
     sees the finished model from outside. The coins, the scores and the verdict go to the run folder's private
-    half; the released model is rid of the canary weights. A run that was interrupted goes on with the coins
-    that it had.
+    half. `training` must release the network alone (`train(released=…)`), without the canary weights. A run
+    that was interrupted goes on with the coins that it had.
     """
     folder = RunFolder.make(out)
     record = _registered(folder, _validate.one_of("kind", kind, KINDS), canaries)
     result, scores = _PLANTED[kind](network, rows, training, plan, np.array(record["included"], dtype=np.bool_))
     record["scores"] = scores.tolist()
     verdict = one_run_verdict(record, plan, epsilon=result.epsilon, delta=result.delta)
-    state = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
-    write_whole(folder.release / "model.safetensors", save(state))
     folder.write_json("canaries.json", record, private=True)
-    folder.write_json("audit.json", {"one run": verdict.to_json()}, private=True)
+    folder.write_json("audit.json", {"one run": verdict.result.to_json()}, private=True)
     draw_canaries(record, verdict, folder.private / "canaries.png")
     return replace(result, model=network), verdict
 
@@ -165,7 +173,7 @@ def _registered(folder: RunFolder, kind: str, canaries: int) -> dict[str, Any]:
     """The coins of this folder and the number of guesses: written down before anything is trained."""
     path = folder.private / "canaries.json"
     if path.exists():
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record = read_json(path)
         if (record["kind"], len(record["included"])) != (kind, canaries):
             raise InvalidInput(
                 f"expected the canaries that {folder.path} was begun with, {len(record['included'])} of kind "

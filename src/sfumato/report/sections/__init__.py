@@ -1,32 +1,40 @@
-"""The parts of the page, each drawn from one kind of run, and left out where there is none."""
+"""The parts of the page in their order. A new part is a file here, its template, and a line below."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from sfumato.report.sections.attacks import audit, differencing, membership
-from sfumato.report.sections.budget import certificates, ledger
-from sfumato.report.sections.epidemic import epidemic
-from sfumato.report.sections.frontier import frontier
-from sfumato.report.sections.meaning import dissolving, meaning
-from sfumato.report.sections.networks import feature_maps, learning
-from sfumato.report.sections.section import Section
-from sfumato.report.sections.voting import voting
-from sfumato.report.story import Story
-
-SECTIONS: tuple[Callable[[Story], Section | None], ...] = (
-    meaning,
-    dissolving,
+from sfumato.report.sections import (
+    audit,
+    certificates,
+    differencing,
+    digits,
+    epidemic,
     frontier,
     learning,
-    feature_maps,
-    voting,
-    differencing,
-    membership,
-    audit,
-    epidemic,
     ledger,
-    certificates,
+    maps,
+    meaning,
+    membership,
+    reproductions,
+    tuning,
+    votes,
+)
+from sfumato.report.sections.section import Facts, Section
+
+SECTIONS: tuple[Section, ...] = (
+    meaning.SECTION,
+    digits.SECTION,
+    frontier.SECTION,
+    learning.SECTION,
+    maps.SECTION,
+    tuning.SECTION,
+    votes.SECTION,
+    differencing.SECTION,
+    membership.SECTION,
+    audit.SECTION,
+    epidemic.SECTION,
+    reproductions.SECTION,
+    ledger.SECTION,
+    certificates.SECTION,
 )
 
-__all__ = ["SECTIONS", "Section"]
+__all__ = ["SECTIONS", "Facts", "Section"]

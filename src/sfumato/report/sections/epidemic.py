@@ -2,66 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from sfumato.report.charts import Axis, Chart, Format, both, percent_ticks
-from sfumato.report.sections.section import Section
-from sfumato.report.story import Story
+from sfumato.report.charts import Axis, Chart, Format, both, percent_ticks, round_ticks
+from sfumato.report.context import Context
+from sfumato.report.sections.section import Facts, Section
+from sfumato.results import EpidemicCurve, Tracing
 
-_KINDS = {
+_STYLES = {
     ("none", True): "soft",
     ("traditional", False): "ink dashed",
     ("dpfn", True): "ink",
     ("dpfn", False): "accent",
 }
+_OTHERS = ("accent", "ink", "accent dashed", "soft dashed")
 
 
-def epidemic(story: Story) -> Section | None:
-    run = story.first("epidemic")
-    if run is None:
+@dataclass(frozen=True, kw_only=True)
+class _Shown:
+    curve: EpidemicCurve
+    style: str
+    label: str
+
+
+def _facts(context: Context) -> Facts | None:
+    """One figure for each town."""
+    towns = [_town(result) for result in context.of(Tracing)]
+    found = [town for town in towns if town is not None]
+    return {"towns": found} if found else None
+
+
+def _town(result: Tracing) -> Facts | None:
+    shown = _shown([curve for curve in result.curves if curve.prevalence])
+    if not shown:
         return None
-    shown = _shown(run.result["curves"])
-    return Section(
-        name="epidemic",
-        title="An epidemic, held down in private",
-        template="epidemic.html",
-        facts={
-            **run.result,
-            "chart": both(lambda room: _prevalence(room, shown)),
-            "shown": shown,
-            "person": max((curve.get("epsilon_person") or 0.0 for curve in shown), default=0.0),
-        },
-    )
+    person = max((one.curve.epsilon_person or 0.0 for one in shown), default=0.0)
+    return {
+        "result": result,
+        "shown": shown,
+        "person": person,
+        "chart": both(lambda room: _prevalence(room, shown)),
+    }
 
 
-def _shown(curves: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """No tests; traditional tracing at ε; scores without noise; scores at ε."""
+def _shown(curves: Sequence[EpidemicCurve]) -> list[_Shown]:
+    """Each with a style; the highest first."""
     found = []
-    for curve in curves:
-        exact = curve["epsilon"] is None
-        kind = _KINDS.get((curve["method"], exact))
-        if kind is None:
-            continue
-        name = curve["name"] if exact and curve["method"] == "none" else f"{curve['name']}, {_price(curve)}"
-        found.append({**curve, "kind": kind, "label": name})
-    return sorted(found, key=lambda curve: -curve["peak"])
+    for number, curve in enumerate(curves):
+        exact = curve.epsilon is None
+        style = _STYLES.get((curve.method, exact), _OTHERS[number % len(_OTHERS)])
+        label = curve.name if curve.method == "none" else f"{curve.name}, {_price(curve)}"
+        found.append(_Shown(curve=curve, style=style, label=label))
+    return sorted(found, key=lambda one: -one.curve.peak)
 
 
-def _price(curve: Mapping[str, Any]) -> str:
-    return "no privacy" if curve["epsilon"] is None else f"ε = {curve['epsilon']:g}"
+def _price(curve: EpidemicCurve) -> str:
+    return "no privacy" if curve.epsilon is None else f"ε = {curve.epsilon:g}"
 
 
-def _prevalence(room: Format, curves: Sequence[Mapping[str, Any]]) -> Markup:
-    days = max(len(curve["prevalence"]) for curve in curves)
-    top = min(1.0, 1.15 * max(curve["peak"] for curve in curves))
-    x = Axis(low=0, high=days - 1, label="day", ticks=[(day, str(day)) for day in range(0, days, 10)])
-    chart = Chart(room, x, Axis(low=0, high=top, ticks=percent_ticks(0, top)))
-    for curve in curves:
-        points = list(enumerate(curve["prevalence"]))
-        if curve["kind"] == "soft":
+def _prevalence(room: Format, shown: Sequence[_Shown]) -> Markup:
+    last = max(len(one.curve.prevalence) for one in shown) - 1
+    top = min(1.0, 1.15 * max(*(value for one in shown for value in one.curve.prevalence), 0.001))
+    ticks = [(day, text) for day, text in round_ticks(last) if day.is_integer()]
+    x = Axis(low=0, high=max(last, 1), label="day", ticks=ticks)
+    chart = Chart(room, x, Axis(low=0, high=top, ticks=_share_ticks(top)))
+    for one in shown:
+        points = list(enumerate(one.curve.prevalence))
+        if one.style == "soft":
             chart.area(points, "soft")
-        chart.line(points, f"{curve['kind']} strong")
+        chart.line(points, f"{one.style} strong")
     return chart.svg("Share of the town that is infected, by day and by how tests are given out")
+
+
+def _share_ticks(top: float) -> list[tuple[float, str]]:
+    """Whole percentages, or parts of one in a town with few infections."""
+    if top > 0.03:
+        return percent_ticks(0, top)
+    return [(value / 100, f"{text}%") for value, text in round_ticks(100 * top)]
+
+
+SECTION = Section(name="epidemic", title="An epidemic, held down in private", kinds=(Tracing,), facts=_facts)

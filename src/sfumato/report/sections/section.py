@@ -1,17 +1,26 @@
-"""What a section function hands to the page."""
+"""A part of the page: which results it draws, and how."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from sfumato.report.context import Context
+from sfumato.results import Result
+
+Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of the page: `template` is the file under templates/ that is filled with `facts`."""
+    """`facts` gives what the template `name`.html is filled with, or None if there is nothing to draw."""
 
     name: str  # its address within the page
     title: str
-    template: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    kinds: tuple[type[Result], ...]  # the results that it draws; of any other it says nothing
+    facts: Callable[[Context], Facts | None]
+
+    @property
+    def template(self) -> str:
+        return f"{self.name}.html"

@@ -10,7 +10,7 @@
   const charts = [...figure.querySelectorAll(".follow")].map((chart) => ({
     places: JSON.parse(chart.dataset.places),
     readable: chart.querySelector(".marker.readable"),
-    keeper: chart.querySelector(".marker.keeper"),
+    holder: chart.querySelector(".marker.holder"),
   }));
 
   function show(number) {
@@ -20,17 +20,17 @@
     slider.setAttribute("aria-valuetext", `ε = ${level.label}`);
     figure.querySelector("output").textContent = level.label;
     figure.querySelector(".blurred b").textContent = percent(level.readable);
-    const kept = figure.querySelector(".kept");
-    kept.hidden = level.keeper === null;
-    if (level.keeper !== null) kept.querySelector("b").textContent = (level.measured ? "" : "≥ ") + percent(level.keeper);
+    const held = figure.querySelector(".held");
+    held.hidden = level.holder === null;
+    if (level.holder !== null) held.querySelector("b").textContent = (level.measured ? "" : "≥ ") + percent(level.holder);
     for (const chart of charts) {
-      const [x, readable, keeper] = chart.places[Math.min(number, chart.places.length - 1)];
+      const [x, readable, holder] = chart.places[Math.min(number, chart.places.length - 1)];
       chart.readable.setAttribute("cx", x);
       chart.readable.setAttribute("cy", readable);
-      if (!chart.keeper) continue;
-      chart.keeper.style.visibility = keeper === null ? "hidden" : "visible";
-      chart.keeper.setAttribute("cx", x);
-      if (keeper !== null) chart.keeper.setAttribute("cy", keeper);
+      if (!chart.holder) continue;
+      chart.holder.style.visibility = holder === null ? "hidden" : "visible";
+      chart.holder.setAttribute("cx", x);
+      if (holder !== null) chart.holder.setAttribute("cy", holder);
     }
   }
 

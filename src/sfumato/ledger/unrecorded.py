@@ -1,0 +1,56 @@
+"""What takes a ledger's place where none is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato import _validate
+from sfumato.accounting import DpEvent, Relation
+from sfumato.ledger.certificate import Certificate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unrecorded:
+    """Certifies releases at `delta`, as a ledger does, and enters none: each certificate says so.
+
+    There is no budget, so that nothing is refused.
+
+    >>> from sfumato.accounting import pure
+    >>> terms = {"purpose": "a count", "relation": Relation.ADD_REMOVE, "unit": "record"}
+    >>> Unrecorded(delta=0).pay_for(pure(0.5), **terms).caveats[0][:25]
+    'not entered in a ledger: '
+    """
+
+    delta: float
+
+    def __post_init__(self) -> None:
+        _validate.delta("delta", self.delta)
+
+    def pay_for(
+        self,
+        event: DpEvent,
+        *,
+        purpose: str,
+        relation: Relation,
+        unit: str,
+        private: bool = True,
+        planned: DpEvent | None = None,
+        plan: Mapping[str, Any] | None = None,
+        eta: float | None = None,
+        caveats: Sequence[str] = (),
+    ) -> Certificate:
+        """The certificate of one release; `planned` is the whole plan of one that was stopped early."""
+        return Certificate.of(
+            event,
+            purpose=purpose,
+            delta=self.delta,
+            unit=unit,
+            relation=relation,
+            private=private,
+            planned=planned,
+            plan=plan,
+            eta=eta,
+            caveats=caveats,
+        )

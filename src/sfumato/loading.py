@@ -1,0 +1,214 @@
+"""`sfumato.load`: what a run left, as an object that answers."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato import local, models
+from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
+from sfumato.ledger import Certificate
+from sfumato.models import PriorNet, prior_note
+from sfumato.recipes import features
+from sfumato.recipes.features import Recipe
+from sfumato.released import MODEL, OWN_MODULE, ModelCard, Predictor, Scores, module_scores, read_model
+from sfumato.storage import CERTIFICATE
+
+Tensors = Mapping[str, Tensor]
+Rebuild = Callable[[ModelCard, Tensors], Scores]
+
+
+def load(folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> Predictor:
+    """The model that `train`, `tune`, `pate` or `local learn` left in `folder`, with its certificate.
+
+    `folder` is a run folder, or a copy of its release half. A module of your own cannot be built from a file:
+    give one of the same layers as `model`; it is copied, and left as it is.
+
+    Raises `DataUnavailable` where there is no finished run, `DataCorrupted` where its model is damaged, of
+    another version, or on other public weights than those that are installed.
+    """
+    place = _Place.of(Path(folder).expanduser())
+    card, tensors = read_model(place.half / MODEL)
+    card = _card_before_0_2(place.half, tensors) if card is None else card
+    if model is not None:
+        scores = module_scores(_filled(copy.deepcopy(model), tensors))
+    elif card.architecture in ARCHITECTURES:
+        _check_priors(card)
+        scores = _rebuilt(card, tensors)
+    else:
+        raise _unknown(card, place.half)
+    return Predictor(card=card, scores=scores, certificate=place.certificate())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where a run's model is, and whether it may be published."""
+
+    half: Path
+    public: bool
+
+    @classmethod
+    def of(cls, folder: Path) -> _Place:
+        for half, public in ((folder / "release", True), (folder, True), (folder / "private", False)):
+            if (half / MODEL).is_file():
+                return cls(half=half, public=public)
+        raise DataUnavailable(f"expected a run with {MODEL} in {folder}, got none; give the --out of a run")
+
+    def certificate(self) -> Certificate | None:
+        """What it cost; a model trained without privacy has none, and an unfinished run is refused."""
+        if not self.public:
+            return None
+        if not (self.half / CERTIFICATE).is_file():
+            raise DataUnavailable(
+                f"expected {self.half} to have a {CERTIFICATE}, got none; the run is not finished: give its "
+                "command again"
+            )
+        return Certificate.read(self.half / CERTIFICATE)
+
+
+def _unknown(card: ModelCard, place: Path) -> InvalidInput:
+    if card.architecture == OWN_MODULE:
+        return InvalidInput(
+            f"expected model=... for {place}, which holds the weights of a module of your own; "
+            "sfumato.load(folder, model=module)"
+        )
+    known = ", ".join(sorted(ARCHITECTURES))
+    return InvalidInput(
+        f"expected an architecture among {known}, got {card.architecture[:40]!r} in {place}; "
+        "give a module of its layers as model=..., or use a newer sfumato"
+    )
+
+
+def _rebuilt(card: ModelCard, tensors: Tensors) -> Scores:
+    try:
+        return ARCHITECTURES[card.architecture](card, tensors)
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, ArithmeticError) as error:
+        raise DataCorrupted(
+            f"expected the weights of a model of architecture {card.architecture!r}, got others; "
+            "the file is damaged or of another version"
+        ) from error
+
+
+def _filled(module: nn.Module, tensors: Tensors) -> nn.Module:
+    """The module with these weights, each of its name and shape."""
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise DataCorrupted(
+            "expected weights of the module's layers, got others; give the module that was trained"
+        ) from error
+    return module
+
+
+def _check_priors(card: ModelCard) -> None:
+    """The public weights that the model stands on must be those that are installed."""
+    for name, digest in card.priors.items():
+        if name not in models.PRIORS or prior_note(name)["sha256"] != digest:
+            raise DataCorrupted(
+                f"expected the public prior {name[:40]!r} with sha256={digest[:16]}…, on which the model was "
+                "trained, got another; install the version of sfumato that its certificate names"
+            )
+
+
+# Architectures
+
+
+def _network(card: ModelCard, tensors: Tensors) -> Scores:
+    """A network of `sfumato.models`; nothing is allocated before names and shapes are seen to fit."""
+    if card.shape is None or len(card.shape) != 3:
+        raise ValueError("expected images")
+    task = models.Task(classes=len(card.classes), in_channels=card.shape[0], side=card.shape[-1])
+    with torch.device("meta"):
+        network = models.MODELS[card.architecture](task)
+    network.load_state_dict(tensors, assign=True)
+    return module_scores(network.float())
+
+
+def _on_features(card: ModelCard, tensors: Tensors) -> Scores:
+    recipe = Recipe.from_json(card.settings["recipe"])
+    found = tensors["head.weight"].shape
+    if found[0] != len(card.classes) or (recipe.directions or found[1]) != found[1]:
+        raise ValueError("expected a head of the declared classes and directions")
+    network = features.bare(recipe, classes=len(card.classes))
+    _check_extractors(network, recipe, tensors)
+    network.load_state_dict(tensors)
+    return module_scores(network)
+
+
+def _check_extractors(network: nn.Module, recipe: Recipe, tensors: Tensors) -> None:
+    """The file's own copy of a prior must be the prior; designed transforms may differ in their last bits."""
+    priors = [number for number, name in enumerate(recipe.extractors) if name in recipe.priors]
+    for name, value in network.state_dict().items():
+        if any(name.startswith(f"extractors.{number}.") for number in priors) and not value.equal(
+            tensors[name]
+        ):
+            raise DataCorrupted(
+                f"expected the weights of the public priors {', '.join(recipe.priors)}, got others; the file "
+                "was changed, or another version made it"
+            )
+
+
+def _student(card: ModelCard, tensors: Tensors) -> Scores:
+    """A prior's net after training on labels: it answers by its linear head, or by the one with a layer."""
+    net = PriorNet(classes=len(tensors["head.2.bias"]))
+    net.linear = nn.Linear(net.feature_count, len(tensors["linear.bias"]))
+    net.load_state_dict(tensors)
+    return module_scores(net.answering_by(card.settings["answers"]))
+
+
+def _from_reports(card: ModelCard, tensors: Tensors) -> Scores:
+    found = local.LearntClassifier.from_tensors(
+        card.settings, {name: value.numpy() for name, value in tensors.items()}
+    )
+    return lambda rows: found.scores(rows[:, 0])
+
+
+ARCHITECTURES: dict[str, Rebuild] = {
+    **dict.fromkeys(models.MODELS, _network),
+    features.ARCHITECTURE: _on_features,
+    PriorNet.architecture: _student,
+    local.LearntClassifier.architecture: _from_reports,
+}
+"""How each architecture is built from its card and tensors; any error in it means that they do not fit."""
+
+
+# Runs of version 0.1, whose files say nothing of themselves
+
+
+def _card_before_0_2(place: Path, tensors: Tensors) -> ModelCard:
+    recipe, plan = (_json(place / name) for name in ("recipe.json", "plan.json"))
+    if recipe is not None and "head.bias" in tensors:
+        return ModelCard(
+            architecture=features.ARCHITECTURE,
+            classes=_numbers(tensors["head.bias"]),
+            shape=features.SHAPE,
+            settings={"recipe": recipe},
+        )
+    if plan is not None and "adaptation" in plan and "linear.bias" in tensors:
+        return ModelCard(
+            architecture=PriorNet.architecture,
+            classes=_numbers(tensors["linear.bias"]),
+            shape=features.SHAPE,
+            settings={"answers": "linear"},
+        )
+    return ModelCard(architecture=OWN_MODULE, classes=(), shape=None)
+
+
+def _numbers(bias: Tensor) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(len(bias)))
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

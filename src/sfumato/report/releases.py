@@ -1,0 +1,139 @@
+"""What was released, as rows of one table: any run that has an ε, and its twin without privacy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sfumato.report.context import Context
+from sfumato.results import Comparison, PlainTraining, Reports, Result, Run, Sweep, Training, Tuning, Votes
+
+_EVERYBODY = "everybody who sees the model"
+_HOLDER = "the data holder"
+_NETWORK = {True: "A small network, without privacy", False: "The same network, with privacy"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """A row of the table."""
+
+    name: str
+    epsilon: float | None  # None: no privacy at all
+    delta: float | None
+    accuracy: float | None  # on public data; None: not measured
+    trusted: str  # with clear data, or with a model that remembers them
+    note: str = ""
+    method: str = ""  # a release is held against the one without privacy of the same method
+
+
+def releases(context: Context) -> list[Release]:
+    """What was released, and how good it is: studies first, then single runs."""
+    found: list[Release] = []
+    for kind, rows_of in _ROWS.items():
+        for run, result in context.runs_of(kind):
+            known = {row.method for row in found if row.method}  # a sweep repeats what a comparison shows
+            found += [row for row in rows_of(run, result) if row.method not in known]
+    return found
+
+
+def _comparison(run: Run, result: Comparison) -> list[Release]:
+    return [
+        Release(
+            name=_NETWORK[one.epsilon is None],
+            epsilon=one.epsilon,
+            delta=None if one.epsilon is None else result.delta,
+            accuracy=one.test_accuracy,
+            trusted=_EVERYBODY if one.epsilon is None else _HOLDER,
+            method="network",
+        )
+        for one in result.networks
+    ]
+
+
+def _sweep(run: Run, result: Sweep) -> list[Release]:
+    """The method at the ε nearest to 1, averaged over its repetitions, and its twin without privacy."""
+    if not result.runs:
+        return []
+    nearest = min((one.epsilon for one in result.runs), key=lambda epsilon: abs(epsilon - 1))
+    same = [one.test_accuracy for one in result.runs if abs(one.epsilon - nearest) <= 0.05 * nearest]
+    private = Release(
+        name=f"The {result.name}, with privacy",
+        epsilon=nearest,
+        delta=result.delta,
+        accuracy=sum(same) / len(same),
+        trusted=_HOLDER,
+        note=result.note,
+        method=result.method,
+    )
+    if result.plain_accuracy is None:
+        return [private]
+    plain = replace(
+        private,
+        name=f"The {result.name}, without privacy",
+        epsilon=None,
+        delta=None,
+        accuracy=result.plain_accuracy,
+        trusted=_EVERYBODY,
+    )
+    return [plain, private]
+
+
+def _votes(run: Run, result: Votes) -> list[Release]:
+    return [
+        Release(
+            name="Labels by private vote",
+            epsilon=result.epsilon,
+            delta=result.delta,
+            accuracy=result.student_accuracy,
+            trusted="a data holder for each teacher",
+            note=result.note,
+        )
+    ]
+
+
+def _reports(run: Run, result: Reports) -> list[Release]:
+    return [
+        Release(
+            name="Records noised before they leave their owner",
+            epsilon=result.epsilon,
+            delta=result.delta,
+            accuracy=result.test_accuracy,
+            trusted="nobody",
+            note=result.note,
+        )
+    ]
+
+
+def _by_name(run: Run, result: Training | Tuning) -> list[Release]:
+    note = "settings chosen in private" if isinstance(result, Tuning) else ""
+    return [
+        Release(
+            name=run.folder.name,
+            epsilon=result.epsilon,
+            delta=result.delta,
+            accuracy=result.test_accuracy,
+            trusted=_HOLDER,
+            note=note,
+        )
+    ]
+
+
+def _plain(run: Run, result: PlainTraining) -> list[Release]:
+    return [
+        Release(
+            name=run.folder.name, epsilon=None, delta=None, accuracy=result.test_accuracy, trusted=_EVERYBODY
+        )
+    ]
+
+
+_ROWS: Mapping[type[Result], Callable[[Run, Any], list[Release]]] = {
+    Comparison: _comparison,
+    Sweep: _sweep,
+    Votes: _votes,
+    Reports: _reports,
+    Tuning: _by_name,
+    Training: _by_name,
+    PlainTraining: _plain,
+}
+KINDS = tuple(_ROWS)

@@ -1,0 +1,180 @@
+"""Results that hold several runs against each other, or show what an attacker gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from sfumato.results.record import Count, Delta, Epsilon, Json, Range, Record, Share
+from sfumato.results.result import Result
+from sfumato.results.runs import Epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network(Record):
+    """One network of a comparison; without privacy its ε is None."""
+
+    name: str
+    epsilon: Epsilon | None
+    test_accuracy: Share
+    test_loss: float | None = None
+    history: tuple[Epoch, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureMaps(Record):
+    """Names of pictures: of an input, and of what each layer of each network makes of it."""
+
+    digit: str
+    plain: Mapping[str, str]
+    private: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Result):
+    """The same network with and without privacy."""
+
+    kind: ClassVar[str] = "comparison"
+    data: str
+    rows: Count
+    test_rows: Count
+    delta: Delta
+    networks: tuple[Network, ...]
+    private_epochs: Count | None = None
+    attacker_false_positive_rate: Share | None = None
+    attacker_true_positive_rate: Share | None = None  # at most, of the private network
+    feature_maps: FeatureMaps | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRun(Record):
+    """One run of a sweep; `target_epsilon` is what it was calibrated to."""
+
+    epsilon: Epsilon
+    target_epsilon: Epsilon
+    seed: int = 0
+    test_accuracy: Share
+    test_loss: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Result):
+    """One method at several ε, each with repetitions."""
+
+    kind: ClassVar[str] = "sweep"
+    method: str  # "network" from first weights, or the "recipe" on public features
+    name: str
+    data: str
+    delta: Delta
+    runs: tuple[SweepRun, ...]
+    rows: Count | None = None
+    test_rows: Count | None = None
+    epochs: Count | None = None
+    note: str = ""
+    plain_accuracy: Share | None = None  # the same method without privacy
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseLevel(Record):
+    """How many noised images can still be read at one ε; None: no noise."""
+
+    epsilon: Epsilon | None
+    readable: Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisedDigits(Result):
+    """Digits with more and more noise: one picture, a row for each level, the clear ones first."""
+
+    kind: ClassVar[str] = "noised-digits"
+    delta: Delta
+    sheet: str
+    digits: Annotated[int, Range(0, 100)]  # that stand side by side
+    levels: tuple[NoiseLevel, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram(Record):
+    counts: tuple[Count, ...]
+    edges: tuple[float, ...]  # one more than counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class AverageAttack(Record):
+    """Two averages over groups that differ in one person, and the age they give away."""
+
+    truth: float
+    large_group: Count
+    large_average: float
+    small_group: Count
+    small_average: float
+    minimum_group: Count  # the fewest people that an average is given of
+    ages: tuple[float, float]  # that people can have
+    averages_only: float  # the age as exact averages give it away
+    private_95: tuple[float, float]
+    share_within_5_years: Share
+    tries: Count
+    epsilon: Epsilon
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconstruction(Record):
+    """How many people's secrets many noisy sums gave away."""
+
+    people: Count
+    answered: Count
+    refused: Count
+    right: Share
+    guessing: Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Differencing(Result):
+    """What an attacker gets out of averages and sums."""
+
+    kind: ClassVar[str] = "differencing"
+    attack: AverageAttack
+    histogram: Histogram
+    without_a_limit: Reconstruction | None = None
+    under_a_budget: Reconstruction | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate(Record):
+    value: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackedNetwork(Record):
+    """How well an attacker tells members from others; the curve is (false, true) positive rates."""
+
+    name: str
+    epsilon: Epsilon | None
+    test_accuracy: Share
+    auc: Estimate
+    true_positive_rate: Estimate  # at the false positive rate of the whole study
+    curve: tuple[tuple[Share, Share], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership(Result):
+    """Membership inference against networks with and without privacy."""
+
+    kind: ClassVar[str] = "membership"
+    attack: str
+    members: Count  # that each network was trained on
+    delta: Delta
+    false_positive_rate: Share
+    networks: tuple[AttackedNetwork, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction(Result):
+    """A published table beside ours, as its own command shows it."""
+
+    kind: ClassVar[str] = "reproduction"
+    name: str
+    findings: Mapping[str, Json]
