@@ -84,6 +84,7 @@ def learn(
         typer.Option(help="linear, quadratic or nearest-mean; default: as the reports allow."),
     ] = None,
     test: Annotated[str | None, typer.Option(help="Public images to count on; default: of its name.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder, for sfumato report.")] = None,
     json: show.Json = False,
 ) -> None:
     """Learn from a noised data set alone, knowing its noise, and count on public test images.
@@ -92,13 +93,14 @@ def learn(
     """
     from sfumato.local import learn as learn_from
     from sfumato.local import read_noised
+    from sfumato.local.release import write_learned
 
     started = time.perf_counter()
     noised = read_noised(data)
     found = learn_from(noised, classifier=classifier)
     rows = _test_images(test or noised.name, noised.plan.classes)
     right = found.predict(rows.inputs[:, 0]) == rows.targets
-    answer = {
+    answer: dict[str, Any] = {
         "test_accuracy": float(right.mean()),
         "epsilon": noised.plan.price,
         "delta": noised.plan.delta,
@@ -107,6 +109,9 @@ def learn(
         "classifier": found.name,
         "seconds": time.perf_counter() - started,
     }
+    if out is not None:
+        write_learned(out, noised, test_accuracy=answer["test_accuracy"], source=data)
+        answer["out"] = str(out)
     _show(answer, json=json)
 
 

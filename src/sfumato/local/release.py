@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.accounting import Budget, DpEvent, Relation
+from sfumato.datasets import public_name
 from sfumato.datasets.clean import read_rows
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger
@@ -21,7 +22,8 @@ from sfumato.local.plan import ReportPlan
 from sfumato.local.shuffle import shuffled_in_words
 from sfumato.local.views import PRIORS, View
 from sfumato.randomness import Sampler
-from sfumato.storage import write_whole
+from sfumato.results import Reports, write_run
+from sfumato.storage import RunFolder, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,6 +131,23 @@ def caveats(view: str) -> Sequence[str]:
 def _shuffled(event: DpEvent, people: int) -> dict[str, Any]:
     words = shuffled_in_words(event, people=people, delta=SHUFFLE_DELTA)
     return {"people": people, "epsilon": words}
+
+
+def write_learned(out: str | Path, data: NoisedData, *, test_accuracy: float, source: Path) -> None:
+    """A run folder of what was learned from the noised data at `source`, with their certificate."""
+    place = certificate_place(source)
+    write_run(
+        RunFolder.begin(out),
+        Reports(
+            epsilon=data.plan.price,
+            delta=data.plan.delta,
+            people=len(data),
+            test_accuracy=test_accuracy,
+            data=public_name(data.name),
+        ),
+        certificate=Certificate.read(place) if place.exists() else None,
+        plan=data.plan.to_json(),
+    )
 
 
 def read_people(path: str | Path, plan: TablePlan) -> pd.DataFrame:
