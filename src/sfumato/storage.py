@@ -129,7 +129,7 @@ def replacing(path: str | os.PathLike[str], *, readable: bool = False) -> Iterat
 
 
 def write_new(path: str | os.PathLike[str], content: bytes, *, readable: bool = False) -> Path:
-    """As `write_whole`, but never in the place of another file: FileExistsError if there is one."""
+    """A file that takes no other's place: FileExistsError if there is one. It is removed if writing fails."""
     target = Path(path)
     mode = _FILE if readable else _PRIVATE_FILE
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

@@ -108,7 +108,7 @@ def test_each_certificate_can_be_checked(demo, sfumato_json):
 
 
 def test_a_failing_stage_gives_exit_code_1_and_a_page(tmp_path, sfumato, monkeypatch):
-    def fail(scene):
+    def fail(context):
         raise OSError(28, "No space left on device", str(tmp_path))
 
     stages = (

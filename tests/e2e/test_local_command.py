@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from sfumato.cli import local
 from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
+from sfumato.results import read_run
 
 
 def run(*words):
@@ -30,9 +31,12 @@ def test_release_then_learn(tmp_path):
     assert released["epsilon"] == 8
     assert released["shuffled"] == "no amplification"
     assert released["epsilon_left"] == 0
-    found = json.loads(run("learn", out, "--json"))
+    found = json.loads(run("learn", out, "--out", tmp_path / "run", "--json"))
     # 360 public digits; guessing reaches a half with a chance below 1e-80.
     assert 0.5 < found["test_accuracy"] <= 1
+    kept = read_run(tmp_path / "run")
+    assert (kept.result.epsilon, kept.result.test_accuracy) == (8, found["test_accuracy"])
+    assert (kept.result.data, kept.certificate.prices.pld) == ("digits", 8)
     with pytest.raises(InvalidInput, match="once"):
         run(*words)
     with pytest.raises(BudgetExceeded):

@@ -1,4 +1,4 @@
-"""`sfumato demo`: the whole story on MNIST, and a page that tells it."""
+"""`sfumato demo`: what privacy costs and stops, on MNIST, and a page that shows it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sfumato.cli import show
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from sfumato.demo import Stage, Told
+    from sfumato.demo import Stage, StageOutcome
     from sfumato.report import Page
 
 
@@ -45,7 +45,7 @@ def demo(
         story.begin_again(out, size)
     with show.progress() as bar:
         watch = Watch(bar, story.STAGES, quick=quick, quiet=json)
-        told = story.tell(
+        outcomes = story.run_stages(
             out,
             size,
             stages=story.STAGES,
@@ -55,10 +55,10 @@ def demo(
         )
         page = write_report([story.folder_of(out, size)], out / "report.html")
     if json:
-        show.emit_json(_answer(told, page, story.folder_of(out, size)))
+        show.emit_json(_answer(outcomes, page, story.folder_of(out, size)))
     else:
-        _tell(told, page, story.folder_of(out, size))
-    if any(ending.status == "failed" for ending in told):
+        _summarize(outcomes, page, story.folder_of(out, size))
+    if any(outcome.status == "failed" for outcome in outcomes):
         raise typer.Exit(1)
 
 
@@ -69,7 +69,7 @@ class Watch:
         self._bar, self._quiet = bar, quiet
         self._usual = {stage.name: stage.seconds[quick] for stage in stages}
         self._total = sum(self._usual.values())
-        self._all = bar.add_task("the whole story", total=self._total, note="")
+        self._all = bar.add_task("all stages", total=self._total, note="")
         self._stage = bar.add_task("", total=100, note="")
         self._before = 0.0
         self._shown = time.monotonic()
@@ -81,34 +81,36 @@ class Watch:
         self._bar.update(self._stage, completed=100 * share)
         self._bar.update(self._all, completed=self._before + share * self._usual[stage.name])
 
-    def end(self, told: Told) -> None:
-        if told.status == "already done":  # a jump forward would be taken for speed
-            self._total -= self._usual[told.stage]
+    def end(self, outcome: StageOutcome) -> None:
+        if outcome.status == "already done":  # a jump forward would be taken for speed
+            self._total -= self._usual[outcome.stage]
         else:
-            self._before += self._usual[told.stage]
+            self._before += self._usual[outcome.stage]
         self._bar.update(self._all, completed=self._before, total=self._total)
         if not self._quiet:
-            show.console.print(_line(told), markup=False, highlight=False, soft_wrap=True)
+            show.console.print(_line(outcome), markup=False, highlight=False, soft_wrap=True)
             sys.stdout.flush()
 
 
-def _line(told: Told) -> str:
-    if told.status == "failed":
-        return f"✗ {told.title}: {told.sentence}"
-    return f"✓ {told.title}" + (f", {told.seconds:.0f} s" if told.status == "done" else ", done before")
+def _line(outcome: StageOutcome) -> str:
+    if outcome.status == "failed":
+        return f"✗ {outcome.title}: {outcome.sentence}"
+    return f"✓ {outcome.title}" + (
+        f", {outcome.seconds:.0f} s" if outcome.status == "done" else ", done before"
+    )
 
 
-def _answer(told: tuple[Told, ...], page: Page, folder: Path) -> dict[str, Any]:
+def _answer(outcomes: tuple[StageOutcome, ...], page: Page, folder: Path) -> dict[str, Any]:
     return {
         "headline": page.headline,
         "report": str(page.path),
         "ledger": str(folder / "ledger.db"),
-        "stages": [asdict(ending) for ending in told],
-        "seconds": sum(ending.seconds for ending in told),
+        "stages": [asdict(outcome) for outcome in outcomes],
+        "seconds": sum(outcome.seconds for outcome in outcomes),
     }
 
 
-def _tell(told: tuple[Told, ...], page: Page, folder: Path) -> None:
+def _summarize(outcomes: tuple[StageOutcome, ...], page: Page, folder: Path) -> None:
     show.console.print(f"\n{page.headline}", style="bold")
     rows = [
         ("page", str(page.path)),
@@ -116,8 +118,10 @@ def _tell(told: tuple[Told, ...], page: Page, folder: Path) -> None:
         ("a certificate", f"sfumato verify {folder / 'plain-and-private/twin/release/certificate.json'}"),
         ("next", "sfumato train --help, sfumato query --help, and docs/"),
     ]
-    failed = [ending for ending in told if ending.status == "failed"]
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     if failed:
-        rows.append(("failed", f"{len(failed)} of {len(told)} stages; run the same command to try them again"))
+        rows.append(
+            ("failed", f"{len(failed)} of {len(outcomes)} stages; run the same command to try them again")
+        )
     for name, value in rows:  # commands are copied: they must stay on one line
         show.console.print(f"{name:<15}{value}", markup=False, highlight=False, soft_wrap=True)

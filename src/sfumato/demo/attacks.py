@@ -11,7 +11,7 @@ import numpy as np
 from sfumato.accounting import Budget
 from sfumato.audit import Roc
 from sfumato.audit.runs import mechanism as mechanism_audit
-from sfumato.demo.context import Scene
+from sfumato.demo.context import StageContext
 from sfumato.demo.size import Size
 from sfumato.ledger import Ledger
 from sfumato.query import attack
@@ -33,14 +33,14 @@ _FALSE_POSITIVE_RATE = 0.001  # at which `membership.summary` counts
 _ATTACK = ("truth", "averages_only", "private_95", "share_within_5_years", "tries", "epsilon")
 
 
-def differencing(scene: Scene) -> Differencing:
+def differencing(context: StageContext) -> Differencing:
     """Two averages give away one person's age; private ones do not. Many sums give away everybody."""
-    size = scene.size
+    size = context.size
     found = attack.differencing(epsilon=1.0, tries=size.differencing_tries)
     counts, edges = np.histogram(found.private, bins=48)
-    scene.progress(0.2)
+    context.progress(0.2)
     without_limit = _reconstruct(Budget(epsilon=10_000), size)
-    scene.progress(0.9)
+    context.progress(0.9)
     return Differencing(
         attack=_average_attack(found),
         histogram=Histogram(counts=tuple(counts.tolist()), edges=tuple(edges.tolist())),
@@ -53,7 +53,7 @@ def _average_attack(found: attack.Differencing) -> AverageAttack:
     """The attack with the averages that it was made from, which the simulated people give exactly."""
     everybody = attack.village()
     others = everybody[everybody.name == "Peter"]
-    told = found.to_json()
+    stated = found.to_json()
     return AverageAttack(
         large_group=len(everybody),
         large_average=float(everybody.age.mean()),
@@ -61,7 +61,7 @@ def _average_attack(found: attack.Differencing) -> AverageAttack:
         small_average=float(others.age.mean()),
         minimum_group=attack.MINIMUM_GROUP,
         ages=attack.AGES,
-        **{name: told[name] for name in _ATTACK},
+        **{name: stated[name] for name in _ATTACK},
     )
 
 
@@ -73,17 +73,17 @@ def _reconstruct(budget: Budget, size: Size) -> Reconstruction:
     return Reconstruction(**asdict(found))
 
 
-def audit(scene: Scene) -> Audit:
+def audit(context: StageContext) -> Audit:
     """Canaries through the clip, the sum and the noise of the installed trainer: claim and lower bound."""
-    pairs = scene.size.audit_pairs
+    pairs = context.size.audit_pairs
     done = iter(range(1, pairs + 1))
-    verdict = mechanism_audit.run(pairs=pairs, on_pair=lambda: scene.progress(next(done) / pairs))
+    verdict = mechanism_audit.run(pairs=pairs, on_pair=lambda: context.progress(next(done) / pairs))
     return verdict.result
 
 
-def membership_attack(scene: Scene) -> Membership:
+def membership_attack(context: StageContext) -> Membership:
     """The strongest of three attacks on finished networks, plain and private, as curves."""
-    size = scene.size
+    size = context.size
     networks = []
     for number, epsilon in enumerate((None, _MEMBERSHIP_EPSILON)):
         attacked = membership.attack(
@@ -95,7 +95,7 @@ def membership_attack(scene: Scene) -> Membership:
             _MEMBERSHIP_DELTA,
         )
         networks.append(_attacked_network(attacked, epsilon))
-        scene.progress((number + 1) / 2)
+        context.progress((number + 1) / 2)
     return Membership(
         attack=_ATTACKER,
         members=size.membership_rows // 2,

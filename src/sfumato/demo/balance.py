@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sfumato.accounting import GaussianEvent, gaussian_noise_multiplier
-from sfumato.demo.context import Scene
+from sfumato.demo.context import StageContext
 from sfumato.demo.size import BUDGET
 from sfumato.errors import BudgetExceeded
 from sfumato.ledger import Ledger, statement
@@ -15,9 +15,9 @@ _STATED = (
 )
 
 
-def balance(scene: Scene) -> LedgerStatement:
+def balance(context: StageContext) -> LedgerStatement:
     """The ledger's statement, with what was spent after each charge, and a refusal."""
-    with scene.ledger() as ledger:
+    with context.ledger() as ledger:
         spent = {charge.head.sequence: charge.epsilon_spent for charge in ledger.charges()}
         found = statement.as_json(ledger)
         refusal = _ask_for_too_much(ledger) if found["charges"] else None

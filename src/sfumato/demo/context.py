@@ -1,4 +1,4 @@
-"""What a stage is handed: its folder, its size, the data, the ledger, and whom to tell how far it is."""
+"""What a stage is handed: its folder, its size, the data, the ledger, and where to report its progress."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Shelf:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
-    """One stage's surroundings."""
+class StageContext:
+    """What one stage works with."""
 
     folder: RunFolder
     size: Size

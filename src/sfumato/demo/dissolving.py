@@ -13,7 +13,7 @@ import torch
 from sfumato import models
 from sfumato.accounting import gaussian_noise_multiplier
 from sfumato.datasets import strokes
-from sfumato.demo.context import Scene
+from sfumato.demo.context import StageContext
 from sfumato.demo.pictures import save_grey
 from sfumato.demo.size import DELTA
 from sfumato.randomness import Sampler, SecretStream
@@ -26,21 +26,21 @@ EPSILONS = (
 )
 
 
-def dissolving_digits(scene: Scene) -> NoisedDigits:
+def dissolving_digits(context: StageContext) -> NoisedDigits:
     """One picture, a row for each ε and a column for each digit, and the share that readers get right."""
-    test = scene.test()
+    test = context.test()
     images = test.inputs[:, 0].reshape(len(test), -1).astype(np.float64)
     shown = images[[int(np.flatnonzero(test.targets == digit)[0]) for digit in range(10)]]
-    some, labels = images[: scene.size.readers_test], test.targets[: scene.size.readers_test]
-    reader, sampler = Reader(scene.size.readers_drawings), SecretStream()
+    some, labels = images[: context.size.readers_test], test.targets[: context.size.readers_test]
+    reader, sampler = Reader(context.size.readers_drawings), SecretStream()
     rows, right = [_as_shown(shown, 0.0)], [reader.share_right(some, labels, 0.0)]
     for number, epsilon in enumerate(reversed(EPSILONS)):
         sigma = 2 * gaussian_noise_multiplier(epsilon, DELTA)
         rows.append(_as_shown(noised(shown, sigma, sampler), sigma * reader.length))
         seen = noised(some, sigma, sampler)
         right.append(reader.share_right(seen, labels, sigma * reader.length))
-        scene.progress((number + 1) / len(EPSILONS))
-    save_grey(np.concatenate(rows), scene.folder.figures / "digits.png")
+        context.progress((number + 1) / len(EPSILONS))
+    save_grey(np.concatenate(rows), context.folder.figures / "digits.png")
     levels = [
         NoiseLevel(epsilon=epsilon, readable=share)
         for epsilon, share in zip((None, *reversed(EPSILONS)), right, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sfumato.demo.context import Scene
+from sfumato.demo.context import StageContext
 from sfumato.randomness import SecretStream
 from sfumato.reproduce.tracing import DELTA
 from sfumato.results import EpidemicCurve, Tracing
@@ -18,17 +18,19 @@ _CASES: tuple[tuple[str, float | None], ...] = (
 )
 
 
-def epidemic(scene: Scene) -> Tracing:
+def epidemic(context: StageContext) -> Tracing:
     """Prevalence by day without tests, with traditional tracing, and with scores, exact and private."""
     curves = []
     for number, (method, epsilon) in enumerate(_CASES, start=1):
-        curves.append(_campaign(scene, method, epsilon))
-        scene.progress(number / len(_CASES))
-    return Tracing(people=scene.size.town, days=scene.size.days, delta=DELTA, unit=UNIT, curves=tuple(curves))
+        curves.append(_campaign(context, method, epsilon))
+        context.progress(number / len(_CASES))
+    return Tracing(
+        people=context.size.town, days=context.size.days, delta=DELTA, unit=UNIT, curves=tuple(curves)
+    )
 
 
-def _campaign(scene: Scene, method: str, epsilon: float | None) -> EpidemicCurve:
-    """One town's epidemic; an ε is for a message's whole life, and what that comes to for a person is told."""
+def _campaign(context: StageContext, method: str, epsilon: float | None) -> EpidemicCurve:
+    """One town's epidemic; an ε is for a message's whole life; a person's is stated beside it."""
     setting = SETTINGS[_SIMULATOR]
     release = Release(method=method)
     if epsilon is not None:
@@ -36,8 +38,8 @@ def _campaign(scene: Scene, method: str, epsilon: float | None) -> EpidemicCurve
             method=method, epsilon=epsilon, delta=DELTA, disease=setting.disease, span="lifetime"
         )
     plan = Campaign(
-        release=release, disease=setting.disease, days=scene.size.days, test_fraction=setting.test_fraction
+        release=release, disease=setting.disease, days=context.size.days, test_fraction=setting.test_fraction
     )
-    town = setting.make(scene.size.town, scene.size.days, _SEED)
+    town = setting.make(context.size.town, context.size.days, _SEED)
     outcome = run(plan, town, SecretStream(), seed=_SEED)
     return outcome.curve(release, setting.disease, epsilon=epsilon, delta=DELTA)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sfumato import models
 from sfumato.accounting import attacker_true_positive_rate
 from sfumato.datasets.dataset import EXCERPT
-from sfumato.demo.context import Progress, Scene
+from sfumato.demo.context import Progress, StageContext
 from sfumato.demo.pictures import save_grey, tiles
 from sfumato.demo.size import DELTA
 from sfumato.errors import InvalidInput
@@ -58,44 +58,46 @@ def _optimization(rows: int) -> Optimization:
     return replace(chosen, learning_rate=chosen.learning_rate * (rows / private_cnn.SIZE) ** 0.5)
 
 
-def plain_and_private(scene: Scene) -> Comparison:
+def plain_and_private(context: StageContext) -> Comparison:
     """The same network twice: accuracy and loss by epoch, and what its convolutions see."""
     plain, private = models.build("cnn"), models.build("cnn")
-    networks = [_plainly(plain, scene, scene.part(0, 0.5))]
-    history = _privately(private, scene, EPSILON, scene.size.private_epochs, "twin", scene.part(0.5, 0.98))
+    networks = [_plainly(plain, context, context.part(0, 0.5))]
+    history = _privately(
+        private, context, EPSILON, context.size.private_epochs, "twin", context.part(0.5, 0.98)
+    )
     networks.append(_network(f"CNN, ε = {EPSILON:g}", history[-1].epsilon, history))
-    digit = scene.test().tensors()[0][_SHOWN_DIGIT : _SHOWN_DIGIT + 1]
+    digit = context.test().tensors()[0][_SHOWN_DIGIT : _SHOWN_DIGIT + 1]
     maps = {
-        name: feature_maps(net, digit, scene.folder.figures, name)
+        name: feature_maps(net, digit, context.folder.figures, name)
         for name, net in (("plain", plain), ("private", private))
     }
-    save_grey(digit[0, 0].numpy(), scene.folder.figures / "digit.png")
+    save_grey(digit[0, 0].numpy(), context.folder.figures / "digit.png")
     return Comparison(
-        data=scene.size.data,
-        rows=scene.size.rows,
-        test_rows=len(scene.test()),
+        data=context.size.data,
+        rows=context.size.rows,
+        test_rows=len(context.test()),
         delta=DELTA,
         networks=tuple(networks),
-        private_epochs=scene.size.private_epochs,
+        private_epochs=context.size.private_epochs,
         attacker_false_positive_rate=_FALSE_POSITIVE_RATE,
         attacker_true_positive_rate=attacker_true_positive_rate(
-            private_plan(scene.size.rows, EPSILON, scene.size.private_epochs).event(),
+            private_plan(context.size.rows, EPSILON, context.size.private_epochs).event(),
             false_positive_rate=_FALSE_POSITIVE_RATE,
         ),
         feature_maps=FeatureMaps(digit="digit.png", **maps),
     )
 
 
-def sweep(scene: Scene) -> Sweep:
+def sweep(context: StageContext) -> Sweep:
     """The network at several ε, with several first weights each; every run is charged."""
-    size = scene.size
+    size = context.size
     cases = [(epsilon, seed) for epsilon in size.sweep_epsilons for seed in size.sweep_seeds]
     runs = []
     for number, (epsilon, seed) in enumerate(cases):
-        progress = scene.part(number / len(cases), (number + 1) / len(cases))
+        progress = context.part(number / len(cases), (number + 1) / len(cases))
         name = f"epsilon-{epsilon:g}-seed-{seed}"
         net = models.build("cnn", seed=seed)
-        last = _privately(net, scene, epsilon, size.sweep_epochs, name, progress, seed=seed)[-1]
+        last = _privately(net, context, epsilon, size.sweep_epochs, name, progress, seed=seed)[-1]
         runs.append(sweep_run(last, epsilon, seed))
     return Sweep(
         method="network",
@@ -104,7 +106,7 @@ def sweep(scene: Scene) -> Sweep:
         delta=DELTA,
         runs=tuple(runs),
         rows=size.rows,
-        test_rows=len(scene.test()),
+        test_rows=len(context.test()),
         epochs=size.sweep_epochs,
     )
 
@@ -121,13 +123,13 @@ def sweep_run(last: EpochReport, target: float, seed: int) -> SweepRun:
     )
 
 
-def _plainly(net: nn.Module, scene: Scene, progress: Progress) -> Network:
-    epochs = scene.size.plain_epochs
+def _plainly(net: nn.Module, context: StageContext, progress: Progress) -> Network:
+    epochs = context.size.plain_epochs
     epochs_done = fit(
         net,
-        scene.rows(),
+        context.rows(),
         FitConfig(epochs=epochs, batch_size=_PLAIN_BATCH),
-        evaluate_on=scene.test(),
+        evaluate_on=context.test(),
         on_epoch=lambda epoch: progress(epoch.number / epochs),
         progress=False,
     )
@@ -155,20 +157,27 @@ def _network(name: str, epsilon: float | None, history: Sequence[Epoch]) -> Netw
 
 
 def _privately(
-    net: nn.Module, scene: Scene, epsilon: float, epochs: int, name: str, progress: Progress, *, seed: int = 0
+    net: nn.Module,
+    context: StageContext,
+    epsilon: float,
+    epochs: int,
+    name: str,
+    progress: Progress,
+    *,
+    seed: int = 0,
 ) -> list[EpochReport]:
     """Train, unless a stage that was stopped later had done it; `net` has the weights afterwards."""
-    plan = private_plan(scene.size.rows, epsilon, epochs)
-    folder = RunFolder(scene.folder.path / name)
+    plan = private_plan(context.size.rows, epsilon, epochs)
+    folder = RunFolder(context.folder.path / name)
     if not finished_run(folder, plan):
-        with scene.ledger() as ledger:
+        with context.ledger() as ledger:
             train(
                 net,
-                scene.rows(),
+                context.rows(),
                 plan,
                 delta=DELTA,
-                optimization=_optimization(scene.size.rows),
-                test=scene.test(),
+                optimization=_optimization(context.size.rows),
+                test=context.test(),
                 ledger=ledger,
                 out=folder.discard().path,
                 caveats=(EXCERPT,),
@@ -182,10 +191,10 @@ def _privately(
 def finished_run(folder: RunFolder, plan: TrainingPlan) -> bool:
     """Whether a stage that was stopped later had finished this run, under this plan: it is not paid twice."""
     try:
-        told = read_json(folder.release / "plan.json")
+        stated = read_json(folder.release / "plan.json")
     except (OSError, InvalidInput):
         return False
-    return folder.finished and TrainingPlan.from_json(told) == plan
+    return folder.finished and TrainingPlan.from_json(stated) == plan
 
 
 @torch.no_grad()

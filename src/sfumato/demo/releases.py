@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sfumato import local, pate
 from sfumato.datasets import Dataset
 from sfumato.datasets.dataset import EXCERPT
-from sfumato.demo.context import Progress, Scene
+from sfumato.demo.context import Progress, StageContext
 from sfumato.demo.networks import finished_run, sweep_run
 from sfumato.demo.size import DELTA
 from sfumato.fitting import FitConfig, evaluate, fit
@@ -33,19 +33,19 @@ _FROM_DRAWINGS = "on features that a network learned from drawings, nobody’s d
 _STARTING_FROM_DRAWINGS = "starting from a network that learned from drawings, nobody’s data"
 
 
-def recipe(scene: Scene) -> Sweep:
+def recipe(context: StageContext) -> Sweep:
     """The recipe that loses least, at several ε; features are computed once, and every run is charged."""
-    size = scene.size
+    size = context.size
     cases = [(epsilon, seed) for epsilon in size.recipe_epsilons for seed in size.recipe_seeds]
     ready = Classifier.prepare(
-        scene.rows(), scene.test(), epsilon=cases[0][0], delta=DELTA, recipe=features.DIGITS
+        context.rows(), context.test(), epsilon=cases[0][0], delta=DELTA, recipe=features.DIGITS
     )
-    scene.progress(0.3)
+    context.progress(0.3)
     runs = []
     for number, (epsilon, seed) in enumerate(cases):
         share = 0.7 / len(cases)
-        progress = scene.part(0.3 + number * share, 0.3 + (number + 1) * share)
-        runs.append(_head(scene, ready, epsilon, seed, progress))
+        progress = context.part(0.3 + number * share, 0.3 + (number + 1) * share)
+        runs.append(_head(context, ready, epsilon, seed, progress))
     return Sweep(
         method="recipe",
         name="best recipe",
@@ -53,7 +53,7 @@ def recipe(scene: Scene) -> Sweep:
         delta=DELTA,
         runs=tuple(runs),
         rows=size.rows,
-        test_rows=len(scene.test()),
+        test_rows=len(context.test()),
         note=_FROM_DRAWINGS,
         plain_accuracy=_plain_head(ready),
     )
@@ -67,11 +67,11 @@ def _plain_head(ready: Classifier) -> float:
     return evaluate(head, ready.test).accuracy
 
 
-def _head(scene: Scene, ready: Classifier, epsilon: float, seed: int, progress: Progress) -> SweepRun:
+def _head(context: StageContext, ready: Classifier, epsilon: float, seed: int, progress: Progress) -> SweepRun:
     """One private head from a fresh start; repetitions differ in their noise, which has no seed."""
-    folder, ready = RunFolder(scene.folder.path / f"epsilon-{epsilon:g}-repetition-{seed}"), ready.at(epsilon)
+    folder, ready = RunFolder(context.folder.path / f"epsilon-{epsilon:g}-repetition-{seed}"), ready.at(epsilon)
     if not finished_run(folder, ready.plan):
-        with scene.ledger() as ledger:
+        with context.ledger() as ledger:
             ready.train(
                 ledger=ledger,
                 out=folder.discard().path,
@@ -82,10 +82,10 @@ def _head(scene: Scene, ready: Classifier, epsilon: float, seed: int, progress: 
     return sweep_run(read_history(folder)[-1], epsilon, seed)
 
 
-def votes(scene: Scene) -> Votes:
+def votes(context: StageContext) -> Votes:
     """Teachers on shards of their own vote on public images, and a student learns from the noisy winners."""
-    size = scene.size
-    public = scene.test().take(min(size.vote_images, len(scene.test())))
+    size = context.size
+    public = context.test().take(min(size.vote_images, len(context.test())))
     plan = pate.VotePlan.calibrated(
         epsilon=_VOTE_EPSILON,
         delta=DELTA,
@@ -97,28 +97,28 @@ def votes(scene: Scene) -> Votes:
     settings = pate.PateSettings(
         plan=plan, adaptation=pate.Adaptation(prior=_PRIOR, steps=size.vote_adaptation)
     )
-    with scene.ledger() as ledger:
+    with context.ledger() as ledger:
         result = pate.run(
-            scene.rows().excerpt(size.vote_rows),
+            context.rows().excerpt(size.vote_rows),
             public,
             settings,
             delta=DELTA,
             ledger=ledger,
-            out=RunFolder(scene.folder.path / "labels").discard().path,
-            progress=_in_order(scene),
+            out=RunFolder(context.folder.path / "labels").discard().path,
+            progress=_in_order(context),
         )
     counts = pate.count_votes(result.votes, classes=10)
     ballots = _some_ballots(counts, result.answers.labels, public, result.queries, plan.sigma or 0.0)
     return result.published(size.data, note=_STARTING_FROM_DRAWINGS, ballots=ballots)
 
 
-def _in_order(scene: Scene) -> Callable[[str, float], None]:
+def _in_order(context: StageContext) -> Callable[[str, float], None]:
     """PATE says what it does and how far that is; its phases take about these shares of the time."""
     phases = {"adapting the prior": (0.0, 0.5), "training the teachers": (0.5, 0.9)}
 
     def progress(what: str, share: float) -> None:
         first, last = phases.get(what, (0.9, 1.0))
-        scene.progress(first + (last - first) * share)
+        context.progress(first + (last - first) * share)
 
     return progress
 
@@ -154,18 +154,18 @@ def _with_noise(
     return found
 
 
-def reports(scene: Scene) -> Reports:
+def reports(context: StageContext) -> Reports:
     """Every digit and its label noised by itself before it leaves the person; learned from what arrives.
 
     Nobody keeps the clear digits, so the people's ledger is apart, and has room for this one report of each.
     """
-    place = scene.folder.release / "noised.npz"
+    place = context.folder.release / "noised.npz"
     if not place.exists():
-        _report_all(scene, place)
-    scene.progress(0.7)
+        _report_all(context, place)
+    context.progress(0.7)
     noised = local.read_noised(place)
     found = local.learn(noised)
-    test = scene.test()
+    test = context.test()
     right = float(np.mean(found.predict(test.inputs[:, 0]) == test.targets))
     return Reports(
         epsilon=noised.plan.price,
@@ -173,25 +173,25 @@ def reports(scene: Scene) -> Reports:
         people=len(noised),
         test_accuracy=right,
         note=_FROM_DRAWINGS,
-        data=scene.size.data,
+        data=context.size.data,
     )
 
 
-def _report_all(scene: Scene, place: Path) -> None:
-    rows = scene.rows()
+def _report_all(context: StageContext, place: Path) -> None:
+    rows = context.rows()
     plan = local.ReportPlan(
         classes=10, dimension=DIMENSIONS[_PRIOR], epsilon=_REPORT_EPSILON, delta=0.0, randomiser="direction"
     )
-    ledger_path = scene.folder.path / "people.db"
+    ledger_path = context.folder.path / "people.db"
     with local.open_ledger(ledger_path, epsilon=_REPORT_EPSILON, delta=0.0) as ledger:
         _, certificate = local.release_images(
             rows.inputs[:, 0],
             rows.targets,
             plan=plan,
             view=local.build_view(_PRIOR),
-            name=scene.size.data,
+            name=context.size.data,
             sampler=SecretStream(),
             ledger=ledger,
             out=place,
         )
-    certificate.write(scene.folder.release / "certificate.json")
+    certificate.write(context.folder.release / "certificate.json")

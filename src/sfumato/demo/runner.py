@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from sfumato.demo.context import Scene, Shelf
+from sfumato.demo.context import Shelf, StageContext
 from sfumato.demo.size import Size
 from sfumato.demo.stages import STAGES, Stage
 from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
@@ -25,7 +25,7 @@ _STAGE = "stage.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class StageOutcome:
     """How one stage ended."""
 
     stage: str
@@ -44,52 +44,52 @@ def begin_again(out: Path, size: Size) -> None:
     shutil.rmtree(folder_of(out, size), ignore_errors=True)
 
 
-def tell(
+def run_stages(
     out: Path,
     size: Size,
     *,
     stages: Sequence[Stage] = STAGES,
     on_start: Callable[[Stage], None] = lambda stage: None,
     on_progress: Callable[[Stage, float], None] = lambda stage, share: None,
-    on_end: Callable[[Told], None] = lambda told: None,
-) -> tuple[Told, ...]:
+    on_end: Callable[[StageOutcome], None] = lambda outcome: None,
+) -> tuple[StageOutcome, ...]:
     """All stages into `out`/demo/STAGE; a failure is written where the result would be."""
     folder = RunFolder.make(folder_of(out, size))
     shelf = Shelf(size.data)
     endings = []
     for stage in stages:
         on_start(stage)
-        scene = Scene(
+        context = StageContext(
             folder=RunFolder.make(folder.path / stage.name),
             size=size,
             shelf=shelf,
             ledger_path=folder.path / "ledger.db",
             progress=lambda share, stage=stage: on_progress(stage, share),  # type: ignore[misc]
         )
-        endings.append(_play(stage, scene))
+        endings.append(_run_stage(stage, context))
         on_end(endings[-1])
     return tuple(endings)
 
 
-def _play(stage: Stage, scene: Scene) -> Told:
-    key = settings_key(stage, scene.size)
-    if not stage.always and _is_done(scene.folder, key):
-        return Told(stage=stage.name, title=stage.title, status="already done", seconds=0.0)
+def _run_stage(stage: Stage, context: StageContext) -> StageOutcome:
+    key = settings_key(stage, context.size)
+    if not stage.always and _is_done(context.folder, key):
+        return StageOutcome(stage=stage.name, title=stage.title, status="already done", seconds=0.0)
     started = time.perf_counter()
-    settings = settings_of(stage, scene.size)
-    told = partial(Told, stage=stage.name, title=stage.title)
+    settings = settings_of(stage, context.size)
+    outcome = partial(StageOutcome, stage=stage.name, title=stage.title)
     try:
-        result = stage.run(scene)
+        result = stage.run(context)
     except Exception as error:
         sentence = _in_a_sentence(error)
         trace = {"failure.txt": traceback.format_exc().encode()}
         failure = Failure(title=stage.title, sentence=sentence)
-        write_run(scene.folder, failure, certificate=None, private=trace)
-        return told(status="failed", seconds=time.perf_counter() - started, sentence=sentence)
+        write_run(context.folder, failure, certificate=None, private=trace)
+        return outcome(status="failed", seconds=time.perf_counter() - started, sentence=sentence)
     seconds = time.perf_counter() - started
-    write_run(scene.folder, result, certificate=None, seconds=seconds)
-    scene.folder.write_json(_STAGE, {"stage": stage.name, "settings": settings, "settings_key": key})
-    return told(status="done", seconds=seconds)
+    write_run(context.folder, result, certificate=None, seconds=seconds)
+    context.folder.write_json(_STAGE, {"stage": stage.name, "settings": settings, "settings_key": key})
+    return outcome(status="done", seconds=seconds)
 
 
 def settings_of(stage: Stage, size: Size) -> dict[str, Any]:

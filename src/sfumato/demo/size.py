@@ -1,4 +1,4 @@
-"""How much of everything the story computes."""
+"""How much of everything the demo computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All stages, in the order in which they are told."""
+"""All stages, in the order in which they are run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sfumato.demo.attacks import audit, differencing, membership_attack
 from sfumato.demo.balance import balance
-from sfumato.demo.context import Scene
+from sfumato.demo.context import StageContext
 from sfumato.demo.dissolving import dissolving_digits
 from sfumato.demo.epidemic import epidemic
 from sfumato.demo.networks import plain_and_private, sweep
@@ -21,7 +21,7 @@ class Stage:
 
     name: str
     title: str
-    run: Callable[[Scene], Result]
+    run: Callable[[StageContext], Result]
     seconds: tuple[float, float]  # on two quiet cores, to say how much time is left
     uses: tuple[str, ...] = ()  # the settings it is made with: when one changes, it is run again
     always: bool = False  # cheap, and out of date as soon as another stage was run

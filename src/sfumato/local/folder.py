@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from sfumato.datasets import public_name
 from sfumato.errors import DataUnavailable
 from sfumato.ledger import Certificate
 from sfumato.local.artefact import NoisedData
@@ -56,7 +57,7 @@ def write_learnt(
         delta=reports.plan.delta,
         people=len(reports),
         test_accuracy=test_accuracy,
-        data=reports.name,
+        data=public_name(reports.name),
     )
     tensors = {name: torch.from_numpy(value.copy()) for name, value in found.tensors().items()}
     model = model_bytes(card(found, reports.plan.classes), tensors)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
+from sfumato.report.numbers import SMALLEST
+
 Point = tuple[float, float]
 
 
@@ -171,7 +173,7 @@ def epsilon_ticks(low: float, high: float) -> list[tuple[float, str]]:
 
 def epsilon_axis(epsilons: Iterable[float], *, label: str = "ε") -> Axis:
     """A log axis with room around the given values; an ε of 0 stands at its left end."""
-    positive = sorted(value for value in epsilons if value > 0) or [1.0]
+    positive = sorted(value for value in epsilons if value > SMALLEST) or [1.0]
     low, high = positive[0] / 1.3, positive[-1] * 1.3
     return Axis(low=low, high=high, log=True, ticks=epsilon_ticks(low, high), label=label)
 
@@ -188,7 +190,7 @@ def round_ticks(high: float, *, most: int = 6) -> list[tuple[float, str]]:
     >>> [label for _, label in round_ticks(0.91)], [label for _, label in round_ticks(12)]
     (['0', '0.2', '0.4', '0.6', '0.8'], ['0', '2', '4', '6', '8', '10', '12'])
     """
-    if high <= 0:
+    if high < SMALLEST:
         return [(0.0, "0")]
     unit = 10.0 ** math.floor(math.log10(high / most))
     step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if high / (unit * factor) <= most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+SMALLEST = 1e-290  # what is smaller counts as zero: its powers of ten leave the range of a float
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -31,8 +32,10 @@ def power(value: float) -> str:
     >>> power(1e-5), power(2.5e-6), power(0.01), power(0.0)
     ('10⁻⁵', '2.5 · 10⁻⁶', '0.01', '0')
     """
-    if value == 0 or abs(value) >= 0.01:
+    if abs(value) >= 0.01:
         return f"{value:g}"
+    if abs(value) < SMALLEST:
+        return "0"
     exponent = math.floor(math.log10(abs(value)) + 1e-9)
     lead = value / 10.0**exponent
     raised = "10" + str(exponent).translate(_RAISED)

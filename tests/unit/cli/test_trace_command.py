@@ -7,6 +7,8 @@ import typer
 from typer.testing import CliRunner
 
 from sfumato.cli import trace
+from sfumato.results import read_run
+from sfumato.tracing import METHODS
 
 
 def _run(*arguments):
@@ -35,3 +37,20 @@ def test_people_read_the_unit_and_all_three_prices():
     result = _run("--agents", "300", "--days", "3")
     for phrase in ("contact-day message", "day's release", "message's life", "of a person"):
         assert phrase in result.stdout
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_an_epidemic_is_kept_as_a_run(tmp_path, method):
+    result = _run("--agents", "200", "--days", "3", "--method", method, "--out", str(tmp_path / "t"), "--json")
+    answer = json.loads(result.stdout)
+    kept = read_run(tmp_path / "t").result
+    assert (kept.people, kept.days, kept.unit) == (200, 3, answer["unit"])
+    (curve,) = kept.curves
+    assert curve.method == method
+    assert (curve.peak, list(curve.prevalence)) == (answer["peak_infection_rate"], answer["prevalence"])
+
+
+def test_without_noise_no_epsilon_is_kept(tmp_path):
+    _run("--agents", "200", "--days", "3", "--unprotected", "--out", str(tmp_path / "t"))
+    (curve,) = read_run(tmp_path / "t").result.curves
+    assert (curve.epsilon, curve.epsilon_lifetime, curve.epsilon_person) == (None, None, None)

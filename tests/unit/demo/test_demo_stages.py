@@ -18,9 +18,9 @@ def stage():
     """A stage that counts how often it is run, or fails as it is told."""
 
     def make(name, *, error=None, **more):
-        def run(scene):
+        def run(context):
             calls.append(name)
-            scene.progress(0.5)
+            context.progress(0.5)
             if error is not None:
                 raise error
             return RESULT
@@ -38,25 +38,25 @@ def result_of(path):
 
 def test_a_stage_leaves_its_result_and_is_not_run_again(stage, tmp_path):
     one, calls = stage("one")
-    assert [end.status for end in story.tell(tmp_path, TINY, stages=[one])] == ["done"]
+    assert [end.status for end in story.run_stages(tmp_path, TINY, stages=[one])] == ["done"]
     assert result_of(tmp_path / "tiny" / "one") == RESULT
-    assert [end.status for end in story.tell(tmp_path, TINY, stages=[one])] == ["already done"]
+    assert [end.status for end in story.run_stages(tmp_path, TINY, stages=[one])] == ["already done"]
     assert calls == ["one"]
 
 
 def test_other_settings_are_another_run(stage, tmp_path):
     one, calls = stage("one")
-    story.tell(tmp_path, TINY, stages=[one])
-    story.tell(tmp_path, replace(TINY, rows=123), stages=[one])
+    story.run_stages(tmp_path, TINY, stages=[one])
+    story.run_stages(tmp_path, replace(TINY, rows=123), stages=[one])
     assert calls == ["one", "one"]
-    story.tell(tmp_path, replace(TINY, rows=123, town=7), stages=[one])  # not a setting of this stage
+    story.run_stages(tmp_path, replace(TINY, rows=123, town=7), stages=[one])  # not a setting of this stage
     assert calls == ["one", "one"]
 
 
 def test_what_is_always_out_of_date_is_always_run(stage, tmp_path):
     one, calls = stage("one", always=True)
-    story.tell(tmp_path, TINY, stages=[one])
-    story.tell(tmp_path, TINY, stages=[one])
+    story.run_stages(tmp_path, TINY, stages=[one])
+    story.run_stages(tmp_path, TINY, stages=[one])
     assert calls == ["one", "one"]
 
 
@@ -72,35 +72,37 @@ def test_what_is_always_out_of_date_is_always_run(stage, tmp_path):
 def test_a_failure_is_named_and_the_rest_goes_on(stage, tmp_path, error, sentence):
     broken, calls = stage("broken", error=error)
     after, _ = stage("after")
-    ends = story.tell(tmp_path, TINY, stages=[broken, after])
+    ends = story.run_stages(tmp_path, TINY, stages=[broken, after])
     assert [end.status for end in ends] == ["failed", "done"]
     assert sentence in ends[0].sentence
     failure = result_of(tmp_path / "tiny" / "broken")
     assert (failure.title, failure.sentence) == ("the broken", ends[0].sentence)
     assert "Traceback" in (tmp_path / "tiny" / "broken" / "private" / "failure.txt").read_text()
-    story.tell(tmp_path, TINY, stages=[broken, after])
+    story.run_stages(tmp_path, TINY, stages=[broken, after])
     assert calls == ["broken", "broken"]  # what failed is tried again
 
 
 def test_an_interruption_is_not_a_failure(stage, tmp_path):
     one, _ = stage("one", error=KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        story.tell(tmp_path, TINY, stages=[one])
+        story.run_stages(tmp_path, TINY, stages=[one])
     assert not (tmp_path / "tiny" / "one" / "release" / "result.json").exists()
 
 
 def test_beginning_again_forgets_everything(stage, tmp_path):
     one, calls = stage("one")
-    story.tell(tmp_path, TINY, stages=[one])
+    story.run_stages(tmp_path, TINY, stages=[one])
     story.begin_again(tmp_path, TINY)
-    story.tell(tmp_path, TINY, stages=[one])
+    story.run_stages(tmp_path, TINY, stages=[one])
     assert calls == ["one", "one"]
 
 
 def test_progress_reaches_the_listener(stage, tmp_path):
     one, _ = stage("one")
     heard = []
-    story.tell(tmp_path, TINY, stages=[one], on_progress=lambda stage, share: heard.append((stage.name, share)))
+    story.run_stages(
+        tmp_path, TINY, stages=[one], on_progress=lambda stage, share: heard.append((stage.name, share))
+    )
     assert heard == [("one", 0.5)]
 
 

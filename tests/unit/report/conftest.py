@@ -188,6 +188,7 @@ def write(folder, result, certificate=None, history=None):
     sheet = np.full((28 * len(LEVELS), 280), 90, dtype=np.uint8)
     for name in ("digits.png", "digit.png", "maps.png"):
         Image.fromarray(sheet).save(made.figures / name)
+    Image.new("L", (2000, 90)).save(made.figures / "wide.png")
     results.write_run(made, result, certificate=certificate, history=history)
     return folder
 
@@ -228,5 +229,6 @@ def certificate():
 @pytest.fixture
 def report_of_everything(demo_folder, tmp_path, certificate):
     """The page of a whole demo, with a certificate."""
-    write(demo_folder / "by-hand", OWN["training"], certificate)
+    write(demo_folder / "by-hand", replace(OWN["training"], data="mnist"), certificate)
+    write(demo_folder / "table", replace(OWN["reproduction"], findings={"figures": ["wide.png"]}))
     return write_report([demo_folder], tmp_path / "report.html").path

@@ -110,8 +110,14 @@ def _chart(room: Format, found: _Frontier) -> Markup:
         _draw_curve(chart, curve, style)
     for name, epsilon, accuracy in found.single:
         chart.dot((epsilon, accuracy), "accent", label=f"{name}: {accuracy:.1%} at ε = {epsilon:.2g}", radius=5)
-        chart.text((epsilon, accuracy), name, "accent small", move=(9, 4))
+        _name_beside(chart, (epsilon, accuracy), name, "accent small")
     return chart.svg(found.title)
+
+
+def _name_beside(chart: Chart, point: tuple[float, float], name: str, style: str) -> None:
+    """To the right of a point, or to the left where the chart ends soon."""
+    left = chart.x.share(point[0]) > 0.6
+    chart.text(point, name, style, move=(-9, 4) if left else (9, 4), anchor="end" if left else "start")
 
 
 def _draw_published(chart: Chart, letter: str, method: Published) -> None:
@@ -133,7 +139,7 @@ def _draw_curve(chart: Chart, curve: Curve, style: str) -> None:
         label = f"{curve.name}: {point.mean:.2%} at ε = {point.epsilon:.2g}"
         chart.dot((point.epsilon, point.mean), style, label=label, radius=5)
         if point.name:
-            chart.text((point.epsilon, point.mean), point.name, f"{style} small", move=(9, 4))
+            _name_beside(chart, (point.epsilon, point.mean), point.name, f"{style} small")
 
 
 SECTION = Section(
