@@ -31,20 +31,28 @@ from safetensors.torch import save
 from torch import Tensor
 
 from sfumato.errors import DataCorrupted, LedgerError, Refused
-from sfumato.ledger import Head, Lease, Ledger
+from sfumato.ledger import Head, Lease, Ledger, Reservation
 from sfumato.storage import rename, write_whole
 from sfumato.training.plan import TrainingPlan
+from sfumato.training.state import TrainerState
 from sfumato.training.trainer import PrivateTrainer
+
+Scheduler = torch.optim.lr_scheduler.LRScheduler
 
 FORMAT = 1
 _STAGED = ".staged"
 
 
-def save_checkpoint(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
-    """Make the steps so far durable, and tell the ledger; of several ranks the leading one does."""
+def save_checkpoint(
+    trainer: PrivateTrainer, path: str | os.PathLike[str], *, scheduler: Scheduler | None = None
+) -> None:
+    """Make the steps so far durable, and tell the ledger; of several ranks the leading one does.
+
+    The file holds weights, averages, the optimizer with its learning rates, and the `scheduler` if given.
+    """
     if not trainer.peers.leads:
         return
-    content = _content(trainer)
+    content = _content(trainer, scheduler)
     digest = hashlib.sha256(content).hexdigest()
     target = Path(path)
     staged = _staged(target, digest)
@@ -60,32 +68,43 @@ def keep_from_start(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> No
     trainer.on_reserved = lambda reserved: save_checkpoint(reserved, path)
 
 
-def resume(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
+def resume(
+    trainer: PrivateTrainer, path: str | os.PathLike[str], *, scheduler: Scheduler | None = None
+) -> None:
     """Put a fresh trainer of the same plan where the checkpoint was; its noise will be new."""
     if trainer.steps_started:
         raise Refused("expected a fresh trainer; this one has taken steps of its own")
-    target = Path(path)
+    target, reservation = Path(path), None
     with trainer.peers.together("to take up its reservation"):
         if trainer.ledger is not None and trainer.peers.leads:
-            _take_up_reservation(trainer, target)
+            reservation = _take_up_reservation(trainer, trainer.ledger, target)
     # Only now is the file settled, which the first rank may have renamed: the others read it after that.
     with trainer.peers.together("to read its checkpoint"):
-        _load(trainer, target)
+        _load(trainer, target, reservation, scheduler)
 
 
-def _load(trainer: PrivateTrainer, target: Path) -> None:
+def _load(
+    trainer: PrivateTrainer, target: Path, reservation: Reservation | None, scheduler: Scheduler | None
+) -> None:
     tensors, record = _read(target)
     _check_plan(trainer, record, target)
     if record["reservation"] is not None and trainer.ledger is None and trainer.peers.leads:
         raise Refused(f"expected the ledger that paid for {target}, got none; give it to the trainer")
     trainer.model.load_state_dict(_under("model", tensors))
-    _load_optimizer(trainer.optimizer, _under("optimizer", tensors), record["optimizer"])
-    trainer.average.values.update(_under("average", tensors))
-    trainer.average.updates = record["averaged"]
-    trainer.clip_norm = record["clip_norm"]
-    trainer.steps_done = trainer.steps_started = record["step"]
-    if not record["private"]:
-        trainer.seeded_before = True
+    _load_optimizer(trainer.optimizer, _under("optimizer", tensors), record)
+    if scheduler is not None:
+        if record.get("scheduler") is None:
+            raise Refused(f"expected {target} to hold a scheduler; save_checkpoint(…, scheduler=) keeps one")
+        scheduler.load_state_dict(record["scheduler"])
+    state = TrainerState(
+        step=record["step"],
+        clip_norm=record["clip_norm"],
+        average=_under("average", tensors),
+        averaged=record["averaged"],
+        private=record["private"] and (reservation is None or reservation.private),
+        reservation=reservation,
+    )
+    trainer.take_up(state)
 
 
 def can_resume(path: str | os.PathLike[str], ledger: Ledger | None) -> bool:
@@ -112,28 +131,42 @@ def remove_checkpoint(path: str | os.PathLike[str]) -> None:
 # Writing
 
 
-def _content(trainer: PrivateTrainer) -> bytes:
+def _content(trainer: PrivateTrainer, scheduler: Scheduler | None) -> bytes:
+    state, optimizer = trainer.state, trainer.optimizer.state_dict()
     tensors = {f"model.{name}": value for name, value in trainer.model.state_dict().items()}
-    tensors |= {f"average.{name}": value for name, value in trainer.average.values.items()}
+    tensors |= {f"average.{name}": value for name, value in state.average.items()}
     scalars: dict[str, Any] = {}
-    for index, state in trainer.optimizer.state_dict()["state"].items():
-        for key, value in state.items():
+    for index, values in optimizer["state"].items():
+        for key, value in values.items():
             if isinstance(value, Tensor):
                 tensors[f"optimizer.{index}.{key}"] = value
             else:
                 scalars[f"{index}.{key}"] = value
     record = {
         "format": FORMAT,
-        "step": trainer.steps_done,
-        "clip_norm": trainer.clip_norm,
-        "averaged": trainer.average.updates,
+        "step": state.step,
+        "clip_norm": state.clip_norm,
+        "averaged": state.averaged,
         "plan": trainer.plan.to_json(),
         "optimizer": scalars,
-        "reservation": None if trainer.reservation is None else trainer.reservation.head.to_json(),
-        "private": trainer.private,
+        "groups": [_plain(group) for group in optimizer["param_groups"]],
+        "scheduler": None if scheduler is None else _plain(scheduler.state_dict()),
+        "reservation": None if state.reservation is None else state.reservation.head.to_json(),
+        "private": state.private,
     }
     whole = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
     return save(whole, metadata={"sfumato": json.dumps(record)})
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that JSON can hold: learning rates and the like, no functions."""
+    return {name: value for name, value in settings.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _staged(target: Path, digest: str) -> Path:
@@ -160,23 +193,21 @@ def _rename_durably(staged: Path, target: Path) -> None:
 # Going on
 
 
-def _take_up_reservation(trainer: PrivateTrainer, target: Path) -> None:
+def _take_up_reservation(trainer: PrivateTrainer, ledger: Ledger, target: Path) -> Reservation:
     """Find the file that the ledger knows, and only then take the run from whoever had it."""
-    assert trainer.ledger is not None
-    record = _newest_record(target, trainer.ledger)
+    record = _newest_record(target, ledger)
     _check_plan(trainer, record, target)
     if record["reservation"] is None:
         raise Refused(f"expected {target} to name a reservation of this ledger; it was trained without one")
     head = Head.from_json(record["reservation"])
-    lease = trainer.ledger.lease(head)
+    lease = ledger.lease(head)
     chosen = _known_file(target, lease)
-    reservation = trainer.ledger.reservation(head, seen=lease, private=trainer.private)
+    reservation = ledger.reservation(head, seen=lease, private=trainer.private)
     if chosen != target:
         _rename_durably(chosen, target)
     for path in _all_staged(target):
         path.unlink(missing_ok=True)
-    trainer.reservation = reservation
-    trainer.seeded_before = trainer.seeded_before or not reservation.private
+    return reservation
 
 
 def _newest_record(target: Path, ledger: Ledger) -> dict[str, Any]:
@@ -272,11 +303,13 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _load_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], record: Mapping[str, Any]
 ) -> None:
     state: dict[int, dict[str, Any]] = {}
-    for name, value in {**tensors, **scalars}.items():
+    for name, value in {**tensors, **record["optimizer"]}.items():
         index, _, key = name.partition(".")
         state.setdefault(int(index), {})[key] = value
     groups = optimizer.state_dict()["param_groups"]
+    for group, kept in zip(groups, record.get("groups", ()), strict=False):
+        group.update(kept | {"params": group["params"]})
     optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -31,6 +31,7 @@ from sfumato.training.private_log import PrivateLog
 from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import LossFunction, Views
 from sfumato.training.sampling import poisson_sample, shuffled_samples
+from sfumato.training.state import TrainerState
 from sfumato.training.trial import try_step
 
 SHAPE_READ = (
@@ -83,7 +84,7 @@ class PrivateTrainer:
         self.eta: float | None = None
         self.reservation: Reservation | None = None
         self.charge: Charge | None = None
-        self.seeded_before = False  # whether steps before a resume had noise from a seeded stream
+        self._seeded_before = False  # whether steps before a resume had noise from a seeded stream
         self._sum = NoisySum(self.parameters)
         self._chunk_error = 0.0
         self._largest_chunk = 0
@@ -203,7 +204,34 @@ class PrivateTrainer:
     @property
     def private(self) -> bool:
         """Whether nobody could predict the noise of any step."""
-        return self.sampler.private and not self.seeded_before
+        return self.sampler.private and not self._seeded_before
+
+    @property
+    def state(self) -> TrainerState:
+        """Where the run is, besides weights and optimizer."""
+        return TrainerState(
+            step=self.steps_done,
+            clip_norm=self.clip_norm,
+            average=dict(self.average.values),
+            averaged=self.average.updates,
+            private=self.private,
+            reservation=self.reservation,
+        )
+
+    def take_up(self, state: TrainerState) -> None:
+        """Go on from where another run of the same plan was.
+
+        Raises:
+            Refused: If this trainer has taken steps of its own.
+        """
+        if self.steps_started:
+            raise Refused("expected a fresh trainer; this one has taken steps of its own")
+        self.average.values.update(state.average)
+        self.average.updates = state.averaged
+        self.clip_norm = state.clip_norm
+        self.steps_done = self.steps_started = state.step
+        self._seeded_before = not state.private
+        self.reservation = state.reservation
 
     # What it cost
 

@@ -174,3 +174,30 @@ def test_an_interrupted_run_folder_is_taken_up(tmp_path, ledger):
     released = {path.name for path in (tmp_path / "run" / "release").iterdir()}
     assert released >= {"plan.json", "result.json", "history.jsonl", "model.safetensors", "certificate.json"}
     assert not (tmp_path / "run" / "private" / "checkpoint.safetensors").exists()
+
+
+def test_the_learning_rate_goes_on_where_the_scheduler_was(tmp_path):
+    first = make_trainer()
+    schedule = torch.optim.lr_scheduler.StepLR(first.optimizer, step_size=1, gamma=0.5)
+    for batch in first.batches(rows()):
+        first.step(batch, loss_fn)
+        schedule.step()
+        if first.steps_done == 3:
+            break
+    save_checkpoint(first, tmp_path / "c.safetensors", scheduler=schedule)
+    second = make_trainer()
+    again = torch.optim.lr_scheduler.StepLR(second.optimizer, step_size=1, gamma=0.5)
+    resume(second, tmp_path / "c.safetensors", scheduler=again)
+    assert second.optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**3)
+    assert again.last_epoch == 3
+    assert second.state.step == 3
+
+
+def test_a_scheduler_that_was_not_kept_is_missed(tmp_path):
+    first = make_trainer()
+    take(first, 2)
+    save_checkpoint(first, tmp_path / "c.safetensors")
+    second = make_trainer()
+    schedule = torch.optim.lr_scheduler.StepLR(second.optimizer, step_size=1)
+    with pytest.raises(Refused, match="scheduler"):
+        resume(second, tmp_path / "c.safetensors", scheduler=schedule)

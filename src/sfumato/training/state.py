@@ -1,0 +1,22 @@
+"""Where a run is: what a checkpoint keeps of a trainer besides the weights and the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sfumato.ledger import Reservation
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerState:
+    """`PrivateTrainer.state` gives it, `PrivateTrainer.take_up` goes on from it."""
+
+    step: int
+    clip_norm: float  # as adaptive clipping left it
+    average: Mapping[str, Tensor]  # of the weights
+    averaged: int  # steps that are in it
+    private: bool  # whether no step had noise from a seeded stream
+    reservation: Reservation | None  # under which the steps were taken
