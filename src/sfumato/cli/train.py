@@ -21,6 +21,7 @@ from sfumato.cli.train_job import (
     take_some,
     train_plainly,
 )
+from sfumato.cli.train_table import PolicyFile, TargetColumn, train_from_policy
 
 if TYPE_CHECKING:
     from sfumato.datasets import Dataset
@@ -47,9 +48,17 @@ def register(app: typer.Typer) -> None:
 
 def train(
     context: typer.Context,
-    data: Annotated[str, typer.Option(help="mnist, fashion-mnist, digits; or your folder or .npz of images.")],
+    policy: PolicyFile = None,
+    target: TargetColumn = None,
+    data: Annotated[
+        str, typer.Option(help="mnist, fashion-mnist, digits; or your folder or .npz of images.")
+    ] = "",
     model: Annotated[
-        str, typer.Option(help="recipe: a head on public features; or cnn, tanh-cnn, resnet18, mlp.")
+        str,
+        typer.Option(
+            help="recipe: a head on public features; or cnn, tanh-cnn, resnet18, mlp. "
+            "Of a table: boosted (default), linear, mlp."
+        ),
     ] = RECIPE,
     epsilon: Annotated[float | None, typer.Option(help="The ε that may be spent.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Train without privacy.")] = False,
@@ -65,7 +74,7 @@ def train(
     ] = None,
     public_size: Annotated[int | None, typer.Option(help="Of your own images: how many people.")] = None,
     classes: Annotated[str | None, typer.Option(help="Of your own images: 10, or names as in cat,dog.")] = None,
-    test_data: Annotated[str | None, typer.Option(help="Public images like yours, to measure on.")] = None,
+    test_data: Annotated[str | None, typer.Option(help="Public images or rows to measure on.")] = None,
     hold_out: Annotated[
         float | None, typer.Option(help="Keep this share out of training, and measure on it, at a price.")
     ] = None,
@@ -90,6 +99,8 @@ def train(
     """
     from sfumato.storage import RunFolder
 
+    if train_from_policy(context):
+        return
     check(context, RULES)
     given = Given(epochs=epochs, batch=batch, learning_rate=learning_rate, clip_norm=clip_norm, seed=seed)
     place = None if dry_run else out

@@ -98,7 +98,7 @@ class Design:
 
     def weights(self, learned: Floats) -> tuple[Floats, Floats]:
         """What each bin adds to a score, (bins, outputs), and the constant, from weights of features."""
-        scale = 2.0**self.exponent[:, None]
+        scale = 2.0 ** self.exponent[:, None]
         main, slopes, constant = np.split(learned.T, [self.bins, self.dimension - 1])
         sizes = np.diff([*self.starts, self.bins])
         trend = self.trend[:, None] / (1 << TREND_BITS) * np.repeat(slopes, sizes, axis=0)

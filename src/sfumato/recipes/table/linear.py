@@ -66,9 +66,7 @@ class Additive:
         return total
 
 
-def noisy_counts(
-    rows: Rows, encoders: Sequence[Encoder], plan: TablePlan, sampler: Sampler
-) -> list[Floats]:
+def noisy_counts(rows: Rows, encoders: Sequence[Encoder], plan: TablePlan, sampler: Sampler) -> list[Floats]:
     """How many rows are in each cell of each column."""
     cells = [one.cells for one in encoders]
     exact = [np.bincount(rows.cells[:, place], minlength=size) for place, size in enumerate(cells)]

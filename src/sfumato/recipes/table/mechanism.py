@@ -30,7 +30,9 @@ def release(
     mechanism = GridGaussian(clip_norm=bound * rows, dimension=sums.size, noise_multiplier=noise_multiplier)
     shift = bits + round(np.log2(mechanism.grid))  # the grid is a power of two
     steps = (sums + (1 << (shift - 1))) >> shift if shift > 0 else sums << -shift
-    return mechanism.release(np.ascontiguousarray(steps.ravel()), sampler).reshape(sums.shape).astype(np.float64)
+    return (
+        mechanism.release(np.ascontiguousarray(steps.ravel()), sampler).reshape(sums.shape).astype(np.float64)
+    )
 
 
 def eta(dimension: int) -> float:

@@ -17,9 +17,9 @@ from sfumato.recipes.table.residuals import ONE
 from sfumato.training import Optimization, TrainingPlan
 
 HIDDEN = 64
-_EPOCHS = 20
-_SHARE = 0.1  # of the units in a batch
-_SMALLEST_BATCH = 256
+_EPOCHS = 10
+_BATCH = 1024
+_SHARE = 0.125  # of the units in a batch, at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def _inputs(encoder: Encoder, cells: Cells) -> npt.NDArray[np.float32]:
 def training_plan(
     *, epsilon: float, delta: float, units: int, unit: str, rows_per_unit: int | None
 ) -> TrainingPlan:
-    batch = min(units, max(_SMALLEST_BATCH, round(_SHARE * units)))
+    batch = min(_BATCH, max(1, round(_SHARE * units)))
     return TrainingPlan.calibrated(
         epsilon=epsilon,
         delta=delta,

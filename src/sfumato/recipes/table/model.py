@@ -148,7 +148,8 @@ _SCORERS = {"linear": _linear, "boosted": _boosted, "mlp": _mlp}
 
 def _column_to_json(column: Column) -> dict[str, Any]:
     bounds = [
-        bound.isoformat() if isinstance(bound, datetime.date) else bound for bound in (column.lower, column.upper)
+        bound.isoformat() if isinstance(bound, datetime.date) else bound
+        for bound in (column.lower, column.upper)
     ]
     categories = None if column.categories is None else list(column.categories)
     return {"name": column.name, "type": column.type, "bounds": bounds, "categories": categories}

@@ -66,9 +66,7 @@ def public_rows(policy: Policy, place: str | Path, columns: Sequence[str]) -> pa
     return Source.open(beside, columns).read()[0]
 
 
-def within_bound(
-    units: pa.ChunkedArray, rows: int, sampler: Sampler
-) -> npt.NDArray[np.bool_]:
+def within_bound(units: pa.ChunkedArray, rows: int, sampler: Sampler) -> npt.NDArray[np.bool_]:
     """Which rows count: at most `rows` of each unit, by a secret draw of each row; none of nobody's."""
     codes = units.combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
     order = np.lexsort((sampler.uniform(codes.size), codes))
