@@ -23,11 +23,7 @@ TargetColumn = Annotated[str | None, typer.Option(help="Of a policy's table: the
 
 DEFAULT = "boosted"
 _TAKEN = {"policy", "target", "model", "epsilon", "delta", "test_data", "ledger", "out", "dry_run", "json"}
-_RULES = (
-    Rule(option="target", needs=("policy",), because="it is a column of the policy's table"),
-    Rule(option="policy", needs=("target",), because="say which column to learn"),
-    Rule(option="policy", needs=("epsilon",), because="say how much privacy may be spent"),
-)
+_RULES = (Rule(option="target", needs=("policy",), because="it is a column of a policy's table"),)
 
 
 def train_from_policy(context: typer.Context) -> bool:
@@ -35,16 +31,21 @@ def train_from_policy(context: typer.Context) -> bool:
     given = {name: value for name, value in context.params.items() if _was_given(context, name)}
     if not {"policy", "data", "target"} & given.keys():
         raise InvalidInput(
-            "expected a policy and --target, or --data, got neither; sfumato train people.toml --target ill, or "
-            "sfumato train --data mnist"
+            "expected a policy and --target, or --data, got neither; as in sfumato train people.toml "
+            "--target ill, or sfumato train --data mnist"
         )
     check(context, _RULES)
     if "policy" not in given:
         return False
+    if missing := [name for name in ("target", "epsilon") if name not in given]:
+        raise InvalidInput(
+            f"expected --{missing[0]} with a policy, got none; say which column to learn, and the ε that may "
+            "be spent"
+        )
     if other := sorted(given.keys() - _TAKEN):
         raise InvalidInput(
-            f"expected no --{other[0].replace('_', '-')} with a policy, got one; the policy and the model say all "
-            "that is needed"
+            f"expected no --{other[0].replace('_', '-')} with a policy, got one; the policy says all that "
+            "is needed"
         )
     answer = _run(given)
     if given.get("json"):
@@ -69,7 +70,7 @@ def _run(given: dict[str, Any]) -> dict[str, Any]:
     with _open_ledger(policy, given) as book:
         book.check_unit(policy.budget.unit)
         if given.get("dry_run"):
-            book.check(ready.event, relation=book.budget.relation, unit=policy.budget.unit)
+            book.check(ready.event, relation=policy.budget.relation, unit=policy.budget.unit)
             return _priced(ready)
         out = given.get("out") or _free_folder(policy.table, ready.target.name)
         run = _trained(ready, book, out, given.get("test_data"))
@@ -124,10 +125,6 @@ def _was_given(context: typer.Context, name: str) -> bool:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         return "; ".join(value)
-    return (
-        f"{value:.4g}"
-        if isinstance(value, float)
-        else "unknown: no public test rows"
-        if value is None
-        else str(value)
-    )
+    if value is None:
+        return "not measured; give public rows as --test-data"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

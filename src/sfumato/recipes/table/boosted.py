@@ -1,9 +1,10 @@
 """Pairs of columns on top of the columns themselves, boosted one after the other with noisy histograms.
 
 After a linear model, each visit looks at one pair of columns. The bins of a column are put in the order of what
-they add to the first score and cut into four groups of about equal noisy mass: post-processing. A visit releases
-the sum of residuals in each of the 4 × 4 cells, and every cell's score moves by rate · sum / (h · n + ridge), a
-damped Newton step: n is the cell's expected number of rows if the columns were independent.
+they add to the first score and cut into four groups of about equal noisy mass: post-processing. A visit
+releases the sum of residuals in each of the 4 × 4 cells, and every cell's score moves by
+rate · sum / (h · n + ridge), a damped Newton step: n is the cell's expected number of rows if the columns were
+independent.
 
 Sensitivity. A row is in one cell, and adds its residual there, clipped to an L2 norm of `residual_bound` over
 the outputs; given what was released before, it changes nothing that another row adds.
@@ -148,7 +149,7 @@ def _shares(design: Design, place: int, groups: Cells) -> Floats:
     group_of_bin = np.zeros(bins.stop - bins.start, dtype=np.int64)
     group_of_bin[design.bin_of[place]] = groups
     mass = design.centre[bins] / (1 << CENTRE_BITS)
-    return np.bincount(group_of_bin, weights=mass, minlength=GROUPS)
+    return np.bincount(group_of_bin, weights=mass, minlength=GROUPS).astype(np.float64)
 
 
 def _bins(design: Design, place: int) -> slice:

@@ -11,6 +11,9 @@ from sfumato.randomness import Sampler
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
+ETA = 2.0**-10
+"""By how much of its bound, at most, a sum moves more because it is rounded to the grid."""
+
 
 def release(
     sums: Integers, *, bits: int, bound: float, rows: int, noise_multiplier: float, sampler: Sampler
@@ -33,8 +36,3 @@ def release(
     return (
         mechanism.release(np.ascontiguousarray(steps.ravel()), sampler).reshape(sums.shape).astype(np.float64)
     )
-
-
-def eta(dimension: int) -> float:
-    """By how much of the bound the noise is larger than the bound alone asks for, at most."""
-    return GridGaussian(clip_norm=1.0, dimension=dimension, noise_multiplier=1.0).eta

@@ -48,7 +48,7 @@ def build(encoders: Sequence[Encoder], *, classes: int | None, seed: int = 0) ->
 
 
 def dense(encoders: Sequence[Encoder], cells: Cells) -> npt.NDArray[np.float32]:
-    """(rows, inputs): for each column its cell, one-hot, in at most 32 equal parts, and its place from −1 to 1."""
+    """(rows, inputs): of each column its cell, one-hot, in at most 32 equal parts, and its place in ±1."""
     parts = [_inputs(one, cells[:, place]) for place, one in enumerate(encoders)]
     return np.concatenate(parts, axis=1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -83,7 +83,8 @@ def load_table(folder: str | os.PathLike[str]) -> TableModel:
         raise DataUnavailable(f"expected a model at {place}, got none; give the folder of a finished run")
     try:
         with safe_open(place, framework="numpy") as file:
-            metadata, arrays = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in list(file.keys())}
         if metadata.get("format") != FORMAT:
             raise ValueError("another kind of model")
         return _model(json.loads(metadata["table"]), arrays)
@@ -143,7 +144,11 @@ def _mlp(encoders: tuple[Encoder, ...], target: Target, arrays: Arrays) -> mlp.N
     return network
 
 
-_SCORERS = {"linear": _linear, "boosted": _boosted, "mlp": _mlp}
+_SCORERS: Mapping[str, Callable[[tuple[Encoder, ...], Target, Arrays], Scorer]] = {
+    "linear": _linear,
+    "boosted": _boosted,
+    "mlp": _mlp,
+}
 
 
 def _column_to_json(column: Column) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Source:
         return cls(engine, expression, tuple(columns))
 
     def read(self) -> tuple[pa.Table, pa.ChunkedArray | None]:
-        """All rows, and whose they are; the engine's own words on an error may quote a row and are not shown."""
+        """All rows, and whose they are; an engine's error text may quote a row and is not shown."""
         try:
             found = self.engine.connection.to_pyarrow(self.expression)
         except Exception as error:
@@ -54,8 +54,8 @@ class Source:
             units = found[UNIT] if UNIT in found.column_names else None
             return found.select(range(len(self.columns))).rename_columns(list(self.columns)), units
         raise DataError(
-            f"the {self.engine.name} engine could not read the table; its message may quote private rows and goes "
-            "to the log 'sfumato.private.query' only"
+            f"the {self.engine.name} engine could not read the table; its message may quote private rows and "
+            "goes to the log 'sfumato.private.query' only"
         )
 
 

@@ -2,7 +2,8 @@
 
 One unit is 2⁻¹⁶. Scores come in whole numbers and residuals leave in whole numbers; logarithms and exponentials
 are looked up in public tables, since a vectorised `exp` may round a row's value by the row's place in memory,
-that is, by who else is there. What remains (sums, products, quotients, square roots) IEEE 754 rounds in one way.
+that is, by who else is there. What remains (sums, products, quotients, square roots) IEEE 754 rounds in one
+way.
 """
 
 from __future__ import annotations

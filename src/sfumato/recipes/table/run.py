@@ -22,7 +22,7 @@ from sfumato.recipes.table.design import Design
 from sfumato.recipes.table.encoding import Encoding
 from sfumato.recipes.table.evaluation import measure
 from sfumato.recipes.table.linear import Additive, Rows, Watch, fit_additive, noisy_counts
-from sfumato.recipes.table.mechanism import eta
+from sfumato.recipes.table.mechanism import ETA
 from sfumato.recipes.table.model import FILE, TableModel
 from sfumato.recipes.table.plan import MODELS, RELATION, TablePlan
 from sfumato.recipes.table.reading import Source, public_rows, within_bound
@@ -170,7 +170,7 @@ class TableTraining:
         )
         if plan.visits and isinstance(scorer, Additive):
             scorer = boosted.fit_pairs(rows, scorer, plan, classes=self.classes, sampler=sampler, watch=watch)
-        return self._model(scorer), certify(eta(design.dimension * self.target.outputs))
+        return self._model(scorer), certify()
 
     def _fit_network(
         self, source: Source, ledger: Ledger | None, sampler: Sampler, folder: RunFolder | None, watch: Watch
@@ -198,11 +198,11 @@ class TableTraining:
         )
         return self._model(network), result.certificate
 
-    def _charged(self, ledger: Ledger | None, sampler: Sampler) -> Callable[[float], Certificate]:
-        """Spend; what comes back makes the certificate once η is known."""
+    def _charged(self, ledger: Ledger | None, sampler: Sampler) -> Callable[[], Certificate]:
+        """Spend; what comes back makes the certificate."""
         plan, unit = self.plan.to_json(), self.policy.budget.unit
         if ledger is None:
-            return lambda eta: Certificate.of(
+            return lambda: Certificate.of(
                 self.event,
                 purpose=self.purpose,
                 delta=self.delta,
@@ -210,13 +210,13 @@ class TableTraining:
                 relation=RELATION,
                 private=sampler.private,
                 plan=plan,
-                eta=eta,
+                eta=ETA,
                 caveats=self.caveats,
             )
         charge = ledger.charge(
             self.event, purpose=self.purpose, relation=RELATION, unit=unit, private=sampler.private
         )
-        return lambda eta: ledger.certificate(charge, plan=plan, eta=eta, caveats=self.caveats)
+        return lambda: ledger.certificate(charge, plan=plan, eta=ETA, caveats=self.caveats)
 
     def _rows(self, source: Source, sampler: Sampler) -> tuple[Rows, Any]:
         """PRIVATE: the rows that count, and whose they are; one without a target counts nowhere."""
