@@ -1,8 +1,8 @@
 """Pairs of columns on top of the columns themselves, boosted one after the other with noisy histograms.
 
-After a linear model, each visit looks at one pair of columns. The bins of a column are put in the order of what
-they add to the first score and cut into four groups of about equal noisy mass: post-processing. A visit
-releases the sum of residuals in each of the 4 × 4 cells, and every cell's score moves by
+After a linear model, each visit looks at one pair of columns. The bins of a column are put in order, that of
+their values or, for categories, that of what they add to the first score, and cut into four groups of about
+equal noisy mass: post-processing. A visit releases the sum of residuals in each of the 4 × 4 cells, and every cell's score moves by
 rate · sum / (h · n + ridge), a damped Newton step: n is the cell's expected number of rows if the columns were
 independent.
 
@@ -15,6 +15,7 @@ Lou et al. 2013, "Accurate intelligible models with pairwise interactions", for 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -23,7 +24,7 @@ import numpy.typing as npt
 
 from sfumato.randomness import Sampler, public_generator
 from sfumato.recipes.table.design import CENTRE_BITS, Design
-from sfumato.recipes.table.encoding import Cells
+from sfumato.recipes.table.encoding import Cells, Encoder, categories_of
 from sfumato.recipes.table.linear import Additive, Rows, Watch
 from sfumato.recipes.table.mechanism import release
 from sfumato.recipes.table.plan import TablePlan
@@ -77,10 +78,17 @@ def visits(columns: int) -> int:
 
 
 def fit_pairs(
-    rows: Rows, columns: Additive, plan: TablePlan, *, classes: int | None, sampler: Sampler, watch: Watch
+    rows: Rows,
+    columns: Additive,
+    encoders: Sequence[Encoder],
+    plan: TablePlan,
+    *,
+    classes: int | None,
+    sampler: Sampler,
+    watch: Watch,
 ) -> Boosted:
     """Visit every pair in every round; the scores of all rows are kept up to date."""
-    model = _empty(columns)
+    model = _empty(columns, encoders)
     scores, grouped = columns.scores(rows.cells), model.grouped(rows.cells)
     shares = [_shares(columns.design, place, groups) for place, groups in enumerate(model.groups)]
     tables = model.tables.copy()
@@ -120,22 +128,24 @@ def _step(noisy: Floats, share: Floats, plan: TablePlan, classes: int | None) ->
     return np.rint(moved * ONE).astype(np.int64)
 
 
-def _empty(columns: Additive) -> Boosted:
+def _empty(columns: Additive, encoders: Sequence[Encoder]) -> Boosted:
     design = columns.design
     pairs = np.array(pairs_of(len(design.bin_of)), dtype=np.int64).reshape(-1, 2)
     return Boosted(
         columns=columns,
-        groups=tuple(_groups(columns, place) for place in range(len(design.bin_of))),
+        groups=tuple(_groups(columns, place, one) for place, one in enumerate(encoders)),
         pairs=pairs,
         tables=np.zeros((len(pairs), GROUPS**2, columns.weights.shape[1]), dtype=np.int64),
     )
 
 
-def _groups(columns: Additive, place: int) -> Cells:
-    """The group of each cell of a column: bins in the order of what they add to the first score."""
+def _groups(columns: Additive, place: int, encoder: Encoder) -> Cells:
+    """The group of each cell of a column: values that have an order keep it."""
     design = columns.design
     bins = _bins(design, place)
-    order = np.argsort(columns.weights[bins, 0], kind="stable")
+    by_effect = categories_of(encoder.column) is not None
+    key = columns.weights[bins, 0] if by_effect else np.arange(bins.stop - bins.start)
+    order = np.argsort(key, kind="stable")
     mass = design.centre[bins][order] / (1 << CENTRE_BITS) + 1e-6
     middle = (np.cumsum(mass) - mass / 2) / mass.sum()
     group = np.empty(order.size, dtype=np.int64)

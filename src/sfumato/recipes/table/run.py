@@ -169,7 +169,15 @@ class TableTraining:
             rows, design, plan, classes=self.classes, sampler=sampler, watch=watch
         )
         if plan.visits and isinstance(scorer, Additive):
-            scorer = boosted.fit_pairs(rows, scorer, plan, classes=self.classes, sampler=sampler, watch=watch)
+            scorer = boosted.fit_pairs(
+                rows,
+                scorer,
+                self.encoding.encoders,
+                plan,
+                classes=self.classes,
+                sampler=sampler,
+                watch=watch,
+            )
         return self._model(scorer), certify()
 
     def _fit_network(

@@ -49,7 +49,9 @@ def people(rows: int = 4000, seed: int = 0) -> pd.DataFrame:
     )
 
 
-def policy(*, source: str = "people.csv", size: int | None = 4000, unit: Unit | None = None, **changes) -> Policy:
+def policy(
+    *, source: str = "people.csv", size: int | None = 4000, unit: Unit | None = None, **changes
+) -> Policy:
     fields = {"columns": COLUMNS, "budget": Budget(epsilon=100, delta=1e-6, unit="record")} | changes
     unit = Unit() if unit is None else unit
     return Policy(table="people", source=source, public_size=size, unit=unit, **fields)

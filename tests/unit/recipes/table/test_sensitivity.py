@@ -132,7 +132,7 @@ def test_the_noise_of_every_release_is_that_of_its_bound_and_of_several_rows():
     quiet = {"classes": 2, "sampler": tape, "watch": lambda done: None}
     noisy_counts(found, ENCODERS, plan, tape)
     fit_additive(found, design, plan, **quiet)
-    fit_pairs(found, model, plan, **quiet)
+    fit_pairs(found, model, ENCODERS, plan, **quiet)
     wanted = [(math.sqrt(3), plan.counts_noise, sum(one.cells for one in ENCODERS))]
     wanted += [(plan.clip_norm, plan.step_noise, design.dimension)] * plan.steps
     wanted += [(plan.residual_bound, plan.pair_noise, GROUPS**2)] * plan.visits
