@@ -2,9 +2,9 @@
 
 After a linear model, each visit looks at one pair of columns. The bins of a column are put in order, that of
 their values or, for categories, that of what they add to the first score, and cut into four groups of about
-equal noisy mass: post-processing. A visit releases the sum of residuals in each of the 4 × 4 cells, and every cell's score moves by
-rate · sum / (h · n + ridge), a damped Newton step: n is the cell's expected number of rows if the columns were
-independent.
+equal noisy mass: post-processing. A visit releases the sum of residuals in each of the 4 × 4 cells, and every
+cell's score moves by rate · sum / (h · n + ridge), a damped Newton step: n is the cell's expected number of
+rows if the columns were independent.
 
 Sensitivity. A row is in one cell, and adds its residual there, clipped to an L2 norm of `residual_bound` over
 the outputs; given what was released before, it changes nothing that another row adds.
