@@ -4,9 +4,20 @@ Encoders come from declared bounds and categories only. Each plan is priced befo
 """
 
 from sfumato.recipes.table.encoding import Encoding
+from sfumato.recipes.table.estimators import PrivateRegressor
 from sfumato.recipes.table.model import TableModel, load_table
 from sfumato.recipes.table.plan import MODELS, TablePlan
 from sfumato.recipes.table.run import TableRun, TableTraining
 from sfumato.recipes.table.target import Target
 
-__all__ = ["MODELS", "Encoding", "TableModel", "TablePlan", "TableRun", "TableTraining", "Target", "load_table"]
+__all__ = [
+    "MODELS",
+    "Encoding",
+    "PrivateRegressor",
+    "TableModel",
+    "TablePlan",
+    "TableRun",
+    "TableTraining",
+    "Target",
+    "load_table",
+]
