@@ -68,7 +68,6 @@ def _run(given: dict[str, Any]) -> dict[str, Any]:
         model=given.get("model", DEFAULT),
     )
     with _open_ledger(policy, given) as book:
-        book.check_unit(policy.budget.unit)
         if given.get("dry_run"):
             book.check(ready.event, relation=policy.budget.relation, unit=policy.budget.unit)
             return _priced(ready)

@@ -118,6 +118,9 @@ class TableTraining:
         instead of the policy's source. `watch` hears how many of `releases` are done.
         """
         started = time.perf_counter()
+        if ledger is not None:
+            ledger.check_unit(self.policy.budget.unit)
+            ledger.check_dataset(self.policy.dataset)
         columns = [*self.encoding.names, self.target.name]
         shown = None if test is None else public_rows(self.policy, test, columns)
         folder = None if out is None else RunFolder.begin(out)

@@ -13,7 +13,14 @@ import pyarrow as pa
 import pytest
 
 from sfumato.accounting import Budget
-from sfumato.errors import BudgetExceeded, DataCorrupted, DataUnavailable, InvalidInput
+from sfumato.errors import (
+    BudgetExceeded,
+    DataCorrupted,
+    DataUnavailable,
+    InvalidInput,
+    LedgerError,
+    RelationMismatch,
+)
 from sfumato.ledger import Certificate, Ledger
 from sfumato.policy import Unit
 from sfumato.randomness import SecretStream
@@ -211,3 +218,18 @@ def test_plans_do_not_depend_on_the_rows(tables):
     ready = TableTraining.prepare(tables.policy(size=300), target="ill", epsilon=1)
     plans = [ready.train(data=tables.people(rows)).plan for rows in (10, 300)]
     assert plans[0] == plans[1] == replace(plans[0])
+
+
+def test_a_ledger_of_other_data_or_people_is_refused_before_anything_is_spent(tables, tmp_path):
+    ready = TableTraining.prepare(tables.policy(size=300, dataset="people-2026"), target="ill", epsilon=1)
+    budget = Budget(epsilon=3, delta=1e-6)
+    with (
+        Ledger.create(tmp_path / "other.db", budget, dataset="visits-2026") as ledger,
+        pytest.raises(LedgerError, match="visits-2026"),
+    ):
+        ready.train(ledger=ledger, data=tables.people(300))
+    with (
+        Ledger.create(tmp_path / "unit.db", replace(budget, unit="visit"), dataset="people-2026") as ledger,
+        pytest.raises(RelationMismatch),
+    ):
+        ready.train(ledger=ledger, data=tables.people(300))
