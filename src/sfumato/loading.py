@@ -6,7 +6,7 @@ import copy
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from sfumato.ledger import Certificate
 from sfumato.models import PriorNet, prior_note
 from sfumato.recipes import features
 from sfumato.recipes.features import Recipe
+from sfumato.recipes.table.model import TableModel, is_table_model, read_table_model
 from sfumato.released import MODEL, OWN_MODULE, ModelCard, Predictor, Scores, module_scores, read_model
 from sfumato.storage import CERTIFICATE
 
@@ -26,7 +27,7 @@ Tensors = Mapping[str, Tensor]
 Rebuild = Callable[[ModelCard, Tensors], Scores]
 
 
-def load(folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> Predictor:
+def load(folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> Predictor | TableModel:
     """The model that `train`, `tune`, `pate` or `local learn` left in `folder`, with its certificate.
 
     `folder` is a run folder, or a copy of its release half. A module of your own cannot be built from a file:
@@ -36,6 +37,8 @@ def load(folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> P
     another version, or on other public weights than those that are installed.
     """
     place = _Place.of(Path(folder).expanduser())
+    if is_table_model(place.half / MODEL):
+        return replace(read_table_model(place.half / MODEL), certificate=place.certificate())
     card, tensors = read_model(place.half / MODEL)
     card = _card_before_0_2(place.half, tensors) if card is None else card
     if model is not None:

@@ -26,14 +26,24 @@ def register(parent: typer.Typer) -> None:
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or digits.")], json: show.Json = False
+    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, digits or adult.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Of adult: where train.csv, test.csv and policy.toml go.")
+    ] = None,
+    json: show.Json = False,
 ) -> None:
     """Fetch a data set, check its digests, and say where it is.
 
     Example: sfumato data mnist
     """
     from sfumato.datasets import DATASETS, fetch, load
+    from sfumato.errors import InvalidInput
 
+    if name == "adult":
+        _write_adult(out or Path(name), json=json)
+        return
+    if out is not None:
+        raise InvalidInput(f"expected --out with adult only, got it with {name}; it stays in the cache")
     files = fetch(name)
     spec = DATASETS[name]
     for split in spec.public_size:
@@ -51,6 +61,17 @@ def fetch(
     rows = [("data set", name), ("rows", sizes), ("classes", str(spec.classes))]
     rows += [("file", str(found.path)) for found in files] or [("file", "inside scikit-learn")]
     show.facts(rows, title="Digests hold.")
+
+
+def _write_adult(folder: Path, *, json: bool) -> None:
+    from sfumato.datasets.adult import CATEGORIES, TARGET, write_adult
+
+    files = write_adult(folder)
+    if json:
+        names = [str(file) for file in files]
+        show.emit_json({"name": "adult", "files": names, "classes": CATEGORIES[TARGET]})
+        return
+    show.facts([("data set", "adult"), *(("file", str(file)) for file in files)], title="The digest holds.")
 
 
 @app.command()

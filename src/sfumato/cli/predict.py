@@ -1,4 +1,4 @@
-"""`sfumato predict`: what a released model says of new images."""
+"""`sfumato predict`: what a released model says of new images or rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import typer
 from sfumato.cli import show
 
 if TYPE_CHECKING:
-    from sfumato.datasets import Pictures
+    from collections.abc import Sequence
+
+    from sfumato.recipes.table.model import TableModel
+    from sfumato.released import Predictor
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +26,8 @@ def predict(
         str,
         typer.Argument(
             metavar="INPUT",
-            help="A folder of images, an .npz or .npy file, or a data set's name: its test half.",
+            help="A folder of images, an .npz or .npy file, a data set's name (its test half); "
+            "for a model of a table a CSV or Parquet file.",
         ),
     ],
     out: Annotated[Path | None, typer.Option(help="Write the answers to this .csv file.")] = None,
@@ -36,27 +40,41 @@ def predict(
 
     Example: sfumato predict out/mnist mnist --out answers.csv
     """
-    from sfumato.datasets import read_pictures
     from sfumato.loading import load
 
-    model, pictures = load(run), read_pictures(data)
-    answer: dict[str, Any] = {"predictions": model.predict(pictures.images).tolist()}
+    model = load(run)
+    rows, names = _inputs(model, data)
+    answer: dict[str, Any] = {"predictions": model.predict(rows).tolist()}
     if probabilities:
         answer["classes"] = model.classes.tolist()
-        answer["probabilities"] = model.predict_proba(pictures.images).tolist()
+        answer["probabilities"] = model.predict_proba(rows).tolist()
     if out is not None:
-        _write(out, pictures, answer)
+        _write(out, names, answer)
         answer["out"] = str(out)
     if json:
         show.emit_json(answer)
     elif out is not None:
-        show.console.print(f"Wrote {len(pictures.names)} answers to {out}.", markup=False)
+        show.console.print(f"Wrote {len(names)} answers to {out}.", markup=False)
     else:
-        for line in _table(pictures, answer):
+        for line in _table(names, answer):
             show.console.print("  ".join(line), markup=False, highlight=False)
 
 
-def _write(out: Path, pictures: Pictures, answer: dict[str, Any]) -> None:
+def _inputs(model: Predictor | TableModel, data: str) -> tuple[Any, Sequence[str]]:
+    """What the model is asked about, and the name of each."""
+    from sfumato.datasets import read_pictures
+    from sfumato.datasets.clean import read_rows
+    from sfumato.datasets.text_table import TextForm
+    from sfumato.recipes.table.model import TableModel
+
+    if isinstance(model, TableModel):
+        rows = read_rows(Path(data).expanduser(), TextForm(), model.encoding.names)
+        return rows, [str(number) for number in range(1, rows.num_rows + 1)]
+    pictures = read_pictures(data)
+    return pictures.images, pictures.names
+
+
+def _write(out: Path, names: Sequence[str], answer: dict[str, Any]) -> None:
     import csv
     import io
 
@@ -64,14 +82,14 @@ def _write(out: Path, pictures: Pictures, answer: dict[str, Any]) -> None:
 
     text = io.StringIO()
     header = ["input", "prediction", *(f"p({name})" for name in answer.get("classes", []))]
-    csv.writer(text, lineterminator="\n").writerows([header, *_table(pictures, answer)])
+    csv.writer(text, lineterminator="\n").writerows([header, *_table(names, answer)])
     write_whole(out, text.getvalue().encode())
 
 
-def _table(pictures: Pictures, answer: dict[str, Any]) -> list[list[str]]:
-    """One line a picture: its name, the answer, and the probabilities if they were asked for."""
-    shares = answer.get("probabilities", [[]] * len(pictures.names))
+def _table(names: Sequence[str], answer: dict[str, Any]) -> list[list[str]]:
+    """One line for each input: its name, the answer, and the probabilities if they were asked for."""
+    shares = answer.get("probabilities", [[]] * len(names))
     return [
         [name, str(label), *(f"{share:.6g}" for share in row)]
-        for name, label, row in zip(pictures.names, answer["predictions"], shares, strict=True)
+        for name, label, row in zip(names, answer["predictions"], shares, strict=True)
     ]

@@ -10,6 +10,7 @@ import typer
 from sfumato.cli import show
 from sfumato.cli.inputs import read_data, take_some
 from sfumato.cli.options import Rule, check
+from sfumato.cli.train_table import PolicyFile, TargetColumn, train_from_policy
 
 if TYPE_CHECKING:
     from sfumato.fitting import Evaluation
@@ -37,9 +38,17 @@ def register(app: typer.Typer) -> None:
 
 def train(
     context: typer.Context,
-    data: Annotated[str, typer.Option(help="mnist, fashion-mnist, digits; or your folder or .npz of images.")],
+    policy: PolicyFile = None,
+    target: TargetColumn = None,
+    data: Annotated[
+        str, typer.Option(help="mnist, fashion-mnist, digits; or your folder or .npz of images.")
+    ] = "",
     model: Annotated[
-        str, typer.Option(help="recipe: a head on public features; or cnn, tanh-cnn, resnet18, mlp.")
+        str,
+        typer.Option(
+            help="recipe: a head on public features; or cnn, tanh-cnn, resnet18, mlp. "
+            "For a table: boosted (default), linear, mlp."
+        ),
     ] = _RECIPE,
     epsilon: Annotated[float | None, typer.Option(help="The ε that may be spent.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Train without privacy.")] = False,
@@ -59,7 +68,7 @@ def train(
     classes: Annotated[
         str | None, typer.Option(help="With your own images: how many classes, or their names (cat,dog).")
     ] = None,
-    test_data: Annotated[str | None, typer.Option(help="Public images like yours, to measure on.")] = None,
+    test_data: Annotated[str | None, typer.Option(help="Public images or rows to measure on.")] = None,
     hold_out: Annotated[
         float | None, typer.Option(help="Keep this share out of training, and measure on it, at a price.")
     ] = None,
@@ -86,6 +95,8 @@ def train(
     from sfumato.recipes.plain import train as train_plainly
     from sfumato.storage import RunFolder
 
+    if train_from_policy(context):
+        return
     check(context, RULES)
     settings = Settings(epochs=epochs, batch=batch, learning_rate=learning_rate, clip_norm=clip_norm, seed=seed)
     place = None if dry_run else out

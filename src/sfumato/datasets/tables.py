@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,24 +45,30 @@ def table_dataset(
     public_size: int,
     name: str = "table",
     missing: float = 0.0,
+    input_categories: Mapping[str, Sequence[Any]] | None = None,
     visibility: Visibility = "private",
     unit: str = "record",
 ) -> Dataset:
     """Number columns as inputs, and a column whose declared `categories` become the classes 0, 1, ….
 
-    *Guarantees*: each row is judged by itself and no row can cause an error. A cell that is not a finite
-    number becomes `missing`; a row whose target is none of the categories is left out. `categories`,
-    `missing` and `public_size` are public: say them without looking at the rows.
+    `input_categories` declares the categories of inputs that are no numbers: each becomes one input that is 1
+    in the rows that have it, and 0 elsewhere.
+
+    *Guarantees*: each row is judged by itself. A cell that is not a finite number becomes `missing`; a row
+    whose target is none of the categories is left out. `categories`, `missing` and `public_size` are public:
+    say them without looking at the rows. An input without categories in which every cell is a text that is no
+    number is refused, for the holder's eyes: it would be `missing` in every row.
     """
     _require_columns(frame, [*inputs, target], name)
-    if len({_spelling(category) for category in categories}) != len(categories):
-        raise InvalidInput(
-            f"expected categories to differ from each other, got categories={list(categories)!r}"
-        )
+    declared = input_categories or {}
+    for values in (categories, *declared.values()):
+        _require_different(values)
+    missing = _validate.real("missing", missing)
+    columns = [_inputs(frame, column, declared.get(column), missing) for column in inputs]
     classes = _classes(frame[target], categories)
     known = classes >= 0
     return Dataset(
-        inputs=_numbers(frame, inputs, _validate.real("missing", missing))[known],
+        inputs=np.concatenate([np.empty((len(frame), 0), dtype=np.float32), *columns], axis=1)[known],
         targets=classes[known],
         name=name,
         visibility=visibility,
@@ -130,17 +136,34 @@ def _require_columns(frame: pd.DataFrame, columns: Sequence[str], name: str) -> 
         )
 
 
-def _numbers(frame: pd.DataFrame, columns: Sequence[str], missing: float) -> Inputs:
+def _require_different(categories: Sequence[Any]) -> None:
+    if len({_spelling(category) for category in categories}) != len(categories):
+        raise InvalidInput(
+            f"expected categories to differ from each other, got categories={list(categories)!r}"
+        )
+
+
+def _inputs(frame: pd.DataFrame, column: str, categories: Sequence[Any] | None, missing: float) -> Inputs:
+    """(rows, 1) numbers, or (rows, categories) ones and zeros."""
+    if categories is not None:
+        return (_classes(frame[column], categories)[:, None] == np.arange(len(categories))).astype(np.float32)
+    numbers = _numbers(frame[column])
+    if len(frame) and np.isnan(numbers).all() and frame[column].notna().all():
+        raise InvalidInput(
+            f"expected numbers in column {column}, got texts; declare its values as "
+            f"input_categories={{{column!r}: [...]}}, or leave it out of inputs"
+        )
+    numbers[~np.isfinite(numbers)] = missing
+    return numbers[:, None]
+
+
+def _numbers(column: pd.Series[Any]) -> Inputs:
+    """NaN where there is none."""
     import pandas as pd
 
-    numbers = np.empty((len(frame), len(columns)), dtype=np.float32)
-    for position, column in enumerate(columns):
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and then missing
-            numbers[:, position] = pd.to_numeric(frame[column], errors="coerce").to_numpy(
-                np.float64, na_value=np.nan
-            )
-    numbers[~np.isfinite(numbers)] = missing
-    return numbers
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and then missing
+        found = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+        return found.astype(np.float32)
 
 
 def _classes(column: pd.Series[Any], categories: Sequence[Any]) -> npt.NDArray[np.int64]:

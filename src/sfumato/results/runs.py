@@ -36,6 +36,10 @@ class Training(Result):
     delta: Delta
     test_accuracy: Share | None  # on public data; None: there was none
     test_loss: float | None = None
+    test_auc: Share | None = None  # of two classes, where it was measured
+    test_rmse: float | None = None  # of a number
+    test_r2: float | None = None
+    left_out: tuple[str, ...] = ()  # columns of a table that the model does not read, and why
     data: str | None = None  # a public data set's name; None: the user's own
 
 

@@ -26,8 +26,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     """Fits a small network, or a copy of `module`, with DP-SGD at (epsilon, delta).
 
     The trained one is `module_`; `module` stays as it is. Declare what is public: `classes`, `public_size` and
-    `bounds` (lowest and highest value of a feature, which are scaled to ±1). What is not declared is read off
-    the data, for convenience: `private_` is then False, and the certificate says what was read. `random_state`
+    `bounds` (lowest and highest value of a feature, one pair for all or arrays with one of each; features are
+    scaled to ±1). What is not declared is read off the data, for convenience: `private_` is then False, and the
+    certificate says what was read. `random_state`
     seeds the first weights and, for tests, the noise, and then the fit is not private either.
 
     >>> X = np.array([[0.0], [1.0]] * 500); y = np.array([0, 1] * 500)
@@ -45,7 +46,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         hidden: int = 64,
         classes: Any = None,
         public_size: int | None = None,
-        bounds: tuple[float, float] | None = None,
+        bounds: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
         epochs: float = 20,
         learning_rate: float = 0.5,
         clip_norm: float = 1.0,
@@ -123,8 +124,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return [READ_FROM_DATA + ", ".join(read)] if read else []
 
     def _scaled(self, X: npt.NDArray[Any]) -> torch.Tensor:
-        low, high = self.bounds_
-        middle, half = (low + high) / 2, max((high - low) / 2, 1e-12)
+        low, high = (np.asarray(end, dtype=np.float64) for end in self.bounds_)
+        middle, half = (low + high) / 2, np.maximum((high - low) / 2, 1e-12)
         return torch.from_numpy(np.clip((X - middle) / half, -1, 1).astype(np.float32))
 
     def _network(self, features: int, seed: int) -> nn.Module:

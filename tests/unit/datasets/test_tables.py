@@ -119,3 +119,16 @@ def test_undeclared_columns_and_doubled_categories_are_refused():
         dataset_of(PEOPLE, inputs=["wage"])
     with pytest.raises(InvalidInput, match="differ from each other"):
         dataset_of(PEOPLE, categories=["Ghent", "Ghent"])
+
+
+def test_a_column_of_texts_is_refused_unless_its_categories_are_declared():
+    with pytest.raises(InvalidInput, match=r"numbers in column town, got texts; .*input_categories"):
+        dataset_of(PEOPLE.assign(ill=[0, 1, 0]), inputs=["age", "town"], target="ill", categories=[0, 1])
+    data = dataset_of(
+        PEOPLE.assign(ill=[0, 1, 0]),
+        inputs=["town", "age"],
+        target="ill",
+        categories=[0, 1],
+        input_categories={"town": ["Delft", "Ghent", "Mons"]},
+    )
+    assert data.inputs.tolist() == [[0, 1, 0, 30], [1, 0, 0, 41], [0, 1, 0, 52]]

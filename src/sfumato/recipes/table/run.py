@@ -1,0 +1,295 @@
+"""Train on a table from its policy: price, plan the reading, charge, and only then read a row."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sfumato import _validate
+from sfumato.accounting import DpEvent, warn_of_little_protection
+from sfumato.errors import InvalidInput
+from sfumato.ledger import Certificate, Ledger, Unrecorded
+from sfumato.policy import Policy
+from sfumato.randomness import Sampler, SecretStream
+from sfumato.recipes.table import boosted, mlp
+from sfumato.recipes.table.design import Design
+from sfumato.recipes.table.encoding import Encoding
+from sfumato.recipes.table.evaluation import measure
+from sfumato.recipes.table.linear import Additive, Rows, Watch, fit_additive, noisy_counts
+from sfumato.recipes.table.mechanism import ETA
+from sfumato.recipes.table.model import TableModel
+from sfumato.recipes.table.plan import MODELS, RELATION, TablePlan
+from sfumato.recipes.table.reading import Source, public_rows, within_bound
+from sfumato.recipes.table.target import Target
+from sfumato.results import Training, write_run
+from sfumato.storage import RunFolder
+from sfumato.training import TrainingPlan, cross_entropy, train
+
+SETTINGS = (
+    "settings of table models were chosen among about a hundred on training rows of the public data set Adult, "
+    "split in two, uncharged; which model is the default was settled after its test figures had been seen"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRun:
+    """A released model, what it cost, and how good it is on public rows, if there are any."""
+
+    model: TableModel
+    plan: TablePlan | TrainingPlan
+    epsilon: float
+    delta: float
+    certificate: Certificate
+    measured: dict[str, float | None]
+    left_out: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableTraining:
+    """Training on a table, priced and ready to be charged; no row has been looked at.
+
+    `TableTraining.prepare(policy, target="ill", epsilon=1).train(ledger=…, out=…)`.
+    """
+
+    policy: Policy
+    encoding: Encoding
+    target: Target
+    plan: TablePlan | TrainingPlan
+    delta: float
+
+    @classmethod
+    def prepare(
+        cls,
+        policy: Policy,
+        *,
+        target: str,
+        epsilon: float,
+        delta: float | None = None,
+        model: str = "linear",
+    ) -> TableTraining:
+        """Everything follows from the policy; what it does not declare is left out, or refused.
+
+        δ is the budget's where none is given.
+
+        Raises:
+            InvalidInput: the target cannot be learned, no column can be learned from, or the policy does not
+                declare its public size.
+        """
+        _validate.one_of("model", model, MODELS)
+        wanted = Target.of(policy, target)
+        encoding = Encoding.of(policy, wanted.name)
+        delta = _declared_delta(policy) if delta is None else _validate.delta("delta", delta)
+        warn_of_little_protection("this training", epsilon, delta)
+        price = _network_plan if model == "mlp" else _table_plan
+        plan = price(policy, len(encoding.encoders), epsilon, delta, model)
+        return cls(policy=policy, encoding=encoding, target=wanted, plan=plan, delta=delta)
+
+    @property
+    def epsilon(self) -> float:
+        return self.plan.epsilon(self.delta)
+
+    @property
+    def event(self) -> DpEvent:
+        return self.plan.event()
+
+    @property
+    def classes(self) -> int | None:
+        return None if self.target.classes is None else len(self.target.classes)
+
+    def train(
+        self,
+        *,
+        ledger: Ledger | None = None,
+        out: str | os.PathLike[str] | None = None,
+        test: str | Path | None = None,
+        data: Any = None,
+        sampler: Sampler | None = None,
+        watch: Watch = lambda done: None,
+    ) -> TableRun:
+        """Charge the ledger, read the rows, learn, and leave a run folder.
+
+        `test` is a file of public rows to measure on. `data` is an Arrow table or DataFrame to learn from
+        instead of the policy's source. `watch` hears how many of `releases` are done.
+        """
+        started = time.perf_counter()
+        if ledger is not None:
+            ledger.check_unit(self.policy.budget.unit)
+            ledger.check_dataset(self.policy.dataset)
+        columns = [*self.encoding.names, self.target.name]
+        shown = None if test is None else public_rows(self.policy, test, columns)
+        folder = None if out is None else RunFolder.begin(out)
+        source = Source.open(self.policy, columns, data=data)
+        sampler = SecretStream() if sampler is None else sampler
+        fit = self._fit_network if isinstance(self.plan, TrainingPlan) else self._fit_table
+        model, certificate = fit(source, ledger, sampler, folder, watch)
+        run = TableRun(
+            model=model,
+            plan=self.plan,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            certificate=certificate,
+            measured={} if shown is None else measure(model, shown),
+            left_out=self.encoding.left_out,
+            seconds=time.perf_counter() - started,
+        )
+        if folder is not None:
+            _write(folder, run)
+        return run
+
+    @property
+    def releases(self) -> int:
+        """How often noise is added: what a progress bar counts."""
+        return self.plan.steps + (self.plan.visits if isinstance(self.plan, TablePlan) else 0)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        left_out = [f"left out: {', '.join(self.encoding.left_out)}"] if self.encoding.left_out else []
+        return (SETTINGS, *left_out)
+
+    @property
+    def purpose(self) -> str:
+        kind = self.plan.model if isinstance(self.plan, TablePlan) else "mlp"
+        return f"{kind} model of {self.target.name} from table {self.policy.table}"
+
+    def _fit_table(
+        self, source: Source, ledger: Ledger | None, sampler: Sampler, folder: RunFolder | None, watch: Watch
+    ) -> tuple[TableModel, Certificate]:
+        assert isinstance(self.plan, TablePlan)
+        plan, certificate = self.plan, self._paid(ledger, sampler)
+        rows = self._rows(source, sampler)[0]
+        design = Design.of(
+            self.encoding.encoders,
+            noisy_counts(rows, self.encoding.encoders, plan, sampler),
+            size=plan.public_size,
+        )
+        scorer: Additive | boosted.Boosted = fit_additive(
+            rows, design, plan, classes=self.classes, sampler=sampler, watch=watch
+        )
+        if plan.visits and isinstance(scorer, Additive):
+            scorer = boosted.fit_pairs(
+                rows,
+                scorer,
+                self.encoding.encoders,
+                plan,
+                classes=self.classes,
+                sampler=sampler,
+                watch=watch,
+            )
+        return self._model(scorer), certificate
+
+    def _fit_network(
+        self, source: Source, ledger: Ledger | None, sampler: Sampler, folder: RunFolder | None, watch: Watch
+    ) -> tuple[TableModel, Certificate]:
+        assert isinstance(self.plan, TrainingPlan)
+        network = mlp.build(self.encoding.encoders, classes=self.classes)
+        if ledger is not None:
+            ledger.check(self.event, relation=self.plan.relation, unit=self.plan.unit)
+        rows, units = self._rows(source, sampler)
+        targets = rows.target.astype(np.float32 if self.classes is None else np.int64)
+        result = train(
+            network.module,
+            (mlp.dense(self.encoding.encoders, rows.cells), targets),
+            self.plan,
+            delta=self.delta,
+            optimization=mlp.OPTIMIZATION,
+            loss_fn=mlp.square_loss if self.classes is None else cross_entropy,
+            units=units,
+            ledger=ledger,
+            caveats=self.caveats,
+            purpose=self.purpose,
+            sampler=sampler,
+            on_step=lambda trainer: watch(trainer.steps_done),
+        )
+        return self._model(network), result.certificate
+
+    def _paid(self, ledger: Ledger | None, sampler: Sampler) -> Certificate:
+        """Spend, before a row is read."""
+        return (ledger or Unrecorded(delta=self.delta)).pay_for(
+            self.event,
+            purpose=self.purpose,
+            relation=RELATION,
+            unit=self.policy.budget.unit,
+            private=sampler.private,
+            plan=self.plan.to_json(),
+            eta=ETA,
+            caveats=self.caveats,
+        )
+
+    def _rows(self, source: Source, sampler: Sampler) -> tuple[Rows, Any]:
+        """PRIVATE: the rows that count, and whose they are; one without a target counts nowhere."""
+        table, units = source.read()
+        target = self.target.encode(table)
+        kept = ~np.isnan(target)
+        if units is not None:
+            kept[kept] = within_bound(units.filter(kept), self.policy.unit.rows, sampler)
+            units = units.filter(kept).combine_chunks().dictionary_encode().indices.to_numpy()
+        return Rows(cells=np.asfortranarray(self.encoding.encode(table)[kept]), target=target[kept]), units
+
+    def _model(self, scorer: Additive | boosted.Boosted | mlp.Network) -> TableModel:
+        return TableModel(encoding=self.encoding, target=self.target, scorer=scorer)
+
+
+def _table_plan(policy: Policy, columns: int, epsilon: float, delta: float, model: str) -> TablePlan:
+    return TablePlan.calibrated(
+        epsilon=epsilon,
+        delta=delta,
+        public_size=_declared_size(policy),
+        columns=columns,
+        model=model,
+        visits=boosted.visits(columns) if model == "boosted" else 0,
+        rows_per_unit=policy.unit.rows,
+        unit=policy.budget.unit,
+    )
+
+
+def _network_plan(policy: Policy, columns: int, epsilon: float, delta: float, model: str) -> TrainingPlan:
+    several = policy.unit.column is not None
+    return mlp.training_plan(
+        epsilon=epsilon,
+        delta=delta,
+        units=max(1, _declared_size(policy) // policy.unit.rows),
+        unit=policy.budget.unit,
+        rows_per_unit=policy.unit.rows if several else None,
+    )
+
+
+def _declared_size(policy: Policy) -> int:
+    if policy.public_size is None:
+        raise InvalidInput(
+            "expected public_size in the policy's [table], got none; say about how many rows there are, as far "
+            "as that is public: they are not counted"
+        )
+    return policy.public_size
+
+
+def _declared_delta(policy: Policy) -> float:
+    if not policy.budget.delta:
+        raise InvalidInput(
+            "expected delta > 0 in the policy's [budget], got 0; training takes one, well below 1 / number of "
+            "people, such as 1e-6"
+        )
+    return policy.budget.delta
+
+
+def _write(folder: RunFolder, run: TableRun) -> None:
+    """The release: model, plan, figures from public rows; the certificate last, which ends the run."""
+    result = Training(
+        epsilon=run.epsilon,
+        delta=run.delta,
+        left_out=run.left_out,
+        **{"test_accuracy": None, **run.measured},  # type: ignore[arg-type]  # each is a figure of its own
+    )
+    write_run(
+        folder,
+        result,
+        certificate=run.certificate,
+        plan=run.plan.to_json(),
+        model=run.model.to_bytes(),
+        seconds=run.seconds,
+    )
