@@ -68,7 +68,7 @@ def parse_per_person(select: exp.Select, names: Names) -> PerPerson | None:
         return None
     if len(nodes) != 1:
         raise QueryRefused("a sub-query groups by the person alone; group by the rest outside it")
-    items, where, _, _ = parts(select, "expressions", "where", "group", "from_")
+    items, where = parts(select, "expressions", "where", "group", "from_", "joins")[:2]
     values = [_value(item, names) for item in items if not names.is_unit(item)]
     if not values:
         raise QueryRefused("a sub-query computes something for each person, such as COUNT(*) AS n")

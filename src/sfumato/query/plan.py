@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from sfumato import _validate
 from sfumato.policy import Key, Policy, Unit
 from sfumato.query.expressions import Condition, Expression
+from sfumato.query.joining import Joined, rows_policy
 from sfumato.query.keys import AnyKey, public_values
 from sfumato.query.per_person import PerPerson, person_policy
 from sfumato.query.postprocessing import PostProcessing
@@ -51,6 +52,7 @@ class Query:
     limit: int | None = None
     post: PostProcessing | None = None  # computed from the outputs, which it shows instead
     per_person: PerPerson | None = None  # the sub-query that makes one row of each person
+    joined: Joined | None = None  # which table is read, and what is joined to it; None: the policy's first
 
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
@@ -59,7 +61,8 @@ class Query:
 
 def scope(query: Query, policy: Policy) -> Policy:
     """The policy of the table that a query's aggregates see: with a sub-query, that of one row a person."""
-    return policy if query.per_person is None else person_policy(query.per_person, policy)
+    rows = rows_policy(query.joined, policy)
+    return rows if query.per_person is None else person_policy(query.per_person, rows)
 
 
 def public_keys(query: Query, policy: Policy) -> tuple[tuple[Key, ...], ...] | None:

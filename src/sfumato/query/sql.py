@@ -27,6 +27,7 @@ from sfumato.query.expressions import (
     kind_of,
     walk,
 )
+from sfumato.query.from_clause import parse_from
 from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, key_type
 from sfumato.query.names import Names, quoted
 from sfumato.query.per_person import parse_per_person, person_policy
@@ -38,7 +39,6 @@ from sfumato.query.refusal import QueryRefused
 from sfumato.query.translation import condition, translated
 
 _REFUSED_CLAUSES = {
-    "joins": "joins are not answered: one person's rows could be multiplied without bound",
     "with_": "WITH stands before the outermost SELECT only",
     "distinct": "SELECT DISTINCT is not answered: it would show single people's values",
     "laterals": "LATERAL is not answered: one person's rows could be multiplied without bound",
@@ -61,14 +61,15 @@ def _planned(select: exp.Select, policy: Policy) -> Query:
         return _flat(select, policy)
     outer, inner, name = nested
     _check_clauses(inner, policy)
-    names = Names(policy=policy, table=_table_name(inner.args.get("from_"), policy))
-    found = parse_per_person(inner, names)
+    source = parse_from(inner, policy)
+    found = parse_per_person(inner, source.names)
     if found is None:
         raise QueryRefused(
             "a sub-query makes one row of each person: SELECT person, COUNT(*) AS n … GROUP BY person; "
             "arithmetic on an answer is written in the same SELECT"
         )
-    return replace(_flat(outer, replace(person_policy(found, policy), table=name)), per_person=found)
+    persons = replace(person_policy(found, source.names.policy), table=name)
+    return replace(_flat(outer, persons), per_person=found, joined=source.joined)
 
 
 def _nested(select: exp.Select) -> tuple[exp.Select, exp.Select, str] | None:
@@ -95,16 +96,19 @@ def _nested(select: exp.Select) -> tuple[exp.Select, exp.Select, str] | None:
 
 def _flat(select: exp.Select, policy: Policy) -> Query:
     _check_clauses(select, policy)
-    source, where, group, items = parts(select, "from_", "where", "group", "expressions", *_AFTERWARDS)[:4]
-    names = Names(policy=policy, table=_table_name(source, policy))
+    where, group, items = parts(select, "where", "group", "expressions", "from_", "joins", *_AFTERWARDS)[:3]
+    source = parse_from(select, policy)
+    names = source.names
     keys = _keys(group, items, names)
     filtered = None if where is None else condition(parts(where, "this")[0], names)
     if _is_plain(select, items):
         outputs = _outputs(items, keys, names)
         order, limit = _order(select.args.get("order"), outputs), _limit(select.args.get("limit"))
-        return checked(Query(outputs=outputs, keys=keys, where=filtered, order=order, limit=limit), policy)
+        query = Query(outputs=outputs, keys=keys, where=filtered, order=order, limit=limit)
+        return checked(replace(query, joined=source.joined), policy)
     outputs, post = _post_processed(select, items, keys, names)
-    return checked(Query(outputs=outputs, keys=keys, where=filtered, post=post), policy)
+    query = Query(outputs=outputs, keys=keys, where=filtered, post=post, joined=source.joined)
+    return checked(query, policy)
 
 
 _AFTERWARDS = ("having", "qualify", "order", "limit", "offset")
@@ -318,21 +322,6 @@ def _check_clauses(select: exp.Select, policy: Policy) -> None:
         )
 
 
-def _table_name(source: Expr | None, policy: Policy) -> str:
-    refused = QueryRefused(
-        f"only the table {policy.table} can be asked, not a function or a file",
-        nearest=f"SELECT COUNT(*) FROM {quoted(policy.table)}",
-    )
-    table = parts(source, "this")[0] if source is not None else None
-    if type(table) is not exp.Table or type(table.this) is not exp.Identifier or table.args.get("sample"):
-        raise refused
-    _, alias, database = parts(table, "this", "alias", "db")
-    name = f"{database.name}.{table.name}" if database is not None else table.name
-    if name.lower() != policy.table.lower():
-        raise refused
-    return table.name if alias is None else str(parts(alias, "this")[0].name)
-
-
 def _keys(group: Expr | None, items: list[Expr], names: Names) -> tuple[AnyKey, ...]:
     keys: tuple[AnyKey, ...] = ()
     if group is not None:
@@ -355,10 +344,10 @@ def _key(node: Expr, names: Names) -> AnyKey:
         return _binned(binned, names)
     found = translated(node, names)
     if isinstance(found, ColumnValue) and names.policy.columns[found.name].type == "real":
-        bins = f"BIN({quoted(found.name)}, 10)"
+        bins = f"BIN({names.written(found.name)}, 10)"
         raise QueryRefused(
             f"column {found.name} is real, and nearly every value is one person's",
-            nearest=f"SELECT {bins}, COUNT(*) FROM {quoted(names.policy.table)} GROUP BY {bins}",
+            nearest=names.example_count().replace("COUNT(*)", f"{bins}, COUNT(*)", 1) + f" GROUP BY {bins}",
         )
     if isinstance(found, ColumnValue | Flag):
         return GroupKey(found.name if isinstance(found, ColumnValue) else found.column)
@@ -416,6 +405,9 @@ def _outputs(items: list[Expr], keys: tuple[AnyKey, ...], names: Names) -> tuple
 
 
 def _plain_name(node: Expr) -> str:
+    """What a column of the answer is called where the query does not say."""
+    if type(node) is exp.Column:
+        return node.name.lower()
     return node.sql(dialect="duckdb").lower().replace('"', "")
 
 
