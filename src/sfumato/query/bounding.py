@@ -192,10 +192,15 @@ def _turn(units: Value, names: Sequence[str], salt: str) -> Value:
 
 
 def _within_rows(units: Value, names: Sequence[str], most: int, *, groups: int | None, salt: str) -> Value:
-    """Fill up each unit's `most` rows group by group, in the order of a salted hash."""
+    """Fill up each unit's `most` rows group by group, in the order of a salted hash.
+
+    Groups of one hash, which a hostile unit may have found, are in the order of their keys: what else is in the
+    table must not decide between them.
+    """
     units = units.mutate(turn=_turn(units, (UNIT, *names), salt))
-    so_far = ibis.cumulative_window(group_by=UNIT, order_by="turn")
-    order = ibis.window(group_by=UNIT, order_by="turn")
+    order_by = ["turn", *names]
+    so_far = ibis.cumulative_window(group_by=UNIT, order_by=order_by)
+    order = ibis.window(group_by=UNIT, order_by=order_by)
     # With room for no more rows than groups, the rows alone keep the groups within their limit.
     place = {"place": ibis.row_number().over(order)} if groups is not None and groups < most else {}
     units = units.mutate(before=units[ROWS].sum().over(so_far) - units[ROWS], **place)
