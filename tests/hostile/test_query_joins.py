@@ -212,7 +212,7 @@ def test_postgresql_joins_as_duckdb_does(
         server.create_table(name, rows[name], overwrite=True)
     tables = {name: replace(one, source=postgres_url) for name, one in rule.tables.items()}
     there = replace(rule, source=postgres_url, tables=tables)
-    engine = open_engine(there, data={"regions": REGIONS, **{name: None for name in tables}})
+    engine = open_engine(there, data={"regions": REGIONS, **dict.fromkeys(tables)})
     assert engine.name == "postgres"
     assert released(engine, there, query) == released(open_engine(rule, data=rows), rule, query)
 

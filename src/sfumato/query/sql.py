@@ -27,19 +27,20 @@ from sfumato.query.expressions import (
     kind_of,
     walk,
 )
-from sfumato.query.from_clause import parse_from
+from sfumato.query.from_clause import Source, parse_from
 from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, key_type
 from sfumato.query.names import Names, quoted
-from sfumato.query.per_person import parse_per_person, person_policy
+from sfumato.query.nesting import inlined, sub_query
+from sfumato.query.over_answer import over_answer
+from sfumato.query.per_person import PerPerson, parse_per_person, person_policy
 from sfumato.query.plan import Aggregate, Output, Query, public_keys, scope
 from sfumato.query.postprocessing import Places, PostProcessing, as_sql, check, rewritten
 from sfumato.query.ranges import range_of
-from sfumato.query.reading import MOST_TEXT, check_depth, constant, function, parts, shown
+from sfumato.query.reading import MOST_TEXT, check_depth, constant, function, parts, shown, whole_constant
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.translation import condition, translated
 
 _REFUSED_CLAUSES = {
-    "with_": "WITH stands before the outermost SELECT only",
     "distinct": "SELECT DISTINCT is not answered: it would show single people's values",
     "laterals": "LATERAL is not answered: one person's rows could be multiplied without bound",
     "sample": "samples are not answered: all rows count anyway",
@@ -55,59 +56,59 @@ def parse_query(text: str, policy: Policy) -> Query:
         raise _with_a_way_out(refused, policy) from None
 
 
-def _planned(select: exp.Select, policy: Policy) -> Query:
-    nested = _nested(select)
+def _planned(select: exp.Select, policy: Policy, *, post: bool = False) -> Query:
+    """The plan of a SELECT; with `post`, as something that another SELECT can be computed from."""
+    select = inlined(select)
+    nested = sub_query(select)
     if nested is None:
-        return _flat(select, policy)
+        return _flat(select, policy, post=post)
     outer, inner, name = nested
+    _check_clauses(outer, policy)
+    persons = _one_row_a_person(inner, policy)
+    if persons is None:
+        query = _planned_answer(inner, policy)
+        assert query.post is not None
+        return checked(replace(query, post=over_answer(outer, name, query.post)), policy)
+    found, source = persons
+    flat = _flat(outer, replace(person_policy(found, source.names.policy), table=name), post=post)
+    return replace(flat, per_person=found, joined=source.joined)
+
+
+def _one_row_a_person(inner: exp.Select, policy: Policy) -> tuple[PerPerson, Source] | None:
+    if inner.args.get("with_") or sub_query(inner) is not None or inner.args.get("group") is None:
+        return None
     _check_clauses(inner, policy)
     source = parse_from(inner, policy)
     found = parse_per_person(inner, source.names)
-    if found is None:
+    return None if found is None else (found, source)
+
+
+def _planned_answer(inner: exp.Select, policy: Policy) -> Query:
+    if not _has_aggregate(inner):
         raise QueryRefused(
-            "a sub-query makes one row of each person: SELECT person, COUNT(*) AS n … GROUP BY person; "
-            "arithmetic on an answer is written in the same SELECT"
+            "a sub-query makes one row of each person (SELECT person, COUNT(*) AS n … GROUP BY person) or is "
+            "an answer with an aggregate such as COUNT, SUM or AVG"
         )
-    persons = replace(person_policy(found, source.names.policy), table=name)
-    return replace(_flat(outer, persons), per_person=found, joined=source.joined)
+    return _planned(inner, policy, post=True)
 
 
-def _nested(select: exp.Select) -> tuple[exp.Select, exp.Select, str] | None:
-    """The outer and the inner SELECT, and what the outer calls the inner: FROM (SELECT …) or WITH."""
-    source, common = select.args.get("from_"), select.args.get("with_")
-    outer, name = select.copy(), "people"
-    if common is not None:
-        tables = parts(common, "expressions")[0]
-        if len(tables) != 1:
-            raise QueryRefused("WITH names one sub-query")
-        inner, alias = parts(tables[0], "this", "alias")
-        name = str(parts(alias, "this")[0].name)
-    elif source is not None and type(source.this) is exp.Subquery:
-        inner, alias = parts(source.this, "this", "alias")
-        name = name if alias is None else str(parts(alias, "this")[0].name)
-        outer.set("from_", exp.From(this=exp.Table(this=exp.to_identifier(name, quoted=True))))
-    else:
-        return None
-    if type(inner) is not exp.Select:
-        raise QueryRefused("a sub-query is one SELECT")
-    outer.set("with_", None)
-    return outer, inner, name
-
-
-def _flat(select: exp.Select, policy: Policy) -> Query:
+def _flat(select: exp.Select, policy: Policy, *, post: bool = False) -> Query:
     _check_clauses(select, policy)
     where, group, items = parts(select, "where", "group", "expressions", "from_", "joins", *_AFTERWARDS)[:3]
     source = parse_from(select, policy)
     names = source.names
     keys = _keys(group, items, names)
     filtered = None if where is None else condition(parts(where, "this")[0], names)
-    if _is_plain(select, items):
+    if not post and _is_plain(select, items):
         outputs = _outputs(items, keys, names)
-        order, limit = _order(select.args.get("order"), outputs), _limit(select.args.get("limit"))
+        order, limit = (
+            _order(select.args.get("order"), outputs),
+            whole_constant(select.args.get("limit"), "LIMIT"),
+        )
         query = Query(outputs=outputs, keys=keys, where=filtered, order=order, limit=limit)
         return checked(replace(query, joined=source.joined), policy)
-    outputs, post = _post_processed(select, items, keys, names)
-    query = Query(outputs=outputs, keys=keys, where=filtered, post=post, joined=source.joined)
+    outputs, afterwards = _post_processed(select, items, keys, names)
+    query = Query(outputs=outputs, keys=keys, where=filtered, post=afterwards, joined=source.joined)
     return checked(query, policy)
 
 
@@ -164,9 +165,9 @@ def _post_processed(
         outputs=tuple(as_sql(rewritten(node, places, aliased=False)) for node, _ in nodes),
         having=_clause(select, "having", places) or "TRUE",
         qualify=_clause(select, "qualify", places),
-        order=", ".join(_ordered_by(item, nodes, places) for item in _items_of(select.args.get("order"))),
-        limit=_limit(select.args.get("limit")),
-        offset=_offset(select.args.get("offset")),
+        order=tuple(_ordered_by(item, nodes, places) for item in _items_of(select.args.get("order"))),
+        limit=whole_constant(select.args.get("limit"), "LIMIT"),
+        offset=whole_constant(select.args.get("offset"), "OFFSET") or 0,
     )
     outputs = [Output(f"k{place}", place) for place in range(len(keys))]
     return (*outputs, *(Output(text, item) for item, text in asked.items())), post
@@ -181,20 +182,13 @@ def _items_of(order: Expr | None) -> list[Expr]:
     return [] if order is None else list(parts(order, "expressions")[0])
 
 
-def _ordered_by(item: Expr, nodes: list[tuple[Expr, str]], places: Places) -> str:
+def _ordered_by(item: Expr, nodes: list[tuple[Expr, str]], places: Places) -> tuple[str, str]:
     node, descending, nulls_first = parts(item, "this", "desc", "nulls_first")
     number = constant(node)
     if number is not None and number.is_integer() and 1 <= number <= len(nodes):
         node = nodes[int(number) - 1][0]
     text = as_sql(rewritten(node, places))
-    return f"{text} {'DESC' if descending else 'ASC'} NULLS {'FIRST' if nulls_first else 'LAST'}"
-
-
-def _offset(offset: Expr | None) -> int:
-    count = 0.0 if offset is None else constant(parts(offset, "expression")[0])
-    if count is None or not count.is_integer() or count < 0:
-        raise QueryRefused("OFFSET takes a whole number")
-    return int(count)
+    return text, f"{'DESC' if descending else 'ASC'} NULLS {'FIRST' if nulls_first else 'LAST'}"
 
 
 def _with_a_way_out(refused: QueryRefused, policy: Policy) -> QueryRefused:
@@ -442,15 +436,3 @@ def _order(order: Expr | None, outputs: tuple[Output, ...]) -> tuple[tuple[int, 
             raise QueryRefused(f"ORDER BY takes columns of the answer: {', '.join(by_name)}")
         found.append((position, bool(descending)))
     return tuple(found)
-
-
-def _limit(limit: Expr | None) -> int | None:
-    if limit is None:
-        return None
-    if limit.args.get("limit_options"):
-        raise QueryRefused("LIMIT takes a whole number, without % or TIES")
-    (number,) = parts(limit, "expression")
-    count = constant(number)
-    if count is None or not count.is_integer() or count < 0:
-        raise QueryRefused("LIMIT takes a whole number")
-    return int(count)
