@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -40,26 +41,24 @@ def check_comparison(condition: Comparison, node: Expr, policy: Policy) -> None:
         return
     raise QueryRefused(
         f"{shown(node)} is true on no row: under the policy the left side lies between {_end(left[0])} and "
-        f"{_end(left[1])}; {_REMEDY}, and a sub-query counts to more than unit.rows with LEAST(COUNT(*), 20)"
+        f"{_end(left[1])}; {_REMEDY}{_counted_further(policy)}"
     )
 
 
 def check_one_of(condition: OneOf, node: Expr, policy: Policy) -> None:
     """Refuse a list with a value that no row can have: a category that is not declared, a number too large."""
     if kind_of(condition.of, policy) == NUMBER:
-        ends = _numbers(condition.of, policy)
-        impossible = (
-            [] if ends is None else [item for item in condition.values if not ends[0] <= item <= ends[1]]
-        )  # type: ignore[operator]
-        allowed = "" if ends is None else f"between {_end(ends[0])} and {_end(ends[1])}"
+        low, high = _numbers(condition.of, policy) or (-math.inf, math.inf)
+        impossible = [item for item in condition.values if not low <= float(item) <= high]
+        allowed = f"between {_end(low)} and {_end(high)}"
     else:
         known = possible_texts(condition.of, policy)
-        impossible = [] if known is None else [item for item in condition.values if item not in known]
-        allowed = "" if known is None else f"one of {_listed(known)}"
+        impossible = [item for item in condition.values if known is not None and item not in known]
+        allowed = f"one of {_listed(known or ())}"
     if impossible:
         raise QueryRefused(
-            f"{shown(node)} asks for {_listed(impossible)}, which no row has: under the policy it is {allowed}; "
-            f"{_REMEDY}"
+            f"{shown(node)} asks for {_listed(impossible)}, which no row has: under the policy it is {allowed};"
+            f" {_REMEDY}"
         )
 
 
@@ -71,6 +70,12 @@ def check_like(condition: Like, node: Expr, policy: Policy) -> None:
         raise QueryRefused(
             f"{shown(node)} is true on no row: under the policy it is one of {_listed(known)}; {_REMEDY}"
         )
+
+
+def _counted_further(policy: Policy) -> str:
+    """Where every person has one row, what is compared may be a count of their rows."""
+    one_row = policy.unit.column is not None and policy.unit.rows == 1
+    return ", and a sub-query counts further than unit.rows with LEAST(COUNT(*), 20)" if one_row else ""
 
 
 def _numbers(expression: Expression, policy: Policy) -> tuple[float, float] | None:

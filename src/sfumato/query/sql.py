@@ -30,6 +30,7 @@ from sfumato.query.expressions import (
 from sfumato.query.from_clause import Source, parse_from
 from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, key_type
 from sfumato.query.names import Names, quoted
+from sfumato.query.nearest import nearest_query
 from sfumato.query.nesting import inlined, sub_query
 from sfumato.query.over_answer import over_answer
 from sfumato.query.per_person import PerPerson, parse_per_person, person_policy
@@ -53,7 +54,7 @@ def parse_query(text: str, policy: Policy) -> Query:
     try:
         return _planned(select, policy)
     except QueryRefused as refused:
-        raise _with_a_way_out(refused, policy) from None
+        raise _with_a_way_out(refused, select, policy) from None
 
 
 def _planned(select: exp.Select, policy: Policy, *, post: bool = False) -> Query:
@@ -191,15 +192,17 @@ def _ordered_by(item: Expr, nodes: list[tuple[Expr, str]], places: Places) -> tu
     return text, f"{'DESC' if descending else 'ASC'} NULLS {'FIRST' if nulls_first else 'LAST'}"
 
 
-def _with_a_way_out(refused: QueryRefused, policy: Policy) -> QueryRefused:
-    """A suggestion is made only if it is a query that would be answered."""
-    if not refused.nearest.upper().startswith("SELECT"):
-        return refused
-    try:
-        _planned(_single_select(refused.nearest, policy), policy)
-    except QueryRefused:
-        return QueryRefused(refused.reason)
-    return refused
+def _with_a_way_out(refused: QueryRefused, select: exp.Select, policy: Policy) -> QueryRefused:
+    """The refusal with the nearest query that would be answered, if there is one."""
+
+    def attempt(other: exp.Select) -> QueryRefused | None:
+        try:
+            _planned(_single_select(other.sql(dialect="duckdb"), policy), policy)
+        except QueryRefused as found:
+            return found
+        return None
+
+    return QueryRefused(refused.reason, nearest=nearest_query(select, refused, attempt))
 
 
 def checked(query: Query, policy: Policy) -> Query:

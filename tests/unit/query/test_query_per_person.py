@@ -127,7 +127,7 @@ def test_having_keeps_people_by_what_they_are(table: Table) -> None:
 COUNTS = "(SELECT person, COUNT(*) AS n FROM visits GROUP BY person"
 REFUSED = {
     "SELECT AVG(n) FROM (SELECT days AS n FROM visits GROUP BY ward)": "one row of each person",
-    "SELECT AVG(n) FROM (SELECT person, COUNT(*) AS n, SUM(days) AS N FROM visits GROUP BY person)": "same name",
+    "SELECT AVG(n) FROM (SELECT person, COUNT(*) AS n, SUM(days) N FROM visits GROUP BY person)": "same name",
     "SELECT AVG(n) FROM (SELECT person, ward, COUNT(*) AS n FROM visits GROUP BY person, ward)": "person alone",
     "SELECT AVG(n) FROM (SELECT person, COUNT(*) FROM visits GROUP BY person)": "a name",
     "SELECT AVG(n) FROM (SELECT person, days AS n FROM visits GROUP BY person)": "for each person",
