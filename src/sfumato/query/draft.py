@@ -36,9 +36,9 @@ def draft_policy(
     """Draft a policy from a file's column names and types.
 
     No value of the data gets into it: bounds and categories are blanks, and a first line that may be somebody's
-    row is refused unless `header` says what it is; without one (False) columns are called c1, c2, …. A text file
-    does not say its types: each is guessed as the one that nine in ten values of the first rows fit, so that no
-    single row decides, and the draft says that the holder has to confirm it.
+    row is refused unless `header` says what it is; without one (False) columns are called c1, c2, …. A text
+    file does not say its types: each is guessed as the one that nine in ten values of the first rows fit, so
+    that no single row decides, and the draft says that the holder has to confirm it.
 
     Args:
         path: A text, Parquet or DuckDB file.

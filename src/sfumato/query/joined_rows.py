@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sfumato.errors import InvalidInput
-from sfumato.policy import Column, Policy
+from sfumato.policy import Policy
 from sfumato.query.bounding import first_rows
 from sfumato.query.compilation import Value
 from sfumato.query.engines import Engine
@@ -11,46 +13,66 @@ from sfumato.query.joining import Join, Joined, joined_columns, private_table
 from sfumato.query.measures import UNIT
 
 
-def joined_rows(engine: Engine, joined: Joined | None, policy: Policy, *, salt: str) -> Value:
-    """The rows that a query reads, under the names c0, c1, … and unit of `rows_policy`."""
-    if joined is None or not joined.joins:
-        return engine.declared(policy if joined is None else private_table(joined.table, policy))
-    tables = list(joined_columns(joined, policy))
-    rows = _numbered(engine.declared(private_table(joined.table, policy)), 0)
-    places = _places(tables)
-    for place, join in enumerate(joined.joins, 1):
-        partner = _numbered(_partner(engine, join, policy, salt), place)
-        key = f"t0_{UNIT}" if join.column is None else places[join.column]
-        other = f"t{place}_{UNIT}" if join.column is None else places[f"{join.alias}.{_key(join, policy)}"]
+def joined_rows(
+    engine: Engine, joined: Joined | None, policy: Policy, *, used: Collection[str], salt: str
+) -> Value:
+    """The rows that a query reads, under the names c0, c1, … and unit that `rows_policy` numbers."""
+    if joined is None:
+        return engine.declared(policy)
+    first = engine.declared(private_table(joined.table, policy))
+    return with_partners(engine, first, joined, policy, used=used, salt=salt)
+
+
+def with_partners(
+    engine: Engine, first: Value, joined: Joined, policy: Policy, *, used: Collection[str], salt: str
+) -> Value:
+    """Rows of the first table, or sums of them for each unit, beside the used columns of the others."""
+    places = _places(joined, policy)
+    needed = {places[name] for name in _needed(joined, policy) | (places.keys() & used)}
+    rows, start = first, 0
+    sizes = [len(columns) for _, columns in joined_columns(joined, policy)]
+    for size, join in zip(sizes, joined.joins, strict=False):
+        start += size
+        partner = _partner(engine, join, policy, start=start, needed=needed, salt=salt)
+        key = UNIT if join.column is None else places[join.column]
+        other = _PERSON if join.column is None else places[_key(join, policy)]
         _check_alike(rows[key], partner[other], join)
         rows = rows.join(partner, rows[key] == partner[other], how="left" if join.left else "inner")
-        rows = rows.select(*(name for name in rows.columns if name != f"t{place}_{UNIT}"))
-    unit = {UNIT: rows[f"t0_{UNIT}"]} if f"t0_{UNIT}" in rows.columns else {}
-    return rows.select(**{f"c{i}": rows[name] for i, name in enumerate(places.values())}, **unit)
+        rows = rows.select(*(name for name in rows.columns if name != _PERSON))
+    return rows
 
 
-def _places(tables: list[tuple[str, dict[str, Column]]]) -> dict[str, str]:
-    """Where each column is before the last step: t1_c0 is the first column of the second table."""
-    return {
-        f"{alias}.{name}": f"t{place}_c{i}"
-        for place, (alias, columns) in enumerate(tables)
-        for i, name in enumerate(columns)
-    }
+_PERSON = "person"  # of the table that is being joined
 
 
-def _numbered(table: Value, place: int) -> Value:
-    return table.select(**{f"t{place}_{name}": table[name] for name in table.columns})
+def _places(joined: Joined, policy: Policy) -> dict[str, str]:
+    """What each column of the join is called: as `rows_policy` numbers them."""
+    names = [f"{alias}.{name}" for alias, columns in joined_columns(joined, policy) for name in columns]
+    return {name: f"c{place}" for place, name in enumerate(names)}
+
+
+def _needed(joined: Joined, policy: Policy) -> set[str]:
+    """The columns that public tables are joined on."""
+    keys = [(join.column, _key(join, policy)) for join in joined.joins if join.column is not None]
+    return {name for pair in keys for name in pair}
 
 
 def _key(join: Join, policy: Policy) -> str:
-    return policy.public[join.table].key
+    return f"{join.alias}.{policy.public[join.table].key}"
 
 
-def _partner(engine: Engine, join: Join, policy: Policy, salt: str) -> Value:
-    if join.column is not None:
-        return engine.public[join.table]
-    one = private_table(join.table, policy)
-    return first_rows(engine.declared(one), one.unit.rows, salt=salt)
+def _partner(
+    engine: Engine, join: Join, policy: Policy, *, start: int, needed: Collection[str], salt: str
+) -> Value:
+    """The needed columns of a joined table, numbered from `start`, and the person of a private one."""
+    one = None if join.column is not None else private_table(join.table, policy)
+    table = engine.public[join.table] if one is None else engine.declared(one)
+    count = sum(name != UNIT for name in table.columns)
+    columns = {f"c{start + i}": f"c{i}" for i in range(count) if f"c{start + i}" in needed}
+    if one is None:
+        return table.select(**{name: table[stored] for name, stored in columns.items()})
+    cut = first_rows(table.select(UNIT, *columns.values()), one.unit.rows, salt=salt)
+    return cut.select(**{name: cut[stored] for name, stored in columns.items()}, **{_PERSON: cut[UNIT]})
 
 
 def _check_alike(one: Value, other: Value, join: Join) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from sfumato import _validate
 from sfumato.policy import Key, Policy, Unit
-from sfumato.query.expressions import Condition, Expression
+from sfumato.query.expressions import Condition, Expression, columns_of
 from sfumato.query.joining import Joined, rows_policy
-from sfumato.query.keys import AnyKey, public_values
+from sfumato.query.keys import AnyKey, expression_of, public_values
 from sfumato.query.per_person import PerPerson, person_policy
 from sfumato.query.postprocessing import PostProcessing
 from sfumato.query.refusal import QueryRefused
@@ -57,6 +57,14 @@ class Query:
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
         return tuple(output.value for output in self.outputs if isinstance(output.value, Aggregate))
+
+
+def columns_used(query: Query) -> set[str]:
+    """The columns that a query reads of its rows."""
+    if query.per_person is not None:
+        return set(columns_of((query.per_person.values, query.per_person.where)))
+    keys = tuple(expression_of(key) for key in query.keys)
+    return set(columns_of((query.aggregates, query.where, keys)))
 
 
 def scope(query: Query, policy: Policy) -> Policy:

@@ -19,6 +19,7 @@ from sfumato.query.aggregates import measures_for
 from sfumato.query.answer import Answer, notes_for
 from sfumato.query.asking import select
 from sfumato.query.dry_run import ExpectedError, expected_errors
+from sfumato.query.early_sums import early_sums
 from sfumato.query.engines import Engine, open_engine
 from sfumato.query.joined_rows import joined_rows
 from sfumato.query.joining import rows_policy
@@ -27,7 +28,7 @@ from sfumato.query.keys import AnyKey
 from sfumato.query.measures import CELL, ROWS, UNITS, Counted, Integers
 from sfumato.query.noise import Price, price
 from sfumato.query.per_person import person_table
-from sfumato.query.plan import Aggregate, Query, public_keys, scope, touched_unit
+from sfumato.query.plan import Aggregate, Query, columns_used, public_keys, scope, touched_unit
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, add_noise
 from sfumato.query.shaping import Groups, shaped
@@ -241,10 +242,13 @@ class Table:
     def _compiled(self, plan: Query, salt: str) -> Compiled:
         policy, engine = scope(plan, self.policy), self._connected()
         keys, measures = public_keys(plan, policy), measures_for(plan, policy)
-        table = joined_rows(engine, plan.joined, self.policy, salt=salt)
+        used = columns_used(plan)
+        table = joined_rows(engine, plan.joined, self.policy, used=used, salt=salt)
         if plan.per_person is not None:
             table = person_table(table, plan.per_person, rows_policy(plan.joined, self.policy))
-        sums = bounding.sums(table, plan, measures, policy, keys=keys, salt=salt)
+        sums = early_sums(engine, plan, measures, self.policy, keys=keys, salt=salt)
+        if sums is None:
+            sums = bounding.sums(table, plan, measures, policy, keys=keys, salt=salt)
         trees = [measure for measure in measures if isinstance(measure, Counted)]
         counts = (bounding.cell_counts(table, plan, tree, policy, keys=keys, salt=salt) for tree in trees)
         return Compiled(

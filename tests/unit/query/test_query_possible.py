@@ -88,7 +88,9 @@ SCALES: dict[str, Callable[[int], int]] = {
 
 
 @settings(max_examples=60, deadline=None)
-@given(constant=st.integers(-20, 65), sign=st.sampled_from(list(OPERATORS)), scale=st.sampled_from(list(SCALES)))
+@given(
+    constant=st.integers(-20, 65), sign=st.sampled_from(list(OPERATORS)), scale=st.sampled_from(list(SCALES))
+)
 def test_it_is_refused_exactly_where_no_number_of_days_meets_it(constant: int, sign: str, scale: str) -> None:
     values = [SCALES[scale](days) for days in range(31)]
     between = sign == "=" and min(values) <= constant <= max(values)  # an odd number among even ones passes
