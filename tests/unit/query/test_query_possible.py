@@ -77,7 +77,8 @@ def test_what_some_row_can_meet_is_answered(sql: str) -> None:
 
 
 OPERATORS = {
-    "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
+    ">=": operator.ge,
 }  # fmt: skip
 SCALES: dict[str, Callable[[int], int]] = {
     "days": lambda days: days,
