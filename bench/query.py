@@ -166,7 +166,7 @@ def joined_policy(visits: Path, people: Path) -> Policy:
 
 
 def a_join(folder: Path, rows: int, people: int) -> None:
-    """Visits with people on the person, against the plain join; sums alone, and with all that is around them."""
+    """Visits with people on the person, against the plain join: the sums, and all that is around them."""
     visits, persons = folder / f"visits{rows}.parquet", folder / f"people{people}.parquet"
     make_rows(visits, rows, rows_a_person=rows // people)
     make_people(persons, people)
