@@ -41,6 +41,7 @@ TEXT_ROWS = 1_000_000
 ROUNDS = 7
 CITIES = [f"city{i}" for i in range(20)]
 WHOLE = "SELECT city, AVG(age) FROM people GROUP BY city"
+JOIN = "SELECT city, AVG(visits.age) FROM visits JOIN people USING (person) GROUP BY city"
 REAL = "SELECT city, AVG(income) FROM people GROUP BY city"
 
 
@@ -139,6 +140,54 @@ def many_rows_a_person(folder: Path) -> None:
             rounds=3,
         )
     show(f"{ROWS:,} rows, five a person, AVG by city", medians, "bounded SQL, no noise", target="at most 1.3x")
+
+
+def make_people(path: Path, people: int) -> None:
+    """One row a person, drawn as `make_rows` draws."""
+    duckdb.sql(
+        f"""COPY (SELECT i AS person, (hash(i) % 101)::INTEGER AS age, 'city' || (hash(i * 7) % 20) AS city
+                  FROM range({people}) t(i)) TO '{path}' (FORMAT parquet)"""
+    )
+
+
+def joined_policy(visits: Path, people: Path) -> Policy:
+    days = {"type": "integer", "lower": 0, "upper": 100}
+    city = {"type": "text", "categories": CITIES}
+    return policy_from_dict(
+        {
+            "tables": {
+                "visits": {"source": str(visits), "columns": {"age": days}},
+                "people": {"source": str(people), "rows": 1, "groups": 1, "columns": {"city": city}},
+            },
+            "unit": {"column": "person", "rows": 4, "groups": 2},
+            "budget": {"epsilon": 1e6},
+        }
+    )
+
+
+def a_join(folder: Path, rows: int, people: int) -> None:
+    """Visits with people on the person, against the plain join: the sums, and all that is around them."""
+    visits, persons = folder / f"visits{rows}.parquet", folder / f"people{people}.parquet"
+    make_rows(visits, rows, rows_a_person=rows // people)
+    make_people(persons, people)
+    rules = joined_policy(visits, persons)
+    connection = duckdb.connect()
+    connection.execute(f"CREATE VIEW visits AS SELECT person, age FROM '{visits}'")
+    connection.execute(f"CREATE VIEW people AS SELECT * FROM '{persons}'")
+    with Ledger.open(folder / "join.db", budget=rules.budget) as ledger:
+        table = Table(rules, ledger)
+        sums = table._compiled(parse_query(JOIN, rules), "s").sums
+        raw = table._connected().connection.con
+        medians = compare(
+            {
+                "DuckDB, no privacy": lambda: connection.sql(JOIN).fetchall(),
+                "bounded SQL, no noise": lambda: raw.sql(sums).fetchall(),
+                "private": lambda: table.ask(JOIN, epsilon=1.0),
+            },
+            rounds=3,
+        )
+    title = f"{rows:,} visits joined with {people:,} people, AVG by city"
+    show(title, medians, "DuckDB, no privacy", target="at most 2.5x")
 
 
 def a_text_file(folder: Path) -> None:
@@ -252,6 +301,7 @@ def main() -> None:
         folder = Path(name)
         one_row_a_person(folder)
         many_rows_a_person(folder)
+        a_join(folder, ROWS, ROWS // 10)
         a_text_file(folder)
         growth(folder, [1_000_000, 10_000_000, *([100_000_000] if large else [])])
 

@@ -38,6 +38,31 @@ Nothing here is ever read off the data. A policy is a TOML file:
     type = "date"
     lower = 1900-01-01               # optional: gives GROUP BY month or year its public groups
     upper = 2029-12-31
+
+    [public.regions]                 # optional: tables that anyone may read, for joins
+    source = "regions.csv"           # .csv, .csv.gz or .parquet
+    key = "city"                     # the column to join on; each of its values occurs once
+
+    [public.regions.columns.city]
+    type = "text"
+
+    [public.regions.columns.region]
+    type = "text"
+    categories = ["north", "south"]
+
+Several private tables of the same people have [tables.NAME] sections in place of [table] and [columns]:
+
+    [tables.visits]                  # what [table] may say, but for the name
+    source = "visits.csv"
+
+    [tables.visits.columns.days]
+    type = "integer"
+
+    [tables.people]
+    source = "people.csv"
+    unit = "id"                      # what unit.column is called here, if it has another name
+    rows = 1                         # rows and groups where this table alone is asked; else those of [unit],
+    groups = 1                       # which hold for what is joined
 """
 
 from __future__ import annotations
@@ -45,7 +70,7 @@ from __future__ import annotations
 import datetime
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -134,8 +159,32 @@ class Unit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PublicTable:
+    """A table that anyone may read, to join with; every value of its key occurs once."""
+
+    name: str
+    source: str
+    key: str
+    columns: Mapping[str, Column]
+    form: TextForm = field(default_factory=TextForm)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
+        _check_names(self.columns)
+        if self.key not in self.columns or self.columns[self.key].type == "real":
+            raise InvalidInput(
+                f"expected public.{self.name}.key to be one of its columns that is not real, got {self.key!r}; "
+                f"declare its type in [public.{self.name}.columns.{self.key}]"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Everything public about one private table."""
+    """Everything public about one private table, or about several of the same people.
+
+    `tables` holds a policy for each of several tables; what else is said here is then the first one's, but for
+    the unit, which holds for what is joined. `public` holds the tables that anyone may read.
+    """
 
     table: str
     source: str
@@ -150,9 +199,12 @@ class Policy:
     fields: tuple[str, ...] | None = None
     missing: tuple[str, ...] = ("",)
     version: str | None = None
+    tables: Mapping[str, Policy] = field(default_factory=dict)
+    public: Mapping[str, PublicTable] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
+        for name in ("columns", "tables", "public"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         if not self.columns:
             raise InvalidInput(
                 "expected at least one column in the policy, got none; add [columns.NAME] sections"
@@ -164,13 +216,9 @@ class Policy:
                 f"expected table.version to be a text that changes with the data, got {self.version!r}"
             )
         self._check_form()
-        lowered = [name.lower() for name in self.columns]
-        if len(set(lowered)) < len(lowered):
-            raise InvalidInput(
-                "expected column names that differ in more than upper and lower case, which SQL does not tell "
-                f"apart; got {', '.join(self.columns)}"
-            )
-        if self.unit.column is not None and self.unit.column.lower() in lowered:
+        self._check_tables()
+        _check_names(self.columns)
+        if self.unit.column is not None and self.column(self.unit.column) is not None:
             raise InvalidInput(
                 f"expected unit.column={self.unit.column!r} not to be among the columns; what tells people "
                 "apart is neither filtered nor averaged, so drop its [columns] section"
@@ -184,6 +232,30 @@ class Policy:
             raise InvalidInput(
                 f"expected table.fields to name {', '.join(absent)} too, which the policy declares"
             )
+
+    def _check_tables(self) -> None:
+        names = [*(self.tables or [self.table]), *self.public]
+        if len({name.lower() for name in names}) < len(names):
+            raise InvalidInput(
+                f"expected tables whose names differ in more than upper and lower case, got {', '.join(names)}"
+            )
+        if len(self.tables) > 1 and any(one.unit.column is None for one in self.tables.values()):
+            raise InvalidInput(
+                "expected unit.column in a policy of several private tables, got none; it tells whose rows "
+                "belong together"
+            )
+        if any(one.budget != self.budget or one.tables or one.public for one in self.tables.values()):
+            raise InvalidInput("expected tables of one level under one budget; give each its own columns alone")
+
+    def private(self, name: str) -> Policy | None:
+        """The policy of one private table; names are compared without regard to case."""
+        if not self.tables:
+            return self if name.lower() == self.table.lower() else None
+        return next((one for known, one in self.tables.items() if known.lower() == name.lower()), None)
+
+    @property
+    def private_names(self) -> tuple[str, ...]:
+        return tuple(self.tables) or (self.table,)
 
     @property
     def form(self) -> TextForm:
@@ -217,25 +289,96 @@ def policy_from_dict(
     data: Mapping[str, Any], *, folder: Path | None = None, source: str | None = None
 ) -> Policy:
     """The policy that a parsed TOML file describes; anything unknown in it is refused."""
-    _known("the policy", data, ("table", "unit", "budget", "columns"))
-    table = _section(data, "table") if source is None else data.get("table", {})
+    _known("the policy", data, ("table", "tables", "public", "unit", "budget", "columns"))
+    if source is not None:
+        given = str(Path(source).absolute()) if Path(source).suffix else source  # not beside the policy
+        data = {**data, "table": {**data.get("table", {}), "source": given}}
     budget = _section(data, "budget")
-    _known("[table]", table, ("name", "source", "public_size", "version", *FORM_KEYS))
     _known("[budget]", budget, ("epsilon", "delta", "ledger", "dataset", "unit"))
     unit = Unit(**_known("[unit]", data.get("unit", {}), [item.name for item in fields(Unit)]))
-    form = text_form(table)
-    place = _beside(folder, str(_needed(table, "table", "source"))) if source is None else source
-    return Policy(
-        table=str(table.get("name", _default_name(place))),
-        source=place,
-        columns={name: _column(name, spec) for name, spec in data.get("columns", {}).items()},
-        budget=_budget(budget, unit),
-        unit=unit,
+    amount = _budget(budget, unit)
+    one = _several(data, unit, amount, folder) if "tables" in data else _single(data, unit, amount, folder)
+    public = data.get("public", {})
+    return replace(
+        one,
+        public={name: _public(name, _mapping(f"public.{name}", public[name]), folder) for name in public},
         ledger=_beside(folder, str(budget["ledger"])) if "ledger" in budget else None,
         dataset=str(budget["dataset"]) if "dataset" in budget else None,
-        public_size=table.get("public_size"),
-        version=table.get("version"),
+    )
+
+
+def _single(data: Mapping[str, Any], unit: Unit, budget: Budget, folder: Path | None) -> Policy:
+    table = _section(data, "table")
+    _known("[table]", table, ("name", *_TABLE_KEYS))
+    source = str(_needed(table, "table", "source"))
+    name = str(table.get("name", _default_name(source)))
+    return _table(name, table, data.get("columns", {}), unit=unit, budget=budget, folder=folder)
+
+
+def _several(data: Mapping[str, Any], unit: Unit, budget: Budget, folder: Path | None) -> Policy:
+    """The first table's policy, with the policies of all, under the unit of what is joined."""
+    both = [name for name in ("table", "columns") if name in data]
+    if both or not data["tables"]:
+        raise InvalidInput(
+            "expected either [table] with its [columns], or [tables.NAME] sections with columns of their own, "
+            f"got {', '.join(['tables', *both])}"
+        )
+    tables = {}
+    for name, section in data["tables"].items():
+        table = _mapping(f"tables.{name}", section)
+        _known(f"[tables.{name}]", table, (*_TABLE_KEYS, "unit", "rows", "groups", "columns"))
+        _needed(table, f"tables.{name}", "source")
+        own = Unit(
+            column=table.get("unit", unit.column),
+            rows=table.get("rows", unit.rows),
+            groups=table.get("groups", unit.groups),
+        )
+        columns = table.get("columns", {})
+        tables[name] = _table(name, table, columns, unit=own, budget=budget, folder=folder)
+    first = next(iter(tables.values()))
+    versions = [one.version for one in tables.values() if one.version is not None]
+    return replace(
+        first,
+        unit=replace(unit, column=first.unit.column),
+        version=", ".join(versions) if len(versions) == len(tables) else None,
+        tables=tables,
+    )
+
+
+_TABLE_KEYS = ("source", "public_size", "version", *FORM_KEYS)
+
+
+def _table(
+    name: str,
+    section: Mapping[str, Any],
+    columns: Mapping[str, Any],
+    *,
+    unit: Unit,
+    budget: Budget,
+    folder: Path | None,
+) -> Policy:
+    form = text_form(section)
+    return Policy(
+        table=name,
+        source=_beside(folder, str(section["source"])),
+        columns={name: _column(name, spec) for name, spec in columns.items()},
+        budget=budget,
+        unit=unit,
+        public_size=section.get("public_size"),
+        version=section.get("version"),
         **{item.name: getattr(form, item.name) for item in fields(form)},
+    )
+
+
+def _public(name: str, section: Mapping[str, Any], folder: Path | None) -> PublicTable:
+    where = f"public.{name}"
+    _known(f"[{where}]", section, ("source", "key", "columns", *FORM_KEYS))
+    return PublicTable(
+        name=name,
+        source=_beside(folder, str(_needed(section, where, "source"))),
+        key=str(_needed(section, where, "key")),
+        columns={item: _column(item, spec) for item, spec in section.get("columns", {}).items()},
+        form=text_form(section),
     )
 
 
@@ -252,6 +395,14 @@ def _budget(section: Mapping[str, Any], unit: Unit) -> Budget:
         unit=str(section.get("unit", unit.column or "record")),
         relation=Relation.ADD_REMOVE,
     )
+
+
+def _check_names(columns: Collection[str]) -> None:
+    if len({name.lower() for name in columns}) < len(columns):
+        raise InvalidInput(
+            "expected column names that differ in more than upper and lower case, which SQL does not tell "
+            f"apart; got {', '.join(columns)}"
+        )
 
 
 def _column(name: str, spec: Mapping[str, Any]) -> Column:
@@ -312,6 +463,12 @@ def _section(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
             f"expected a section [{name}] in the policy, got none; sfumato query init drafts one"
         )
     return section
+
+
+def _mapping(where: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"expected a section [{where}] in the policy, got {value!r}")
+    return value
 
 
 def _needed(section: Mapping[str, Any], name: str, key: str) -> Any:

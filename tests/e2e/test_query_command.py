@@ -150,3 +150,18 @@ def test_a_table_of_a_duckdb_file_is_asked(folder: Path) -> None:
     run("init", folder / "town.duckdb", "--table", "people", "--out", folder / "town.toml")
     found = json.loads(run(folder / "town.toml", "SELECT COUNT(*) FROM people", "--epsilon", 0.5, "--json"))
     assert abs(found["rows"][0][0] - 1000) < 60
+
+
+def test_a_year_is_no_amount(folder: Path) -> None:
+    """A key is printed as it is: 2024 and not 2,024; counts have their commas."""
+    days = pd.DataFrame({"day": ["2023-05-01"] * 4000 + ["2024-05-01"] * 4000})
+    days.to_csv(folder / "days.csv", index=False)
+    (folder / "days.toml").write_text(
+        '[table]\nsource = "days.csv"\n[budget]\nepsilon = 100.0\n'
+        '[columns.day]\ntype = "date"\nlower = 2023-01-01\nupper = 2024-12-31\n'
+    )
+    sql = "SELECT EXTRACT(year FROM day) AS year, COUNT(*) AS n FROM days GROUP BY year"
+    found = run(folder / "days.toml", sql, "--epsilon", 50)
+    assert "2023 " in found
+    assert "2024 " in found
+    assert "4,000" in found

@@ -133,7 +133,7 @@ def init(
     if json:
         show.emit_json({"policy": str(place), "fill_in": list(draft.blanks)})
         return
-    show.console.print(f"Wrote {place}. Nothing in it was read off the data's values. Fill in:")
+    show.console.print(f"Wrote {place}. No value of the data is in it. Fill in:")
     for blank in draft.blanks:
         show.console.print(f"  {blank}", markup=False)
 
@@ -222,9 +222,14 @@ def _cells(
 ) -> Iterator[Text]:
     """The cells of one line: values, and after those that have one the interval. No value is markup."""
     for value, interval, has_interval in zip(row, intervals, measured, strict=True):
-        yield Text(_shown(value))
+        yield Text(str(value) if _is_key(value, interval) else _shown(value))
         if has_interval:
             yield Text("" if interval is None else f"{interval[0]:,.6g} to {interval[1]:,.6g}")
+
+
+def _is_key(value: object, interval: tuple[float, float] | None) -> bool:
+    """A whole number without an interval names a group: a year is 2024, not 2,024."""
+    return interval is None and isinstance(value, int)
 
 
 def _shown(value: object) -> str:

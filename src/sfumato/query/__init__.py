@@ -13,7 +13,7 @@
 >>> folder.cleanup()
 """
 
-from sfumato.policy import Column, Policy, Unit, load_policy, policy_from_dict
+from sfumato.policy import Column, Policy, PublicTable, Unit, load_policy, policy_from_dict
 from sfumato.query.answer import Answer
 from sfumato.query.asking import (
     count,
@@ -43,6 +43,7 @@ __all__ = [
     "GroupKey",
     "KeptAnswers",
     "Policy",
+    "PublicTable",
     "Query",
     "QueryRefused",
     "Table",

@@ -178,7 +178,7 @@ def reconstruction(
     refused = 0
     for _ in range(queries):
         subset = chance.random(people) < 0.5
-        beds = ", ".join(map(str, np.flatnonzero(subset))) or "-1"
+        beds = ", ".join(map(str, np.flatnonzero(subset))) or str(people)  # a bed that nobody has
         try:
             answer = table.ask(f"SELECT COUNT(*) FROM ward WHERE sick AND bed IN ({beds})", epsilon=epsilon)
         except BudgetExceeded:

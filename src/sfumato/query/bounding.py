@@ -19,12 +19,14 @@ import ibis
 
 from sfumato.policy import Key, Policy
 from sfumato.query.compilation import Value, clip, compiled, whole
+from sfumato.query.expressions import Condition
 from sfumato.query.keys import key_value
 from sfumato.query.measures import CELL, KEPT, ROWS, UNIT, UNITS, Counted, Measure, total
 from sfumato.query.plan import Query
 
 OWN_HASH = ("duckdb",)  # engines whose own hash is several times quicker than md5, which all have
 _TURN = 12  # letters of the hash
+_LARGEST_SUM = 2**62  # 2³² rows of a unit stay below it
 
 
 @ibis.udf.scalar.builtin(name="md5")  # type: ignore[untyped-decorator]
@@ -51,8 +53,30 @@ def sums(
         found = rows.group_by(names).agg(**totals) if names else rows.agg(**totals)
         return _in_categories(_held_back(found.mutate(**{UNITS: found[ROWS]}), names), names, keys)
     rows = _in_categories(rows, names, keys)
-    units = rows.group_by([UNIT, *names]).agg(**_totals(rows, linear))
+    units = _in_64_bits(rows.group_by([UNIT, *names]).agg(**_totals(rows, linear)), [UNIT, *names])
     return _add_units(_bounded_units(units, names, policy, salt), names, linear)
+
+
+def sums_by_unit(table: Value, where: Condition | None, measures: Sequence[Measure], policy: Policy) -> Value:
+    """One row for each unit: its rows that count, and the columns of each measure but counted ones."""
+    linear = [measure for measure in measures if not isinstance(measure, Counted)]
+    rows = _filtered(table, Query(outputs=(), where=where), linear, policy)
+    return _in_64_bits(rows.group_by(UNIT).agg(**_totals(rows, linear)), [UNIT])
+
+
+def sums_of_units(
+    units: Value,
+    query: Query,
+    measures: Sequence[Measure],
+    policy: Policy,
+    *,
+    keys: Sequence[Sequence[Key]] | None,
+) -> Value:
+    """The same as `sums`, from `sums_by_unit` with the keys' columns beside them: each unit is in one group."""
+    linear = [measure for measure in measures if not isinstance(measure, Counted)]
+    names = key_names(query)
+    grouped = _in_categories(_declared(units, query, policy), names, keys)
+    return _add_units(_bounded_units(grouped, (), policy, ""), names, linear)
 
 
 def cell_counts(
@@ -120,6 +144,18 @@ def _totals(rows: Value, linear: Sequence[Measure]) -> dict[str, Value]:
     return found
 
 
+def _in_64_bits(units: Value, names: Sequence[str]) -> Value:
+    """Sums as whole numbers of 64 bits, within which they are: engines add up in wider ones, which are slow.
+
+    Ibis takes a sum for 64 bits and drops a plain cast, so that this goes through a decimal.
+    """
+    wide = {name: units[name].cast("decimal(38, 0)") for name in units.columns if name not in names}
+    most = ibis.literal(_LARGEST_SUM).cast("decimal(38, 0)")
+    return units.select(
+        *names, **{name: clip(value, -most, most).cast("int64") for name, value in wide.items()}
+    )
+
+
 def _in_categories(rows: Value, names: Sequence[str], keys: Sequence[Sequence[Key]] | None) -> Value:
     if keys is None:
         return rows.filter(*(rows[name].notnull() for name in names)) if names else rows
@@ -138,6 +174,27 @@ def _bounded_units(units: Value, names: Sequence[str], policy: Policy, salt: str
         most = ibis.literal(policy.unit.rows, "int64")
         return units.mutate(kept=(units[ROWS] > most).ifelse(most, units[ROWS]))
     return _within_rows(units, names, policy.unit.rows, groups=policy.unit.groups, salt=salt)
+
+
+def first_rows(rows: Value, most: int, *, salt: str) -> Value:
+    """At most so many rows of each unit, in the order of a salted hash of all that a row holds."""
+    rows = rows.filter(rows[UNIT].notnull())
+    names = list(rows.columns)
+    if most == 1 and rows.get_backend().name in OWN_HASH:
+        return _least(rows)
+    rows = rows.mutate(turn=_turn(rows, names, salt))
+    order = ibis.window(group_by=UNIT, order_by=["turn", *names])
+    numbered = rows.mutate(place=ibis.row_number().over(order))
+    return numbered.filter(numbered["place"] < most).select(*names)
+
+
+def _least(rows: Value) -> Value:
+    """The row with the least values of each unit, found without sorting; NULL comes last."""
+    names = [name for name in rows.columns if name != UNIT]
+    if len(names) < 2:
+        return rows.group_by(UNIT).agg(**{name: rows[name].min() for name in names})
+    found = rows.group_by(UNIT).agg(least=ibis.struct({name: rows[name] for name in names}).min())
+    return found.select(UNIT, **{name: found["least"][name] for name in names})
 
 
 def _own_hash(value: Value) -> Value:
@@ -159,15 +216,23 @@ def _turn(units: Value, names: Sequence[str], salt: str) -> Value:
         return _own_hash(ibis.struct({"salt": ibis.literal(salt), **{name: units[name] for name in names}}))
     label = ibis.literal(salt)
     for name in names:
-        label = label + ibis.literal("|") + units[name].cast("string")
+        text = units[name].cast("string")
+        label = (
+            label + ibis.literal("|") + text.length().cast("string").fill_null("") + ":" + text.fill_null("")
+        )
     return _md5(label).substr(0, _TURN)
 
 
 def _within_rows(units: Value, names: Sequence[str], most: int, *, groups: int | None, salt: str) -> Value:
-    """Fill up each unit's `most` rows group by group, in the order of a salted hash."""
+    """Fill up each unit's `most` rows group by group, in the order of a salted hash.
+
+    Groups of one hash, which a hostile unit may have found, are in the order of their keys: what else is in the
+    table must not decide between them.
+    """
     units = units.mutate(turn=_turn(units, (UNIT, *names), salt))
-    so_far = ibis.cumulative_window(group_by=UNIT, order_by="turn")
-    order = ibis.window(group_by=UNIT, order_by="turn")
+    order_by = ["turn", *names]
+    so_far = ibis.cumulative_window(group_by=UNIT, order_by=order_by)
+    order = ibis.window(group_by=UNIT, order_by=order_by)
     # With room for no more rows than groups, the rows alone keep the groups within their limit.
     place = {"place": ibis.row_number().over(order)} if groups is not None and groups < most else {}
     units = units.mutate(before=units[ROWS].sum().over(so_far) - units[ROWS], **place)

@@ -28,6 +28,7 @@ PATTERNS = {
 }
 _NAME = re.compile(r"[^\W\d][\w .\-/()%]{0,63}")
 _SAMPLE = 1000  # rows that types are guessed from
+_MOST = 0.9  # the share of a column's values that a type must fit, so that no single row decides
 
 
 def columns_of(
@@ -88,7 +89,11 @@ def _sample(path: Path, form: TextForm) -> list[list[str]]:
 
 
 def _guessed(values: Sequence[str]) -> str:
-    fitting = (kind for kind, pattern in PATTERNS.items() if all(map(pattern.fullmatch, values)))
+    """The first type that most values fit; a draft says that it is a guess."""
+    least = _MOST * len(values)
+    fitting = (
+        kind for kind, pattern in PATTERNS.items() if sum(map(bool, map(pattern.fullmatch, values))) >= least
+    )
     return next(fitting, "text") if values else "text"
 
 

@@ -27,6 +27,7 @@ from sfumato.query.expressions import (
     kind_of,
 )
 from sfumato.query.names import Names
+from sfumato.query.possible import check_comparison, check_like, check_one_of
 from sfumato.query.ranges import constant_range
 from sfumato.query.reading import connected, constant, literal_text, parts, shown
 from sfumato.query.refusal import QueryRefused
@@ -71,27 +72,39 @@ def compared(operator: str, left: Expression, right: Expression, node: Expr, nam
     kinds = {kind_of(left, names.policy), kind_of(right, names.policy)}
     if DATE in kinds:
         left, right = alike([left, right], node, names)
-        return Comparison(operator, left, right)
+        return _possible(Comparison(operator, left, right), node, names)
     if kinds == {TEXT}:
-        return _same_text(operator, left, right, node)
+        return _same_text(operator, left, right, node, names)
     if CONDITION in kinds and isinstance(right, Always):
         return _same_truth(operator, left, right, node)
     if kinds <= {NUMBER, CONDITION} and NUMBER in kinds:
-        return Comparison(operator, as_number(left, node, names), as_number(right, node, names))
+        sides = as_number(left, node, names), as_number(right, node, names)
+        return _possible(Comparison(operator, *sides), node, names)
     raise QueryRefused(
         f"{shown(node)} is not answered: compare a column with a constant of its own type",
         nearest=names.example_count(),
     )
 
 
-def _same_text(operator: str, left: Expression, right: Expression, node: Expr) -> Condition:
+def _possible(found: Comparison, node: Expr, names: Names) -> Comparison:
+    check_comparison(found, node, names.policy)
+    return found
+
+
+def _one_of(value: Expression, values: tuple[str | float, ...], node: Expr, names: Names) -> OneOf:
+    found = OneOf(value, values)
+    check_one_of(found, node, names.policy)
+    return found
+
+
+def _same_text(operator: str, left: Expression, right: Expression, node: Expr, names: Names) -> Condition:
     if operator not in ("=", "<>"):
         raise QueryRefused(
             f"{shown(node)} is not answered: engines sort texts differently; use =, <>, IN or LIKE"
         )
     if not isinstance(right, Text):
         raise QueryRefused(f"{shown(node)} is not answered: a text is compared with constants")
-    found = OneOf(left, (right.value,))
+    found = _one_of(left, (right.value,), node, names)
     return found if operator == "=" else Negated(found)
 
 
@@ -122,9 +135,9 @@ def _(node: Expr, names: Names) -> Expression:
     value = translated(of, names)
     kind = kind_of(value, names.policy)
     if kind == TEXT:
-        return OneOf(value, tuple(_text_constant(item, node) for item in items))
+        return _one_of(value, tuple(_text_constant(item, node) for item in items), node, names)
     if kind == NUMBER:
-        return OneOf(value, tuple(_number_constant(item, node) for item in items))
+        return _one_of(value, tuple(_number_constant(item, node) for item in items), node, names)
     return Some(tuple(compared("=", value, translated(item, names), node, names) for item in items))
 
 
@@ -163,6 +176,7 @@ def _(node: Expr, names: Names) -> Expression:
         raise QueryRefused("LIKE takes a text and a pattern such as 'abc%'")
     if wanted.count("%") + wanted.count("_") > _MOST_WILDCARDS:
         raise QueryRefused(f"a pattern of LIKE has at most {_MOST_WILDCARDS} of % and _")
-    if type(node) is exp.ILike:
-        return Like(Cased("lower", value), wanted.lower())
-    return Like(value, wanted)
+    lowered = type(node) is exp.ILike
+    found = Like(Cased("lower", value), wanted.lower()) if lowered else Like(value, wanted)
+    check_like(found, node, names.policy)
+    return found

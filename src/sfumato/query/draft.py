@@ -36,8 +36,9 @@ def draft_policy(
     """Draft a policy from a file's column names and types.
 
     No value of the data gets into it: bounds and categories are blanks, and a first line that may be somebody's
-    row is refused unless `header` says what it is; without one (False) columns are called c1, c2, …. The types
-    of a text file are guessed from its first rows, which the draft says; the holder checks them.
+    row is refused unless `header` says what it is; without one (False) columns are called c1, c2, …. A text
+    file does not say its types: each is guessed as the one that nine in ten values of the first rows fit, so
+    that no single row decides, and the draft says that the holder has to confirm it.
 
     Args:
         path: A text, Parquet or DuckDB file.
@@ -57,18 +58,26 @@ def draft_policy(
         blanks.append("[unit]: the column that tells people apart, unless every row is one person")
     else:
         blanks.append("[unit] rows and groups: how much of one person counts")
+    if is_text(path):
+        blanks.append("[columns] type: each is a guess; confirm it")
     for name, kind in columns.items():
         if name != unit:
-            text, blank = _column(name, kind)
+            text, blank = _column(name, kind, guessed=is_text(path))
             sections.append(text)
             blanks += [blank] if blank else []
     return Draft("\n\n".join(sections) + "\n", tuple(blanks))
 
 
+_GUESSED = (
+    "# The types of columns are a guess from most of the first rows. Confirm each, then delete its comment.\n"
+)
+_STORED = "# The types of columns are those that the file declares; check them.\n"
+
+
 def _head(path: Path, table: str) -> str:
     return (
         "# A policy is public: write down only what is known without looking at the data.\n"
-        "# Column types were guessed from the file; check them.\n"
+        f"{_GUESSED if is_text(path) else _STORED}"
         f"[table]\nname = {_quoted(table)}\nsource = {_quoted(path.name)}\n"
         "# public_size = 10000    # about how many rows, if that is public; only used to foretell errors\n"
         '# version = "1"          # change it with the data; with it, --again gives an answer a second time'
@@ -108,8 +117,9 @@ def _budget(path: Path) -> str:
     )
 
 
-def _column(name: str, kind: str) -> tuple[str, str]:
-    head = f"[columns.{_quoted(name)}]\ntype = {_quoted(kind)}"
+def _column(name: str, kind: str, *, guessed: bool) -> tuple[str, str]:
+    confirm = "    # a guess: integer, real, text, boolean or date?" if guessed else ""
+    head = f"[columns.{_quoted(name)}]\ntype = {_quoted(kind)}{confirm}"
     if kind in ("integer", "real"):
         blank = f"[columns.{name}] lower and upper: from public knowledge; without them no SUM, AVG, MEDIAN"
         return f"{head}\n# lower =     # fill in from public knowledge, not from the data\n# upper =", blank

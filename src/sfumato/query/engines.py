@@ -10,7 +10,7 @@ import contextlib
 import glob
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from sfumato.policy import ENGINES, Column, Policy
 from sfumato.query import sources
 from sfumato.query.compilation import Value, column_name
 from sfumato.query.measures import UNIT
+from sfumato.query.public_tables import load_public
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.sanitizing import sanitized, sanitized_unit
 
@@ -34,26 +35,32 @@ _private_log.propagate = False  # engine errors may quote rows; the holder attac
 
 @dataclass(frozen=True)
 class Engine:
-    """A connection and the raw table in it."""
+    """A connection and the raw table in it; of several, `tables` holds the others by name.
+
+    `public` holds the public tables as they were read and checked, under the names c0, c1, ….
+    """
 
     name: str
     connection: Any
     raw: Value
     stamps: tuple[Stamp, ...] = ()
+    tables: Mapping[str, Value] = field(default_factory=dict)
+    public: Mapping[str, Value] = field(default_factory=dict)
 
     def ready(self) -> bool:
         """Whether the files behind the table are still those that were checked."""
         return all(stamp.holds() for stamp in self.stamps)
 
     def declared(self, policy: Policy) -> Value:
-        """The policy's columns in their five types, and the unit."""
-        available = {name.lower(): name for name in self.raw.columns}
+        """The columns of a policy's table in their five types, and the unit."""
+        raw = self.tables.get(policy.table, self.raw)
         columns = {
-            column_name(name, policy): self._read(column, available) for name, column in policy.columns.items()
+            column_name(name, policy): sanitized(self.name, _stored(raw, column), column)
+            for name, column in policy.columns.items()
         }
         if policy.unit.column is not None:
-            columns[UNIT] = self._unit(policy.unit.column, available)
-        return self.raw.select(**columns)
+            columns[UNIT] = self._unit(raw, policy.unit.column)
+        return raw.select(**columns)
 
     def prepare(self, expression: Value) -> str:
         """The SQL of an expression, once the engine has planned it: no row is read, nothing charged yet."""
@@ -77,18 +84,21 @@ class Engine:
             "the log 'sfumato.private.query' only"
         )
 
-    def _read(self, column: Column, available: Mapping[str, str]) -> Value:
-        if column.name.lower() not in available:
-            raise InvalidInput(
-                f"expected a column {column.name} in the table, got {', '.join(available.values())}; "
-                "correct the policy's [columns]"
-            )
-        return sanitized(self.name, self.raw[_named(column.name, self.raw.columns)], column)
-
-    def _unit(self, name: str, available: Mapping[str, str]) -> Value:
-        if name.lower() not in available:
+    def _unit(self, raw: Value, name: str) -> Value:
+        stored = _named(name, raw.columns)
+        if stored is None:
             raise InvalidInput(f"expected a column {name} in the table, as unit.column says")
-        return sanitized_unit(self.name, self.raw[_named(name, self.raw.columns)], name)
+        return sanitized_unit(self.name, raw[stored], name)
+
+
+def _stored(raw: Value, column: Column) -> Value:
+    name = _named(column.name, raw.columns)
+    if name is None:
+        raise InvalidInput(
+            f"expected a column {column.name} in the table, got {', '.join(raw.columns)}; "
+            "correct the policy's [columns]"
+        )
+    return raw[name]
 
 
 def _run_duckdb(connection: Any, text: str) -> list[dict[str, Any]]:
@@ -110,7 +120,7 @@ def _run_spark(connection: Any, text: str) -> list[dict[str, Any]]:
 _RUN = {"duckdb": _run_duckdb, "postgres": _run_postgres, "spark": _run_spark}
 
 
-def _named(name: str, columns: Sequence[str]) -> str:
+def _named(name: str, columns: Sequence[str]) -> str | None:
     """The stored column that a name means: in its own letters, or else in any."""
     if name in columns:
         return name
@@ -119,7 +129,7 @@ def _named(name: str, columns: Sequence[str]) -> str:
         raise InvalidInput(
             f"expected one column {name} in the table, got {', '.join(found)}; rename one of them"
         )
-    return found[0]
+    return found[0] if found else None
 
 
 def engine_for(policy: Policy) -> str:
@@ -130,41 +140,83 @@ def engine_for(policy: Policy) -> str:
 def open_engine(
     policy: Policy, *, name: str | None = None, data: Any = None, master: str = "local[*]"
 ) -> Engine:
-    """The policy's table on an engine; `data` is a DataFrame or Arrow table to ask instead of the source."""
+    """The policy's tables on an engine.
+
+    `data` is what to ask in place of the source: a DataFrame or Arrow table, or one for each table by name.
+    """
     name = _validate.one_of("engine", name or engine_for(policy), ENGINES)
+    given = _given(policy, data)
     if name == "postgres":
-        return _open_postgres(policy)
-    if name == "spark":
-        return _open_spark(policy, master)
-    return _open_duckdb(policy, data)
+        connection, raw, stamps = _open_postgres(policy)
+    elif name == "spark":
+        connection, raw, stamps = _open_spark(policy, master)
+    else:
+        connection, raw, stamps = _open_duckdb(policy, given)
+    public, of_public = load_public(name, connection, policy.public, given)
+    tables = dict(zip(policy.private_names, raw, strict=True))
+    return Engine(name, connection, raw[0], (*stamps, *of_public), tables if policy.tables else {}, public)
 
 
-def _open_duckdb(policy: Policy, data: Any) -> Engine:
-    if data is not None:
+Opened = tuple[Any, list[Value], tuple[Stamp, ...]]
+"""A connection, each private table in it, and the stamps of their files."""
+
+
+def _each(policy: Policy) -> list[Policy]:
+    return list(policy.tables.values()) or [policy]
+
+
+def _given(policy: Policy, data: Any) -> Mapping[str, Any]:
+    if data is None or not isinstance(data, Mapping):
+        return {} if data is None else {policy.table: data}
+    names = [*policy.private_names, *policy.public]
+    if set(policy.private_names) - set(data) or set(data) - set(names):
+        raise InvalidInput(
+            f"expected a table for each of {', '.join(policy.private_names)}, and none but {', '.join(names)}, "
+            f"got {', '.join(map(str, data)) or 'none'}"
+        )
+    return data
+
+
+def _open_duckdb(policy: Policy, given: Mapping[str, Any]) -> Opened:
+    if given:
         connection = ibis.duckdb.connect()
-        return Engine("duckdb", connection, sources.loaded(connection, data))
+        names = policy.private_names
+        return (
+            connection,
+            [sources.loaded(connection, given[name], f"raw{i}") for i, name in enumerate(names)],
+            (),
+        )
+    databases = {one.source for one in _each(policy) if sources.is_database(one.source)}
+    if len(databases) > 1:
+        raise InvalidInput(f"expected the policy's tables in one DuckDB file, got {len(databases)}; merge them")
+    connection = _opened_database(databases.pop()) if databases else ibis.duckdb.connect()
+    found = [_duckdb_table(connection, one) for one in _each(policy)]
+    return connection, [raw for raw, _ in found], tuple(stamp for _, stamps in found for stamp in stamps)
+
+
+def _duckdb_table(connection: Any, policy: Policy) -> tuple[Value, tuple[Stamp, ...]]:
     if sources.is_database(policy.source):
-        connection = _opened_database(policy)
-        return Engine("duckdb", connection, sources.database_table(connection, policy))
-    files, connection = sources.clean_files(policy), ibis.duckdb.connect()
+        return sources.database_table(connection, policy), ()
+    files = sources.clean_files(policy)
     # The names of folders are values too: no column is made of them, and no type guessed.
-    raw = connection.read_parquet([str(path) for path in files.paths], hive_partitioning=False)
-    return Engine("duckdb", connection, raw, files.stamps)
+    return connection.read_parquet([str(path) for path in files.paths], hive_partitioning=False), files.stamps
 
 
-def _opened_database(policy: Policy) -> Any:
-    if not Path(policy.source).is_file():
-        raise DataUnavailable(f"no file at {policy.source}, where the policy's table.source says it is")
+def _opened_database(source: str) -> Any:
+    if not Path(source).is_file():
+        raise DataUnavailable(f"no file at {source}, where the policy's table.source says it is")
     try:
-        return ibis.duckdb.connect(policy.source, read_only=True)
+        return ibis.duckdb.connect(source, read_only=True)
     except Exception as error:
         _private_log.error("the database could not be opened", exc_info=error)
     raise DataUnavailable(
-        f"{policy.source} cannot be opened as a DuckDB file for reading; close it where it is being written"
+        f"{source} cannot be opened as a DuckDB file for reading; close it where it is being written"
     )
 
 
-def _open_postgres(policy: Policy) -> Engine:
+def _open_postgres(policy: Policy) -> Opened:
+    if len({one.source for one in _each(policy)}) > 1:
+        raise InvalidInput("expected the policy's tables in one PostgreSQL database, got several sources")
     try:
         connection = ibis.connect(policy.source.replace("postgresql://", "postgres://", 1))
     except ImportError as error:
@@ -172,11 +224,11 @@ def _open_postgres(policy: Policy) -> Engine:
     except Exception as error:
         raise DataUnavailable(f"the PostgreSQL server of the policy cannot be reached: {error}") from error
     connection.raw_sql("SET datestyle TO ISO").close()
-    schema, _, table = policy.table.rpartition(".")
-    return Engine("postgres", connection, connection.table(table, database=schema or None))
+    places = [one.table.rpartition(".") for one in _each(policy)]
+    return connection, [connection.table(table, database=schema or None) for schema, _, table in places], ()
 
 
-def _open_spark(policy: Policy, master: str) -> Engine:
+def _open_spark(policy: Policy, master: str) -> Opened:
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -188,7 +240,8 @@ def _open_spark(policy: Policy, master: str) -> Engine:
     session = builder.getOrCreate()
     _silence(session)
     connection = ibis.pyspark.connect(session)
-    return Engine("spark", connection, *_spark_table(connection, session, policy))
+    found = [_spark_table(connection, session, one, f"sfumato_raw{i}") for i, one in enumerate(_each(policy))]
+    return connection, [raw for raw, _ in found], tuple(stamp for _, stamps in found for stamp in stamps)
 
 
 def _silence(session: Any) -> None:
@@ -198,7 +251,7 @@ def _silence(session: Any) -> None:
         logging.getLogger(name).disabled = True
 
 
-def _spark_table(connection: Any, session: Any, policy: Policy) -> tuple[Value, tuple[Stamp, ...]]:
+def _spark_table(connection: Any, session: Any, policy: Policy, view: str) -> tuple[Value, tuple[Stamp, ...]]:
     source, files = policy.source, sources.Files((), ())
     if "://" not in source and (is_text(Path(source)) or _is_local_parquet(source)):
         files = sources.clean_files(policy)
@@ -212,7 +265,6 @@ def _spark_table(connection: Any, session: Any, policy: Policy) -> tuple[Value, 
         )
     else:
         return connection.table(source), ()
-    view = "sfumato_raw"
     frame.createOrReplaceTempView(view)
     return connection.table(view), files.stamps
 

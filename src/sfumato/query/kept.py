@@ -12,15 +12,17 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import sqlglot
 
 from sfumato.errors import InvalidInput
-from sfumato.policy import Policy
+from sfumato.policy import Policy, PublicTable
 from sfumato.query.answer import Answer
 from sfumato.query.opening import ledger_place
 from sfumato.storage import write_whole
 
+Declared = TypeVar("Declared", Policy, PublicTable)
 _private_log = logging.getLogger("sfumato.private.query")
 
 
@@ -61,9 +63,18 @@ class KeptAnswers:
 
 def name_of(sql: str, policy: Policy, *, epsilon: float, delta: float | None) -> str:
     """What a question is kept under: its words, without spaces and comments, and all that is declared."""
-    source = policy.source if "://" in policy.source else os.path.abspath(policy.source)
-    declared = replace(policy, source=source, ledger=None)  # from whatever folder it was asked
+    declared = replace(
+        _from_anywhere(policy),
+        tables={name: _from_anywhere(one) for name, one in policy.tables.items()},
+        public={name: _from_anywhere(one) for name, one in policy.public.items()},
+        ledger=None,
+    )
     return hashlib.sha256(repr((words_of(sql), declared, float(epsilon), delta)).encode()).hexdigest()
+
+
+def _from_anywhere(table: Declared) -> Declared:
+    """The same from whatever folder it is asked."""
+    return replace(table, source=table.source if "://" in table.source else os.path.abspath(table.source))
 
 
 def words_of(sql: str) -> str:

@@ -91,6 +91,11 @@ def _possible(of: Expression, policy: Policy) -> tuple[Key, ...] | None:
     return found.values(MOST_KEYS)
 
 
+def possible_texts(of: Expression, policy: Policy) -> tuple[Key, ...] | None:
+    """Every text that an expression can be, where categories list them."""
+    return _possible(of, policy) if kind_of(of, policy) == TEXT else None
+
+
 def _texts(of: Expression, policy: Policy) -> tuple[Key, ...] | None:
     if isinstance(of, Text):
         return (of.value,)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
@@ -15,22 +16,52 @@ from sfumato.query.refusal import QueryRefused
 _RESERVED = {name.upper() for name in DuckDB.Generator.RESERVED_KEYWORDS} | {"VALUES", "SELECT"}
 
 
+@dataclass(frozen=True)
+class Tables:
+    """The names of joined tables, in lower case: each one's columns and where they are in the policy.
+
+    `units` says what tells people apart in those tables where every row has it. `merged` holds the names that
+    USING makes one column.
+    """
+
+    columns: Mapping[str, Mapping[str, str]]
+    units: Mapping[str, str] = field(default_factory=dict)
+    merged: Mapping[str, str] = field(default_factory=dict)
+
+    def places(self, table: str, name: str) -> list[str]:
+        """The columns that a name may mean; `table` is empty where the query names none."""
+        if not table and name in self.merged:
+            return [self.merged[name]]
+        tables = [self.columns[table]] if table else list(self.columns.values())
+        return [columns[name] for columns in tables if name in columns]
+
+    def is_unit(self, table: str, name: str) -> bool:
+        if table:
+            return self.units.get(table) == name
+        return name in self.units.values() and not self.places("", name)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """The policy, and what the query calls its table."""
+    """The policy of the rows, and what the query calls their table; with `tables`, it is a join of these.
+
+    `source` is what stands after FROM, for suggestions.
+    """
 
     policy: Policy
     table: str
+    tables: Tables | None = None
+    source: str = ""
 
     def column(self, node: Expr) -> Column:
         """The declared column that a node names."""
-        name = self._name(node)
+        table, name = self._name(node)
         if self.is_unit(node):
             raise QueryRefused(
                 f"column {name} says who a row belongs to; it can only be counted",
-                nearest=self._people(name),
+                nearest=self._people(node.sql(dialect="duckdb")),
             )
-        column = self.policy.column(name)
+        column = self.policy.column(name) if self.tables is None else self._joined_column(table, name)
         if column is None:
             raise QueryRefused(
                 f"there is no column {name} in the policy, which has {', '.join(self.policy.columns)}",
@@ -38,29 +69,61 @@ class Names:
             )
         return column
 
-    def _name(self, node: Expr) -> str:
+    def _joined_column(self, table: str, name: str) -> Column | None:
+        assert self.tables is not None
+        places = self.tables.places(table, name.lower())
+        if len(places) > 1:
+            raise QueryRefused(f"column {name} is in several tables; write {' or '.join(places)}")
+        return self.policy.columns[places[0]] if places else None
+
+    def _name(self, node: Expr) -> tuple[str, str]:
+        """The table, in lower case or empty, and the column that a node names."""
         if type(node) is not exp.Column:
             raise QueryRefused(f"expected a column, got {shown(node)}", nearest=self.example_count())
         identifier, table = parts(node, "this", "table")
         if type(identifier) is not exp.Identifier:
             raise QueryRefused(f"expected a column, got {shown(node)}", nearest=self.example_count())
-        if table is not None and str(parts(table, "this")[0]).lower() != self.table.lower():
-            raise QueryRefused(f"{shown(node)} is not in the table {self.policy.table}")
-        return str(parts(identifier, "this")[0])
+        called = "" if table is None else str(parts(table, "this")[0]).lower()
+        known = [self.table.lower()] if self.tables is None else list(self.tables.columns)
+        if called and called not in known:
+            raise QueryRefused(f"{shown(node)} is not in the table {', '.join(known)}")
+        return called, str(parts(identifier, "this")[0])
 
     def is_unit(self, node: Expr) -> bool:
+        if type(node) is not exp.Column:
+            return False
+        table, name = self._name(node)
+        if self.tables is not None:
+            return self.tables.is_unit(table, name.lower())
         unit = self.policy.unit.column
-        return unit is not None and type(node) is exp.Column and self._name(node).lower() == unit.lower()
+        return unit is not None and name.lower() == unit.lower()
 
     def example_count(self) -> str:
-        return f"SELECT COUNT(*) FROM {quoted(self.policy.table)}"
+        return f"SELECT COUNT(*) FROM {self._from()}"
+
+    def _from(self) -> str:
+        return self.source or quoted(self.policy.table)
+
+    def written(self, name: str) -> str:
+        """A column of the policy as a query names it."""
+        if self.tables is None:
+            return quoted(name)
+        table, column = next(
+            (table, column)
+            for table, columns in self.tables.columns.items()
+            for column, place in columns.items()
+            if place == name
+        )
+        return f"{quoted(table)}.{quoted(column)}"
 
     def example_people(self) -> str:
         unit = self.policy.unit.column
-        return self.example_count() if unit is None else self._people(unit)
+        if unit is None:
+            return self.example_count()
+        return self._people(quoted(unit) if self.tables is None else f"{quoted(self.table)}.{quoted(unit)}")
 
     def _people(self, unit: str) -> str:
-        return f"SELECT COUNT(DISTINCT {quoted(unit)}) FROM {quoted(self.policy.table)}"
+        return f"SELECT COUNT(DISTINCT {unit}) FROM {self._from()}"
 
     def example_group_by(self) -> str:
         for column in self.policy.columns.values():
@@ -72,18 +135,17 @@ class Names:
         """The nearest answerable query about one column."""
         column = self.policy.columns[name]
         if column.bounds is not None:
-            return f"SELECT AVG({quoted(name)}) FROM {quoted(self.policy.table)}"
+            return f"SELECT AVG({self.written(name)}) FROM {self._from()}"
         if column.type != "real" and (column.categories is not None or self.policy.budget.delta > 0):
             return self._grouped(name)
-        return f"SELECT COUNT({quoted(name)}) FROM {quoted(self.policy.table)}"
+        return f"SELECT COUNT({self.written(name)}) FROM {self._from()}"
 
     def example_for_node(self, node: Expr) -> str:
-        if type(node) is exp.Column and self.policy.column(node.name) is not None:
-            return self.example_for(self.column(node).name)
-        return self.example_count()
+        return self.example_for(self.column(node).name) if type(node) is exp.Column else self.example_count()
 
     def _grouped(self, name: str) -> str:
-        return f"SELECT {quoted(name)}, COUNT(*) FROM {quoted(self.policy.table)} GROUP BY {quoted(name)}"
+        written = self.written(name)
+        return f"SELECT {written}, COUNT(*) FROM {self._from()} GROUP BY {written}"
 
 
 def quoted(name: str) -> str:

@@ -58,6 +58,7 @@ class PerPerson:
 
     values: tuple[PersonValue, ...]
     where: Condition | None = None
+    having: Condition | None = None  # on the values, some of which are there for it alone
 
 
 def parse_per_person(select: exp.Select, names: Names) -> PerPerson | None:
@@ -68,12 +69,29 @@ def parse_per_person(select: exp.Select, names: Names) -> PerPerson | None:
         return None
     if len(nodes) != 1:
         raise QueryRefused("a sub-query groups by the person alone; group by the rest outside it")
-    items, where, _, _ = parts(select, "expressions", "where", "group", "from_")
+    items, where, having = parts(select, "expressions", "where", "having", "group", "from_", "joins")[:3]
     values = [_value(item, names) for item in items if not names.is_unit(item)]
     if not values:
         raise QueryRefused("a sub-query computes something for each person, such as COUNT(*) AS n")
     kept = None if where is None else condition(parts(where, "this")[0], names)
-    return PerPerson(tuple(values), kept)
+    inner = PerPerson(tuple(values), kept)
+    return inner if having is None else _with_having(inner, parts(having, "this")[0], names)
+
+
+def _with_having(inner: PerPerson, having: Expr, names: Names) -> PerPerson:
+    """HAVING is a condition on a person's values; aggregates in it are values without a name."""
+    values = list(inner.values)
+
+    def named(node: Expr) -> Expr:
+        if type(node) not in _FUNCTIONS:
+            return node
+        name = f"{shown(node).lower()} of HAVING {len(values)}"
+        values.append(replace(_person_value(node, names), name=name))
+        return exp.column(exp.to_identifier(name, quoted=True))
+
+    node = having.copy().transform(named)
+    inner = replace(inner, values=tuple(values))
+    return replace(inner, having=condition(node, Names(policy=person_policy(inner, names.policy), table="")))
 
 
 def _value(item: Expr, names: Names) -> PersonValue:
@@ -131,6 +149,8 @@ def _count(inside: Expr | None, names: Names) -> PersonValue:
 
 def person_policy(inner: PerPerson, policy: Policy) -> Policy:
     """The policy of the table with one row a person."""
+    if len({value.name.lower() for value in inner.values}) < len(inner.values):
+        raise QueryRefused("two values of the sub-query have the same name; give them different names with AS")
     try:
         columns = {value.name: _column(value, policy) for value in inner.values}
         unit = Unit(column=policy.unit.column, rows=1, groups=1)
@@ -221,7 +241,10 @@ def person_table(rows: Value, inner: PerPerson, policy: Policy) -> Value:
         **{f"c{i}": _total(value, kept, policy) for i, value in enumerate(inner.values)}
     )
     bounded = {f"c{i}": _bounded(found[f"c{i}"], value, policy) for i, value in enumerate(inner.values)}
-    return found.select(UNIT, **bounded)
+    persons = found.select(UNIT, **bounded)
+    if inner.having is None:
+        return persons
+    return persons.filter(compiled(inner.having, persons, person_policy(inner, policy)))
 
 
 def _total(value: PersonValue, rows: Value, policy: Policy) -> Value:

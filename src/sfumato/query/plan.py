@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from sfumato import _validate
 from sfumato.policy import Key, Policy, Unit
-from sfumato.query.expressions import Condition, Expression
-from sfumato.query.keys import AnyKey, public_values
+from sfumato.query.expressions import Condition, Expression, columns_of
+from sfumato.query.joining import Joined, rows_policy
+from sfumato.query.keys import AnyKey, expression_of, public_values
 from sfumato.query.per_person import PerPerson, person_policy
 from sfumato.query.postprocessing import PostProcessing
 from sfumato.query.refusal import QueryRefused
@@ -51,15 +52,25 @@ class Query:
     limit: int | None = None
     post: PostProcessing | None = None  # computed from the outputs, which it shows instead
     per_person: PerPerson | None = None  # the sub-query that makes one row of each person
+    joined: Joined | None = None  # which table is read, and what is joined to it; None: the policy's first
 
     @property
     def aggregates(self) -> tuple[Aggregate, ...]:
         return tuple(output.value for output in self.outputs if isinstance(output.value, Aggregate))
 
 
+def columns_used(query: Query) -> set[str]:
+    """The columns that a query reads of its rows."""
+    if query.per_person is not None:
+        return set(columns_of((query.per_person.values, query.per_person.where)))
+    keys = tuple(expression_of(key) for key in query.keys)
+    return set(columns_of((query.aggregates, query.where, keys)))
+
+
 def scope(query: Query, policy: Policy) -> Policy:
     """The policy of the table that a query's aggregates see: with a sub-query, that of one row a person."""
-    return policy if query.per_person is None else person_policy(query.per_person, policy)
+    rows = rows_policy(query.joined, policy)
+    return rows if query.per_person is None else person_policy(query.per_person, rows)
 
 
 def public_keys(query: Query, policy: Policy) -> tuple[tuple[Key, ...], ...] | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
@@ -39,28 +39,45 @@ _ALLOWED = (
 )  # fmt: skip
 
 
+OVER_ALL = (exp.Sum, exp.Avg, exp.Min, exp.Max, exp.Count, exp.Median)
+
+
 @dataclass(frozen=True)
 class PostProcessing:
-    """SQL over the columns k0, k1, … and a0, a1, … of the noisy answer."""
+    """SQL over the columns k0, k1, … and a0, a1, … of the noisy answer, or o0, o1, … of what is `inner`.
+
+    `order` holds expressions and their directions. With `one_row`, the rows of the answer are added up.
+    """
 
     names: tuple[str, ...]
     outputs: tuple[str, ...]
     having: str = "TRUE"
     qualify: str = ""
-    order: str = ""
+    order: tuple[tuple[str, str], ...] = ()
     limit: int | None = None
     offset: int = 0
+    inner: PostProcessing | None = None
+    one_row: bool = False
+
+    def origin(self, place: int) -> str | None:
+        """The key or aggregate that an output shows as it is: k0, a3, …."""
+        output = self.outputs[place]
+        if self.inner is None:
+            return output if output[:1] in "ak" and output[1:].isdigit() else None
+        return self.inner.origin(int(output[1:])) if output[:1] == "o" and output[1:].isdigit() else None
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where keys and aggregates of a query are found in the answer."""
+    """Where keys and aggregates of a query are found in the answer; around an answer, where its columns are."""
 
-    key: Callable[[Expr], int | None]
-    aggregate: Callable[[Expr], int]
-    is_aggregate: Callable[[Expr], bool]
-    derived: Mapping[type[Expr], Callable[[Expr], Expr]]
-    aliases: dict[str, Expr]
+    aliases: Mapping[str, Expr]
+    key: Callable[[Expr], int | None] = lambda node: None
+    aggregate: Callable[[Expr], int] = lambda node: 0
+    is_aggregate: Callable[[Expr], bool] = lambda node: False
+    derived: Mapping[type[Expr], Callable[[Expr], Expr]] = field(default_factory=dict)
+    answer: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 def rewritten(node: Expr, places: Places, *, aliased: bool = True) -> Expr:
@@ -75,18 +92,37 @@ def rewritten(node: Expr, places: Places, *, aliased: bool = True) -> Expr:
     if position is not None:
         return exp.column(f"k{position}")
     if isinstance(node, exp.Column):
+        if node.name.lower() in places.columns and node.table.lower() in ("", places.answer):
+            return exp.column(places.columns[node.name.lower()])
+        if places.answer and node.name.lower() not in places.aliases:
+            raise QueryRefused(
+                f"{shown(node)} is no column of the answer, which has {', '.join(places.columns)}"
+            )
         named = places.aliases.get(node.name.lower()) if aliased and not node.table else None
+        if named is None and places.answer:
+            raise QueryRefused(
+                f"{shown(node)} is no column of the answer, which has {', '.join(places.columns)}"
+            )
         if named is None:
             raise QueryRefused(
                 f"{shown(node)} is neither grouped by nor in an aggregate, and single rows are never shown"
             )
         return exp.paren(rewritten(named, places, aliased=False))
+    if places.answer and isinstance(node, OVER_ALL):
+        return _over_all(node, places)
     if not isinstance(node, _ALLOWED):
         raise QueryRefused(f"{shown(node)} is not answered: it is no arithmetic on the answer")
     found = _with_children(node, lambda child: rewritten(child, places, aliased=aliased))
     if isinstance(node, exp.Div):
         found.set("expression", exp.Nullif(this=found.expression, expression=exp.Literal.number(0)))
     return found
+
+
+def _over_all(node: Expr, places: Places) -> Expr:
+    """Rows of the answer added up; where there are none, a row without values stands for them."""
+    if isinstance(node, exp.Count) and isinstance(node.this, exp.Star):
+        return exp.Count(this=exp.column("g"))
+    return _with_children(node, lambda child: rewritten(child, places, aliased=False))
 
 
 def _with_children(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
@@ -149,6 +185,7 @@ def process(
     with _sandbox() as connection:
         connection.register("given", _answer(keys, aggregates, draws, groups))
         connection.execute("CREATE TABLE answer AS SELECT * FROM given")
+        connection.execute(f"CREATE TABLE draws AS SELECT range AS draw FROM range({draws})")
         shown_rows = connection.execute(_statement(post, ordered=True)).fetchall()
         simulated = connection.execute(_statement(post, ordered=False)).fetchall()
     by_group: dict[int, list[tuple[Any, ...]]] = {}
@@ -174,6 +211,7 @@ def check(post: PostProcessing, kinds: Sequence[str], aggregates: int) -> None:
     try:
         with _sandbox() as connection:
             connection.execute(f"CREATE TABLE answer ({', '.join(columns)})")
+            connection.execute("CREATE TABLE draws (draw BIGINT)")
             connection.execute(_statement(post, ordered=True))
     except duckdb.Error as error:
         raise QueryRefused(f"the answer cannot be computed so: {str(error).splitlines()[0]}") from None
@@ -184,14 +222,40 @@ def _sandbox() -> duckdb.DuckDBPyConnection:
 
 
 def _statement(post: PostProcessing, *, ordered: bool) -> str:
-    outputs = ", ".join(f"({output}) AS o{i}" for i, output in enumerate(post.outputs))
-    draws = "draw = 0" if ordered else "draw > 0"
-    text = f"SELECT g, {outputs} FROM answer WHERE {draws} AND ({post.having})"
-    text += f" QUALIFY ({post.qualify})" if post.qualify else ""
+    """The answer in its order, or the rows of all other draws."""
+    outputs = ", ".join(f"o{i}" for i in range(len(post.outputs)))
+    text = f"SELECT g, {outputs} FROM ({_rows(post)}) WHERE {'draw = 0' if ordered else 'draw > 0'}"
     if not ordered:
         return text
-    text += f" ORDER BY {post.order}, g" if post.order else " ORDER BY g"
-    return text + (f" LIMIT {post.limit}" if post.limit is not None else "") + f" OFFSET {post.offset}"
+    limit = f" LIMIT {post.limit}" if post.limit is not None else ""
+    return f"{text} ORDER BY {_order(post)}{limit} OFFSET {post.offset}"
+
+
+def _order(post: PostProcessing) -> str:
+    return ", ".join([*(f"r{i} {direction}" for i, (_, direction) in enumerate(post.order)), "g"])
+
+
+def _rows(post: PostProcessing) -> str:
+    """draw, g, the outputs and what they are ordered by, of every draw, before LIMIT."""
+    source = "answer" if post.inner is None else f"({_limited(post.inner)})"
+    values = [f"({output}) AS o{i}" for i, output in enumerate(post.outputs)]
+    values += [f"({node}) AS r{i}" for i, (node, _) in enumerate(post.order)]
+    if post.one_row:
+        return (
+            f"SELECT draws.draw, 0 AS g, {', '.join(values)} FROM draws LEFT JOIN {source} AS s "
+            f"ON draws.draw = s.draw AND ({post.having}) GROUP BY draws.draw"
+        )
+    text = f"SELECT draw, g, {', '.join(values)} FROM {source} WHERE ({post.having})"
+    return text + (f" QUALIFY ({post.qualify})" if post.qualify else "")
+
+
+def _limited(post: PostProcessing) -> str:
+    """The rows of each draw within LIMIT."""
+    if post.limit is None and not post.offset:
+        return _rows(post)
+    last = "" if post.limit is None else f" AND place <= {post.offset + post.limit}"
+    place = f"ROW_NUMBER() OVER (PARTITION BY draw ORDER BY {_order(post)}) AS place"
+    return f"SELECT * FROM (SELECT *, {place} FROM ({_rows(post)})) WHERE place > {post.offset}{last}"
 
 
 def _answer(

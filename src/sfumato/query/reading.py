@@ -99,6 +99,18 @@ def constant(node: Expr) -> float | None:
     return value
 
 
+def whole_constant(clause: Expr | None, name: str) -> int | None:
+    """The whole number of a LIMIT or OFFSET; None without one."""
+    if clause is None:
+        return None
+    if clause.args.get("limit_options"):
+        raise QueryRefused(f"{name} takes a whole number, without % or TIES")
+    found = constant(parts(clause, "expression")[0])
+    if found is None or not found.is_integer() or found < 0:
+        raise QueryRefused(f"{name} takes a whole number")
+    return int(found)
+
+
 def literal_text(node: Expr | None) -> str | None:
     """The text that a literal is."""
     if node is None or type(node) is not exp.Literal or not node.is_string:

@@ -80,7 +80,7 @@ def _processed(
     assert post is not None
     keys = [[label(key, group[i], policy) for group in groups] for i, key in enumerate(plan.keys)]
     found = postprocessing.process(post, keys, _with_draws(plan, noisy, estimates, len(groups)))
-    columns = [_column(output, found, place, estimates) for place, output in enumerate(post.outputs)]
+    columns = [_column(post.origin(place), found, place, estimates) for place in range(len(post.outputs))]
     return Shape(
         columns=post.names,
         rows=tuple(tuple(column[i][0] for column in columns) for i in range(len(found.groups))),
@@ -89,13 +89,13 @@ def _processed(
 
 
 def _column(
-    output: str, found: postprocessing.Processed, place: int, estimates: list[Estimate]
+    origin: str | None, found: postprocessing.Processed, place: int, estimates: list[Estimate]
 ) -> list[tuple[Cell, Interval]]:
     """An aggregate that is shown as it is has its own interval; a key has none."""
-    if output[:1] == "a" and output[1:].isdigit():
-        return [_estimated(estimates[int(output[1:])], group) for group in found.groups]
+    if origin is not None and origin[0] == "a":
+        return [_estimated(estimates[int(origin[1:])], group) for group in found.groups]
     column = found.columns[place]
-    if output[:1] == "k" and output[1:].isdigit():
+    if origin is not None:
         return [(value, None) for value in column.values]
     return list(zip(column.values, column.intervals, strict=True))
 

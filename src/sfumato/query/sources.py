@@ -112,10 +112,10 @@ def _whole(table: Any) -> bool:
     return True
 
 
-def loaded(connection: Any, data: Any) -> Any:
+def loaded(connection: Any, data: Any, name: str) -> Any:
     """A DataFrame or Arrow table in an engine of its own; a message may quote a row and is not shown."""
     try:
-        return connection.create_table("raw", in_memory(data))
+        return connection.create_table(name, in_memory(data))
     except Exception as error:
         _private_log.error("the table could not be loaded", exc_info=error)
     raise DataError(

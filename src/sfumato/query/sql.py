@@ -27,19 +27,21 @@ from sfumato.query.expressions import (
     kind_of,
     walk,
 )
+from sfumato.query.from_clause import Source, parse_from
 from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, key_type
 from sfumato.query.names import Names, quoted
-from sfumato.query.per_person import parse_per_person, person_policy
+from sfumato.query.nearest import nearest_query
+from sfumato.query.nesting import inlined, sub_query
+from sfumato.query.over_answer import over_answer
+from sfumato.query.per_person import PerPerson, parse_per_person, person_policy
 from sfumato.query.plan import Aggregate, Output, Query, public_keys, scope
 from sfumato.query.postprocessing import Places, PostProcessing, as_sql, check, rewritten
 from sfumato.query.ranges import range_of
-from sfumato.query.reading import MOST_TEXT, check_depth, constant, function, parts, shown
+from sfumato.query.reading import MOST_TEXT, check_depth, constant, function, parts, shown, whole_constant
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.translation import condition, translated
 
 _REFUSED_CLAUSES = {
-    "joins": "joins are not answered: one person's rows could be multiplied without bound",
-    "with_": "WITH stands before the outermost SELECT only",
     "distinct": "SELECT DISTINCT is not answered: it would show single people's values",
     "laterals": "LATERAL is not answered: one person's rows could be multiplied without bound",
     "sample": "samples are not answered: all rows count anyway",
@@ -52,59 +54,63 @@ def parse_query(text: str, policy: Policy) -> Query:
     try:
         return _planned(select, policy)
     except QueryRefused as refused:
-        raise _with_a_way_out(refused, policy) from None
+        raise _with_a_way_out(refused, select, policy) from None
 
 
-def _planned(select: exp.Select, policy: Policy) -> Query:
-    nested = _nested(select)
+def _planned(select: exp.Select, policy: Policy, *, post: bool = False) -> Query:
+    """The plan of a SELECT; with `post`, as something that another SELECT can be computed from."""
+    select = inlined(select)
+    nested = sub_query(select)
     if nested is None:
-        return _flat(select, policy)
+        return _flat(select, policy, post=post)
     outer, inner, name = nested
-    _check_clauses(inner, policy)
-    names = Names(policy=policy, table=_table_name(inner.args.get("from_"), policy))
-    found = parse_per_person(inner, names)
-    if found is None:
-        raise QueryRefused(
-            "a sub-query makes one row of each person: SELECT person, COUNT(*) AS n … GROUP BY person; "
-            "arithmetic on an answer is written in the same SELECT"
-        )
-    return replace(_flat(outer, replace(person_policy(found, policy), table=name)), per_person=found)
+    _check_clauses(outer, policy)
+    persons = _one_row_a_person(inner, policy)
+    if persons is None:
+        query = _planned_answer(inner, policy)
+        assert query.post is not None
+        return checked(replace(query, post=over_answer(outer, name, query.post)), policy)
+    found, source = persons
+    flat = _flat(outer, replace(person_policy(found, source.names.policy), table=name), post=post)
+    return replace(flat, per_person=found, joined=source.joined)
 
 
-def _nested(select: exp.Select) -> tuple[exp.Select, exp.Select, str] | None:
-    """The outer and the inner SELECT, and what the outer calls the inner: FROM (SELECT …) or WITH."""
-    source, common = select.args.get("from_"), select.args.get("with_")
-    outer, name = select.copy(), "people"
-    if common is not None:
-        tables = parts(common, "expressions")[0]
-        if len(tables) != 1:
-            raise QueryRefused("WITH names one sub-query")
-        inner, alias = parts(tables[0], "this", "alias")
-        name = str(parts(alias, "this")[0].name)
-    elif source is not None and type(source.this) is exp.Subquery:
-        inner, alias = parts(source.this, "this", "alias")
-        name = name if alias is None else str(parts(alias, "this")[0].name)
-        outer.set("from_", exp.From(this=exp.Table(this=exp.to_identifier(name, quoted=True))))
-    else:
+def _one_row_a_person(inner: exp.Select, policy: Policy) -> tuple[PerPerson, Source] | None:
+    if inner.args.get("with_") or sub_query(inner) is not None or inner.args.get("group") is None:
         return None
-    if type(inner) is not exp.Select:
-        raise QueryRefused("a sub-query is one SELECT")
-    outer.set("with_", None)
-    return outer, inner, name
+    _check_clauses(inner, policy)
+    source = parse_from(inner, policy)
+    found = parse_per_person(inner, source.names)
+    return None if found is None else (found, source)
 
 
-def _flat(select: exp.Select, policy: Policy) -> Query:
+def _planned_answer(inner: exp.Select, policy: Policy) -> Query:
+    if not _has_aggregate(inner):
+        raise QueryRefused(
+            "a sub-query makes one row of each person (SELECT person, COUNT(*) AS n … GROUP BY person) or is "
+            "an answer with an aggregate such as COUNT, SUM or AVG"
+        )
+    return _planned(inner, policy, post=True)
+
+
+def _flat(select: exp.Select, policy: Policy, *, post: bool = False) -> Query:
     _check_clauses(select, policy)
-    source, where, group, items = parts(select, "from_", "where", "group", "expressions", *_AFTERWARDS)[:4]
-    names = Names(policy=policy, table=_table_name(source, policy))
+    where, group, items = parts(select, "where", "group", "expressions", "from_", "joins", *_AFTERWARDS)[:3]
+    source = parse_from(select, policy)
+    names = source.names
     keys = _keys(group, items, names)
     filtered = None if where is None else condition(parts(where, "this")[0], names)
-    if _is_plain(select, items):
+    if not post and _is_plain(select, items):
         outputs = _outputs(items, keys, names)
-        order, limit = _order(select.args.get("order"), outputs), _limit(select.args.get("limit"))
-        return checked(Query(outputs=outputs, keys=keys, where=filtered, order=order, limit=limit), policy)
-    outputs, post = _post_processed(select, items, keys, names)
-    return checked(Query(outputs=outputs, keys=keys, where=filtered, post=post), policy)
+        order, limit = (
+            _order(select.args.get("order"), outputs),
+            whole_constant(select.args.get("limit"), "LIMIT"),
+        )
+        query = Query(outputs=outputs, keys=keys, where=filtered, order=order, limit=limit)
+        return checked(replace(query, joined=source.joined), policy)
+    outputs, afterwards = _post_processed(select, items, keys, names)
+    query = Query(outputs=outputs, keys=keys, where=filtered, post=afterwards, joined=source.joined)
+    return checked(query, policy)
 
 
 _AFTERWARDS = ("having", "qualify", "order", "limit", "offset")
@@ -160,9 +166,9 @@ def _post_processed(
         outputs=tuple(as_sql(rewritten(node, places, aliased=False)) for node, _ in nodes),
         having=_clause(select, "having", places) or "TRUE",
         qualify=_clause(select, "qualify", places),
-        order=", ".join(_ordered_by(item, nodes, places) for item in _items_of(select.args.get("order"))),
-        limit=_limit(select.args.get("limit")),
-        offset=_offset(select.args.get("offset")),
+        order=tuple(_ordered_by(item, nodes, places) for item in _items_of(select.args.get("order"))),
+        limit=whole_constant(select.args.get("limit"), "LIMIT"),
+        offset=whole_constant(select.args.get("offset"), "OFFSET") or 0,
     )
     outputs = [Output(f"k{place}", place) for place in range(len(keys))]
     return (*outputs, *(Output(text, item) for item, text in asked.items())), post
@@ -177,31 +183,26 @@ def _items_of(order: Expr | None) -> list[Expr]:
     return [] if order is None else list(parts(order, "expressions")[0])
 
 
-def _ordered_by(item: Expr, nodes: list[tuple[Expr, str]], places: Places) -> str:
+def _ordered_by(item: Expr, nodes: list[tuple[Expr, str]], places: Places) -> tuple[str, str]:
     node, descending, nulls_first = parts(item, "this", "desc", "nulls_first")
     number = constant(node)
     if number is not None and number.is_integer() and 1 <= number <= len(nodes):
         node = nodes[int(number) - 1][0]
     text = as_sql(rewritten(node, places))
-    return f"{text} {'DESC' if descending else 'ASC'} NULLS {'FIRST' if nulls_first else 'LAST'}"
+    return text, f"{'DESC' if descending else 'ASC'} NULLS {'FIRST' if nulls_first else 'LAST'}"
 
 
-def _offset(offset: Expr | None) -> int:
-    count = 0.0 if offset is None else constant(parts(offset, "expression")[0])
-    if count is None or not count.is_integer() or count < 0:
-        raise QueryRefused("OFFSET takes a whole number")
-    return int(count)
+def _with_a_way_out(refused: QueryRefused, select: exp.Select, policy: Policy) -> QueryRefused:
+    """The refusal with the nearest query that would be answered, if there is one."""
 
+    def attempt(other: exp.Select) -> QueryRefused | None:
+        try:
+            _planned(_single_select(other.sql(dialect="duckdb"), policy), policy)
+        except QueryRefused as found:
+            return found
+        return None
 
-def _with_a_way_out(refused: QueryRefused, policy: Policy) -> QueryRefused:
-    """A suggestion is made only if it is a query that would be answered."""
-    if not refused.nearest.upper().startswith("SELECT"):
-        return refused
-    try:
-        _planned(_single_select(refused.nearest, policy), policy)
-    except QueryRefused:
-        return QueryRefused(refused.reason)
-    return refused
+    return QueryRefused(refused.reason, nearest=nearest_query(select, refused, attempt))
 
 
 def checked(query: Query, policy: Policy) -> Query:
@@ -318,21 +319,6 @@ def _check_clauses(select: exp.Select, policy: Policy) -> None:
         )
 
 
-def _table_name(source: Expr | None, policy: Policy) -> str:
-    refused = QueryRefused(
-        f"only the table {policy.table} can be asked, not a function or a file",
-        nearest=f"SELECT COUNT(*) FROM {quoted(policy.table)}",
-    )
-    table = parts(source, "this")[0] if source is not None else None
-    if type(table) is not exp.Table or type(table.this) is not exp.Identifier or table.args.get("sample"):
-        raise refused
-    _, alias, database = parts(table, "this", "alias", "db")
-    name = f"{database.name}.{table.name}" if database is not None else table.name
-    if name.lower() != policy.table.lower():
-        raise refused
-    return table.name if alias is None else str(parts(alias, "this")[0].name)
-
-
 def _keys(group: Expr | None, items: list[Expr], names: Names) -> tuple[AnyKey, ...]:
     keys: tuple[AnyKey, ...] = ()
     if group is not None:
@@ -355,10 +341,10 @@ def _key(node: Expr, names: Names) -> AnyKey:
         return _binned(binned, names)
     found = translated(node, names)
     if isinstance(found, ColumnValue) and names.policy.columns[found.name].type == "real":
-        bins = f"BIN({quoted(found.name)}, 10)"
+        bins = f"BIN({names.written(found.name)}, 10)"
         raise QueryRefused(
             f"column {found.name} is real, and nearly every value is one person's",
-            nearest=f"SELECT {bins}, COUNT(*) FROM {quoted(names.policy.table)} GROUP BY {bins}",
+            nearest=names.example_count().replace("COUNT(*)", f"{bins}, COUNT(*)", 1) + f" GROUP BY {bins}",
         )
     if isinstance(found, ColumnValue | Flag):
         return GroupKey(found.name if isinstance(found, ColumnValue) else found.column)
@@ -416,6 +402,9 @@ def _outputs(items: list[Expr], keys: tuple[AnyKey, ...], names: Names) -> tuple
 
 
 def _plain_name(node: Expr) -> str:
+    """What a column of the answer is called where the query does not say."""
+    if type(node) is exp.Column:
+        return node.name.lower()
     return node.sql(dialect="duckdb").lower().replace('"', "")
 
 
@@ -450,15 +439,3 @@ def _order(order: Expr | None, outputs: tuple[Output, ...]) -> tuple[tuple[int, 
             raise QueryRefused(f"ORDER BY takes columns of the answer: {', '.join(by_name)}")
         found.append((position, bool(descending)))
     return tuple(found)
-
-
-def _limit(limit: Expr | None) -> int | None:
-    if limit is None:
-        return None
-    if limit.args.get("limit_options"):
-        raise QueryRefused("LIMIT takes a whole number, without % or TIES")
-    (number,) = parts(limit, "expression")
-    count = constant(number)
-    if count is None or not count.is_integer() or count < 0:
-        raise QueryRefused("LIMIT takes a whole number")
-    return int(count)

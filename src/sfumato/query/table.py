@@ -19,13 +19,16 @@ from sfumato.query.aggregates import measures_for
 from sfumato.query.answer import Answer, notes_for
 from sfumato.query.asking import select
 from sfumato.query.dry_run import ExpectedError, expected_errors
+from sfumato.query.early_sums import early_sums
 from sfumato.query.engines import Engine, open_engine
+from sfumato.query.joined_rows import joined_rows
+from sfumato.query.joining import rows_policy
 from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
 from sfumato.query.keys import AnyKey
 from sfumato.query.measures import CELL, ROWS, UNITS, Counted, Integers
 from sfumato.query.noise import Price, price
 from sfumato.query.per_person import person_table
-from sfumato.query.plan import Aggregate, Query, public_keys, scope, touched_unit
+from sfumato.query.plan import Aggregate, Query, columns_used, public_keys, scope, touched_unit
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, add_noise
 from sfumato.query.shaping import Groups, shaped
@@ -155,7 +158,7 @@ class Table:
             )
         unit = self.policy.unit
         plan = {
-            "table": self.policy.table,
+            "table": ", ".join(self.policy.private_names),
             "version": self.policy.version,
             "unit": {"column": unit.column, "rows": unit.rows, "groups": unit.groups},
             "columns": list(answer.columns),
@@ -239,10 +242,13 @@ class Table:
     def _compiled(self, plan: Query, salt: str) -> Compiled:
         policy, engine = scope(plan, self.policy), self._connected()
         keys, measures = public_keys(plan, policy), measures_for(plan, policy)
-        table = engine.declared(self.policy)
+        used = columns_used(plan)
+        table = joined_rows(engine, plan.joined, self.policy, used=used, salt=salt)
         if plan.per_person is not None:
-            table = person_table(table, plan.per_person, self.policy)
-        sums = bounding.sums(table, plan, measures, policy, keys=keys, salt=salt)
+            table = person_table(table, plan.per_person, rows_policy(plan.joined, self.policy))
+        sums = early_sums(engine, plan, measures, self.policy, keys=keys, salt=salt)
+        if sums is None:
+            sums = bounding.sums(table, plan, measures, policy, keys=keys, salt=salt)
         trees = [measure for measure in measures if isinstance(measure, Counted)]
         counts = (bounding.cell_counts(table, plan, tree, policy, keys=keys, salt=salt) for tree in trees)
         return Compiled(
@@ -284,7 +290,7 @@ class Table:
             delta=cost.delta,
             epsilon_spent=self.ledger.epsilon_spent,
             epsilon_left=self.ledger.epsilon_left,
-            notes=notes_for(self.policy, grouped=bool(plan.keys)),
+            notes=notes_for(rows_policy(plan.joined, self.policy), grouped=bool(plan.keys)),
         )
 
 

@@ -109,9 +109,25 @@ def test_sums_of_a_person(table: Table) -> None:
     assert found == pytest.approx(total, abs=20)
 
 
+def test_having_keeps_people_by_what_they_are(table: Table) -> None:
+    data = visits().groupby("person").agg(n=("days", "size"), days=("days", "sum"), most=("days", "max"))
+    inner = "SELECT person, COUNT(*) AS n FROM visits GROUP BY person"
+    for having, kept in (
+        ("COUNT(*) >= 3", data[data.n >= 3]),
+        ("n >= 3", data[data.n >= 3]),
+        (
+            "NOT (SUM(days) > 30 OR MAX(days) < 9) AND n < 4",
+            data[(data.days <= 30) & (data.most >= 9) & (data.n < 4)],
+        ),
+    ):
+        ((people, total),) = rows(table, f"SELECT COUNT(*), SUM(n) FROM ({inner} HAVING {having})")
+        assert (people, total) == (len(kept), kept.n.sum()), having
+
+
 COUNTS = "(SELECT person, COUNT(*) AS n FROM visits GROUP BY person"
 REFUSED = {
-    "SELECT AVG(n) FROM (SELECT COUNT(*) AS n FROM visits GROUP BY ward)": "one row of each person",
+    "SELECT AVG(n) FROM (SELECT days AS n FROM visits GROUP BY ward)": "one row of each person",
+    "SELECT AVG(n) FROM (SELECT person, COUNT(*) AS n, SUM(days) N FROM visits GROUP BY person)": "same name",
     "SELECT AVG(n) FROM (SELECT person, ward, COUNT(*) AS n FROM visits GROUP BY person, ward)": "person alone",
     "SELECT AVG(n) FROM (SELECT person, COUNT(*) FROM visits GROUP BY person)": "a name",
     "SELECT AVG(n) FROM (SELECT person, days AS n FROM visits GROUP BY person)": "for each person",
@@ -119,9 +135,10 @@ REFUSED = {
     f"SELECT AVG(days) FROM {COUNTS})": "no column days",
     f"SELECT person, COUNT(*) FROM {COUNTS}) GROUP BY person": "only be",
     f"SELECT AVG(n) FROM {COUNTS} LIMIT 5)": "LIMIT",
-    f"SELECT AVG(n) FROM {COUNTS} HAVING COUNT(*) > 2)": "HAVING",
+    f"SELECT AVG(n) FROM {COUNTS} HAVING days > 2)": "no column days",
+    f"SELECT AVG(n) FROM {COUNTS} HAVING MAX(ward) = 'eye')": "sort texts",
     "SELECT AVG(n) FROM (SELECT person, MAX(ward) AS n FROM visits GROUP BY person)": "sort texts",
-    "WITH a AS (SELECT 1), b AS (SELECT 2) SELECT COUNT(*) FROM a": "one sub-query",
+    "WITH a AS (SELECT 1), b AS (SELECT 2) SELECT COUNT(*) FROM a": "names b",
 }
 
 

@@ -78,3 +78,20 @@ def test_a_draft_holds_no_value_of_the_data(tmp_path: Path) -> None:
     }
     (tmp_path / "p.toml").write_text(draft.text)
     assert load_policy(tmp_path / "p.toml").columns["age"].bounds is None
+
+
+def test_no_single_row_decides_the_type_of_a_drafted_column(tmp_path: Path) -> None:
+    """A person with an odd value would otherwise turn a column of numbers into one of texts."""
+    path = tmp_path / "people.csv"
+    header, rows = "person,age,day,ill", ["p,30,2024-01-31,yes"] * 50
+    drafts = set()
+    for odd in ([], ["p,many,soon,perhaps"], ["p,,,"], ["p,1.5,2024-01-31 09:00,1"]):
+        path.write_text("\n".join([header, *rows[:25], *odd, *rows[25:]]) + "\n")
+        drafts.add(draft_policy(path).text)
+    (text,) = drafts
+    assert text.count("# a guess: ") == 3
+    assert {name: column["type"] for name, column in tomllib.loads(text)["columns"].items()} == {
+        "age": "integer",
+        "day": "date",
+        "ill": "boolean",
+    }

@@ -110,7 +110,67 @@ def test_dividing_by_nothing_is_no_error(table: Table) -> None:
     assert asked(table, sql).rows == ((None, None),)
 
 
+BY_WARD = "SELECT ward, COUNT(*) AS n, AVG(days) AS days FROM visits GROUP BY ward"
+
+
+def test_a_select_around_an_answer(table: Table) -> None:
+    counts = visits().ward.value_counts()
+    sql = (
+        f"WITH x AS ({BY_WARD}) SELECT ward, n, 100 * x.n / SUM(n) OVER () AS share FROM x "
+        "WHERE n > 200 AND x.ward <> 'none' ORDER BY n DESC"
+    )
+    answer = asked(table, sql)
+    large = counts[counts > 200]
+    assert [row[0] for row in answer.rows] == list(large.index)
+    # WHERE comes before the window: shares of what is left.
+    assert [row[2] for row in answer.rows] == pytest.approx(list(100 * large / large.sum()), abs=0.5)
+    assert answer.intervals[0][0] is None
+    low, high = answer.intervals[0][1]  # type: ignore[misc]
+    assert (low, high) == (answer.rows[0][1] - high + answer.rows[0][1], high)  # its own, about its value
+
+
+def test_the_rows_of_an_answer_add_up(table: Table) -> None:
+    counts = visits().ward.value_counts()
+    sql = f"SELECT COUNT(*), MAX(n), SUM(n) / 2 AS half, AVG(n) FROM ({BY_WARD}) AS x WHERE n > 200"
+    large = counts[counts > 200]
+    ((groups, most, half, mean),) = asked(table, sql).rows
+    assert (groups, most, half) == (len(large), large.max(), pytest.approx(large.sum() / 2, abs=1))
+    assert mean == pytest.approx(large.mean(), abs=1)
+    nobody = asked(table, f"SELECT COUNT(*), SUM(n) FROM ({BY_WARD}) WHERE n < -1000")
+    assert nobody.rows == ((0, None),)
+
+
+def test_answers_in_answers(table: Table) -> None:
+    counts = visits().ward.value_counts()
+    sql = (
+        f"WITH a AS ({BY_WARD} ORDER BY n DESC LIMIT 2), b AS (SELECT *, RANK() OVER (ORDER BY n) AS r FROM a) "
+        "SELECT ward, r FROM b WHERE r = 1"
+    )
+    assert asked(table, sql).rows == ((counts.index[1], 1),)
+    second = f"SELECT ward FROM (SELECT ward, n FROM ({BY_WARD}) ORDER BY n DESC LIMIT 1 OFFSET 1)"
+    assert asked(table, second).rows == ((counts.index[1],),)
+
+
+def test_a_select_around_an_answer_is_free(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "l.db", budget=POLICY.budget) as ledger:
+        Table(POLICY, ledger, data=visits()).ask(f"SELECT MAX(n) - MIN(n) AS d FROM ({BY_WARD})", epsilon=0.5)
+        assert ledger.epsilon_spent == pytest.approx(0.5)
+
+
 REFUSED = {
+    f"SELECT ward, COUNT(*) FROM ({BY_WARD}) GROUP BY ward": "not grouped again",
+    f"SELECT COUNT(*) FROM ({BY_WARD}) x JOIN visits v ON x.ward = v.ward": "not joined",
+    f"SELECT cost FROM ({BY_WARD})": "no column of the answer",
+    f"SELECT y.n FROM ({BY_WARD}) x": "no column of the answer",
+    f"SELECT n, MAX(n) FROM ({BY_WARD})": "cannot be computed",
+    f"SELECT DISTINCT n FROM ({BY_WARD})": "DISTINCT",
+    f"SELECT read_csv('/etc/passwd') FROM ({BY_WARD})": "no arithmetic",
+    f"SELECT STRING_AGG(ward, ',') FROM ({BY_WARD})": "no arithmetic",
+    f"SELECT n FROM ({BY_WARD}) WHERE n > (SELECT AVG(n) FROM x)": "sub-queries",
+    f"WITH RECURSIVE x AS ({BY_WARD}) SELECT n FROM x": "RECURSIVE",
+    f"WITH x AS ({BY_WARD}), y AS (SELECT n FROM x) SELECT COUNT(*) FROM visits": "no FROM reads",
+    f"WITH x AS ({BY_WARD}) SELECT COUNT(*) FROM visits JOIN x ON TRUE": "",
+    "SELECT n FROM (SELECT days AS n FROM visits)": "one row of each person",
     "SELECT COUNT(*) + days FROM visits": "single rows",
     "SELECT COUNT(*) / MAX(days) FROM visits": "one person's value",
     "SELECT ward || 'x', COUNT(*) FROM visits GROUP BY ward": "not answered",
@@ -136,6 +196,6 @@ def test_no_name_of_the_user_reaches_the_sandbox() -> None:
     )
     query = parse_query(sql, rule)
     assert query.post is not None
-    text = " ".join([*query.post.outputs, query.post.order, query.post.having])
+    text = " ".join([*query.post.outputs, *(node for node, _ in query.post.order), query.post.having])
     assert "DROP" not in text
     assert "draw" not in text

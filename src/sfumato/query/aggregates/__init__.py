@@ -19,7 +19,7 @@ from sfumato.query.aggregates.spreads import Spread
 from sfumato.query.aggregates.sums import Sum
 from sfumato.query.expressions import Condition
 from sfumato.query.measures import Measure
-from sfumato.query.names import Names, quoted
+from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate, Query
 from sfumato.query.reading import parts, shown
 from sfumato.query.refusal import QueryRefused
@@ -65,7 +65,7 @@ def parse_aggregate(node: Expr, names: Names, only: Condition | None = None) -> 
 def _no_such_aggregate(node: Expr, names: Names) -> QueryRefused:
     if isinstance(node, exp.Max | exp.Min) and isinstance(node.this, exp.Column):
         level = "0.99" if isinstance(node, exp.Max) else "0.01"
-        nearest = f"SELECT QUANTILE({quoted(node.this.name)}, {level}) FROM {quoted(names.policy.table)}"
+        nearest = names.example_count().replace("COUNT(*)", f"QUANTILE({shown(node.this)}, {level})", 1)
         return QueryRefused(f"{shown(node)} is not answered: it is one person's value", nearest=nearest)
     return QueryRefused(
         f"{shown(node)} is not answered; there are COUNT, COUNT_IF, COUNT(DISTINCT …), SUM, AVG, VARIANCE, "
