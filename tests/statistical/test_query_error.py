@@ -14,10 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sfumato.query import Policy, Table, noise, parse_query, policy_from_dict
+from sfumato.query import Policy, Table, parse_query, policy_from_dict, pricing
 from sfumato.query.aggregates import estimate
 from sfumato.query.measures import Cells
-from sfumato.query.noise import KeySelection, WholeLaplace
+from sfumato.query.noise import WholeLaplace
+from sfumato.query.pricing import KeySelection, Spending
 from sfumato.query.release import Estimate, add_noise
 from sfumato.query.table import _by_group, _cells_by_group
 from sfumato.randomness import SecretStream, public_generator
@@ -195,9 +196,9 @@ def test_several_aggregates_share_one_epsilon(data: pd.DataFrame) -> None:
     """COUNT(*), COUNT, SUM and AVG of one column cost no more noise than the average alone."""
     rule = policy()
     names = ["COUNT(*)", "COUNT(income)", "SUM(income)", "AVG(income)"]
-    alone = noise.price(_measures("SELECT AVG(income) FROM t", rule), rule.unit, epsilon=EPSILON)
+    alone = pricing.price(_measures("SELECT AVG(income) FROM t", rule), rule.unit, Spending(epsilon=EPSILON))
     sql = f"SELECT {', '.join(names)} FROM t"
-    together = noise.price(_measures(sql, rule), rule.unit, epsilon=EPSILON)
+    together = pricing.price(_measures(sql, rule), rule.unit, Spending(epsilon=EPSILON))
     assert len(together.measures) == 1
     assert together.noises[0].scale == alone.noises[0].scale
     for found, name in zip(worlds(data, sql), names, strict=True):

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 import ibis
 
 from sfumato.policy import Key, Policy
+from sfumato.query import choosing
+from sfumato.query.choosing import own_hash
 from sfumato.query.compilation import Value, clip, compiled, whole
 from sfumato.query.keys import key_value
 from sfumato.query.measures import CELL, KEPT, ROWS, UNIT, UNITS, Counted, Measure, total
@@ -50,6 +52,10 @@ def sums(
         totals = _totals(rows, linear)
         found = rows.group_by(names).agg(**totals) if names else rows.agg(**totals)
         return _in_categories(_held_back(found.mutate(**{UNITS: found[ROWS]}), names), names, keys)
+    if keys is not None and rows.get_backend().name in OWN_HASH and choosing.applies(linear, policy.unit, keys):
+        chosen = choosing.chosen_rows(rows, names, linear, policy.unit, keys, salt)
+        found = chosen.group_by(choosing.GROUP).agg(**_totals(chosen, linear))
+        return choosing.with_keys(found, names, keys)
     rows = _in_categories(rows, names, keys)
     units = rows.group_by([UNIT, *names]).agg(**_totals(rows, linear))
     return _add_units(_bounded_units(units, names, policy, salt), names, linear)
@@ -140,23 +146,13 @@ def _bounded_units(units: Value, names: Sequence[str], policy: Policy, salt: str
     return _within_rows(units, names, policy.unit.rows, groups=policy.unit.groups, salt=salt)
 
 
-def _own_hash(value: Value) -> Value:
-    """DuckDB's hash as it is; Ibis would cast it, at a fifth of the whole query."""
-
-    @ibis.udf.scalar.builtin(name="hash", signature=((value.type(),), "uint64"))  # type: ignore[untyped-decorator]
-    def hashed(of: Value) -> Value:
-        raise AssertionError
-
-    return hashed(value)
-
-
 def _turn(units: Value, names: Sequence[str], salt: str) -> Value:
     """Where a unit's group stands among its groups: by a hash of a secret salt and of what is its own.
 
     Which hash it is matters to fairness only, not to privacy: the order depends on nothing of anybody else.
     """
     if units.get_backend().name in OWN_HASH:
-        return _own_hash(ibis.struct({"salt": ibis.literal(salt), **{name: units[name] for name in names}}))
+        return own_hash(ibis.struct({"salt": ibis.literal(salt), **{name: units[name] for name in names}}))
     label = ibis.literal(salt)
     for name in names:
         label = label + ibis.literal("|") + units[name].cast("string")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sfumato.policy import Policy
 from sfumato.query.aggregates import function_of
-from sfumato.query.noise import Price
 from sfumato.query.plan import Aggregate, Query, public_keys
+from sfumato.query.pricing import Price
 
 DEFAULT_SIZE = 1000
 
@@ -48,7 +48,7 @@ def _expected(name: str, aggregate: Aggregate, cost: Price, rows: float) -> Expe
     function = function_of(aggregate)
     for measure, noise in zip(cost.measures, cost.noises, strict=True):
         if function.answers(aggregate, measure):
-            error = function.expected(aggregate, measure, noise.scale, rows)
+            error = function.expected(aggregate, measure, noise, rows)
             return ExpectedError(
                 column=name,
                 half_width=error.half_width,

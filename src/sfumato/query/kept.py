@@ -59,11 +59,20 @@ class KeptAnswers:
             _private_log.error("an answer could not be kept", exc_info=error)
 
 
-def name_of(sql: str, policy: Policy, *, epsilon: float, delta: float | None) -> str:
+def name_of(
+    sql: str,
+    policy: Policy,
+    *,
+    epsilon: float,
+    delta: float | None,
+    split: tuple[float, ...] | None = None,
+    noise: str | None = None,
+) -> str:
     """What a question is kept under: its words, without spaces and comments, and all that is declared."""
     source = policy.source if "://" in policy.source else os.path.abspath(policy.source)
     declared = replace(policy, source=source, ledger=None)  # from whatever folder it was asked
-    return hashlib.sha256(repr((words_of(sql), declared, float(epsilon), delta)).encode()).hexdigest()
+    asked = (words_of(sql), declared, float(epsilon), delta, split, noise)
+    return hashlib.sha256(repr(asked).encode()).hexdigest()
 
 
 def words_of(sql: str) -> str:

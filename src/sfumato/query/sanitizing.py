@@ -67,7 +67,10 @@ def _real(number: Value, column: Column) -> Value:
     ceiling = -SMALLEST if high == 0 else high
     tiny = [((number > double(-SMALLEST)) & (number < double(SMALLEST)), double(0.0))] if low < 0 < high else []
     return ibis.cases(
-        (number < double(floor), double(low)), (number > double(ceiling), double(high)), *tiny, else_=number
+        *tiny,
+        (number.between(double(floor), double(ceiling)), number),
+        (number < double(floor), double(low)),
+        (number > double(ceiling), double(high)),
     )
 
 

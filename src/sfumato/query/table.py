@@ -15,7 +15,7 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Head
 from sfumato.policy import Key, Policy
 from sfumato.query import bounding
-from sfumato.query.aggregates import measures_for
+from sfumato.query.aggregates import measures_for, weights_for
 from sfumato.query.answer import Answer, notes_for
 from sfumato.query.asking import select
 from sfumato.query.dry_run import ExpectedError, expected_errors
@@ -23,9 +23,9 @@ from sfumato.query.engines import Engine, open_engine
 from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
 from sfumato.query.keys import AnyKey
 from sfumato.query.measures import CELL, ROWS, UNITS, Counted, Integers
-from sfumato.query.noise import Price, price
 from sfumato.query.per_person import person_table
 from sfumato.query.plan import Aggregate, Query, public_keys, scope, touched_unit
+from sfumato.query.pricing import Price, Spending, price
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, add_noise
 from sfumato.query.shaping import Groups, shaped
@@ -79,10 +79,10 @@ class Exact:
 class Table:
     """One private table under its policy and its ledger.
 
-    *Guarantees*: each answer is ε-DP, or (ε, δ)-DP where keys are selected privately, for one unit added or
-    removed; the ledger is charged before the data is touched, and refuses what does not fit. What is refused is
-    refused from the query and the policy alone. Errors of the engine keep their text to themselves. The time
-    that an engine takes is not hidden: answer remote strangers through a queue.
+    *Guarantees*: each answer is ε-DP, or (ε, δ)-DP where keys are selected privately or noise is Gaussian, for
+    one unit added or removed; the ledger is charged before the data is touched, and refuses what does not fit.
+    What is refused is refused from the query and the policy alone. Errors of the engine keep their text to
+    themselves. The time that an engine takes is not hidden: answer remote strangers through a queue.
 
     >>> import pandas as pd
     >>> from sfumato.query import Column, Policy
@@ -116,17 +116,28 @@ class Table:
         self._sampler = sampler if sampler is not None else SecretStream()
 
     def ask(
-        self, query: str | Query, *, epsilon: float, delta: float | None = None, again: bool = False
+        self,
+        query: str | Query,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        again: bool = False,
+        split: Sequence[float] | None = None,
+        noise: str | None = None,
     ) -> Answer:
         """Answer a query for ε, and for δ where its groups are private keys.
+
+        `split` shares ε among the aggregates, in the order of the query: (3, 1) gives the first three times as
+        much as the second. `noise` is "laplace" or "gaussian"; without it, whichever errs less is taken, and
+        Gaussian noise only where the policy's budget has a δ.
 
         With `again`, an answer to the same words under the same policy, version, ε and δ that was paid for
         before is given once more: nothing is charged or read. Answers are kept where the policy has a version.
         """
         ledger = self._charged()
         plan = self._plan(query)
-        cost = self.price(plan, epsilon=epsilon, delta=delta)
-        name = self._kept_name(query, epsilon, delta)
+        cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
+        name = self._kept_name(query, epsilon, delta, split, noise)
         if again and (known := self._known(name)) is not None:
             spent, left = ledger.epsilon_spent, ledger.epsilon_left
             return replace(known, epsilon_spent=spent, epsilon_left=left)
@@ -176,13 +187,28 @@ class Table:
         return self.ask(select(self.policy, *aggregates, by=by, where=where), epsilon=epsilon, delta=delta)
 
     def dry_run(
-        self, query: str | Query, *, epsilon: float, delta: float | None = None
+        self,
+        query: str | Query,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        split: Sequence[float] | None = None,
+        noise: str | None = None,
     ) -> tuple[ExpectedError, ...]:
         """How wrong each column of the answer would be, without spending or reading anything."""
         plan = self._plan(query)
-        return expected_errors(plan, self.price(plan, epsilon=epsilon, delta=delta), scope(plan, self.policy))
+        cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
+        return expected_errors(plan, cost, scope(plan, self.policy))
 
-    def price(self, query: Query, *, epsilon: float, delta: float | None = None) -> Price:
+    def price(
+        self,
+        query: Query,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        split: Sequence[float] | None = None,
+        noise: str | None = None,
+    ) -> Price:
         """The noise of a query, and through it the event that is charged."""
         policy = scope(query, self.policy)
         private_keys = public_keys(query, policy) is None
@@ -197,7 +223,15 @@ class Table:
                 nearest=f"SELECT COUNT(*) FROM {self.policy.table}",
             )
         measures, unit = measures_for(query, policy), touched_unit(query, policy)
-        return price(measures, unit, epsilon=epsilon, selection_delta=delta if private_keys else None)
+        selection_delta = delta if private_keys else None
+        spending = Spending(
+            epsilon=epsilon,
+            noise_delta=max(0.0, self.policy.budget.delta - (selection_delta or 0.0)),
+            selection_delta=selection_delta,
+            weights=weights_for(query, measures, split),
+            noise=noise,
+        )
+        return price(measures, unit, spending)
 
     def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
         """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity."""
@@ -210,12 +244,20 @@ class Table:
             )
         return self.ledger
 
-    def _kept_name(self, query: str | Query, epsilon: float, delta: float | None) -> str | None:
+    def _kept_name(
+        self,
+        query: str | Query,
+        epsilon: float,
+        delta: float | None,
+        split: Sequence[float] | None,
+        noise: str | None,
+    ) -> str | None:
         """What the answer is kept under, if it was asked in words, of a declared version, with real noise."""
         declared = self.policy.version is not None and self._sampler.private
         if self._kept is None or not isinstance(query, str) or not declared:
             return None
-        return name_of(query, self.policy, epsilon=epsilon, delta=delta)
+        shares = None if split is None else tuple(map(float, split))
+        return name_of(query, self.policy, epsilon=epsilon, delta=delta, split=shares, noise=noise)
 
     def _known(self, name: str | None) -> Answer | None:
         check_version(self.policy)
@@ -284,7 +326,7 @@ class Table:
             delta=cost.delta,
             epsilon_spent=self.ledger.epsilon_spent,
             epsilon_left=self.ledger.epsilon_left,
-            notes=notes_for(self.policy, grouped=bool(plan.keys)),
+            notes=notes_for(self.policy, grouped=bool(plan.keys), family=cost.noises[0].family),
         )
 
 
