@@ -62,8 +62,8 @@ def half_width(weights: npt.ArrayLike, level: float = LEVEL, *, family: Family =
     """t with P(|Σᵢ wᵢ Xᵢ| ≤ t) ≥ level for standard Laplace or Gaussian Xᵢ; one row of weights for each t.
 
     Gaussians add up to one. For Laplaces with different weights the characteristic function Π 1/(1 + wᵢ²u²)
-    splits into partial fractions, so that P(|Σ| > t) = Σᵢ e^{−t/wᵢ} Π_{j≠i} wᵢ²/(wᵢ² − wⱼ²). Nearly equal weights
-    are raised apart first.
+    splits into partial fractions, so that P(|Σ| > t) = Σᵢ e^{−t/wᵢ} Π_{j≠i} wᵢ²/(wᵢ² − wⱼ²). Nearly equal
+    weights are raised apart first.
 
     >>> round(float(half_width([[1.0]])[0]), 4)  # ln 20
     2.9957

@@ -22,6 +22,7 @@ from sfumato.query.dry_run import ExpectedError, expected_errors
 from sfumato.query.engines import Engine, open_engine
 from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
 from sfumato.query.keys import AnyKey
+from sfumato.query.magnitudes import ApproximateBounds, bounds_from, magnitudes
 from sfumato.query.measures import CELL, ROWS, UNITS, Counted, Integers
 from sfumato.query.per_person import person_table
 from sfumato.query.plan import Aggregate, Query, public_keys, scope, touched_unit
@@ -30,6 +31,7 @@ from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, add_noise
 from sfumato.query.shaping import Groups, shaped
 from sfumato.query.sql import checked, parse_query
+from sfumato.query.trying import Trial, trials
 from sfumato.randomness import Sampler, SecretStream
 
 RELATION = accounting.Relation.ADD_REMOVE
@@ -142,13 +144,7 @@ class Table:
             spent, left = ledger.epsilon_spent, ledger.epsilon_left
             return replace(known, epsilon_spent=spent, epsilon_left=left)
         compiled = self._compiled(plan, secrets.token_hex(16))  # the schema is public; no row is read yet
-        charge = ledger.charge(
-            cost.event(),
-            purpose=_purpose(query),
-            relation=RELATION,
-            unit=self.policy.budget.unit,
-            private=self._sampler.private,
-        )
+        charge = self._charge(cost, _purpose(query))
         groups, noisy = self._release(plan, cost, self._fetched(compiled))
         answer = replace(self._answer(plan, cost, groups, noisy), entry=_entry(charge))
         if name is not None and self._kept is not None:
@@ -200,6 +196,59 @@ class Table:
         cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
         return expected_errors(plan, cost, scope(plan, self.policy))
 
+    def tries(
+        self,
+        query: str | Query,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        split: Sequence[float] | None = None,
+        noise: str | None = None,
+    ) -> tuple[Trial, ...]:
+        """How wrong an answer would be with fewer rows and groups of a person; nothing is spent or read."""
+        if self.policy.unit.column is None:
+            raise InvalidInput("expected a policy with unit.column to try fewer rows, got one row a person")
+        asked = {"epsilon": epsilon, "delta": delta, "split": split, "noise": noise}
+
+        def expect(policy: Policy, kept: float) -> tuple[ExpectedError, ...]:
+            tried = Table(policy, None)
+            plan = tried._plan(query)
+            return expected_errors(plan, tried.price(plan, **asked), scope(plan, policy), kept=kept)  # type: ignore[arg-type]
+
+        return trials(self.policy, grouped=bool(self._plan(query).keys), expect=expect)
+
+    def approx_bounds(self, column: str, *, epsilon: float) -> ApproximateBounds:
+        """Bounds for a column of numbers, for ε: what to declare where nobody knows them. Few rows lie outside.
+
+        They are released, not declared: no query uses them until somebody writes them into the policy.
+        """
+        ledger, measure = self._charged(), magnitudes(column, self.policy)
+        cost = price((measure,), self.policy.unit, Spending(epsilon=epsilon))
+        counts = bounding.cell_counts(
+            self._connected().declared(self.policy),
+            Query(outputs=()),
+            measure,
+            self.policy,
+            keys=None,
+            salt=secrets.token_hex(16),
+        )
+        prepared = self._connected().prepare(counts)
+        self._charge(cost, f"query: bounds of {measure.of.name}")
+        exact = _cells_by_group(self._connected().fetch(prepared), [()], [], measure.cells)
+        noisy = cost.noises[0].release(exact, self._sampler)
+        lower, upper, found = bounds_from(measure, noisy[0], cost.noises[0])
+        return ApproximateBounds(
+            column=measure.of.name,
+            type=self.policy.columns[measure.of.name].type,
+            lower=lower,
+            upper=upper,
+            found=found,
+            epsilon=epsilon,
+            delta=0.0,
+            epsilon_spent=ledger.epsilon_spent,
+            epsilon_left=ledger.epsilon_left,
+        )
+
     def price(
         self,
         query: Query,
@@ -236,6 +285,15 @@ class Table:
     def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
         """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity."""
         return self._fetched(self._compiled(self._plan(query), salt))
+
+    def _charge(self, cost: Price, purpose: str) -> Any:
+        return self._charged().charge(
+            cost.event(),
+            purpose=purpose,
+            relation=RELATION,
+            unit=self.policy.budget.unit,
+            private=self._sampler.private,
+        )
 
     def _charged(self) -> Charged:
         if self.ledger is None:

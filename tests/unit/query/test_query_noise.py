@@ -115,7 +115,7 @@ def test_the_event_costs_what_was_asked(
     count = len(parse_query(sql, rule).aggregates)
     split = data.draw(st.none() | st.lists(st.floats(0.1, 10), min_size=count, max_size=count))
     cost = priced(rule, sql, epsilon=epsilon, noise=noise, split=split)
-    assert accounting.epsilon(cost.event(), rule.budget.delta) <= epsilon * (1 + 1e-4)
+    assert accounting.epsilon(cost.event(), rule.budget.delta) <= epsilon * (1 + 1e-3)  # PLD errs upward
     assert cost.delta <= rule.budget.delta
     if family(cost) is Family.GAUSSIAN:  # and it is not wasted
         assert accounting.epsilon(cost.event(), rule.budget.delta) >= epsilon * 0.999

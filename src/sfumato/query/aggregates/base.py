@@ -29,11 +29,15 @@ from sfumato.query.translation import number
 
 @dataclass(frozen=True)
 class Error:
-    """Half the width of a 95% interval; `sized` if it is that of a group of so many rows."""
+    """Half the width of a 95% interval; `sized` if it is that of a group of so many rows.
+
+    `of_a_row` is what one row that is left out takes away at most; nothing from what is no total.
+    """
 
     half_width: float
     sized: bool = False
     in_units_of: str = "value"
+    of_a_row: float = 0.0
 
 
 class Function(ABC):
