@@ -7,8 +7,11 @@ together) and groups = k:
 2. each unit's rows are added up for each group (never row by row: no window over rows);
 3. where a unit is in several groups, these are put in an order of its own, by a salted hash; it counts in the
    first k, and until its m rows are used up;
-4. a unit with more rows than count is scaled down to as many rows of its mean (a sum on its own is clipped);
+4. a unit with more rows than count is scaled down to as many rows of its mean;
 5. units are added up for each group.
+
+On DuckDB, where groups are public and a unit counts with few rows, `choosing` takes the place of 2 to 4: it
+picks the rows themselves.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from sfumato.query.noise import WholeGaussian, WholeLaplace, WholeNoise
 from sfumato.randomness import Sampler
 
 NOISES = ("laplace", "gaussian")
+_NONE = 1e-300  # at a huge ε the deviation of a whole number's noise is 0 in doubles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +128,11 @@ def _noises(
     if spending.noise != "laplace" and spending.noise_delta > 0:
         options["gaussian"] = _gaussians(asked, weights, unit, spending)
     # The same deviations' proportions in both, up to what a unit can move: compared by their geometric mean.
-    return min(options.values(), key=lambda noises: math.fsum(math.log(item.deviation) for item in noises))
+    return min(options.values(), key=_badness)
+
+
+def _badness(noises: Sequence[WholeNoise]) -> float:
+    return math.fsum(math.log(max(item.deviation, _NONE)) for item in noises)
 
 
 def _laplaces(

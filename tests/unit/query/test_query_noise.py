@@ -175,3 +175,28 @@ def test_an_answer_is_kept_under_its_split_and_noise(tmp_path: Path) -> None:
         assert not table.ask(averages(2), epsilon=0.1, split=(2, 1), again=True).again
         assert not table.ask(averages(2), epsilon=0.1, noise="gaussian", again=True).again
         assert table.ask(averages(2), epsilon=0.1, split=(2, 1), again=True).again
+
+
+@pytest.mark.parametrize("by", ["", "x5"])
+def test_sum_over_count_is_the_average(tmp_path: Path, by: str) -> None:
+    """One person with more rows than count: each of the three, asked alone, is about the same rows.
+
+    Clipped for each person, as it once was, the sum would hold 5·90 of p0 and not 2·90.
+    """
+    rule = policy(rows=2, groups=2, epsilon=1e5)
+    rows = pd.concat([people(60)] * 2 + [people(1).assign(x0=90)] * 5)
+    rows["x5"] = 7
+    key, group = (f"{by}, ", f" GROUP BY {by}") if by else ("", "")
+    with Ledger.open(tmp_path / "l.db", budget=rule.budget) as ledger:
+        table = Table(rule, ledger, data=rows)
+        total, count, mean = (
+            next(row[-1] for row in table.ask(sql, epsilon=4e3).rows if not by or row[0] == 7)
+            for sql in (
+                f"SELECT {key}{item} AS v FROM t{group}" for item in ("SUM(x0)", "COUNT(x0)", "AVG(x0)")
+            )
+        )
+    if by:  # the rows of a person are chosen anew for each question: 60 people, of whom one has a choice
+        assert total / count == pytest.approx(mean, abs=2 * 100 / 60)  # type: ignore[operator]
+    else:
+        assert total / count == pytest.approx(mean, abs=0.01)  # type: ignore[operator]
+    assert count == 120
