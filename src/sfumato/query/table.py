@@ -37,6 +37,8 @@ from sfumato.randomness import Sampler, SecretStream
 RELATION = accounting.Relation.ADD_REMOVE
 """Under which queries are priced: contributions are bounded for a unit that comes or goes."""
 
+_MOST_PLANS = 63  # whose SQL is kept
+
 
 class Charged(Protocol):
     """What a table needs of a ledger."""
@@ -115,6 +117,7 @@ class Table:
         self._engine_name = engine if isinstance(engine, str) else None
         self._data, self._master = data, master
         self._kept = kept
+        self._plans: dict[Query, Compiled] = {}
         self._sampler = sampler if sampler is not None else SecretStream()
 
     def ask(
@@ -331,13 +334,24 @@ class Table:
 
     def _connected(self) -> Engine:
         if self._engine is None or not self._engine.ready():
+            self._plans = {}
             self._engine = open_engine(
                 self.policy, name=self._engine_name, data=self._data, master=self._master
             )
         return self._engine
 
     def _compiled(self, plan: Query, salt: str) -> Compiled:
-        policy, engine = scope(plan, self.policy), self._connected()
+        """The SQL of a plan; DuckDB's is kept where no salt is in it, as files do not change their columns."""
+        engine = self._connected()
+        if engine.name != "duckdb" or self.policy.unit.column is not None:
+            return self._compile(plan, engine, salt)
+        if plan not in self._plans:
+            self._plans = dict(list(self._plans.items())[-_MOST_PLANS:])
+            self._plans[plan] = self._compile(plan, engine, salt)
+        return self._plans[plan]
+
+    def _compile(self, plan: Query, engine: Engine, salt: str) -> Compiled:
+        policy = scope(plan, self.policy)
         keys, measures = public_keys(plan, policy), measures_for(plan, policy)
         table = engine.declared(self.policy)
         if plan.per_person is not None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sfumato import accounting
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
-from sfumato.query import KeptAnswers, Policy, Table, parse_query, policy_from_dict
+from sfumato.query import KeptAnswers, Policy, Query, Table, parse_query, policy_from_dict
 from sfumato.query.intervals import Family
 from sfumato.query.noise import WholeGaussian
 from sfumato.query.pricing import Price
@@ -200,3 +200,31 @@ def test_sum_over_count_is_the_average(tmp_path: Path, by: str) -> None:
     else:
         assert total / count == pytest.approx(mean, abs=0.01)  # type: ignore[operator]
     assert count == 120
+
+
+def test_sql_is_kept_for_the_same_file_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same question is compiled once, and anew when the file was written anew."""
+    compiled: list[object] = []
+    original = Table._compile
+
+    def compile_(table: Table, plan: Query, *of: Any) -> Any:
+        compiled.append(plan)
+        return original(table, plan, *of)
+
+    monkeypatch.setattr(Table, "_compile", compile_)
+    place = tmp_path / "t.csv"
+    rule = policy_from_dict(
+        {
+            "table": {"name": "t", "source": str(place)},
+            "budget": {"epsilon": 1e5},
+            "columns": {"x0": {"type": "integer", "lower": 0, "upper": 100}},
+        }
+    )
+    people(40).to_csv(place, index=False)
+    with Ledger.open(tmp_path / "l.db", budget=rule.budget) as ledger:
+        table = Table(rule, ledger)
+        counts = [table.ask("SELECT COUNT(*) FROM t", epsilon=4e3).rows[0][0] for _ in range(3)]
+        assert (counts, len(compiled)) == ([40] * 3, 1)
+        people(50).to_csv(place, index=False)
+        assert table.ask("SELECT COUNT(*) FROM t", epsilon=4e3).rows[0][0] == 50
+    assert len(compiled) == 2
