@@ -79,7 +79,7 @@ def plain_backward(model: nn.Module, batch: int) -> Step:
     return step
 
 
-def clipped_sum(model: nn.Module, batch: int) -> Step:
+def bounded_sum(model: nn.Module, batch: int) -> Step:
     inputs, targets = data(batch)
 
     def step() -> None:
@@ -158,7 +158,7 @@ CONTENDERS: dict[str, Callable[[nn.Module, int], Step]] = {
     "plain": plain,
     "plain channels-last": plain_channels_last,
     "plain forward+backward": plain_backward,
-    "ours: clipped sum": clipped_sum,
+    "ours: clipped sum": bounded_sum,
     "ours: private step": private_step,
     "opacus hooks": opacus_hooks,
     "opacus functorch": opacus_functorch,

@@ -165,3 +165,49 @@ def test_a_year_is_no_amount(folder: Path) -> None:
     assert "2023 " in found
     assert "2024 " in found
     assert "4,000" in found
+
+
+@pytest.fixture
+def visits(folder: Path) -> Path:
+    data = pd.DataFrame({"person": range(1000), "days": [1, 2, 3, 900] * 250})
+    data.to_csv(folder / "visits.csv", index=False)
+    (folder / "visits.toml").write_text(
+        '[table]\nsource = "visits.csv"\n[unit]\ncolumn = "person"\nrows = 4\n[budget]\nepsilon = 3.0\n'
+        '[columns.days]\ntype = "integer"\n'
+    )
+    return folder / "visits.toml"
+
+
+def test_bounds_are_bought_and_can_be_pasted(visits: Path) -> None:
+    shown = run("bounds", visits, "days", "--epsilon", 1.0)
+    # Four values, in cells of 250 and 500 rows; noise of scale 4 hides none of them but with chance e⁻²⁰.
+    assert '[columns.days]\ntype = "integer"\nlower = 0\nupper = 1024\n' in shown
+    found = json.loads(run("bounds", visits, "days", "--epsilon", 1.0, "--json"))
+    assert (found["lower"], found["upper"], found["found"]) == (0.0, 1024.0, True)
+    assert found["epsilon_spent"] == pytest.approx(2.0)
+    with pytest.raises(BudgetExceeded):
+        run("bounds", visits, "days", "--epsilon", 1.5)
+
+
+def test_trying_shows_fewer_rows_and_spends_nothing(visits: Path) -> None:
+    words = (visits, "SELECT COUNT(*) FROM visits", "--epsilon", 1.0, "--try")
+    found = json.loads(run(*words, "--json"))
+    assert [(item["rows"], item["left_out"]) for item in found["tries"]] == [
+        (1, 0.75), (2, 0.5), (3, 0.25), (4, 0.0),
+    ]  # fmt: skip
+    assert found["epsilon_spent"] == 0
+    assert "best" in run(*words)
+    assert "left out" in run(visits, "--epsilon", 1.0, text="\\try SELECT COUNT(*) FROM visits\n")
+
+
+def test_weights_are_read_and_checked(folder: Path) -> None:
+    sql = "SELECT AVG(age) AS age, COUNT_IF(city = 'Delft') AS delft FROM people"
+    words = (folder / "people.toml", sql, "--epsilon", 1.0, "--dry-run", "--json")
+    even, uneven = (json.loads(run(*words, "--split", split)) for split in ("1,1", "9,1"))
+    ages = [item["expected_errors"][0]["half_width"] for item in (even, uneven)]
+    assert ages[1] / ages[0] == pytest.approx(0.5 / 0.9)
+    for wrong in ("1", "1,2,3", "a,b", "1,-1", ""):
+        with pytest.raises(InvalidInput, match="split"):
+            run(*words, "--split", wrong)
+    with pytest.raises(InvalidInput, match="laplace"):
+        run(*words, "--noise", "none")

@@ -451,5 +451,5 @@ def test_a_quotient_that_is_not_rounded_is_found_out(
 def test_a_sanitizer_that_lets_infinities_through_is_found_out(
     on_duckdb: Hostile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sanitizing, "_real", lambda number, column: number)
+    monkeypatch.setattr(sanitizing, "_real", lambda number, column, maybe_nan: number)
     assert is_found_out(on_duckdb)

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
-from sfumato.query import Policy, Table, noise, parse_query, policy_from_dict
+from sfumato.accounting import gaussian_noise_multiplier
+from sfumato.query import Policy, Table, parse_query, policy_from_dict, pricing
 from sfumato.query.aggregates import estimate
 from sfumato.query.measures import Cells
-from sfumato.query.noise import KeySelection, WholeLaplace
+from sfumato.query.noise import WholeGaussian, WholeLaplace
+from sfumato.query.pricing import KeySelection, Spending
 from sfumato.query.release import Estimate, add_noise
 from sfumato.query.table import _by_group, _cells_by_group
 from sfumato.randomness import SecretStream, public_generator
@@ -48,7 +51,7 @@ def data() -> pd.DataFrame:
     return pd.DataFrame({"age": age, "income": np.where(age > 90, np.nan, draw.normal(300, 200, PEOPLE))})
 
 
-def worlds(data: pd.DataFrame, sql: str, count: int = WORLDS) -> list[Estimate]:
+def worlds(data: pd.DataFrame, sql: str, count: int = WORLDS, noise: str = "laplace") -> list[Estimate]:
     """The same query answered in `count` worlds: exact sums once, noise in each."""
     table = Table(policy(), None, data=data)
     plan = parse_query(sql, table.policy)
@@ -57,7 +60,7 @@ def worlds(data: pd.DataFrame, sql: str, count: int = WORLDS) -> list[Estimate]:
     exact = {name: np.repeat(value, count) for name, value in _by_group(found.sums, groups, []).items()}
     counted = [_cells_by_group(rows, groups, [], tree.cells) for tree, rows in found.cells]
     cells = [np.repeat(item, count, axis=0) for item in counted]
-    noisy = add_noise(table.price(plan, epsilon=EPSILON), exact, cells, SecretStream())
+    noisy = add_noise(table.price(plan, epsilon=EPSILON, noise=noise), exact, cells, SecretStream())
     return [estimate(aggregate, noisy) for aggregate in plan.aggregates]
 
 
@@ -76,15 +79,19 @@ def truths(data: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def theory(data: pd.DataFrame) -> dict[str, float]:
+def theory(data: pd.DataFrame, noise: str = "laplace") -> dict[str, float]:
     """The variance of each answer, asked alone: derived from the noise, not from the code.
 
-    Laplace of scale b has variance 2b²; all of a moment's numbers have scale R/ε. With z in [0, 1], the average
-    errs by ((1−z)·η₁ − z·η₀)·range/(nR), the variance by its gradient ((0,0,1) − E z²) − 2 E z ((0,½,1) − E z).
+    Laplace of scale b has variance 2b²; all of a moment's numbers have scale R/ε. With Gaussian noise it is the
+    squared noise multiplier times R², and 1/12 more for a whole number. With z in [0, 1], the average errs by
+    ((1−z)·η₁ − z·η₀)·range/(nR), the variance by its gradient ((0,0,1) − E z²) − 2 E z ((0,½,1) − E z).
     """
     ratio = math.exp(-EPSILON)
     whole = 2 * ratio / (1 - ratio) ** 2  # discrete Laplace of scale 1/ε
     unit = 2 / EPSILON**2
+    if noise == "gaussian":
+        unit = gaussian_noise_multiplier(EPSILON, 1e-6) ** 2
+        whole = unit + 1 / 12
     found = {"COUNT(*)": whole, "COUNT(income)": whole}
     found |= {"SUM(age)": unit * 100**2, "SUM(income)": unit * 1500**2}
     for name, values, low, reach in (
@@ -102,9 +109,9 @@ def theory(data: pd.DataFrame) -> dict[str, float]:
     return found
 
 
-def check_error(data: pd.DataFrame, aggregate: str) -> None:
-    (found,) = worlds(data, f"SELECT {aggregate} FROM t")
-    truth, variance = truths(data)[aggregate], theory(data)[aggregate]
+def check_error(data: pd.DataFrame, aggregate: str, noise: str = "laplace") -> None:
+    (found,) = worlds(data, f"SELECT {aggregate} FROM t", noise=noise)
+    truth, variance = truths(data)[aggregate], theory(data, noise)[aggregate]
     errors = np.asarray(found.values, dtype=float) - truth
     # A ratio's second order shifts its mean by about the count's relative error, < 2% of a deviation here.
     slack = 0.02 * math.sqrt(variance) if not aggregate.startswith(("COUNT", "SUM")) else 0.0
@@ -123,9 +130,16 @@ def whole_number_coverage(scale: float) -> float:
     return covered
 
 
-def check_coverage(data: pd.DataFrame, aggregate: str) -> None:
-    expected = whole_number_coverage(1 / EPSILON) if aggregate.startswith("COUNT") else 0.95
-    (found,) = worlds(data, f"SELECT {aggregate} FROM t")
+def gaussian_whole_coverage() -> float:
+    """P(|⌊G + ½⌋| ≤ t) = P(|G| < t + ½) for the smallest t that reaches 95%."""
+    sigma = gaussian_noise_multiplier(EPSILON, 1e-6)
+    return next(found for t in range(100) if (found := 1 - 2 * stats.norm.sf((t + 0.5) / sigma)) >= 0.95)
+
+
+def check_coverage(data: pd.DataFrame, aggregate: str, noise: str = "laplace") -> None:
+    whole = whole_number_coverage(1 / EPSILON) if noise == "laplace" else gaussian_whole_coverage()
+    expected = whole if aggregate.startswith("COUNT") else 0.95
+    (found,) = worlds(data, f"SELECT {aggregate} FROM t", noise=noise)
     truth = truths(data)[aggregate]
     covered = float(np.mean((found.low <= truth) & (truth <= found.high)))
     error = Z * math.sqrt(expected * (1 - expected) / WORLDS)  # 1.7%
@@ -147,6 +161,25 @@ def test_errors_are_what_theory_says(data: pd.DataFrame, aggregate: str) -> None
 @pytest.mark.parametrize("aggregate", NAMES)
 def test_intervals_cover_the_truth_in_95_percent(data: pd.DataFrame, aggregate: str) -> None:
     check_coverage(data, aggregate)
+
+
+@pytest.mark.parametrize("aggregate", ["COUNT(*)", "SUM(income)", "AVG(income)", "VARIANCE(income)"])
+def test_gaussian_errors_and_intervals_are_what_theory_says(data: pd.DataFrame, aggregate: str) -> None:
+    check_error(data, aggregate, "gaussian")
+    check_coverage(data, aggregate, "gaussian")
+
+
+def test_too_little_gaussian_noise_is_noticed(data: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage: 0.7 times the noise that is charged."""
+    original = WholeGaussian.release
+
+    def release(self: WholeGaussian, values: Any, sampler: Any) -> Any:
+        return original(replace(self, scale=0.7 * self.scale), values, sampler)
+
+    monkeypatch.setattr(WholeGaussian, "release", release)
+    for check in (check_error, check_coverage):
+        with pytest.raises(AssertionError):
+            check(data, "AVG(income)", "gaussian")
 
 
 @pytest.fixture
@@ -195,9 +228,9 @@ def test_several_aggregates_share_one_epsilon(data: pd.DataFrame) -> None:
     """COUNT(*), COUNT, SUM and AVG of one column cost no more noise than the average alone."""
     rule = policy()
     names = ["COUNT(*)", "COUNT(income)", "SUM(income)", "AVG(income)"]
-    alone = noise.price(_measures("SELECT AVG(income) FROM t", rule), rule.unit, epsilon=EPSILON)
+    alone = pricing.price(_measures("SELECT AVG(income) FROM t", rule), rule.unit, Spending(epsilon=EPSILON))
     sql = f"SELECT {', '.join(names)} FROM t"
-    together = noise.price(_measures(sql, rule), rule.unit, epsilon=EPSILON)
+    together = pricing.price(_measures(sql, rule), rule.unit, Spending(epsilon=EPSILON))
     assert len(together.measures) == 1
     assert together.noises[0].scale == alone.noises[0].scale
     for found, name in zip(worlds(data, sql), names, strict=True):
@@ -218,6 +251,11 @@ def test_a_key_of_one_person_is_shown_with_probability_delta() -> None:
     selection = KeySelection(
         noise=WholeLaplace.calibrated(sensitivity=groups, epsilon=EPSILON), delta=delta, groups=groups
     )
+    gaussian = replace(selection, noise=WholeGaussian.of_multiplier(3.0, sensitivity=1, moved=groups))
+    tail = float(stats.norm.sf((gaussian.threshold - 1.5) / gaussian.noise.scale))  # P(1 + ⌊G + ½⌋ ≥ T)
+    assert 1 - (1 - tail) ** groups <= delta
+    noticed = gaussian.select(np.ones((tries, groups), dtype=np.int64), SecretStream()).any(axis=1)
+    assert abs(noticed.mean() - (1 - (1 - tail) ** groups)) <= Z * math.sqrt(delta / tries)
     shown = selection.select(np.ones((tries, groups), dtype=np.int64), SecretStream()).any(axis=1)
     ratio = math.exp(-1 / selection.noise.scale)
     tail = ratio ** (selection.threshold - 1) / (1 + ratio)  # P(X ≥ T − 1)

@@ -12,7 +12,7 @@ from sfumato.errors import InvalidInput
 
 HELP = (
     "Type a query on one line. \\epsilon 0.2 changes what each may cost, \\try SELECT … says how wrong it "
-    "would be, \\left what is left; \\quit ends."
+    "would be, also with fewer rows of a person, \\left what is left; \\quit ends."
 )
 _MOST_LINES = 1000
 _QUIT = ("\\quit", "\\q", "exit", "quit")

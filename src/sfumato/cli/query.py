@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table as Grid
@@ -13,11 +13,12 @@ from rich.text import Text
 
 from sfumato.cli import prompt, show
 from sfumato.cli.default_command import by_default
+from sfumato.cli.expected import Expected, show_expected
 from sfumato.errors import InvalidInput, SfumatoError
 
 if TYPE_CHECKING:
     from sfumato.ledger import Ledger
-    from sfumato.query import Answer, ExpectedError, Table
+    from sfumato.query import Answer, Table
     from sfumato.query.risk import Risk
 
 app = typer.Typer(
@@ -44,6 +45,17 @@ def ask(
         str | None, typer.Option(help="duckdb, postgres or spark; default: by the source.")
     ] = None,
     master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
+    try_: Annotated[
+        bool,
+        typer.Option("--try", help="Also say it for fewer rows and groups of a person; spend nothing."),
+    ] = False,
+    split: Annotated[
+        str | None,
+        typer.Option(help="Weights of the aggregates' shares of epsilon, in the order of the query: 3,1."),
+    ] = None,
+    noise: Annotated[
+        str | None, typer.Option(help="laplace or gaussian; default: whichever errs less.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write the answer to a new .csv, .parquet or .json file.")
     ] = None,
@@ -64,7 +76,8 @@ def ask(
     from sfumato.query.opening import open_ledger
 
     rules = load_policy(policy)
-    if sql is None or dry_run:
+    asked: dict[str, Any] = {"delta": delta, "split": _weights(split), "noise": noise}
+    if sql is None or dry_run or try_:
         _refuse_files(out, certificate)
     _refuse_places(out, certificate)
     kept = KeptAnswers.of(rules, policy)
@@ -76,16 +89,25 @@ def ask(
             return
         if epsilon is None:
             raise InvalidInput("expected --epsilon, got none; 0.1 is a careful share of a budget of 1")
-        if dry_run:
-            _show_expected(table.dry_run(sql, epsilon=epsilon, delta=delta), ledger, epsilon, json=json)
+        if dry_run or try_:
+            expected = Expected.of(table, sql, epsilon, **asked, tries=try_)
+            show_expected(expected, ledger, json=json)
             return
         with show.errors.status("asking"):  # a file is looked through before the first query
-            answer = table.ask(sql, epsilon=epsilon, delta=delta, again=again)
+            answer = table.ask(sql, epsilon=epsilon, again=again, **asked)
         _show_answer(answer, json=json)
         if out is not None:
             answer.write(out)
         if certificate is not None:
             table.certificate(answer).write(certificate)
+
+
+def _weights(text: str | None) -> tuple[float, ...] | None:
+    """The weights that --split lists."""
+    try:
+        return None if text is None else tuple(float(item) for item in text.split(","))
+    except ValueError:
+        raise InvalidInput(f"expected weights such as 3,1 for --split, got {text!r}") from None
 
 
 def _refuse_files(out: Path | None, certificate: Path | None) -> None:
@@ -136,6 +158,39 @@ def init(
     show.console.print(f"Wrote {place}. No value of the data is in it. Fill in:")
     for blank in draft.blanks:
         show.console.print(f"  {blank}", markup=False)
+
+
+@app.command()
+def bounds(
+    policy: Annotated[Path, typer.Argument(help="The policy of the table, a TOML file.")],
+    column: Annotated[str, typer.Argument(help="A column of numbers, with bounds or without.")],
+    epsilon: Annotated[float, typer.Option(help="What the bounds may cost.")],
+    engine: Annotated[
+        str | None, typer.Option(help="duckdb, postgres or spark; default: by the source.")
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
+    json: show.Json = False,
+) -> None:
+    """Find bounds of a column privately, for a share of the budget, to write into the policy.
+
+    Example: sfumato query bounds people.toml income --epsilon 0.1
+    """
+    from sfumato.query import Table, load_policy
+    from sfumato.query.opening import open_ledger
+
+    rules = load_policy(policy)
+    with open_ledger(rules, policy) as ledger:
+        found = Table(rules, ledger, engine=engine, master=master).approx_bounds(column, epsilon=epsilon)
+    if json:
+        show.emit_json(found.to_json())
+        return
+    if not found.found:
+        show.console.print("Noise hid every value: these are the widest bounds. Ask with a larger epsilon.")
+    show.console.print(found.to_toml(), markup=False)
+    left = (
+        f"ε {found.epsilon:g} for these bounds; spent {found.epsilon_spent:.4g}, left {found.epsilon_left:.4g}."
+    )
+    show.console.print(left, style="dim")
 
 
 @app.command()
@@ -192,7 +247,8 @@ def _one_line(table: Table, ledger: Ledger, line: str, epsilon: float, *, again:
     if command == "\\left":
         show.console.print(f"ε spent {ledger.epsilon_spent:g}, left {ledger.epsilon_left:g}")
     elif command == "\\try":
-        _show_expected(table.dry_run(rest, epsilon=epsilon), ledger, epsilon, json=json)
+        several = table.policy.unit.column is not None
+        show_expected(Expected.of(table, rest, epsilon, tries=several), ledger, json=json)
     elif command == "\\help":
         show.console.print(prompt.HELP, markup=False)
     else:
@@ -238,22 +294,6 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def _show_expected(expected: tuple[ExpectedError, ...], ledger: Ledger, epsilon: float, *, json: bool) -> None:
-    if json:
-        rows = [
-            {"column": item.column, "half_width": item.half_width, "unit": item.in_units_of, "rows": item.rows}
-            for item in expected
-        ]
-        left = {"epsilon_spent": ledger.epsilon_spent, "epsilon_left": ledger.epsilon_left}
-        show.emit_json({"dry_run": True, "epsilon": epsilon, "expected_errors": rows, **left})
-        return
-    for item in expected:
-        size = "" if item.rows is None else f", for a group of {item.rows:,.0f} rows"
-        unit = "" if item.in_units_of == "value" else f" {item.in_units_of}"
-        show.console.print(f"{item.column}: ± {item.half_width:,.4g}{unit} (95%){size}", markup=False)
-    show.console.print(f"Nothing was spent; ε left {ledger.epsilon_left:.4g}.", style="dim")
 
 
 def _show_risk(found: Risk) -> None:

@@ -87,6 +87,17 @@ class Gaussian:
         return grids.add_noise(values, self.grid, self.dimension, draw)
 
 
+def rounded_gaussian(sampler: Sampler, sigma: float, size: int) -> Integers:
+    """⌊G + ½⌋ of Gaussian G: exact, from the discrete Gaussian on a grid with 2⁸ steps or more in σ.
+
+    Added to whole numbers it is post-processing of G added to them, at the cost of a Gaussian mechanism whose
+    sensitivity is larger by the factor `DISCRETENESS`.
+    """
+    bits = max(0, 9 - math.frexp(sigma)[1])
+    fine = sampler.discrete_gaussian(math.ldexp(sigma, bits), size)
+    return fine if bits == 0 else (fine + (1 << (bits - 1))) >> bits
+
+
 @dataclass(frozen=True, kw_only=True)
 class DiscreteGaussian:
     """Whole numbers plus discrete Gaussian noise: P(z) ∝ exp(−z² / 2σ²).

@@ -30,14 +30,17 @@ from sfumato.query.draft import draft_policy
 from sfumato.query.dry_run import ExpectedError
 from sfumato.query.kept import KeptAnswers
 from sfumato.query.keys import GroupKey
+from sfumato.query.magnitudes import ApproximateBounds
 from sfumato.query.plan import Aggregate, Query
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.sql import parse_query
 from sfumato.query.table import Table
+from sfumato.query.trying import Trial
 
 __all__ = [
     "Aggregate",
     "Answer",
+    "ApproximateBounds",
     "Column",
     "ExpectedError",
     "GroupKey",
@@ -47,6 +50,7 @@ __all__ = [
     "Query",
     "QueryRefused",
     "Table",
+    "Trial",
     "Unit",
     "count",
     "count_units",

@@ -15,6 +15,7 @@ from sfumato import _validate
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Head
 from sfumato.policy import Policy
+from sfumato.query.intervals import Family
 from sfumato.storage import write_whole
 
 if TYPE_CHECKING:
@@ -126,15 +127,17 @@ class Answer:
         return f"{cost} {paid}; spent {self.epsilon_spent:.4g}, left {self.epsilon_left:.4g}."
 
 
-def notes_for(policy: Policy, *, grouped: bool) -> tuple[str, ...]:
+def notes_for(policy: Policy, *, grouped: bool, family: Family = Family.LAPLACE) -> tuple[str, ...]:
     """What an answer may leave out, said from the policy alone: the data may have lost nothing."""
-    unit = policy.unit
-    if unit.column is None:
-        return ()
-    groups = f", in at most {_several(unit.groups, 'group')}" if grouped else ""
-    return (
-        f"Counts at most {_several(unit.rows, 'row')} of each {unit.column}{groups}; the rest is left out.",
-    )
+    unit, notes = policy.unit, []
+    if unit.column is not None:
+        groups = f", in at most {_several(unit.groups, 'group')}" if grouped else ""
+        notes.append(
+            f"Counts at most {_several(unit.rows, 'row')} of each {unit.column}{groups}; the rest is left out."
+        )
+    if family is Family.GAUSSIAN:
+        notes.append("Noise is Gaussian, which errs less here and needs the budget's δ.")
+    return tuple(notes)
 
 
 def refuse_place(path: str | Path) -> Path:

@@ -7,8 +7,11 @@ together) and groups = k:
 2. each unit's rows are added up for each group (never row by row: no window over rows);
 3. where a unit is in several groups, these are put in an order of its own, by a salted hash; it counts in the
    first k, and until its m rows are used up;
-4. a unit with more rows than count is scaled down to as many rows of its mean (a sum on its own is clipped);
+4. a unit with more rows than count is scaled down to as many rows of its mean;
 5. units are added up for each group.
+
+On DuckDB, where groups are public and a unit counts with few rows, `choosing` takes the place of 2 to 4: it
+picks the rows themselves.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from collections.abc import Sequence
 import ibis
 
 from sfumato.policy import Key, Policy
+from sfumato.query import choosing
+from sfumato.query.choosing import own_hash
 from sfumato.query.compilation import Value, clip, compiled, whole
 from sfumato.query.expressions import Condition
 from sfumato.query.keys import key_value
@@ -52,6 +57,10 @@ def sums(
         totals = _totals(rows, linear)
         found = rows.group_by(names).agg(**totals) if names else rows.agg(**totals)
         return _in_categories(_held_back(found.mutate(**{UNITS: found[ROWS]}), names), names, keys)
+    if keys is not None and rows.get_backend().name in OWN_HASH and choosing.applies(linear, policy.unit, keys):
+        chosen = choosing.chosen_rows(rows, names, linear, policy.unit, keys, salt)
+        found = chosen.group_by(choosing.GROUP).agg(**_totals(chosen, linear))
+        return choosing.with_keys(found, names, keys)
     rows = _in_categories(rows, names, keys)
     units = _in_64_bits(rows.group_by([UNIT, *names]).agg(**_totals(rows, linear)), [UNIT, *names])
     return _add_units(_bounded_units(units, names, policy, salt), names, linear)
@@ -197,23 +206,13 @@ def _least(rows: Value) -> Value:
     return found.select(UNIT, **{name: found["least"][name] for name in names})
 
 
-def _own_hash(value: Value) -> Value:
-    """DuckDB's hash as it is; Ibis would cast it, at a fifth of the whole query."""
-
-    @ibis.udf.scalar.builtin(name="hash", signature=((value.type(),), "uint64"))  # type: ignore[untyped-decorator]
-    def hashed(of: Value) -> Value:
-        raise AssertionError
-
-    return hashed(value)
-
-
 def _turn(units: Value, names: Sequence[str], salt: str) -> Value:
     """Where a unit's group stands among its groups: by a hash of a secret salt and of what is its own.
 
     Which hash it is matters to fairness only, not to privacy: the order depends on nothing of anybody else.
     """
     if units.get_backend().name in OWN_HASH:
-        return _own_hash(ibis.struct({"salt": ibis.literal(salt), **{name: units[name] for name in names}}))
+        return own_hash(ibis.struct({"salt": ibis.literal(salt), **{name: units[name] for name in names}}))
     label = ibis.literal(salt)
     for name in names:
         text = units[name].cast("string")

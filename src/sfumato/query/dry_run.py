@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sfumato.policy import Policy
 from sfumato.query.aggregates import function_of
-from sfumato.query.noise import Price
 from sfumato.query.plan import Aggregate, Query, public_keys
+from sfumato.query.pricing import Price
 
 DEFAULT_SIZE = 1000
 
@@ -21,17 +21,25 @@ class ExpectedError:
     half_width: float
     in_units_of: str
     rows: float | None
+    of_a_group: float = 0.0
+
+    def lost(self, share: float) -> float:
+        """What is missing at most if a share of a group's rows is left out: of counts and sums."""
+        return share * self.of_a_group
 
 
-def expected_errors(query: Query, cost: Price, policy: Policy) -> tuple[ExpectedError, ...]:
+def expected_errors(
+    query: Query, cost: Price, policy: Policy, *, kept: float = 1.0
+) -> tuple[ExpectedError, ...]:
     """The expected error of each aggregate of a query.
 
     Counts and sums do not depend on the data. For averages, variances and quantiles it takes the size of a
-    group: public_size shared by the public groups, or 1,000 rows. Quantiles are given as a share of the ranks.
+    group: public_size shared by the public groups, or 1,000 rows, of which a share is `kept`. Quantiles are
+    given as a share of the ranks.
     """
     rows = _rows_per_group(query, policy)
     return tuple(
-        _expected(output.name, output.value, cost, rows)
+        _expected(output.name, output.value, cost, rows, kept)
         for output in query.outputs
         if isinstance(output.value, Aggregate)
     )
@@ -44,15 +52,16 @@ def _rows_per_group(query: Query, policy: Policy) -> float:
     return policy.public_size / math.prod(len(values) for values in keys)
 
 
-def _expected(name: str, aggregate: Aggregate, cost: Price, rows: float) -> ExpectedError:
+def _expected(name: str, aggregate: Aggregate, cost: Price, rows: float, kept: float) -> ExpectedError:
     function = function_of(aggregate)
     for measure, noise in zip(cost.measures, cost.noises, strict=True):
         if function.answers(aggregate, measure):
-            error = function.expected(aggregate, measure, noise.scale, rows)
+            error = function.expected(aggregate, measure, noise, kept * rows)
             return ExpectedError(
                 column=name,
                 half_width=error.half_width,
                 in_units_of=error.in_units_of,
-                rows=rows if error.sized else None,
+                rows=kept * rows if error.sized else None,
+                of_a_group=rows * error.of_a_row,
             )
     raise TypeError(aggregate.function)

@@ -1,18 +1,51 @@
-"""How far Laplace noise reaches: quantiles of weighted sums, and intervals of ratios of noisy sums."""
+"""How far noise reaches: quantiles of weighted sums, and intervals of ratios of noisy sums."""
 
 from __future__ import annotations
 
 import math
+from enum import Enum
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 Floats = npt.NDArray[np.float64]
 
 LEVEL = 0.95
 _HALVINGS = 48
 _APART = 1.01  # weights are kept this far apart, for the partial fractions; it widens an interval by < 1%
+
+
+class Family(Enum):
+    """The shape of a noise; its scale is b of a Laplace, σ of a Gaussian."""
+
+    LAPLACE = "Laplace"
+    GAUSSIAN = "Gaussian"
+
+
+class Noise(Protocol):
+    """What intervals need to know of a noise."""
+
+    @property
+    def family(self) -> Family: ...
+    @property
+    def scale(self) -> float: ...
+    @property
+    def discrete(self) -> bool: ...
+
+
+def reach(weights: npt.ArrayLike, noise: Noise, level: float = LEVEL) -> Floats:
+    """How far Σᵢ wᵢ Xᵢ of independent draws lies from 0 with probability `level`; a row of weights for each."""
+    return half_width(weights, level, family=noise.family) * noise.scale
+
+
+def whole_reach(noise: Noise, level: float = LEVEL) -> float:
+    """The same for one draw, a whole number: ⌊X + ½⌋ is within t if |X| < t + ½."""
+    if noise.family is Family.LAPLACE and noise.discrete:
+        return discrete_half_width(noise.scale, level)
+    return max(0, math.ceil(float(reach([[1.0]], noise, level)[0]) - 0.5))
 
 
 def discrete_half_width(scale: float, level: float = LEVEL) -> int:
@@ -25,16 +58,20 @@ def discrete_half_width(scale: float, level: float = LEVEL) -> int:
     return max(0, math.ceil(-scale * tail - 1 - 1e-12))
 
 
-def half_width(weights: npt.ArrayLike, level: float = LEVEL) -> Floats:
-    """t with P(|Σᵢ wᵢ Lᵢ| ≤ t) ≥ level for standard Laplace Lᵢ; one row of weights for each t.
+def half_width(weights: npt.ArrayLike, level: float = LEVEL, *, family: Family = Family.LAPLACE) -> Floats:
+    """t with P(|Σᵢ wᵢ Xᵢ| ≤ t) ≥ level for standard Laplace or Gaussian Xᵢ; one row of weights for each t.
 
-    With different weights the characteristic function Π 1/(1 + wᵢ²u²) splits into partial fractions, so that
-    P(|Σ| > t) = Σᵢ e^{−t/wᵢ} Π_{j≠i} wᵢ²/(wᵢ² − wⱼ²). Nearly equal weights are raised apart first.
+    Gaussians add up to one. For Laplaces with different weights the characteristic function Π 1/(1 + wᵢ²u²)
+    splits into partial fractions, so that P(|Σ| > t) = Σᵢ e^{−t/wᵢ} Π_{j≠i} wᵢ²/(wᵢ² − wⱼ²). Nearly equal
+    weights are raised apart first.
 
     >>> round(float(half_width([[1.0]])[0]), 4)  # ln 20
     2.9957
     """
-    apart = _raised_apart(np.atleast_2d(np.abs(np.asarray(weights, dtype=float))))  # (intervals, weights)
+    sizes = np.atleast_2d(np.abs(np.asarray(weights, dtype=float)))  # (intervals, weights)
+    if family is Family.GAUSSIAN:
+        return np.sqrt((sizes**2).sum(axis=1)) * float(stats.norm.ppf((1 + level) / 2))
+    apart = _raised_apart(sizes)
     coefficients = _partial_fractions(apart)
     low, high = np.zeros(len(apart)), apart.sum(axis=1) * (math.log(1 / (1 - level)) + 1)
     for _ in range(_HALVINGS):
@@ -64,7 +101,7 @@ def _partial_fractions(weights: Floats) -> Floats:
     return np.where(squares > 0, np.prod(factors, axis=2), 0.0)
 
 
-def ratio_interval(parts: Floats, shares: Floats, scale: float, level: float = LEVEL) -> tuple[Floats, Floats]:
+def ratio_interval(parts: Floats, shares: Floats, noise: Noise, level: float = LEVEL) -> tuple[Floats, Floats]:
     """The p in [0, 1] that agree with noisy parts, where p = Σᵢ cᵢ eᵢ / Σᵢ eᵢ of the exact parts eᵢ.
 
     At the true p the noisy Σᵢ (cᵢ − p) ẽᵢ is noise alone, with weights cᵢ − p: every p is kept at which it is
@@ -72,26 +109,26 @@ def ratio_interval(parts: Floats, shares: Floats, scale: float, level: float = L
     `level`; where the noise could hide the whole sum, every p agrees.
     """
     total = parts.sum(axis=1)
-    clear = total > half_width([shares * 0 + 1.0], level)[0] * scale
-    low = _endpoint(parts, shares, scale, level, side=+1.0)
-    high = _endpoint(parts, shares, scale, level, side=-1.0)
+    clear = total > reach([shares * 0 + 1.0], noise, level)[0]
+    low = _endpoint(parts, shares, noise, level, side=+1.0)
+    high = _endpoint(parts, shares, noise, level, side=-1.0)
     return np.where(clear, low, 0.0), np.where(clear, high, 1.0)
 
 
 @lru_cache(maxsize=16)
-def _ratio_widths(shares: tuple[float, ...], level: float) -> tuple[Floats, Floats]:
-    """The quantile of the noise Σ (cᵢ − p) Lᵢ at many p; it is nearly straight between them."""
+def _ratio_widths(shares: tuple[float, ...], level: float, family: Family) -> tuple[Floats, Floats]:
+    """The quantile of the noise Σ (cᵢ − p) Xᵢ at many p; it is nearly straight between them."""
     points = np.linspace(0.0, 1.0, 1025)
-    return points, half_width(np.array(shares)[None, :] - points[:, None], level)
+    return points, half_width(np.array(shares)[None, :] - points[:, None], level, family=family)
 
 
-def _endpoint(parts: Floats, shares: Floats, scale: float, level: float, *, side: float) -> Floats:
+def _endpoint(parts: Floats, shares: Floats, noise: Noise, level: float, *, side: float) -> Floats:
     """The root of Σ (cᵢ − p) ẽᵢ = ± quantile(p), by halving; the left side falls in p."""
-    points, widths = _ratio_widths(tuple(shares.tolist()), level)
+    points, widths = _ratio_widths(tuple(shares.tolist()), level, noise.family)
     low, high = np.zeros(len(parts)), np.ones(len(parts))
     for _ in range(_HALVINGS):
         p = (low + high) / 2
         weights = shares[None, :] - p[:, None]  # (groups, parts)
-        excess = (weights * parts).sum(axis=1) - side * np.interp(p, points, widths) * scale
+        excess = (weights * parts).sum(axis=1) - side * np.interp(p, points, widths) * noise.scale
         low, high = np.where(excess > 0, p, low), np.where(excess > 0, high, p)
     return (low + high) / 2

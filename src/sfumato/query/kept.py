@@ -61,7 +61,15 @@ class KeptAnswers:
             _private_log.error("an answer could not be kept", exc_info=error)
 
 
-def name_of(sql: str, policy: Policy, *, epsilon: float, delta: float | None) -> str:
+def name_of(
+    sql: str,
+    policy: Policy,
+    *,
+    epsilon: float,
+    delta: float | None,
+    split: tuple[float, ...] | None = None,
+    noise: str | None = None,
+) -> str:
     """What a question is kept under: its words, without spaces and comments, and all that is declared."""
     declared = replace(
         _from_anywhere(policy),
@@ -69,7 +77,8 @@ def name_of(sql: str, policy: Policy, *, epsilon: float, delta: float | None) ->
         public={name: _from_anywhere(one) for name, one in policy.public.items()},
         ledger=None,
     )
-    return hashlib.sha256(repr((words_of(sql), declared, float(epsilon), delta)).encode()).hexdigest()
+    asked = (words_of(sql), declared, float(epsilon), delta, split, noise)
+    return hashlib.sha256(repr(asked).encode()).hexdigest()
 
 
 def _from_anywhere(table: Declared) -> Declared:

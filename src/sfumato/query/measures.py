@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.policy import Policy, Unit
-from sfumato.query.compilation import Value, clip, compiled, multiples, steps_above, whole, whole_quotient
+from sfumato.query.compilation import Value, compiled, multiples, steps_above, whole, whole_quotient
 from sfumato.query.expressions import Expression
 from sfumato.query.ranges import Range, public_bounds
 from sfumato.query.refusal import QueryRefused
@@ -37,6 +37,10 @@ class Measure(ABC):
         """The columns that are computed on each row, by name."""
         return {}
 
+    def row_reach(self, position: int) -> dict[str, int]:
+        """The largest value of each of those columns; they hold whole numbers from 0 on, or NULL."""
+        return {}
+
     def row_totals(self, position: int, rows: Value) -> dict[str, Value]:
         """Their sums, for each unit and group."""
         return {}
@@ -52,6 +56,14 @@ class Measure(ABC):
     @abstractmethod
     def sensitivity(self, unit: Unit) -> int:
         """By how much one unit moves the numbers, in L1 (of one level)."""
+
+    def moved(self, unit: Unit) -> int:
+        """How many numbers one unit moves at worst, each by an equal part of that.
+
+        One, unless it cannot move a single number by all of it: of noise with log-concave density, the same
+        distance in one number is dearer than in several (see mechanisms.Laplace).
+        """
+        return 1
 
     def absorbed(self, other: Measure, policy: Policy) -> Measure | None:
         """A measure that answers what this one and the other answer, at the price of one."""
@@ -144,6 +156,9 @@ class Moments(Measure):
         steps = steps_above(self.of, self.fixed.lower, self.fixed.grid, self.fixed.span, rows, policy)
         return {f"x{position}": steps}
 
+    def row_reach(self, position: int) -> dict[str, int]:
+        return {} if self.of is None else {f"x{position}": self.span}
+
     def row_totals(self, position: int, rows: Value) -> dict[str, Value]:
         if self.of is None:
             return {}
@@ -185,7 +200,7 @@ class Moments(Measure):
 
     def absorbed(self, other: Measure, policy: Policy) -> Measure | None:
         """Rows ride on any moments, sums and lower moments on those of the same expression."""
-        if self == other or (isinstance(other, ClippedSum) and other.of == self.of and self.degree > 0):
+        if self == other or (isinstance(other, BoundedSum) and other.of == self.of and self.degree > 0):
             return self
         if not isinstance(other, Moments):
             return None
@@ -208,8 +223,8 @@ def moments(of: Expression | None, degree: int, policy: Policy) -> Moments:
 
 
 @dataclass(frozen=True)
-class ClippedSum(Measure):
-    """The sum of one expression, clipped for each unit to what its rows can reach."""
+class BoundedSum(Measure):
+    """The sum of one expression over the rows that count: one number, of steps from first to last a row."""
 
     of: Expression
     fixed: Fixed
@@ -220,24 +235,29 @@ class ClippedSum(Measure):
 
     def row_values(self, position: int, rows: Value, policy: Policy) -> dict[str, Value]:
         fixed = self.fixed
-        return {f"x{position}": multiples(self.of, fixed.first, fixed.grid, fixed.last, rows, policy)}
+        steps = multiples(self.of, fixed.first, fixed.grid, fixed.last, rows, policy)
+        return {f"x{position}": steps - whole(fixed.first)}  # never negative: scaled alike on every engine
+
+    def row_reach(self, position: int) -> dict[str, int]:
+        return {f"x{position}": self.fixed.last - self.fixed.first}
 
     def row_totals(self, position: int, rows: Value) -> dict[str, Value]:
-        return {f"s{position}": total(rows[f"x{position}"])}
+        value = rows[f"x{position}"]
+        return {f"n{position}": value.count(), f"s{position}": total(value)}
 
     def unit_totals(self, position: int, units: Value) -> dict[str, Value]:
-        kept, low, high = units[KEPT], min(self.fixed.first, 0), max(self.fixed.last, 0)
-        return {f"s{position}": clip(units[f"s{position}"], kept * whole(low), kept * whole(high))}
+        return _scaled(units, f"n{position}", [f"s{position}"])
 
     def parts(self, position: int, exact: Mapping[str, Integers]) -> Integers:
-        return exact[f"s{position}"][:, None]
+        return (exact[f"s{position}"] + exact[f"n{position}"] * self.fixed.first)[:, None]
 
     def sensitivity(self, unit: Unit) -> int:
         return unit.rows * self.largest
 
 
-def clipped_sum(of: Expression, policy: Policy) -> ClippedSum:
-    return ClippedSum(of, fixed_point(of, policy, bits=30, whole_steps=True, about_zero=True))
+def bounded_sum(of: Expression, policy: Policy) -> BoundedSum:
+    whole_steps = policy.unit.column is None  # units with too many rows are scaled down, as for moments
+    return BoundedSum(of, fixed_point(of, policy, bits=30, whole_steps=whole_steps, about_zero=True))
 
 
 @dataclass(frozen=True)
@@ -249,6 +269,9 @@ class UnitCount(Measure):
 
     def sensitivity(self, unit: Unit) -> int:
         return unit.touched_groups
+
+    def moved(self, unit: Unit) -> int:
+        return unit.touched_groups  # a group's number of units by one each
 
 
 @dataclass(frozen=True)
@@ -274,6 +297,9 @@ class Products(Measure):
             f"{letter}{position}": steps_above(of, fixed.lower, fixed.grid, fixed.span, rows, policy)
             for letter, of, fixed in pairs
         }
+
+    def row_reach(self, position: int) -> dict[str, int]:
+        return {f"x{position}": self.fixed.span, f"y{position}": self.other_fixed.span}
 
     def row_totals(self, position: int, rows: Value) -> dict[str, Value]:
         x, y = rows[f"x{position}"], rows[f"y{position}"]

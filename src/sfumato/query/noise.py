@@ -1,35 +1,63 @@
-"""What a query costs, and the noise it gets: whole numbers, scaled to the tight sensitivity.
-
-Under one unit added or removed, with m = unit.rows and k groups touched:
-
-    rows, moments      m · span      for all of a measure's numbers together (see plan.Moments)
-    sum on its own     m · max(|first|, |last|)
-    units              k
-    cells, each level  m
-
-Each measure gets an equal share of ε, and a tree of cells an equal share of that for each level. No constant is
-added anywhere.
-"""
+"""Noise on whole numbers: Laplace, or Gaussian where many numbers move. Each knows what it costs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 from sfumato import _validate, accounting
 from sfumato.errors import InvalidInput
 from sfumato.mechanisms import DiscreteLaplace
+from sfumato.mechanisms.gaussian import DISCRETENESS, rounded_gaussian
 from sfumato.mechanisms.laplace import no_less_noise, rounded_laplace
-from sfumato.policy import Unit
-from sfumato.query.measures import Integers, Measure
+from sfumato.query.intervals import Family
+from sfumato.query.measures import Integers
 from sfumato.randomness import Sampler
 
 _FINE = 1000  # from this sensitivity on, rounding adds less than a millionth to the variance
 _LARGEST_SCALE = 2.0**50
+
+
+class WholeNoise(Protocol):
+    """A noise that is added to whole numbers."""
+
+    @property
+    def family(self) -> Family: ...
+    @property
+    def scale(self) -> float: ...
+    @property
+    def discrete(self) -> bool: ...
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of one draw."""
+        ...
+
+    def event(self) -> accounting.DpEvent:
+        """What it costs to release all numbers that one unit moves, once."""
+        ...
+
+    def release(self, values: Integers, sampler: Sampler) -> Integers: ...
+    def rarely(self, chance: float) -> int:
+        """The smallest t ≥ 1 that a draw reaches with no more than this chance."""
+        ...
+
+    def imitated(self, chance: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+        """Draws of the same kind that protect nobody: for intervals of what is computed from answers."""
+        ...
+
+
+def _check(sensitivity: int, scale: float) -> None:
+    _validate.integer("sensitivity", sensitivity, least=1)
+    if not 0 < scale <= _LARGEST_SCALE:
+        raise InvalidInput(
+            f"expected noise of at most 2**50 grid steps, got {scale:g}; ask with a larger epsilon, "
+            "or lower unit.rows in the policy"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +79,7 @@ class WholeLaplace:
     scale: float
 
     def __post_init__(self) -> None:
-        _validate.integer("sensitivity", self.sensitivity, least=1)
-        if not 0 < self.scale <= _LARGEST_SCALE:
-            raise InvalidInput(
-                f"expected noise of at most 2**50 grid steps, got {self.scale:g}; ask with a larger epsilon, "
-                "or lower unit.rows in the policy"
-            )
+        _check(self.sensitivity, self.scale)
 
     @classmethod
     def calibrated(cls, *, sensitivity: int, epsilon: float) -> WholeLaplace:
@@ -64,8 +87,19 @@ class WholeLaplace:
         return cls(sensitivity=sensitivity, scale=no_less_noise(sensitivity, epsilon))
 
     @property
+    def family(self) -> Family:
+        return Family.LAPLACE
+
+    @property
     def discrete(self) -> bool:
         return self.sensitivity < _FINE
+
+    @property
+    def deviation(self) -> float:
+        ratio = math.exp(-1 / self.scale)
+        return (
+            math.sqrt(2 * ratio) / -math.expm1(-1 / self.scale) if self.discrete else math.sqrt(2) * self.scale
+        )
 
     def event(self) -> accounting.DpEvent:
         if self.discrete:
@@ -77,72 +111,65 @@ class WholeLaplace:
             return DiscreteLaplace(sensitivity=self.sensitivity, scale=self.scale).release(values, sampler)
         return values + rounded_laplace(sampler, self.scale, values.size).reshape(values.shape)
 
+    def rarely(self, chance: float) -> int:
+        """For the discrete Laplace P(X ≥ j) = aʲ/(1 + a), j ≥ 1, with ln a = −1/scale."""
+        above = -self.scale * math.log(chance * (1 + math.exp(-1 / self.scale)))
+        return max(1, math.ceil(above))
+
+    def imitated(self, chance: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+        return chance.laplace(0.0, self.scale, shape)
+
 
 @dataclass(frozen=True, kw_only=True)
-class KeySelection:
-    """Which private keys may be shown: those whose noisy number of units reaches a threshold.
+class WholeGaussian:
+    """Whole numbers plus ⌊G + ½⌋ for Gaussian G of standard deviation `scale`.
 
-    A key that only one unit has is shown with probability at most 1 − (1 − δ)^{1/k}, so that a unit with k such
-    keys is given away with probability at most δ; all else is ε-DP by the noise on the counts.
+    *Guarantees*: the cost of a Gaussian mechanism of noise multiplier scale / (sensitivity · √moved), less the
+    tiny factor for its exact sampler, where a unit moves at worst `moved` numbers by `sensitivity` each. As the
+    numbers are whole, x + ⌊G + ½⌋ = ⌊x + G + ½⌋ is post-processing.
 
-    Korolova, Kenthapadi, Mishra & Ntoulas 2009, "Releasing search queries and clicks privately", section 4;
-    Wilson et al. 2020, "Differentially private SQL with bounded user contribution", section 3.5.
+    Balle & Wang 2018, theorem 8; Canonne, Kamath & Steinke 2020, theorem 7 (see mechanisms.Gaussian).
+
+    >>> noise = WholeGaussian.of_multiplier(4.0, sensitivity=3, moved=4)
+    >>> round(noise.scale, 3)
+    24.0
     """
 
-    noise: WholeLaplace
-    delta: float
-    groups: int
+    sensitivity: int
+    moved: int
+    scale: float
+
+    def __post_init__(self) -> None:
+        _validate.integer("moved", self.moved, least=1)
+        _check(self.sensitivity, self.scale)
+
+    @classmethod
+    def of_multiplier(cls, multiplier: float, *, sensitivity: int, moved: int) -> WholeGaussian:
+        distance = sensitivity * math.sqrt(moved) * DISCRETENESS
+        return cls(sensitivity=sensitivity, moved=moved, scale=multiplier * distance * (1 + 2.0**-50))
 
     @property
-    def threshold(self) -> int:
-        """The smallest T with P(1 + X ≥ T) ≤ p; for the discrete Laplace P(X ≥ j) = aʲ/(1 + a), j ≥ 1."""
-        chance = -math.expm1(math.log1p(-self.delta) / self.groups)
-        above = -self.noise.scale * math.log(chance * (1 + math.exp(-1 / self.noise.scale)))  # ln a = −1/scale
-        return 1 + max(1, math.ceil(above))
+    def family(self) -> Family:
+        return Family.GAUSSIAN
+
+    @property
+    def discrete(self) -> bool:
+        return False
+
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(self.scale**2 + 1 / 12)  # rounding
 
     def event(self) -> accounting.DpEvent:
-        return accounting.compose(self.noise.event(), accounting.ApproximateEvent(0.0, self.delta))
+        distance = self.sensitivity * math.sqrt(self.moved) * DISCRETENESS
+        return accounting.GaussianEvent(self.scale / distance)
 
-    def select(self, units: Integers, sampler: Sampler) -> npt.NDArray[np.bool_]:
-        chosen: npt.NDArray[np.bool_] = self.noise.release(units, sampler) >= self.threshold
-        return chosen
+    def release(self, values: Integers, sampler: Sampler) -> Integers:
+        return values + rounded_gaussian(sampler, self.scale, values.size).reshape(values.shape)
 
+    def rarely(self, chance: float) -> int:
+        """P(⌊G + ½⌋ ≥ t) = P(G ≥ t − ½)."""
+        return max(1, math.ceil(self.scale * float(stats.norm.isf(chance)) + 0.5))
 
-@dataclass(frozen=True, kw_only=True)
-class Price:
-    """Every noise of one query, fixed before the data is touched."""
-
-    epsilon: float
-    delta: float
-    measures: tuple[Measure, ...]
-    noises: tuple[WholeLaplace, ...]
-    selection: KeySelection | None
-
-    def event(self) -> accounting.DpEvent:
-        parts = [
-            accounting.repeat(noise.event(), measure.levels) if measure.levels > 1 else noise.event()
-            for measure, noise in zip(self.measures, self.noises, strict=True)
-        ]
-        return accounting.compose(*parts, *([self.selection.event()] if self.selection else []))
-
-
-def price(
-    measures: Sequence[Measure], unit: Unit, *, epsilon: float, selection_delta: float | None = None
-) -> Price:
-    """Share ε equally among the measures, and the selection of keys where `selection_delta` is given."""
-    epsilon = _validate.positive("epsilon", epsilon)
-    share = epsilon / (len(measures) + (selection_delta is not None))
-    selection = None
-    if selection_delta is not None:
-        noise = WholeLaplace.calibrated(sensitivity=unit.touched_groups, epsilon=share)
-        selection = KeySelection(noise=noise, delta=selection_delta, groups=unit.touched_groups)
-    return Price(
-        epsilon=epsilon,
-        delta=selection_delta or 0.0,
-        measures=tuple(measures),
-        noises=tuple(
-            WholeLaplace.calibrated(sensitivity=measure.sensitivity(unit), epsilon=share / measure.levels)
-            for measure in measures
-        ),
-        selection=selection,
-    )
+    def imitated(self, chance: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+        return chance.normal(0.0, self.scale, shape)

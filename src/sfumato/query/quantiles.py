@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from sfumato.query.intervals import LEVEL, Floats
+from sfumato.query.intervals import LEVEL, Family, Floats
 from sfumato.query.measures import Cells, Integers
-from sfumato.query.noise import WholeLaplace
+from sfumato.query.noise import WholeNoise
 from sfumato.randomness import Sampler
 
 
@@ -28,10 +28,10 @@ class Tree:
 
     cells: Cells
     levels: tuple[Integers, ...]
-    noise: WholeLaplace
+    noise: WholeNoise
 
 
-def noisy_tree(cells: Cells, counts: Integers, noise: WholeLaplace, sampler: Sampler) -> Tree:
+def noisy_tree(cells: Cells, counts: Integers, noise: WholeNoise, sampler: Sampler) -> Tree:
     """Counts of the cells, (groups, cells), added up level by level and noised."""
     children, depth = cells.shape
     padded = np.zeros((len(counts), children**depth), dtype=np.int64)
@@ -84,16 +84,22 @@ def _crossing(tree: Tree, level: float) -> tuple[Floats, Floats]:
         left_nodes += ancestors % children
         right_nodes += children - 1 - ancestors % children
     crossing = (1 - level) * left - level * right
-    return crossing, _spread(left_nodes, right_nodes, level, tree.noise.scale)
+    return crossing, _spread(left_nodes, right_nodes, level, tree.noise)
 
 
-def _spread(left_nodes: Floats, right_nodes: Floats, level: float, scale: float) -> Floats:
+def spread_of(family: Family) -> float:
+    """The variance of a standard Laplace, or Gaussian."""
+    return 2.0 if family is Family.LAPLACE else 1.0
+
+
+def _spread(left_nodes: Floats, right_nodes: Floats, level: float, noise: WholeNoise) -> Floats:
     """The one-sided 97.5% quantile of D's noise: normal, corrected for its kurtosis (Cornish–Fisher)."""
     squares = (1 - level) ** 2 * left_nodes + level**2 * right_nodes
     fourths = (1 - level) ** 4 * left_nodes + level**4 * right_nodes
     z = float(stats.norm.ppf((1 + LEVEL) / 2))
-    corrected = z + (z**3 - 3 * z) * 3 * fourths / squares**2 / 24
-    spread: Floats = corrected * np.sqrt(2 * squares) * scale
+    excess = 3.0 if noise.family is Family.LAPLACE else 0.0
+    corrected = z + (z**3 - 3 * z) * excess * fourths / squares**2 / 24
+    spread: Floats = corrected * np.sqrt(spread_of(noise.family) * squares) * noise.scale
     return spread
 
 

@@ -310,7 +310,8 @@ def public_bounds(expression: Expression, policy: Policy) -> Range:
     unbounded = [name for name in _measured(expression) if _is_unbounded(name, policy)]
     refused = QueryRefused(
         f"column {', '.join(unbounded)} has no public bounds, without which one person could move the answer "
-        "at will; the holder can add lower and upper to it, or ask for GREATEST(LEAST(column, most), least)",
+        "at will; ask for GREATEST(LEAST(column, most), least), or let the holder add lower and upper to it: "
+        "sfumato query bounds finds some privately",
         nearest=_count_of(policy),
     )
     try:

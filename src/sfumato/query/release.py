@@ -11,7 +11,8 @@ import numpy.typing as npt
 from sfumato.query import quantiles
 from sfumato.query.intervals import Floats
 from sfumato.query.measures import Cells, Counted, Integers, Measure
-from sfumato.query.noise import Price, WholeLaplace
+from sfumato.query.noise import WholeNoise
+from sfumato.query.pricing import Price
 from sfumato.randomness import Sampler
 
 
@@ -20,7 +21,7 @@ class Noisy:
     """A measure's noisy numbers: (groups, numbers), or a tree for cells."""
 
     measure: Measure
-    noise: WholeLaplace
+    noise: WholeNoise
     parts: Integers
     tree: quantiles.Tree | None = None
 

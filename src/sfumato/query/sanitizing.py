@@ -51,23 +51,30 @@ def sanitized_unit(engine: str, value: Value, name: str) -> Value:
 
 
 def _read_number(engine: str, value: Value, column: Column) -> Value:
+    if column.type == "real" and value.type().is_floating():
+        return _real(value.cast("float64"), column, maybe_nan=True)
     number = _as_number(engine, value, column)
     if column.type == "real":
-        return _real(number.cast("float64"), column)
+        return _real(number.cast("float64"), column, maybe_nan=False)
     low, high = map(int, column.bounds or (-LARGEST, LARGEST))
     if number.type().is_floating():
         number = clip(number, double(low), double(high)).floor().cast("int64")
     return clip(number, ibis.literal(low, "int64"), ibis.literal(high, "int64"))
 
 
-def _real(number: Value, column: Column) -> Value:
+def _real(number: Value, column: Column, *, maybe_nan: bool) -> Value:
+    """Within the bounds, or NULL. What most rows are is asked first; NaN is above all, and asked before `>`."""
     low, high = column.bounds or (-LARGEST, LARGEST)
     # 0 is clipped to where it is a bound, and snapped to where it lies between them.
     floor = SMALLEST if low == 0 else low
     ceiling = -SMALLEST if high == 0 else high
     tiny = [((number > double(-SMALLEST)) & (number < double(SMALLEST)), double(0.0))] if low < 0 < high else []
     return ibis.cases(
-        (number < double(floor), double(low)), (number > double(ceiling), double(high)), *tiny, else_=number
+        *tiny,
+        (number.between(double(floor), double(ceiling)), number),
+        *([(number.isnan(), ibis.null("float64"))] if maybe_nan else []),
+        (number < double(floor), double(low)),
+        (number > double(ceiling), double(high)),
     )
 
 

@@ -117,7 +117,7 @@ def _with_draws(
 def _renoised(item: Noisy, draws: int, chance: np.random.Generator) -> Noisy:
     def add(values: Integers) -> Integers:
         tiled = np.tile(values, (draws, 1))
-        return tiled + np.rint(chance.laplace(0.0, item.noise.scale, tiled.shape)).astype(np.int64)
+        return tiled + np.rint(item.noise.imitated(chance, tiled.shape)).astype(np.int64)
 
     if item.tree is None:
         return replace(item, parts=add(item.parts))

@@ -15,7 +15,7 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Head
 from sfumato.policy import Key, Policy
 from sfumato.query import bounding
-from sfumato.query.aggregates import measures_for
+from sfumato.query.aggregates import measures_for, weights_for
 from sfumato.query.answer import Answer, notes_for
 from sfumato.query.asking import select
 from sfumato.query.dry_run import ExpectedError, expected_errors
@@ -25,18 +25,22 @@ from sfumato.query.joined_rows import joined_rows
 from sfumato.query.joining import rows_policy
 from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
 from sfumato.query.keys import AnyKey
+from sfumato.query.magnitudes import ApproximateBounds, bounds_from, magnitudes
 from sfumato.query.measures import CELL, ROWS, UNITS, Counted, Integers
-from sfumato.query.noise import Price, price
 from sfumato.query.per_person import person_table
 from sfumato.query.plan import Aggregate, Query, columns_used, public_keys, scope, touched_unit
+from sfumato.query.pricing import Price, Spending, price
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, add_noise
 from sfumato.query.shaping import Groups, shaped
 from sfumato.query.sql import checked, parse_query
+from sfumato.query.trying import Trial, trials
 from sfumato.randomness import Sampler, SecretStream
 
 RELATION = accounting.Relation.ADD_REMOVE
 """Under which queries are priced: contributions are bounded for a unit that comes or goes."""
+
+_MOST_PLANS = 63  # whose SQL is kept
 
 
 class Charged(Protocol):
@@ -82,10 +86,10 @@ class Exact:
 class Table:
     """One private table under its policy and its ledger.
 
-    *Guarantees*: each answer is ε-DP, or (ε, δ)-DP where keys are selected privately, for one unit added or
-    removed; the ledger is charged before the data is touched, and refuses what does not fit. What is refused is
-    refused from the query and the policy alone. Errors of the engine keep their text to themselves. The time
-    that an engine takes is not hidden: answer remote strangers through a queue.
+    *Guarantees*: each answer is ε-DP, or (ε, δ)-DP where keys are selected privately or noise is Gaussian, for
+    one unit added or removed; the ledger is charged before the data is touched, and refuses what does not fit.
+    What is refused is refused from the query and the policy alone. Errors of the engine keep their text to
+    themselves. The time that an engine takes is not hidden: answer remote strangers through a queue.
 
     >>> import pandas as pd
     >>> from sfumato.query import Column, Policy
@@ -116,31 +120,37 @@ class Table:
         self._engine_name = engine if isinstance(engine, str) else None
         self._data, self._master = data, master
         self._kept = kept
+        self._plans: dict[Query, Compiled] = {}
         self._sampler = sampler if sampler is not None else SecretStream()
 
     def ask(
-        self, query: str | Query, *, epsilon: float, delta: float | None = None, again: bool = False
+        self,
+        query: str | Query,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        again: bool = False,
+        split: Sequence[float] | None = None,
+        noise: str | None = None,
     ) -> Answer:
         """Answer a query for ε, and for δ where its groups are private keys.
+
+        `split` shares ε among the aggregates, in the order of the query: (3, 1) gives the first three times as
+        much as the second. `noise` is "laplace" or "gaussian"; without it, whichever errs less is taken, and
+        Gaussian noise only where the policy's budget has a δ.
 
         With `again`, an answer to the same words under the same policy, version, ε and δ that was paid for
         before is given once more: nothing is charged or read. Answers are kept where the policy has a version.
         """
         ledger = self._charged()
         plan = self._plan(query)
-        cost = self.price(plan, epsilon=epsilon, delta=delta)
-        name = self._kept_name(query, epsilon, delta)
+        cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
+        name = self._kept_name(query, epsilon, delta, split, noise)
         if again and (known := self._known(name)) is not None:
             spent, left = ledger.epsilon_spent, ledger.epsilon_left
             return replace(known, epsilon_spent=spent, epsilon_left=left)
         compiled = self._compiled(plan, secrets.token_hex(16))  # the schema is public; no row is read yet
-        charge = ledger.charge(
-            cost.event(),
-            purpose=_purpose(query),
-            relation=RELATION,
-            unit=self.policy.budget.unit,
-            private=self._sampler.private,
-        )
+        charge = self._charge(cost, _purpose(query))
         groups, noisy = self._release(plan, cost, self._fetched(compiled))
         answer = replace(self._answer(plan, cost, groups, noisy), entry=_entry(charge))
         if name is not None and self._kept is not None:
@@ -179,13 +189,81 @@ class Table:
         return self.ask(select(self.policy, *aggregates, by=by, where=where), epsilon=epsilon, delta=delta)
 
     def dry_run(
-        self, query: str | Query, *, epsilon: float, delta: float | None = None
+        self,
+        query: str | Query,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        split: Sequence[float] | None = None,
+        noise: str | None = None,
     ) -> tuple[ExpectedError, ...]:
         """How wrong each column of the answer would be, without spending or reading anything."""
         plan = self._plan(query)
-        return expected_errors(plan, self.price(plan, epsilon=epsilon, delta=delta), scope(plan, self.policy))
+        cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
+        return expected_errors(plan, cost, scope(plan, self.policy))
 
-    def price(self, query: Query, *, epsilon: float, delta: float | None = None) -> Price:
+    def tries(
+        self,
+        query: str | Query,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        split: Sequence[float] | None = None,
+        noise: str | None = None,
+    ) -> tuple[Trial, ...]:
+        """How wrong an answer would be with fewer rows and groups of a person; nothing is spent or read."""
+        if self.policy.unit.column is None:
+            raise InvalidInput("expected a policy with unit.column to try fewer rows, got one row a person")
+        asked = {"epsilon": epsilon, "delta": delta, "split": split, "noise": noise}
+
+        def expect(policy: Policy, kept: float) -> tuple[ExpectedError, ...]:
+            tried = Table(policy, None)
+            plan = tried._plan(query)
+            return expected_errors(plan, tried.price(plan, **asked), scope(plan, policy), kept=kept)  # type: ignore[arg-type]
+
+        return trials(self.policy, grouped=bool(self._plan(query).keys), expect=expect)
+
+    def approx_bounds(self, column: str, *, epsilon: float) -> ApproximateBounds:
+        """Bounds for a column of numbers, for ε: what to declare where nobody knows them. Few rows lie outside.
+
+        They are released, not declared: no query uses them until somebody writes them into the policy.
+        """
+        ledger, measure = self._charged(), magnitudes(column, self.policy)
+        cost = price((measure,), self.policy.unit, Spending(epsilon=epsilon))
+        counts = bounding.cell_counts(
+            self._connected().declared(self.policy),
+            Query(outputs=()),
+            measure,
+            self.policy,
+            keys=None,
+            salt=secrets.token_hex(16),
+        )
+        prepared = self._connected().prepare(counts)
+        self._charge(cost, f"query: bounds of {measure.of.name}")
+        exact = _cells_by_group(self._connected().fetch(prepared), [()], [], measure.cells)
+        noisy = cost.noises[0].release(exact, self._sampler)
+        lower, upper, found = bounds_from(measure, noisy[0], cost.noises[0])
+        return ApproximateBounds(
+            column=measure.of.name,
+            type=self.policy.columns[measure.of.name].type,
+            lower=lower,
+            upper=upper,
+            found=found,
+            epsilon=epsilon,
+            delta=0.0,
+            epsilon_spent=ledger.epsilon_spent,
+            epsilon_left=ledger.epsilon_left,
+        )
+
+    def price(
+        self,
+        query: Query,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        split: Sequence[float] | None = None,
+        noise: str | None = None,
+    ) -> Price:
         """The noise of a query, and through it the event that is charged."""
         policy = scope(query, self.policy)
         private_keys = public_keys(query, policy) is None
@@ -200,11 +278,28 @@ class Table:
                 nearest=f"SELECT COUNT(*) FROM {self.policy.table}",
             )
         measures, unit = measures_for(query, policy), touched_unit(query, policy)
-        return price(measures, unit, epsilon=epsilon, selection_delta=delta if private_keys else None)
+        selection_delta = delta if private_keys else None
+        spending = Spending(
+            epsilon=epsilon,
+            noise_delta=max(0.0, self.policy.budget.delta - (selection_delta or 0.0)),
+            selection_delta=selection_delta,
+            weights=weights_for(query, measures, split),
+            noise=noise,
+        )
+        return price(measures, unit, spending)
 
     def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
         """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity."""
         return self._fetched(self._compiled(self._plan(query), salt))
+
+    def _charge(self, cost: Price, purpose: str) -> Any:
+        return self._charged().charge(
+            cost.event(),
+            purpose=purpose,
+            relation=RELATION,
+            unit=self.policy.budget.unit,
+            private=self._sampler.private,
+        )
 
     def _charged(self) -> Charged:
         if self.ledger is None:
@@ -213,12 +308,20 @@ class Table:
             )
         return self.ledger
 
-    def _kept_name(self, query: str | Query, epsilon: float, delta: float | None) -> str | None:
+    def _kept_name(
+        self,
+        query: str | Query,
+        epsilon: float,
+        delta: float | None,
+        split: Sequence[float] | None,
+        noise: str | None,
+    ) -> str | None:
         """What the answer is kept under, if it was asked in words, of a declared version, with real noise."""
         declared = self.policy.version is not None and self._sampler.private
         if self._kept is None or not isinstance(query, str) or not declared:
             return None
-        return name_of(query, self.policy, epsilon=epsilon, delta=delta)
+        shares = None if split is None else tuple(map(float, split))
+        return name_of(query, self.policy, epsilon=epsilon, delta=delta, split=shares, noise=noise)
 
     def _known(self, name: str | None) -> Answer | None:
         check_version(self.policy)
@@ -234,13 +337,24 @@ class Table:
 
     def _connected(self) -> Engine:
         if self._engine is None or not self._engine.ready():
+            self._plans = {}
             self._engine = open_engine(
                 self.policy, name=self._engine_name, data=self._data, master=self._master
             )
         return self._engine
 
     def _compiled(self, plan: Query, salt: str) -> Compiled:
-        policy, engine = scope(plan, self.policy), self._connected()
+        """The SQL of a plan; DuckDB's is kept where no salt is in it, as files do not change their columns."""
+        engine = self._connected()
+        if engine.name != "duckdb" or self.policy.unit.column is not None or plan.joined is not None:
+            return self._compile(plan, engine, salt)
+        if plan not in self._plans:
+            self._plans = dict(list(self._plans.items())[-_MOST_PLANS:])
+            self._plans[plan] = self._compile(plan, engine, salt)
+        return self._plans[plan]
+
+    def _compile(self, plan: Query, engine: Engine, salt: str) -> Compiled:
+        policy = scope(plan, self.policy)
         keys, measures = public_keys(plan, policy), measures_for(plan, policy)
         used = columns_used(plan)
         table = joined_rows(engine, plan.joined, self.policy, used=used, salt=salt)
@@ -290,7 +404,11 @@ class Table:
             delta=cost.delta,
             epsilon_spent=self.ledger.epsilon_spent,
             epsilon_left=self.ledger.epsilon_left,
-            notes=notes_for(rows_policy(plan.joined, self.policy), grouped=bool(plan.keys)),
+            notes=notes_for(
+                rows_policy(plan.joined, self.policy),
+                grouped=bool(plan.keys),
+                family=cost.noises[0].family,
+            ),
         )
 
 

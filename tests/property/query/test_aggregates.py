@@ -20,7 +20,7 @@ from sfumato.ledger import Ledger
 from sfumato.query import Policy, Table, bounding, parse_query, policy_from_dict
 from sfumato.query.aggregates import FUNCTIONS, function_of, is_aggregate, measures_for
 from sfumato.query.engines import Engine
-from sfumato.query.measures import Counted
+from sfumato.query.measures import Counted, Moments
 from sfumato.query.plan import touched_unit
 
 Load = Callable[[pd.DataFrame], Engine]
@@ -89,7 +89,7 @@ def released(engine: Engine, rule: Policy, sql: str) -> list[dict[Any, np.ndarra
 
 
 def check_replay(engine: Engine, rule: Policy, sql: str, person: str) -> None:
-    """One person leaves: every measure moves by at most its sensitivity, in L1."""
+    """One person leaves: every measure moves by at most its sensitivity, in L1 and in L2."""
     others = Engine(engine.name, engine.connection, engine.raw.filter(engine.raw["person"] != person))
     plan = parse_query(sql, rule)
     measures = sorted(measures_for(plan, rule), key=lambda item: isinstance(item, Counted))
@@ -97,8 +97,11 @@ def check_replay(engine: Engine, rule: Policy, sql: str, person: str) -> None:
         measures, released(engine, rule, sql), released(others, rule, sql), strict=True
     ):
         nothing = np.zeros_like(next(iter({**one, **two}.values()), np.zeros(1)))
-        moved = sum(np.abs(one.get(key, nothing) - two.get(key, nothing)).sum() for key in {*one, *two})
-        assert moved <= measure.sensitivity(touched_unit(plan, rule)), measure
+        distances = [np.abs(one.get(key, nothing) - two.get(key, nothing)) for key in {*one, *two}]
+        unit = touched_unit(plan, rule)
+        assert sum(int(item.sum()) for item in distances) <= measure.sensitivity(unit), measure
+        squares = sum(int(value) ** 2 for item in distances for value in item)
+        assert squares * measure.moved(unit) <= measure.sensitivity(unit) ** 2, measure
 
 
 def queries(example: str) -> list[str]:
@@ -196,6 +199,18 @@ def test_an_unbounded_measure_is_found_out(duckdb_engine: Load, monkeypatch: pyt
     rows = [{"person": "p1", "x": i, "y": 1.0, "b": True, "k": "a"} for i in range(9)]
     with pytest.raises(AssertionError):
         check_replay(duckdb_engine(frame(rows)), policy(3, 2), "SELECT COUNT(DISTINCT x) FROM t", "p1")
+
+
+def test_a_distance_spread_over_too_many_numbers_is_found_out(
+    duckdb_engine: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sabotage: rows are priced for Gaussian noise as if they could not all lie in one group."""
+    rows = [{"person": "p1", "x": 7, "y": 1.0, "b": True, "k": "a"}] * 9
+    sql = "SELECT k, COUNT(*) FROM t GROUP BY k"
+    check_replay(duckdb_engine(frame(rows)), policy(3, 2), sql, "p1")
+    monkeypatch.setattr(Moments, "moved", lambda self, unit: unit.groups)
+    with pytest.raises(AssertionError):
+        check_replay(duckdb_engine(frame(rows)), policy(3, 2), sql, "p1")
 
 
 def test_functions_are_found_by_name() -> None:

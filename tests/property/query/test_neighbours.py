@@ -21,10 +21,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sfumato.query import Policy, Table, bounding, compilation, parse_query, policy_from_dict
+from sfumato.query import Policy, Table, bounding, parse_query, policy_from_dict, sanitizing
 from sfumato.query.aggregates import measures_for
 from sfumato.query.engines import Engine, open_engine
-from sfumato.query.measures import ClippedSum, Counted, Measure
+from sfumato.query.measures import BoundedSum, Counted, Measure
 from sfumato.query.plan import scope, touched_unit
 
 Load = Callable[[pd.DataFrame], Engine]
@@ -270,7 +270,7 @@ def test_sums_are_what_exact_arithmetic_says(load: str, request: pytest.FixtureR
     known = [row["income"] for row in rows if row["income"] is not None and not math.isnan(row["income"])]
     assert counts[()] == (len(known), len(rows) - len(known))
     for measure, column, found in ((income, known, incomes), (big, [row["big"] for row in rows], bigs)):
-        assert isinstance(measure, ClippedSum)
+        assert isinstance(measure, BoundedSum)
         fixed = measure.fixed
         clipped = [min(max(value, fixed.lower), fixed.upper) for value in column if value is not None]
         assert found[()] == (sum(math.floor(Fraction(value) / Fraction(fixed.grid)) for value in clipped),)
@@ -319,9 +319,9 @@ def test_clipping_that_turns_null_into_a_bound_is_caught(
     import ibis
 
     monkeypatch.setattr(
-        compilation, "clip", lambda value, lower, upper: ibis.greatest(ibis.least(value, upper), lower)
+        sanitizing, "clip", lambda value, lower, upper: ibis.greatest(ibis.least(value, upper), lower)
     )
-    rows = [{**hard_rows()[0], "income": None}] * 3
-    released = Released.of(duckdb_engine(frame(rows)), policy(9, 1), "SELECT COUNT(*), AVG(income) FROM t")
+    rows = [{**hard_rows()[0], "age": None}] * 3
+    released = Released.of(duckdb_engine(frame(rows)), policy(9, 1), "SELECT COUNT(*), AVG(age) FROM t")
     ((_, numbers),) = released.parts
     assert numbers[()][-1] == 0  # nobody is missing any more

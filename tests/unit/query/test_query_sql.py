@@ -8,7 +8,7 @@ from sfumato.query import Policy, QueryRefused, parse_query, policy_from_dict
 from sfumato.query.aggregates import measures_for
 from sfumato.query.expressions import ColumnValue, Comparison, Number
 from sfumato.query.keys import GroupKey
-from sfumato.query.measures import ClippedSum, Moments, UnitCount
+from sfumato.query.measures import BoundedSum, Moments, UnitCount
 from sfumato.query.plan import Aggregate
 
 
@@ -83,7 +83,7 @@ def test_a_histogram_is_a_count_by_bins(policy: Policy) -> None:
 def test_few_measures_answer_many_aggregates(policy: Policy) -> None:
     sql = "SELECT COUNT(*), AVG(age), STDDEV(age), SUM(age), SUM(income), COUNT(DISTINCT person) FROM people"
     kinds = [type(measure) for measure in measures_for(parse_query(sql, policy), policy)]
-    assert kinds == [Moments, ClippedSum, UnitCount]
+    assert kinds == [Moments, BoundedSum, UnitCount]
 
 
 REFUSED = {

@@ -69,7 +69,7 @@ class Tape:
         return getattr(self.stream, name)
 
 
-def test_a_step_is_the_clipped_sum_plus_noise_over_the_declared_batch():
+def test_a_step_is_the_bounded_sum_plus_noise_over_the_declared_batch():
     """With everyone in, and noise of one grid step, the weights move by lr · sum / expected_batch."""
     model, data = small_model(), rows()
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -8,6 +8,7 @@ from sqlglot import exp
 from sqlglot.expressions import Expr
 
 from sfumato import _validate
+from sfumato.errors import InvalidInput
 from sfumato.policy import Policy
 from sfumato.query.aggregates.averages import Average
 from sfumato.query.aggregates.base import Error, Function
@@ -35,12 +36,14 @@ __all__ = [
     "function_of",
     "is_aggregate",
     "measures_for",
+    "weights_for",
 ]
 
 FUNCTIONS: tuple[Function, ...] = (Count(), Different(), Sum(), Average(), Spread(), Quantile(), Covariance())
 DERIVED: dict[type[Expr], Callable[[Expr], Expr]] = {exp.Corr: correlation, exp.RegrSlope: slope}
 """What is computed from the answers of other aggregates."""
 
+_LEAST_WEIGHT = 1e-3
 _BY_NAME = {name: function for function in FUNCTIONS for name in function.names}
 _BY_NODE = {node: function for function in FUNCTIONS for node in function.nodes}
 
@@ -79,7 +82,7 @@ def function_of(aggregate: Aggregate) -> Function:
 
 
 def measures_for(query: Query, policy: Policy) -> tuple[Measure, ...]:
-    """The fewest measures that answer all of a query's aggregates, each paid for with an equal share of ε."""
+    """The fewest measures that answer all of a query's aggregates."""
     found: list[Measure] = []
     for aggregate in query.aggregates:
         found = _joined(found, function_of(aggregate).measure(aggregate, policy), policy)
@@ -101,6 +104,34 @@ def _joined(found: list[Measure], new: Measure, policy: Policy) -> list[Measure]
         else:
             new, place = joint, min(place, position)
     return [*kept[:place], new, *kept[place:]]
+
+
+def weights_for(query: Query, measures: Sequence[Measure], split: Sequence[float] | None) -> tuple[float, ...]:
+    """What share of ε each measure gets: as `split` says of the aggregates, in the order of the query.
+
+    A measure that answers several aggregates gets the largest of their weights. Without a split, one that
+    answers n gets n^⅓, which makes the sum of all aggregates' variances least, each in units of its measure's.
+    """
+    if split is not None:
+        _check_split(query, split)
+    weights = []
+    for measure in measures:
+        answered = [
+            place for place, item in enumerate(query.aggregates) if function_of(item).answers(item, measure)
+        ]
+        weights.append(len(answered) ** (1 / 3) if split is None else max(split[place] for place in answered))
+    return tuple(weights)
+
+
+def _check_split(query: Query, split: Sequence[float]) -> None:
+    names = [item.function for item in query.aggregates]
+    if len(split) != len(names):
+        raise InvalidInput(
+            f"expected {len(names)} weights in split, for {', '.join(names)} in the order of the query, got "
+            f"{len(split)}"
+        )
+    if not all(_LEAST_WEIGHT <= _validate.positive("split", weight) <= 1 / _LEAST_WEIGHT for weight in split):
+        raise InvalidInput(f"expected weights in split from {_LEAST_WEIGHT:g} to {1 / _LEAST_WEIGHT:g}")
 
 
 def estimate(aggregate: Aggregate, noisy: Sequence[Noisy]) -> Estimate:

@@ -12,7 +12,7 @@ from sqlglot.expressions import Expr
 from sfumato.policy import Policy
 from sfumato.query.aggregates.base import Error, Function, number_of
 from sfumato.query.expressions import Condition
-from sfumato.query.intervals import Floats, half_width, ratio_interval
+from sfumato.query.intervals import Floats, Noise, ratio_interval, reach
 from sfumato.query.measures import Measure, Moments, moments
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
@@ -41,18 +41,18 @@ class Average(Function):
         shares = MEAN_SHARES[measure.degree]
         parts = source.parts[:, : len(shares)].astype(float)
         total = parts.sum(axis=1)
-        low, high = ratio_interval(parts, shares, source.noise.scale)
+        low, high = ratio_interval(parts, shares, source.noise)
         unknown = (low == 0.0) & (high == 1.0)  # noise could hide the whole group: say the middle
         ratio = np.where(unknown, 0.5, parts @ shares / np.where(unknown, 1.0, total))
         return Estimate(*(_unscaled(measure, item) for item in (ratio, low, high)))
 
-    def expected(self, aggregate: Aggregate, measure: Measure, scale: float, rows: float) -> Error:
+    def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         """Largest at the ends of the bounds, least in the middle; stated for the middle."""
         assert isinstance(measure, Moments)
         shares = np.array([0.5, -0.5]) if measure.degree == 1 else np.array([0.5, 0.0, -0.5])
-        error = float(half_width([shares])[0]) * scale * measure.fixed.grid / rows
-        reach = measure.fixed.upper - measure.fixed.lower
-        return Error(min(error, reach / 2), sized=True)
+        error = float(reach([shares], noise)[0]) * measure.fixed.grid / rows
+        distance = measure.fixed.upper - measure.fixed.lower
+        return Error(min(error, distance / 2), sized=True)
 
 
 def _unscaled(measure: Moments, ratio: Floats) -> Floats:

@@ -17,7 +17,7 @@ from sqlglot.expressions import Expr
 
 from sfumato.policy import Policy
 from sfumato.query.expressions import Choice, Condition, Expression, Nothing
-from sfumato.query.intervals import discrete_half_width, half_width
+from sfumato.query.intervals import Noise, reach, whole_reach
 from sfumato.query.measures import Measure
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
@@ -29,11 +29,15 @@ from sfumato.query.translation import number
 
 @dataclass(frozen=True)
 class Error:
-    """Half the width of a 95% interval; `sized` if it is that of a group of so many rows."""
+    """Half the width of a 95% interval; `sized` if it is that of a group of so many rows.
+
+    `of_a_row` is what one row that is left out takes away at most; nothing from what is no total.
+    """
 
     half_width: float
     sized: bool = False
     in_units_of: str = "value"
+    of_a_row: float = 0.0
 
 
 class Function(ABC):
@@ -63,7 +67,7 @@ class Function(ABC):
         """The values and their intervals, from the noisy numbers."""
 
     @abstractmethod
-    def expected(self, aggregate: Aggregate, measure: Measure, scale: float, rows: float) -> Error:
+    def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         """How wrong it will be, before anything is measured."""
 
 
@@ -92,12 +96,11 @@ def level_of(node: Expr | None) -> float:
 def linear(source: Noisy, weights: Sequence[float]) -> Estimate:
     """Σ wᵢ eᵢ: its noise is the same in every group."""
     values = source.parts @ np.asarray(weights, dtype=float)
-    width = half_width([list(weights)])[0] * source.noise.scale
+    width = reach([list(weights)], source.noise)[0]
     return Estimate(values, values - width, values + width)
 
 
 def whole_number(source: Noisy) -> Estimate:
     values = source.parts[:, 0]
-    exact = source.noise.discrete
-    width = discrete_half_width(source.noise.scale) if exact else half_width([[1.0]])[0] * source.noise.scale
+    width = whole_reach(source.noise)
     return Estimate(values, (values - width).astype(float), (values + width).astype(float))

@@ -12,7 +12,7 @@ from sqlglot.expressions import Expr
 from sfumato.policy import Policy
 from sfumato.query.aggregates.base import Error, Function, linear, restricted, whole_number
 from sfumato.query.expressions import Choice, Condition, Nothing, Number
-from sfumato.query.intervals import discrete_half_width, half_width
+from sfumato.query.intervals import Noise, reach, whole_reach
 from sfumato.query.measures import Measure, Moments, moments
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
@@ -54,9 +54,9 @@ class Count(Function):
         found = linear(source, weights.tolist())
         return Estimate(np.rint(found.values).astype(np.int64), found.low, found.high)
 
-    def expected(self, aggregate: Aggregate, measure: Measure, scale: float, rows: float) -> Error:
+    def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         assert isinstance(measure, Moments)
         numbers = measure.degree + 1 + (measure.missing and aggregate.of is None)
         if numbers == 1:
-            return Error(float(discrete_half_width(scale)))
-        return Error(float(half_width([[1.0] * numbers])[0]) * scale / measure.span)
+            return Error(whole_reach(noise), of_a_row=1.0)
+        return Error(float(reach([[1.0] * numbers], noise)[0]) / measure.span, of_a_row=1.0)

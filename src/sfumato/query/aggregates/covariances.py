@@ -12,7 +12,7 @@ from sqlglot.expressions import Expr
 from sfumato.policy import Policy
 from sfumato.query.aggregates.base import Error, Function, restricted
 from sfumato.query.expressions import Condition
-from sfumato.query.intervals import half_width
+from sfumato.query.intervals import Noise, reach
 from sfumato.query.measures import Measure, Products, products
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
@@ -48,11 +48,11 @@ class Covariance(Function):
         assert isinstance(measure, Products)
         parts = source.parts.astype(float)
         total = parts.sum(axis=1)
-        clear = total > 4 * half_width([[1.0] * 4])[0] * source.noise.scale
+        clear = total > 4 * reach([[1.0] * 4], source.noise)[0]
         safe = np.where(total > 0, total, 1.0)
         x, y, both = (parts @ shares / safe for shares in (_X, _Y, _XY))
         gradient = (_XY - both[:, None]) - y[:, None] * (_X - x[:, None]) - x[:, None] * (_Y - y[:, None])
-        width = half_width(gradient / safe[:, None]) * source.noise.scale
+        width = reach(gradient / safe[:, None], source.noise)
         found = np.where(clear, both - x * y, 0.0)
         low, high = np.where(clear, found - width, -0.25), np.where(clear, found + width, 0.25)
         people = np.maximum(total / measure.span, 2.0)
@@ -60,11 +60,11 @@ class Covariance(Function):
         unit = _reach(measure) * sample
         return Estimate(*(np.clip(item, -0.25, 0.25) * unit for item in (found, low, high)))
 
-    def expected(self, aggregate: Aggregate, measure: Measure, scale: float, rows: float) -> Error:
+    def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         """For values spread evenly and apart from each other: E[x] = E[y] = ½, E[xy] = ¼."""
         assert isinstance(measure, Products)
         gradient = (_XY - 0.25) - 0.5 * (_X - 0.5) - 0.5 * (_Y - 0.5)
-        relative = float(half_width([gradient])[0]) * scale / measure.span / rows
+        relative = float(reach([gradient], noise)[0]) / measure.span / rows
         return Error(min(relative, 0.25) * _reach(measure), sized=True)
 
 

@@ -11,7 +11,7 @@ from sqlglot.expressions import Expr
 from sfumato.policy import Policy
 from sfumato.query.aggregates.base import Error, Function, restricted, whole_number
 from sfumato.query.expressions import Condition
-from sfumato.query.intervals import discrete_half_width
+from sfumato.query.intervals import Noise, whole_reach
 from sfumato.query.measures import DifferentValues, Measure, UnitCount
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
@@ -55,5 +55,5 @@ class Different(Function):
     def estimate(self, aggregate: Aggregate, source: Noisy) -> Estimate:
         return whole_number(source)
 
-    def expected(self, aggregate: Aggregate, measure: Measure, scale: float, rows: float) -> Error:
-        return Error(float(discrete_half_width(scale)))
+    def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
+        return Error(whole_reach(noise))

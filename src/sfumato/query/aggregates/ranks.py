@@ -13,9 +13,11 @@ from sfumato.policy import Policy
 from sfumato.query import quantiles
 from sfumato.query.aggregates.base import Error, Function, level_of, restricted
 from sfumato.query.expressions import Condition
+from sfumato.query.intervals import Noise
 from sfumato.query.measures import Cells, Measure, cells
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
+from sfumato.query.quantiles import spread_of
 from sfumato.query.reading import parts, shown
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Estimate, Noisy
@@ -54,13 +56,14 @@ class Quantile(Function):
         assert source.tree is not None
         return Estimate(*quantiles.quantile(source.tree, aggregate.level))
 
-    def expected(self, aggregate: Aggregate, measure: Measure, scale: float, rows: float) -> Error:
+    def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         """As a share of the ranks."""
         assert isinstance(measure, Cells)
         children, depth = measure.shape
         nodes = (children - 1) * depth
         level = aggregate.level
-        error = 1.96 * scale * math.sqrt(2 * nodes * ((1 - level) ** 2 + level**2) / 2)
+        variance = spread_of(noise.family) * nodes * ((1 - level) ** 2 + level**2) / 2
+        error = 1.96 * noise.scale * math.sqrt(variance)
         return Error(min(100.0, 100 * error / rows), sized=True, in_units_of="percentiles")
 
 

@@ -14,7 +14,7 @@ from sfumato.policy import Policy
 from sfumato.query.aggregates.averages import MEAN_SHARES
 from sfumato.query.aggregates.base import Error, Function, number_of
 from sfumato.query.expressions import Condition
-from sfumato.query.intervals import half_width
+from sfumato.query.intervals import Noise, reach
 from sfumato.query.measures import Measure, Moments, moments
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
@@ -49,11 +49,11 @@ class Spread(Function):
             return found
         return Estimate(np.sqrt(found.values), np.sqrt(found.low), np.sqrt(found.high))
 
-    def expected(self, aggregate: Aggregate, measure: Measure, scale: float, rows: float) -> Error:
+    def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         """For values spread evenly over the bounds: E[z] = ½, E[z²] = ⅓."""
         assert isinstance(measure, Moments)
         gradient = np.array([0.0, 0.0, 1.0]) - 1 / 3 - (np.array([0.0, 0.5, 1.0]) - 0.5)
-        relative = float(half_width([gradient])[0]) * scale / measure.span / rows
+        relative = float(reach([gradient], noise)[0]) / measure.span / rows
         unit = measure.fixed.upper - measure.fixed.lower
         if aggregate.function.startswith("var"):
             return Error(min(relative, 0.25) * unit**2, sized=True)
@@ -67,11 +67,11 @@ def _variance(aggregate: Aggregate, source: Noisy) -> Estimate:
     shares, squares = MEAN_SHARES[2], _SQUARE_SHARES
     parts = source.parts[:, :3].astype(float)
     total = parts.sum(axis=1)
-    clear = total > 4 * half_width([[1.0, 1.0, 1.0]])[0] * source.noise.scale
+    clear = total > 4 * reach([[1.0, 1.0, 1.0]], source.noise)[0]
     safe = np.where(total > 0, total, 1.0)
     mean, square = parts @ shares / safe, parts @ squares / safe
     gradient = (squares - square[:, None]) - 2 * mean[:, None] * (shares - mean[:, None])
-    width = half_width(gradient / safe[:, None]) * source.noise.scale
+    width = reach(gradient / safe[:, None], source.noise)
     spread = np.where(clear, square - mean**2, 0.125)
     low, high = np.where(clear, spread - width, 0.0), np.where(clear, spread + width, 0.25)
     people = np.maximum(total / measure.span, 2.0)

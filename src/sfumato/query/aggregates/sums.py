@@ -13,8 +13,8 @@ from sfumato.policy import Policy
 from sfumato.query.aggregates.averages import MEAN_SHARES
 from sfumato.query.aggregates.base import Error, Function, linear, number_of
 from sfumato.query.expressions import Condition
-from sfumato.query.intervals import half_width
-from sfumato.query.measures import ClippedSum, Measure, Moments, clipped_sum
+from sfumato.query.intervals import Noise, reach
+from sfumato.query.measures import BoundedSum, Measure, Moments, bounded_sum
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
 from sfumato.query.release import Estimate, Noisy
@@ -30,26 +30,28 @@ class Sum(Function):
 
     def measure(self, aggregate: Aggregate, policy: Policy) -> Measure:
         assert aggregate.of is not None
-        return clipped_sum(aggregate.of, policy)
+        return bounded_sum(aggregate.of, policy)
 
     def answers(self, aggregate: Aggregate, measure: Measure) -> bool:
-        if isinstance(measure, ClippedSum):
+        if isinstance(measure, BoundedSum):
             return measure.of == aggregate.of
         return isinstance(measure, Moments) and measure.of == aggregate.of and measure.degree > 0
 
     def estimate(self, aggregate: Aggregate, source: Noisy) -> Estimate:
         measure = source.measure
-        if isinstance(measure, ClippedSum):
+        if isinstance(measure, BoundedSum):
             return linear(source, [measure.fixed.grid])
         assert isinstance(measure, Moments)
         fixed = measure.fixed
         weights = [fixed.lower / fixed.span + fixed.grid * share for share in MEAN_SHARES[measure.degree]]
         return linear(source, weights + [0.0] * measure.missing)
 
-    def expected(self, aggregate: Aggregate, measure: Measure, scale: float, rows: float) -> Error:
-        if isinstance(measure, ClippedSum):
-            return Error(float(half_width([[1.0]])[0]) * scale * measure.fixed.grid)
+    def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
+        if isinstance(measure, BoundedSum):
+            largest = measure.largest * measure.fixed.grid
+            return Error(float(reach([[1.0]], noise)[0]) * measure.fixed.grid, of_a_row=largest)
         assert isinstance(measure, Moments)
         fixed = measure.fixed
         ends = np.linspace(fixed.lower, fixed.upper, measure.degree + 1) / fixed.span
-        return Error(float(half_width([ends])[0]) * scale)
+        largest = max(abs(fixed.lower), abs(fixed.upper))
+        return Error(float(reach([ends], noise)[0]), of_a_row=largest)

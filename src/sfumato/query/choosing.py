@@ -1,0 +1,221 @@
+"""Which rows of a unit count, chosen in one pass over a hash table of units, without a sort: DuckDB only.
+
+Each row becomes a number of 63 bits, from the highest:
+
+    turn      its group's place among all public groups, in an order of the unit's own
+    tie       a hash of the secret salt, the unit and the row's own values
+    values    what one measure reads of the row
+
+and a unit keeps its m smallest numbers. So its groups are filled up one after another, and where room ends
+within a group, its rows are taken by hash. Then what lies beyond its k-th group is dropped. What a unit keeps
+depends on the salt and on its own rows alone. Several measures make one list each; turn and tie agree in all of
+them, so that rows stay together.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ibis
+
+from sfumato.policy import Key, Unit
+from sfumato.query.compilation import Value, whole
+from sfumato.query.measures import UNIT, Measure, UnitCount
+
+_MOST_ROWS = 16  # a unit's list is as long from its first row on
+_MOST_LISTED = 256  # values that are looked up in a list
+_MOST_GROUPS = 1 << 16
+_BITS, _LEAST_TIE, _MOST_TIE = 63, 12, 31
+GROUP = "number"
+_MIX, _PACKED = "mix", "packed"
+
+
+def applies(measures: Sequence[Measure], unit: Unit, keys: Sequence[Sequence[Key]] | None) -> bool:
+    """Whether rows can be packed: public groups, few rows a unit, and values that fit."""
+    if not keys or unit.rows > _MOST_ROWS or any(isinstance(item, UnitCount) for item in measures):
+        return False
+    if not all(_contiguous(values) or len(values) <= _MOST_LISTED for values in keys):
+        return False
+    groups = math.prod(len(values) for values in keys)
+    return groups <= _MOST_GROUPS and Packing.of(measures, groups).tie >= _LEAST_TIE
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How many bits each part of a row's number takes; `fields` has the columns of each list, in order."""
+
+    turn: int
+    values: int
+    fields: tuple[dict[str, int], ...]
+
+    @classmethod
+    def of(cls, measures: Sequence[Measure], groups: int) -> Packing:
+        fields = tuple(reach for place, item in enumerate(measures) if (reach := item.row_reach(place)))
+        widths = [sum(map(_width, reach.values())) for reach in fields]
+        return cls(max(1, (groups - 1).bit_length()), max(widths, default=0), fields)
+
+    @property
+    def tie(self) -> int:
+        return min(_MOST_TIE, _BITS - self.turn - self.values)
+
+
+def _width(reach: int) -> int:
+    return (reach + 1).bit_length()  # reach + 1 stands for NULL
+
+
+def chosen_rows(
+    rows: Value,
+    names: Sequence[str],
+    measures: Sequence[Measure],
+    unit: Unit,
+    keys: Sequence[Sequence[Key]],
+    salt: str,
+) -> Value:
+    """The rows that count, with the number of their group in place of its keys, and the measures' values."""
+    groups = math.prod(len(values) for values in keys)
+    packing = Packing.of(measures, groups)
+    numbered = _numbered(rows, names, keys).mutate(**{_MIX: _mixed(rows[UNIT], salt)})
+    packed = numbered.select(UNIT, **_packed(numbered, packing))
+    lists = {name: _least(packed[name], whole(unit.rows)) for name in packed.columns if name != UNIT}
+    units = packed.group_by(UNIT).agg(**lists)
+    if unit.groups < min(unit.rows, groups):
+        units = _in_first_groups(units, list(lists), unit, packing)
+    return _unpacked(units.select(UNIT, **{name: units[name].unnest() for name in lists}), packing, salt)
+
+
+def with_keys(found: Value, names: Sequence[str], keys: Sequence[Sequence[Key]]) -> Value:
+    """The keys of a group, from its number."""
+    values, number = {}, found[GROUP]
+    for name, known in reversed(list(zip(names, keys, strict=True))):
+        values[name] = _element(_listed(known), number % whole(len(known)) + whole(1))
+        number = (number - number % whole(len(known))) // whole(len(known))
+    return found.mutate(**values).drop(GROUP)
+
+
+def _numbered(rows: Value, names: Sequence[str], keys: Sequence[Sequence[Key]]) -> Value:
+    """The rows whose keys are public values, with the number of their group."""
+    places = [f"place{number}" for number in range(len(keys))]
+    found = {place: _place(rows[name], known) for place, name, known in zip(places, names, keys, strict=True)}
+    rows = rows.mutate(**found)
+    ends = [(rows[place], len(known)) for place, known in zip(places, keys, strict=True)]
+    number = functools.reduce(lambda number, end: number * whole(end[1]) + end[0], ends, whole(0))
+    return rows.filter(*(place.between(0, size - 1) for place, size in ends)).mutate(**{GROUP: number})
+
+
+def _place(value: Value, known: Sequence[Key]) -> Value:
+    """Where a key stands in the list of public values; below 0 or NULL if it is not in it."""
+    if _contiguous(known):
+        return value.cast("int64") - whole(int(known[0]))
+    return _position(_listed(known), value) - whole(1)
+
+
+def _contiguous(known: Sequence[Key]) -> bool:
+    numbers = [int(value) for value in known if not isinstance(value, str)]
+    return len(numbers) == len(known) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def _listed(known: Sequence[Key]) -> Value:
+    return ibis.array([ibis.literal(value, _TYPES[type(value)]) for value in known])
+
+
+_TYPES: dict[type, str] = {str: "string", int: "int64", bool: "boolean"}
+
+
+def _packed(rows: Value, packing: Packing) -> dict[str, Value]:
+    """One column for each list: turn, tie and values, one behind the other."""
+    turn = rows[GROUP] ^ _top(rows[_MIX], packing.turn)
+    codes = [_codes(rows, fields) for fields in packing.fields]
+    mixed = rows[_MIX]
+    for code in codes:
+        mixed = own_hash(mixed ^ code.cast("uint64"))
+    tie = _top(mixed, packing.tie)
+    above = (turn << whole(packing.tie) | tie) << whole(packing.values)
+    return {f"{_PACKED}{place}": above | code for place, code in enumerate(codes or [whole(0)])}
+
+
+def _codes(rows: Value, fields: dict[str, int]) -> Value:
+    code = None
+    for name, reach in fields.items():
+        value = rows[name].coalesce(whole(reach + 1))
+        code = value if code is None else code << whole(_width(reach)) | value
+    return code
+
+
+def _in_first_groups(units: Value, names: Sequence[str], unit: Unit, packing: Packing) -> Value:
+    """The lists up to the last row of the k-th group; they are in order of turn."""
+    below = whole(packing.tie + packing.values)
+    turns = [_element(units[names[0]], whole(place + 1)) >> below for place in range(unit.rows)]
+    kept, before = whole(unit.groups), whole(0)
+    for place in range(1, unit.rows):
+        before = before + (turns[place] != turns[place - 1]).cast("int64")
+        if place >= unit.groups:
+            kept = kept + (before < unit.groups).cast("int64").coalesce(0)
+    return units.mutate(**{name: _slice(units[name], whole(1), kept) for name in names})
+
+
+def _unpacked(rows: Value, packing: Packing, salt: str) -> Value:
+    first = rows[f"{_PACKED}0"]
+    mix = _top(_mixed(rows[UNIT], salt), packing.turn)
+    columns = {GROUP: (first >> whole(packing.tie + packing.values)) ^ mix}
+    for place, fields in enumerate(packing.fields):
+        shift = 0
+        for name, reach in reversed(fields.items()):
+            mask = whole((1 << _width(reach)) - 1)
+            code = (rows[f"{_PACKED}{place}"] >> whole(shift)) & mask
+            columns[name] = code.nullif(whole(reach + 1))
+            shift += _width(reach)
+    return rows.select(**columns)
+
+
+def _top(hashed: Value, bits: int) -> Value:
+    """The highest bits, at most 31; Ibis takes a shifted uint64 for an int64, so that it is cast twice."""
+    return (hashed >> ibis.literal(64 - bits, "uint64")).cast("int32").cast("int64")
+
+
+def _mixed(unit: Value, salt: str) -> Value:
+    """A number of the unit's own that nobody can foresee."""
+    secret = int.from_bytes(hashlib.sha256(salt.encode()).digest()[:8], "big")
+    return own_hash(own_hash(unit) ^ ibis.literal(secret, "uint64"))
+
+
+def own_hash(value: Value) -> Value:
+    """DuckDB's hash as it is; Ibis would cast it, at a fifth of the whole query."""
+
+    @ibis.udf.scalar.builtin(name="hash", signature=((value.type(),), "uint64"))  # type: ignore[untyped-decorator]
+    def hashed(of: Value) -> Value:
+        raise AssertionError
+
+    return hashed(value)
+
+
+def _position(known: Value, value: Value) -> Value:
+    @ibis.udf.scalar.builtin(name="list_position", signature=((known.type(), value.type()), "int64"))  # type: ignore[untyped-decorator]
+    def place(of: Value, item: Value) -> Value:
+        raise AssertionError
+
+    return place(known, value)
+
+
+def _element(of: Value, place: Value) -> Value:
+    signature = ((of.type(), "int64"), of.type().value_type)
+
+    @ibis.udf.scalar.builtin(name="list_extract", signature=signature)  # type: ignore[untyped-decorator]
+    def extracted(of: Value, place: Value) -> Value:
+        raise AssertionError
+
+    return extracted(of, place)
+
+
+@ibis.udf.scalar.builtin(name="list_slice", signature=(("array<int64>", "int64", "int64"), "array<int64>"))  # type: ignore[untyped-decorator]
+def _slice(of: Value, first: Value, last: Value) -> Value:
+    raise AssertionError
+
+
+@ibis.udf.agg.builtin(name="min", signature=(("int64", "int64"), "array<int64>"))  # type: ignore[untyped-decorator]
+def _least(of: Value, most: Value) -> Value:
+    """The smallest values in order, as many as `most`."""
+    raise AssertionError

@@ -1,0 +1,110 @@
+"""Bounds for a column that has none: from a noisy histogram over powers of two, the cells that are not empty.
+
+Google's and OpenDP's "approximate bounds" do the same: Wilson et al. 2020, "Differentially private SQL with
+bounded user contribution", section 5.1.1.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import ibis
+import numpy as np
+
+from sfumato.policy import Policy, Unit
+from sfumato.query.compilation import Value, compiled, whole
+from sfumato.query.expressions import ColumnValue
+from sfumato.query.measures import Counted, Integers
+from sfumato.query.noise import WholeNoise
+from sfumato.query.refusal import QueryRefused
+
+WIDEST = 2.0**51
+"""Bounds of ± this are given where noise hides every cell: the widest that a policy can declare."""
+
+_LARGEST_POWER, _SMALLEST_POWER = 50, -20
+_NEAR_ZERO = 8.0  # an end this many times nearer to 0 than the other becomes 0
+_ONE_WRONG = 0.001  # the chance that any empty cell is taken for one with rows
+
+
+@dataclass(frozen=True)
+class Magnitudes(Counted):
+    """How many rows of a column lie between one power of two and the next, on both sides of 0."""
+
+    of: ColumnValue
+    smallest_power: int
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """The ends of the cells: a cell holds its left end; the outermost reach out as far as numbers do."""
+        above = [2.0**power for power in range(self.smallest_power, _LARGEST_POWER + 1)]
+        return (-WIDEST, *(-edge for edge in reversed(above)), 0.0, *above, WIDEST)
+
+    @property
+    def cells(self) -> int:  # type: ignore[override]
+        return len(self.edges) - 1
+
+    def cell(self, rows: Value, policy: Policy) -> Value:
+        value = compiled(self.of, rows, policy).cast("float64")
+        return ibis.cases((value.notnull(), _found(value, self.edges, 0, self.cells)))
+
+    def sensitivity(self, unit: Unit) -> int:
+        return unit.rows
+
+
+def _found(value: Value, edges: tuple[float, ...], first: int, last: int) -> Value:
+    """The cell of a value among those from `first` to before `last`, by halving: eight comparisons a row."""
+    if last - first == 1:
+        return whole(first)
+    middle = (first + last) // 2
+    edge = ibis.literal(repr(edges[middle])).cast("float64")
+    return ibis.ifelse(value < edge, _found(value, edges, first, middle), _found(value, edges, middle, last))
+
+
+def magnitudes(name: str, policy: Policy) -> Magnitudes:
+    column = policy.column(name)
+    if column is None or not column.numeric:
+        known = ", ".join(item.name for item in policy.columns.values() if item.numeric)
+        raise QueryRefused(f"bounds are found for a column of numbers, and {name} is none; there are: {known}")
+    return Magnitudes(ColumnValue(column.name), 0 if column.type == "integer" else _SMALLEST_POWER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApproximateBounds:
+    """Bounds that were found privately. `found` is false where noise hid everything, and they are ±2⁵¹.
+
+    A few rows may lie outside: a cell shows once it has more rows than noise alone would give it.
+    """
+
+    column: str
+    type: str
+    lower: float
+    upper: float
+    found: bool
+    epsilon: float
+    delta: float
+    epsilon_spent: float
+    epsilon_left: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary, as `sfumato query bounds --json` prints it."""
+        return dict(vars(self))
+
+    def to_toml(self) -> str:
+        """The column's section of a policy, to be written in by whoever accepts them."""
+        name = self.column if self.column.isidentifier() and self.column.isascii() else json.dumps(self.column)
+        ends = [int(end) if self.type == "integer" else end for end in (self.lower, self.upper)]
+        return f'[columns.{name}]\ntype = "{self.type}"\nlower = {ends[0]}\nupper = {ends[1]}'
+
+
+def bounds_from(measure: Magnitudes, counts: Integers, noise: WholeNoise) -> tuple[float, float, bool]:
+    """The outer edges of the first and the last cell that noise alone would hardly have filled."""
+    filled = np.flatnonzero(counts >= noise.rarely(_ONE_WRONG / measure.cells))
+    if len(filled) == 0:
+        return -WIDEST, WIDEST, False
+    lower, upper = measure.edges[filled[0]], measure.edges[filled[-1] + 1]
+    # The cells next to 0 are narrow and may hide a few rows; to reach down to 0 costs little noise.
+    lower = 0.0 if 0 < lower <= upper / _NEAR_ZERO else lower
+    upper = 0.0 if 0 > upper >= lower / _NEAR_ZERO else upper
+    return lower, upper, True

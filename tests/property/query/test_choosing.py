@@ -1,0 +1,146 @@
+"""Rows that DuckDB chooses in one pass: no unit counts more than it may, and nobody else's rows matter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import ibis
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sfumato.query import Policy, Table, bounding, choosing, parse_query, policy_from_dict
+from sfumato.query.aggregates import measures_for
+from sfumato.query.engines import Engine
+from sfumato.query.plan import public_keys, touched_unit
+
+Load = Callable[[pd.DataFrame], Engine]
+SQL = "SELECT k, g, COUNT(x), AVG(x), SUM(y), COVAR_POP(x, y) FROM t GROUP BY k, g"
+ROW = st.fixed_dictionaries(
+    {
+        "person": st.sampled_from(["p1", "p2", "p3"]),
+        "x": st.one_of(st.none(), st.integers(-3, 130)),
+        "y": st.one_of(st.none(), st.floats(-20, 2e3)),
+        "k": st.sampled_from(["a", "b", "é", "elsewhere", None]),
+        "g": st.one_of(st.none(), st.integers(3, 8)),
+    }
+)
+
+
+def policy(rows: int, groups: int) -> Policy:
+    return policy_from_dict(
+        {
+            "table": {"name": "t", "source": "t.csv"},
+            "unit": {"column": "person", "rows": rows, "groups": groups},
+            "budget": {"epsilon": 1e6},
+            "columns": {
+                "x": {"type": "integer", "lower": 0, "upper": 120},
+                "y": {"type": "real", "lower": -10.5, "upper": 1e3},
+                "k": {"type": "text", "categories": ["a", "b", "é"]},
+                "g": {"type": "integer", "categories": [4, 5, 7]},
+            },
+        }
+    )
+
+
+def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    types = {"person": pa.string(), "x": pa.int64(), "y": pa.float64(), "k": pa.string(), "g": pa.int64()}
+    columns = {name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()}
+    return pd.DataFrame(
+        {name: pd.arrays.ArrowExtensionArray(pa.chunked_array([values])) for name, values in columns.items()}
+    )
+
+
+def found(engine: Engine, rule: Policy) -> dict[tuple[Any, ...], dict[str, int]]:
+    rows = Table(rule, None, engine=engine).exact_sums(SQL, salt="salt").sums
+    return {(row.pop("key0"), row.pop("key1")): {**row} for row in rows if row["rows"]}
+
+
+def check_neighbours(engine: Engine, rule: Policy, person: str) -> None:
+    others = Engine(engine.name, engine.connection, engine.raw.filter(engine.raw["person"] != person))
+    one, two = found(engine, rule), found(others, rule)
+    names = {name for sums in (*one.values(), *two.values()) for name in sums}
+    moved = Counter[str]()
+    for group in {*one, *two}:
+        for name in names:
+            moved[name] += abs(one.get(group, {}).get(name, 0) - two.get(group, {}).get(name, 0))
+    plan = parse_query(SQL, rule)
+    unit = touched_unit(plan, rule)
+    assert moved["rows"] <= unit.rows
+    for position, measure in enumerate(measures_for(plan, rule)):
+        for name, reach in measure.row_reach(position).items():
+            letter = "s" if name.startswith("x") else "q"
+            assert moved[f"n{position}"] <= unit.rows
+            assert moved.get(f"{letter}{position}", 0) <= max(unit.rows * reach, measure.sensitivity(unit))
+
+
+def test_these_queries_are_chosen_in_one_pass() -> None:
+    rule = policy(3, 2)
+    plan = parse_query(SQL, rule)
+    assert choosing.applies(measures_for(plan, rule), rule.unit, public_keys(plan, rule))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    rows=st.lists(ROW, max_size=25),
+    person=st.sampled_from(["p1", "p2", "p3"]),
+    limits=st.sampled_from([(1, 1), (3, 2), (4, 4), (6, 1)]),
+)
+def test_one_unit_moves_no_more_than_its_rows(
+    duckdb_engine: Load, rows: list[dict[str, Any]], person: str, limits: tuple[int, int]
+) -> None:
+    check_neighbours(duckdb_engine(frame(rows)), policy(*limits), person)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(rows=st.lists(ROW, max_size=12))
+def test_with_room_for_all_rows_it_is_what_every_engine_gives(
+    duckdb_engine: Load, rows: list[dict[str, Any]]
+) -> None:
+    engine, rule = duckdb_engine(frame(rows)), policy(12, 12)
+    quick = found(engine, rule)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounding, "OWN_HASH", ())
+        slow = found(engine, rule)
+    assert {group: {**sums, "units": 0} for group, sums in quick.items()} == {
+        group: {**sums, "units": 0} for group, sums in slow.items()
+    }
+
+
+def test_a_unit_keeps_to_its_first_groups(duckdb_engine: Load) -> None:
+    """Six groups with two rows each: of three rows in two groups, two and one; never in three groups."""
+    rows = [{"person": "p1", "x": 1, "y": 1.0, "k": k, "g": g} for k in "ab" for g in (4, 5, 7)] * 2
+    counts = [
+        sorted(
+            int(row["rows"])
+            for row in Table(policy(most, groups), None, engine=duckdb_engine(frame(rows)))
+            .exact_sums(SQL, salt=salt)
+            .sums
+        )
+        for most, groups in ((3, 2), (6, 2), (6, 6))
+        for salt in "abcde"
+    ]
+    assert counts == [[1, 2]] * 5 + [[2, 2]] * 5 + [[2, 2, 2]] * 5
+
+
+def test_another_salt_chooses_other_rows(duckdb_engine: Load) -> None:
+    rows = [{"person": f"p{i}", "x": x, "y": 1.0, "k": "a", "g": 4} for i in range(40) for x in (0, 100)]
+    table = Table(policy(1, 1), None, engine=duckdb_engine(frame(rows)))
+    sums = {int(table.exact_sums(SQL, salt=f"salt{i}").sums[0]["s0"]) for i in range(5)}
+    assert len(sums) > 1
+    # A fair choice takes 0 or 100 of each person; 40 of the same have chance 2·2⁻⁴⁰ a salt.
+    span = measures_for(parse_query(SQL, table.policy), table.policy)[0].row_reach(0)["x0"]
+    assert all(0 < value < 40 * span * 100 // 120 for value in sums)
+
+
+def test_a_row_too_many_is_noticed(duckdb_engine: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage: a unit keeps one row more than it may."""
+    least = choosing._least
+    monkeypatch.setattr(choosing, "_least", lambda of, most: least(of, ibis.literal(4, "int64")))
+    rows = [{"person": "p1", "x": 1, "y": 1.0, "k": "a", "g": 4}] * 9
+    with pytest.raises(AssertionError):
+        check_neighbours(duckdb_engine(frame(rows)), policy(3, 3), "p1")
