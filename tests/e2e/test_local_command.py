@@ -75,7 +75,7 @@ def test_a_table_by_its_policy(tmp_path):
     # Scale 25, standard deviation 35, over √1000: 1.1; six of them.
     assert abs(shown["age"]["mean"][0] - 30) < 7
     assert abs(shown["ill"]["True"][0] - 0.25) < 0.1
-    with pytest.raises(InvalidInput, match="--policy"):
+    with pytest.raises(InvalidInput, match="policy"):
         run("release", tmp_path / "people.csv", "--epsilon", 1, "--out", tmp_path / "x.npz")
 
 

@@ -147,13 +147,11 @@ def dies_while_saving(ledger: Ledger, path: Path, point: str) -> None:
     trainer = trainer_of(ledger)
     resume(trainer, path)
     take(trainer, 4)
-    write, mark, rename = Path.open, trainer.reservation.mark, os.replace
+    mark, rename = trainer.reservation.mark, checkpoint.rename
 
-    def half(self: Path, mode: str = "r") -> object:
-        if point == "nothing written":
-            os._exit(9)
-        with write(self, "wb") as file:
-            file.write(b"cut off")
+    def half(place: Path, content: bytes) -> None:
+        if point == "half written":
+            place.with_name(f".{place.name}.x.part").write_bytes(b"cut off")
         os._exit(9)
 
     def no_mark(*words: object, **terms: object) -> None:
@@ -167,8 +165,8 @@ def dies_while_saving(ledger: Ledger, path: Path, point: str) -> None:
         os._exit(9)
 
     if point in ("nothing written", "half written"):
-        Path.open = half
-    trainer.reservation.mark, os.replace = no_mark, no_rename
+        checkpoint.write_whole = half
+    trainer.reservation.mark, checkpoint.rename = no_mark, no_rename
     save_checkpoint(trainer, path)
 
 
@@ -198,7 +196,7 @@ def test_the_first_checkpoint_is_found_before_it_has_its_name(
     path = tmp_path / "c"
     trainer = take(trainer_of(ledger), 2)
     with monkeypatch.context() as patched:
-        patched.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(checkpoint, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             save_checkpoint(trainer, path)
     assert not path.exists()
@@ -252,7 +250,7 @@ def test_a_first_checkpoint_that_cannot_be_written_costs_nothing(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "_write_durably", full)
+        patched.setattr(checkpoint, "write_whole", full)
         with pytest.raises(OSError, match="No space"):
             train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run", loss_fn=classes)
     assert ledger.epsilon_spent == 0
@@ -277,7 +275,7 @@ def test_a_first_checkpoint_whose_reservation_was_given_back_is_no_checkpoint(
 def test_a_later_file_does_not_pass_for_the_first_checkpoint(tmp_path: Path, ledger: Ledger) -> None:
     """The ledger was told of no step; a file that holds some was never released."""
     trainer = take(trainer_of(ledger), 2)
-    (tmp_path / "c").write_bytes(checkpoint._content(trainer))
+    (tmp_path / "c").write_bytes(checkpoint._content(trainer, None))
     with pytest.raises(Refused, match="which it was not"):
         resume(trainer_of(ledger), tmp_path / "c")
 

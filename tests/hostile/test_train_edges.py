@@ -353,7 +353,7 @@ def test_train_size_goes_on_with_the_same_records(command, tmp_path, monkeypatch
             raise InvalidInput("stopped")
         return train(model, data, *rest, **options)
 
-    monkeypatch.setattr("sfumato.training.train", watched)
+    monkeypatch.setattr("sfumato.recipes.classifier.train", watched)
     words = (*TRAIN, "--epochs", 1, "--train-size", 200, "--out", tmp_path / "run")
     assert command(*words)[0] == 2
     assert command(*words)[0] == 0

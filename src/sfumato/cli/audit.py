@@ -13,27 +13,33 @@ from sfumato.cli import show
 if TYPE_CHECKING:
     from sfumato.audit import Verdict
 
-Pairs = Annotated[int, typer.Option(help="Pairs of steps to observe; more prove more.")]
+Pairs = Annotated[
+    int, typer.Option(help="Number of pairs of steps to observe. More pairs give a tighter bound.")
+]
 Delta = Annotated[float, typer.Option(help="The δ at which ε is stated.")]
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Attack releases: lower bounds of ε, beside the claim.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Attack releases and compare the proven lower bound of ε with the claim.", no_args_is_help=True
+    )
     for command in (mechanism, run, randomisers, shuffle, sabotage):
         group.command()(command)
     app.add_typer(group, name="audit")
 
 
 def mechanism(
-    noise_multiplier: Annotated[float, typer.Option(help="σ of the plan.")] = 1.1,
-    sample_rate: Annotated[float, typer.Option(help="q of the plan.")] = 256 / 60000,
-    steps: Annotated[int, typer.Option(help="Steps of the plan.")] = 14062,
+    noise_multiplier: Annotated[float, typer.Option(help="Noise multiplier of the plan.")] = 1.1,
+    sample_rate: Annotated[float, typer.Option(help="Sample rate of the plan.")] = 256 / 60000,
+    steps: Annotated[int, typer.Option(help="Number of steps of the plan.")] = 14062,
     delta: Delta = 1e-5,
     pairs: Pairs = 40,
-    figure: Annotated[Path | None, typer.Option(help="Draw the canaries' scores into this file.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Write a plot of the canaries' scores to this file.")
+    ] = None,
     json: show.Json = False,
 ) -> None:
-    """Canaries through the installed clip → sum → noise; exit code 1 if they refute the claimed ε.
+    """Send canaries through the installed clip, sum and noise. Exit with 1 if they refute the claimed ε.
 
     Example: sfumato audit mechanism --noise-multiplier 1.1 --sample-rate 0.0042667 --steps 14062 --delta 1e-5
     """
@@ -71,7 +77,7 @@ def run(
 
 
 def randomisers(json: show.Json = False) -> None:
-    """Votes, randomized answers and noised vectors on their worst inputs; exit code 1 if a claim is refuted.
+    """Attack votes, randomized response and noised vectors at their worst inputs. Exit with 1 if a claim is refuted.
 
     Example: sfumato audit randomisers
     """
@@ -89,7 +95,7 @@ def randomisers(json: show.Json = False) -> None:
 
 
 def shuffle(
-    canaries: Annotated[int, typer.Option(help="Records that nobody is; more prove more.")] = 20_000,
+    canaries: Annotated[int, typer.Option(help="Number of canaries. More give a tighter bound.")] = 20_000,
     json: show.Json = False,
 ) -> None:
     """A run on shuffled batches against its own price, and against the price of Poisson sampling.
@@ -110,7 +116,7 @@ def sabotage(
     out: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
     json: show.Json = False,
 ) -> None:
-    """Break our own code in ten ways, and show which audit catches each; exit code 1 if one gets through.
+    """Break the code in ten ways and show which audit catches each. Exit with 1 if one is missed.
 
     Example: sfumato audit sabotage --out docs/audit-sabotage.md
     """

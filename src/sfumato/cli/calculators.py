@@ -8,11 +8,17 @@ import typer
 
 from sfumato.cli import show
 
-NoiseMultiplier = Annotated[float, typer.Option(help="Noise / sensitivity.")]
-Delta = Annotated[float, typer.Option(help="A small probability, well below 1 / number of people.")]
-SampleRate = Annotated[float, typer.Option(help="Chance of each person to be in a step: batch / people.")]
-Steps = Annotated[int, typer.Option(help="How often noise is added.")]
-Group = Annotated[int, typer.Option(help="Also the ε of this many people together.")]
+NoiseMultiplier = Annotated[
+    float, typer.Option(help="Standard deviation of the noise, divided by the sensitivity.")
+]
+Delta = Annotated[
+    float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
+]
+SampleRate = Annotated[
+    float, typer.Option(help="Probability that a record is in a step: expected batch / number of records.")
+]
+Steps = Annotated[int, typer.Option(help="Number of times noise is added.")]
+Group = Annotated[int, typer.Option(help="Also compute ε for a group of this many people.")]
 RelationName = Annotated[str, typer.Option(help="add-remove, replace-one or zero-out.")]
 
 
@@ -30,7 +36,7 @@ def epsilon(
     relation: RelationName = "add-remove",
     json: show.Json = False,
 ) -> None:
-    """The ε of Gaussian noise, sampled and repeated.
+    """Compute the ε of Gaussian noise, with sampling and repetition.
 
     Example: sfumato epsilon --noise-multiplier 1.1 --sample-rate 0.0042667 --steps 14062 --delta 1e-5
     """
@@ -67,14 +73,14 @@ def epsilon(
 
 
 def sigma(
-    epsilon: Annotated[float, typer.Option(help="The ε that may be spent.")],
+    epsilon: Annotated[float, typer.Option(help="ε to spend.")],
     delta: Delta,
     sample_rate: SampleRate = 1.0,
     steps: Steps = 1,
     relation: RelationName = "add-remove",
     json: show.Json = False,
 ) -> None:
-    """The least noise multiplier that fits (ε, δ).
+    """Compute the smallest noise multiplier for (ε, δ).
 
     Example: sfumato sigma --epsilon 1 --delta 1e-5 --sample-rate 0.01 --steps 1000
     """

@@ -82,12 +82,12 @@ def check(
     policy: Annotated[
         Path | None, typer.Option(help="Its policy; default: the .toml of the same name beside it, if any.")
     ] = None,
-    delimiter: Annotated[str, typer.Option(help="What separates values, without a policy.")] = ",",
+    delimiter: Annotated[str, typer.Option(help="Separator of values, if there is no policy.")] = ",",
     json: show.Json = False,
 ) -> None:
-    """Say what is wrong with a file and on which lines, and make the clean copy that queries read.
+    """Report what is wrong with a file and on which lines, and make the clean copy that queries read.
 
-    The figures are exact, not private: for the holder's eyes only.
+    The figures are exact and not private: only for the data holder.
 
     Example: sfumato data check people.csv --policy people.toml
     """

@@ -24,14 +24,16 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the runs, the ledger and the page go.")] = Path("out"),
-    quick: Annotated[bool, typer.Option("--quick", help="Less of everything: under a minute.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the runs, the ledger and the page.")] = Path("out"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run everything at a small size, in about a minute.")
+    ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Forget what an earlier demo did, and its ledger.")
+        bool, typer.Option("--fresh", help="Start over: remove earlier stages and their ledger.")
     ] = False,
     json: show.Json = False,
 ) -> None:
-    """Show what privacy costs and what it stops, on MNIST under one budget; ends with out/report.html.
+    """Run every kind of release and attack on MNIST under one budget, and write out/report.html.
 
     About five minutes on two cores. Run again, it goes on where it stopped. Exit code 1 if a stage failed.
 

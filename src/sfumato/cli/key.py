@@ -11,7 +11,7 @@ from sfumato.cli import show
 from sfumato.cli.deliver import deliver
 
 Private = Annotated[Path, typer.Argument(help="The private key.")]
-Out = Annotated[Path, typer.Option(help="Where the statement goes.")]
+Out = Annotated[Path, typer.Option(help="File to write the statement to.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +39,7 @@ def create(
 
 
 def sign(
-    certificate: Annotated[Path, typer.Argument(help="The certificate, which is written anew.")],
+    certificate: Annotated[Path, typer.Argument(help="The certificate file; the signature is added to it.")],
     key: Annotated[Path, typer.Option(help="The private key.")],
     json: show.Json = False,
 ) -> None:
@@ -61,10 +61,10 @@ def sign(
 
 def rotate(
     old: Private,
-    new: Annotated[Path, typer.Argument(help="The public key that takes its place.")],
+    new: Annotated[Path, typer.Argument(help="The new public key.")],
     out: Out,
 ) -> None:
-    """Say, signed by the old key, that a new one speaks for the same holder.
+    """Write a statement, signed by the old key, that a new key replaces it.
 
     Example: sfumato key rotate holder holder-2027.pub --out rotation.json
     """
@@ -80,7 +80,7 @@ def revoke(
     out: Out,
     successor: Annotated[Path | None, typer.Option(help="The public key that takes over.")] = None,
 ) -> None:
-    """Say, signed by a key, that its signatures count no more.
+    """Write a statement, signed by the key, that its signatures are no longer valid.
 
     Example: sfumato key revoke holder --successor holder-2027.pub --out revocation.json
     """

@@ -22,9 +22,9 @@ def register(app: typer.Typer) -> None:
 
 def create(
     place: Place,
-    epsilon: Annotated[float, typer.Option(help="The ε that may be spent in all.")],
-    delta: Annotated[float, typer.Option(help="The δ of the whole budget; 0 for pure ε.")] = 0.0,
-    unit: Annotated[str, typer.Option(help="Whom the budget protects: record, person, …")] = "record",
+    epsilon: Annotated[float, typer.Option(help="Total ε of the budget.")],
+    delta: Annotated[float, typer.Option(help="Total δ of the budget; 0 for pure ε.")] = 0.0,
+    unit: Annotated[str, typer.Option(help="What the budget protects: record, person, …")] = "record",
     relation: Annotated[str, typer.Option(help="add-remove, replace-one or zero-out.")] = "add-remove",
     dataset: Annotated[
         str | None, typer.Option(help="An id for the data set; policies that name it must use this ledger.")
@@ -48,7 +48,7 @@ def create(
 
 
 def show_(place: Place, json: show.Json = False) -> None:
-    """What was spent, on what, and what is left.
+    """Show what was spent, on what, and what is left.
 
     Example: sfumato ledger show people.db
     """
@@ -68,7 +68,7 @@ def head(
         str | None, typer.Option(help="Where it goes: a file, or an http(s):// address to post it to.")
     ] = None,
 ) -> None:
-    """A witness of the newest entry, as JSON: kept elsewhere, it shows a later roll-back.
+    """Print a witness of the newest entry as JSON. Keep it elsewhere: it reveals a later roll-back.
 
     A file is replaced only by a later witness of the same ledger under the same signature.
 
@@ -98,7 +98,9 @@ def verify(
         Path | None,
         typer.Option(help="The newest witness, from `ledger head`: shows the same, and another ledger."),
     ] = None,
-    key: Annotated[Path | None, typer.Option(help="The holder's public key: fail unless it signed.")] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Public key of the holder. Fail unless the signature is by this key.")
+    ] = None,
     json: show.Json = False,
 ) -> None:
     """Check every entry and sum, and against a certificate or a witness that nothing newer was lost.
@@ -134,7 +136,7 @@ def verify(
 
 
 def export(place: Place) -> None:
-    """The whole ledger as JSON, with the head to check later copies against.
+    """Print the whole ledger as JSON.
 
     Example: sfumato ledger export people.db > people-ledger.json
     """

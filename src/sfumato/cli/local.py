@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from sfumato.datasets import Dataset
     from sfumato.randomness import SecretStream
 
-app = typer.Typer(help="Data noised before it leaves the person, and learning from it.", no_args_is_help=True)
+app = typer.Typer(
+    help="Noise data before it leaves the person, and learn from the noised data.", no_args_is_help=True
+)
 _PRIOR_OF = {"mnist": "strokes", "digits": "strokes", "strokes": "strokes", "fashion-mnist": "shapes"}
 Seed = Annotated[
-    int | None, typer.Option("--test-seed", help="Repeatable noise, for tests; the release is not private.")
+    int | None,
+    typer.Option("--test-seed", help="Seed for the noise, for tests only: the release is marked not private."),
 ]
 
 RULES = (
@@ -43,18 +46,22 @@ def release(
         str, typer.Argument(help="mnist, fashion-mnist, digits, a .npz of images, or a table's policy (.toml).")
     ],
     out: Annotated[Path, typer.Option(help="Where the noised data go; the certificate goes beside it.")],
-    epsilon: Annotated[float | None, typer.Option(help="The ε of each person, label included.")] = None,
-    delta: Annotated[float, typer.Option(help="Of Gaussian reports; directions need none.")] = 1e-5,
+    epsilon: Annotated[float | None, typer.Option(help="ε for each person's record, label included.")] = None,
+    delta: Annotated[float, typer.Option(help="δ of Gaussian reports. Directions have δ = 0.")] = 1e-5,
     randomiser: Annotated[str, typer.Option(help="direction (pure ε) or gaussian.")] = "direction",
     prior: Annotated[
         str | None, typer.Option(help="strokes, shapes, or none for low frequencies only.")
     ] = None,
-    dimension: Annotated[int | None, typer.Option(help="How many directions are reported.")] = None,
+    dimension: Annotated[int | None, typer.Option(help="Number of directions to report.")] = None,
     policy: Annotated[Path | None, typer.Option(help="Policy of a table whose file is given as DATA.")] = None,
-    size: Annotated[int | None, typer.Option(help="Use the first people only.")] = None,
-    classes: Annotated[int, typer.Option(help="Labels of a .npz file, declared.")] = 10,
+    size: Annotated[
+        int | None, typer.Option(help="Use only this many records, from the start of the file.")
+    ] = None,
+    classes: Annotated[
+        int, typer.Option(help="Number of classes of a .npz file. It is declared, never counted.")
+    ] = 10,
     ledger: Annotated[
-        Path | None, typer.Option(help="The people's ledger; by default one beside the noised data.")
+        Path | None, typer.Option(help="Ledger to charge. Default: a new one beside the noised data.")
     ] = None,
     test_seed: Seed = None,
     json: show.Json = False,
@@ -87,13 +94,15 @@ def learn(
     data: Annotated[Path, typer.Argument(help="A noised data set.")],
     classifier: Annotated[
         str | None,
-        typer.Option(help="linear, quadratic or nearest-mean; default: as the reports allow."),
+        typer.Option(help="linear, quadratic or nearest-mean. Default: the best one for these reports."),
     ] = None,
-    test: Annotated[str | None, typer.Option(help="Public images to count on; default: of its name.")] = None,
+    test: Annotated[
+        str | None, typer.Option(help="Public test images. Default: the test images of the same data set.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder, for `sfumato predict`.")] = None,
     json: show.Json = False,
 ) -> None:
-    """Learn from a noised data set alone, knowing its noise, and count on public test images.
+    """Learn a classifier from a noised data set, and measure it on public test images.
 
     Example: sfumato local learn out/noised.npz --out out/learned
     """
@@ -126,14 +135,14 @@ def learn(
 
 @app.command()
 def show_table(
-    data: Annotated[Path, typer.Argument(help="A noised table, as release wrote it.")],
-    policy: Annotated[Path, typer.Option(help="The policy it was noised by.")],
+    data: Annotated[Path, typer.Argument(help="A noised table written by `local release`.")],
+    policy: Annotated[Path, typer.Option(help="Policy that the table was noised with.")],
     epsilon: Annotated[
-        float | None, typer.Option(help="The ε it was noised with, if not the policy's.")
+        float | None, typer.Option(help="ε that it was noised with, if not the policy's.")
     ] = None,
     json: show.Json = False,
 ) -> None:
-    """What a noised table says of the crowd: means and shares with their 95% intervals.
+    """Estimate means and shares from a noised table, with 95% intervals.
 
     Example: sfumato local show-table out/people.npz --policy people.toml
     """

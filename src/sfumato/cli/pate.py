@@ -29,7 +29,7 @@ class _RunByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_RunByDefault,
-    help="Private labels from votes. `sfumato pate --data …` is short for `sfumato pate run --data …`.",
+    help="Label public images by private votes. `sfumato pate --data …` is short for `sfumato pate run --data …`.",
     no_args_is_help=True,
 )
 
@@ -44,25 +44,38 @@ def run(
     data: Annotated[
         str, typer.Option(help="mnist, fashion-mnist, digits or strokes; its test images are public.")
     ],
-    epsilon: Annotated[float, typer.Option(help="The ε that all answers together may cost.")],
-    teachers: Annotated[int, typer.Option(help="Into how many shards the private rows are split.")] = 250,
-    delta: Annotated[float, typer.Option(help="A small probability, well below 1 / number of people.")] = 1e-5,
+    epsilon: Annotated[float, typer.Option(help="ε of all answers together.")],
+    teachers: Annotated[
+        int, typer.Option(help="Number of teachers. Each gets its own shard of the private rows.")
+    ] = 250,
+    delta: Annotated[
+        float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
+    ] = 1e-5,
     mechanism: Annotated[str, typer.Option(help="gnmax, laplace, confident or interactive.")] = "gnmax",
     queries: Annotated[
-        int | None, typer.Option(help="Images asked about; default: what keeps the noise small.")
+        int | None, typer.Option(help="Number of public images to label. Default: as many as the noise allows.")
     ] = None,
     answers: Annotated[
-        int | None, typer.Option(help="Answers at most (confident, interactive); default: half of the queries.")
+        int | None,
+        typer.Option(help="Most answers to give (confident, interactive). Default: half of the queries."),
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Votes needed (confident, interactive); default: 0.6 of the teachers.")
+        float | None,
+        typer.Option(help="Votes that an answer needs (confident, interactive). Default: 0.6 of the teachers."),
     ] = None,
     teacher: Annotated[str, typer.Option(help="head (on a public prior's features), mlp or cnn.")] = "head",
-    epochs: Annotated[int, typer.Option(help="Passes of each teacher over its shard.")] = 40,
-    adapt_steps: Annotated[int, typer.Option(help="Steps of the prior's adaptation; 0 for none.")] = 320,
-    folds: Annotated[int, typer.Option(help="In how many parts the public images are tested.")] = 10,
+    epochs: Annotated[int, typer.Option(help="Epochs of each teacher on its shard.")] = 40,
+    adapt_steps: Annotated[
+        int, typer.Option(help="Steps of adapting the prior to the public images; 0 for none.")
+    ] = 320,
+    folds: Annotated[
+        int,
+        typer.Option(
+            help="Number of folds of the public images, each tested by a student that did not see it."
+        ),
+    ] = 10,
     ledger: Annotated[
-        str | None, typer.Option(help="The data set's ledger, charged before any answer.")
+        str | None, typer.Option(help="Ledger of the data set. It is charged before any answer.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder.")] = None,
     json: show.Json = False,
@@ -92,21 +105,30 @@ def run(
 
 @app.command()
 def analyze(
-    votes: Annotated[Path, typer.Argument(help="teachers × queries class ids, .npy or .csv; -1 for none.")],
+    votes: Annotated[
+        Path,
+        typer.Argument(
+            help="Votes as a table of class numbers (teachers × queries), .npy or .csv; -1 for no vote."
+        ),
+    ],
     mechanism: Annotated[str, typer.Option(help="laplace, gnmax or confident.")],
     delta: Annotated[float, typer.Option(help="The δ at which ε is stated.")] = 1e-5,
-    gamma: Annotated[float | None, typer.Option(help="laplace: noise of scale 1/γ.")] = None,
-    sigma: Annotated[float | None, typer.Option(help="gnmax, confident: noise of the answers.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="confident: votes needed for an answer.")] = None,
-    sigma_threshold: Annotated[float | None, typer.Option(help="confident: noise of that test.")] = None,
+    gamma: Annotated[float | None, typer.Option(help="laplace: γ, where the noise has scale 1/γ.")] = None,
+    sigma: Annotated[
+        float | None, typer.Option(help="gnmax, confident: standard deviation of the noise on the votes.")
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="confident: votes that an answer needs.")] = None,
+    sigma_threshold: Annotated[
+        float | None, typer.Option(help="confident: standard deviation of the noise of the threshold test.")
+    ] = None,
     answers: Annotated[
         int | None,
-        typer.Option(help="confident: answers at most, fixed beforehand; default: one for each query."),
+        typer.Option(help="confident: most answers to give. Default: one for each query."),
     ] = None,
-    classes: Annotated[int, typer.Option(help="How many classes there are; declared, not counted.")] = 10,
+    classes: Annotated[int, typer.Option(help="Number of classes. It is declared, never counted.")] = 10,
     json: show.Json = False,
 ) -> None:
-    """What a set of votes costs, for all votes and for these; spends nothing, for the holder's eyes only.
+    """Compute what a set of votes costs, data-independent and data-dependent. Nothing is spent; the result is not private.
 
     Example: sfumato pate analyze votes.npy --mechanism laplace --gamma 0.1 --delta 1e-5
     """

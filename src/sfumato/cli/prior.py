@@ -18,11 +18,13 @@ def register(app: typer.Typer) -> None:
 
 def prior(
     name: Annotated[str, typer.Argument(help="strokes (digits) or shapes (things).")] = "strokes",
-    out: Annotated[Path, typer.Option(help="Where the weights and their note go.")] = Path("out/prior"),
-    epochs: Annotated[int | None, typer.Option(help="Default: as many as the weights that ship had.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the weights and their description.")] = Path(
+        "out/prior"
+    ),
+    epochs: Annotated[int | None, typer.Option(help="Epochs. Default: as for the weights that ship.")] = None,
     json: show.Json = False,
 ) -> None:
-    """Draw images that are nobody's data, pre-train on them, and measure on public images.
+    """Pre-train a network on synthetic drawings, and measure it on public images.
 
     Example: sfumato prior strokes --out out/prior
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=by_default("ask"),
-    help="Statistics by SQL under a budget. `sfumato query POLICY.toml …` is short for `sfumato query ask …`.",
+    help="Ask statistics of a table by SQL. `sfumato query POLICY.toml …` is short for `sfumato query ask …`.",
     no_args_is_help=True,
 )
 
@@ -36,10 +36,12 @@ def register(parent: typer.Typer) -> None:
 def ask(
     policy: Annotated[Path, typer.Argument(help="The policy of the table, a TOML file.")],
     sql: Annotated[str | None, typer.Argument(help="The query; without it, a prompt with history.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="What the answer may cost.")] = None,
-    delta: Annotated[float | None, typer.Option(help="For GROUP BY on a column without categories.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε to spend on the answer.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="δ to spend, for GROUP BY on a column without categories.")
+    ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say how wrong it would be; spend nothing.")
+        bool, typer.Option("--dry-run", help="Show the expected error. Nothing is spent.")
     ] = False,
     engine: Annotated[
         str | None, typer.Option(help="duckdb, postgres or spark; default: by the source.")
@@ -64,7 +66,7 @@ def ask(
     ] = None,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Give an answer that was paid for again, for nothing, if there is one."),
+        typer.Option("--again", help="Repeat an answer that was already paid for, at no cost."),
     ] = False,
     json: show.Json = False,
 ) -> None:
@@ -128,7 +130,7 @@ def _refuse_places(out: Path | None, certificate: Path | None) -> None:
 @app.command()
 def init(
     data: Annotated[Path, typer.Argument(help="A text, Parquet or DuckDB file.")],
-    out: Annotated[Path | None, typer.Option(help="Where to write; default: beside the file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: beside the data.")] = None,
     header: Annotated[
         bool | None,
         typer.Option(
@@ -136,11 +138,11 @@ def init(
             help="Whether the first line holds names; without it columns are called c1, c2, ….",
         ),
     ] = None,
-    delimiter: Annotated[str, typer.Option(help="What separates the values of a text file.")] = ",",
+    delimiter: Annotated[str, typer.Option(help="Separator of values in a text file.")] = ",",
     table: Annotated[str | None, typer.Option(help="The table of a DuckDB file.")] = None,
     json: show.Json = False,
 ) -> None:
-    """Draft a policy for a file, with blanks for what only public knowledge can fill in.
+    """Draft a policy for a file, with blanks for what must be declared.
 
     Example: sfumato query init people.csv
     """
@@ -197,15 +199,18 @@ def bounds(
 def risk(
     data: Annotated[Path, typer.Argument(help="A CSV or Parquet file.")],
     quasi: Annotated[
-        str, typer.Option(help="What others may know, by commas; default: all but the rest.")
+        str,
+        typer.Option(
+            help="Columns that others may know, separated by commas. Default: all but the sensitive one."
+        ),
     ] = "",
-    sensitive: Annotated[str | None, typer.Option(help="The column nobody should learn.")] = None,
+    sensitive: Annotated[str | None, typer.Option(help="The sensitive column.")] = None,
     k: Annotated[int, typer.Option(help="Group size of the k-anonymous release to attack.")] = 5,
     json: show.Json = False,
 ) -> None:
-    """How exposed a table's people are: unique rows, k, l, and a linkage attack on a k-anonymous release.
+    """Measure how exposed people in a table are: unique rows, k, l, and a linkage attack on a k-anonymous release.
 
-    The figures are exact, not private: for the holder's eyes only.
+    The figures are exact and not private: only for the data holder.
 
     Example: sfumato query risk people.csv --quasi age,zip,sex --sensitive disease
     """

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
-    out: Annotated[Path, typer.Option(help="The page: one HTML file.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(help="HTML file to write.")] = Path("report.html"),
     json: show.Json = False,
 ) -> None:
     """Draw run folders as one HTML page that needs no network and no other file.

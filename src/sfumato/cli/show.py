@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Out = Annotated[Path, typer.Option(help="Where figures and their numbers go.")]
+Out = Annotated[Path, typer.Option(help="Folder for figures and their numbers.")]
 
 console = Console()
 errors = Console(stderr=True)

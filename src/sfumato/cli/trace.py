@@ -22,23 +22,27 @@ def register(app: typer.Typer) -> None:
 
 def trace(
     context: typer.Context,
-    agents: Annotated[int, typer.Option(help="People in the simulated town.")] = 100_000,
-    days: Annotated[int, typer.Option(help="Days to live through.")] = 100,
-    epsilon: Annotated[float, typer.Option(help="The ε that one message may cost.")] = 1.0,
+    agents: Annotated[int, typer.Option(help="Number of people in the simulated town.")] = 100_000,
+    days: Annotated[int, typer.Option(help="Number of days to simulate.")] = 100,
+    epsilon: Annotated[float, typer.Option(help="ε of one message.")] = 1.0,
     delta: Annotated[float, typer.Option(help="The δ at which ε is stated.")] = 1e-3,
     simulator: Annotated[str, typer.Option(help="seir or covasim.")] = "seir",
     method: Annotated[
         str, typer.Option(help="dpfn, dpfn-daily, dpfn-s, per-message, traditional, random or none.")
     ] = "dpfn",
     per_release: Annotated[
-        bool, typer.Option("--per-release", help="ε is for each day's release, not for a message's whole life.")
+        bool,
+        typer.Option(
+            "--per-release",
+            help="Read --epsilon as the price of each daily release, not of a message's whole life.",
+        ),
     ] = False,
-    unprotected: Annotated[bool, typer.Option("--unprotected", help="No noise, to compare.")] = False,
+    unprotected: Annotated[bool, typer.Option("--unprotected", help="Add no noise, for comparison.")] = False,
     out: Annotated[Path | None, typer.Option(help="Run folder, for sfumato report.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the simulated town, which is public; the noise has none.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for the simulated town. The noise cannot be seeded.")] = 0,
     json: show.Json = False,
 ) -> None:
-    """Simulate an epidemic in which the people of highest risk score are tested each day.
+    """Simulate an epidemic in which people with the highest private risk scores are tested each day.
 
     Example: sfumato trace --agents 100000 --days 100 --epsilon 1 --simulator seir
     """

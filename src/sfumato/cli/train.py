@@ -50,17 +50,25 @@ def train(
             "For a table: boosted (default), linear, mlp."
         ),
     ] = _RECIPE,
-    epsilon: Annotated[float | None, typer.Option(help="The ε that may be spent.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε to spend.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Train without privacy.")] = False,
-    delta: Annotated[float, typer.Option(help="A small probability, well below 1 / number of people.")] = 1e-5,
+    delta: Annotated[
+        float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
+    ] = 1e-5,
     epochs: Annotated[
-        float | None, typer.Option(help="Passes over the data; default 10, or the recipe's.")
+        float | None, typer.Option(help="Number of epochs. Default: 10, or the recipe's.")
     ] = None,
-    batch: Annotated[int | None, typer.Option(help="Expected batch; default 1024, or the recipe's.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Default: 0.5 private, 0.05 plain.")] = None,
-    clip_norm: Annotated[float | None, typer.Option(help="Bound of one person's gradient; default 1.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Expected batch size. Default: 1024, or the recipe's.")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Learning rate. Default: 0.5 private, 0.05 plain.")
+    ] = None,
+    clip_norm: Annotated[
+        float | None, typer.Option(help="Clip each person's gradient to this norm. Default: 1.")
+    ] = None,
     train_size: Annotated[
-        int | None, typer.Option(help="Use about this many records, drawn by secret coins.")
+        int | None, typer.Option(help="Train on about this many records, each chosen by a secret coin.")
     ] = None,
     public_size: Annotated[
         int | None, typer.Option(help="With your own images: how many people they are from.")
@@ -70,20 +78,26 @@ def train(
     ] = None,
     test_data: Annotated[str | None, typer.Option(help="Public images or rows to measure on.")] = None,
     hold_out: Annotated[
-        float | None, typer.Option(help="Keep this share out of training, and measure on it, at a price.")
+        float | None,
+        typer.Option(
+            help="Share of the records to keep out of training, for a private measurement of accuracy."
+        ),
     ] = None,
-    hold_out_epsilon: Annotated[float, typer.Option(help="What measuring on it may cost, on top.")] = 0.1,
+    hold_out_epsilon: Annotated[float, typer.Option(help="ε of that measurement, in addition.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Seed for the first weights. The noise cannot be seeded.")] = 0,
-    ledger: Annotated[str | None, typer.Option(help="The data set's ledger, charged before training.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; an interrupted run goes on from it.")] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="Ledger of the data set. It is charged before training.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder. An interrupted run is resumed from it.")] = None,
     audit: Annotated[
-        int | None, typer.Option(min=1, help="Plant this many canaries, and attack the run with them.")
+        int | None, typer.Option(min=1, help="Insert this many canaries, and audit the run with them.")
     ] = None,
     canaries: Annotated[
-        str, typer.Option(help="dirac: own weights, heard in every step; labels: poisoned rows, black box.")
+        str,
+        typer.Option(help="dirac: own weights, observed in every step; labels: mislabelled rows, black box."),
     ] = "dirac",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Price, time and memory; nothing is spent.")
+        bool, typer.Option("--dry-run", help="Show price, time and memory. Nothing is spent.")
     ] = False,
     json: show.Json = False,
 ) -> None:

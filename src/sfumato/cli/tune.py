@@ -19,13 +19,15 @@ def register(app: typer.Typer) -> None:
 def tune(
     context: typer.Context,
     data: Annotated[str, typer.Option(help="mnist, fashion-mnist, digits; or your folder or .npz of images.")],
-    epsilon: Annotated[float, typer.Option(help="The ε that may be spent, on all trials together.")],
-    delta: Annotated[float, typer.Option(help="A small probability, well below 1 / number of people.")] = 1e-5,
-    trials: Annotated[float, typer.Option(help="How many on average; the number itself stays secret.")] = 5,
-    learning_rates: Annotated[str, typer.Option(help="To choose from, comma-separated.")] = "2,8,32",
-    clip_norms: Annotated[str, typer.Option(help="To choose from, comma-separated.")] = "0.1,0.5",
+    epsilon: Annotated[float, typer.Option(help="ε to spend on all trials together.")],
+    delta: Annotated[
+        float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
+    ] = 1e-5,
+    trials: Annotated[float, typer.Option(help="Mean number of trials. The number itself stays secret.")] = 5,
+    learning_rates: Annotated[str, typer.Option(help="Values to choose from, separated by commas.")] = "2,8,32",
+    clip_norms: Annotated[str, typer.Option(help="Values to choose from, separated by commas.")] = "0.1,0.5",
     train_size: Annotated[
-        int | None, typer.Option(help="Use about this many records, drawn by secret coins.")
+        int | None, typer.Option(help="Train on about this many records, each chosen by a secret coin.")
     ] = None,
     public_size: Annotated[
         int | None, typer.Option(help="With your own images: how many people they are from.")
@@ -33,9 +35,11 @@ def tune(
     classes: Annotated[
         str | None, typer.Option(help="With your own images: how many classes, or their names (cat,dog).")
     ] = None,
-    test_data: Annotated[str | None, typer.Option(help="Public images like yours, to measure on.")] = None,
-    ledger: Annotated[str | None, typer.Option(help="The data set's ledger, charged before any trial.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder of the best trial.")] = None,
+    test_data: Annotated[str | None, typer.Option(help="Public images to measure accuracy on.")] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="Ledger of the data set. It is charged before any trial.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder for the best trial.")] = None,
     json: show.Json = False,
 ) -> None:
     """Train a random number of times with settings drawn from a list, and release the best.

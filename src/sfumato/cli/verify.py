@@ -14,10 +14,12 @@ from sfumato.errors import InvalidInput, NotVerified, SfumatoError
 if TYPE_CHECKING:
     from sfumato.ledger import Certificate, Prices, PublicKey
 
-Key = Annotated[Path | None, typer.Option(help="The holder's public key: fail unless it signed.")]
+Key = Annotated[
+    Path | None, typer.Option(help="Public key of the holder. Fail unless the signature is by this key.")
+]
 Trust = Annotated[
     list[Path] | None,
-    typer.Option(help="A rotation or revocation of that key; give each with an option of its own."),
+    typer.Option(help="A rotation or revocation of that key. May be repeated."),
 ]
 UNSIGNED = "nobody: whoever had the file could change it"
 UNKNOWN = "{id}, which fits the text; --key shows whose it is"
@@ -33,7 +35,7 @@ def verify(
     trust: Trust = None,
     json: show.Json = False,
 ) -> None:
-    """Recompute ε from a certificate's events and compare; check its signature.
+    """Recompute ε from a certificate's events, compare, and check the signature.
 
     Example: sfumato verify out/release/certificate.json --key holder.pub
     """

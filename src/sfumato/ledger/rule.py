@@ -98,10 +98,14 @@ def _everything(nothing: Spending) -> Spending:
     return Spending((math.inf,) * len(nothing.divergences), math.inf)
 
 
-def _without_nan(spending: Spending) -> Spending:
-    """What is no number is more than any."""
-    divergences = tuple(math.inf if math.isnan(value) else value for value in spending.divergences)
-    return Spending(divergences, math.inf if math.isnan(spending.failure) else spending.failure)
+def _counted(spending: Spending) -> Spending:
+    """What is no number is more than any; what rounding took below 0 is 0."""
+    divergences = tuple(_at_least_nothing(value) for value in spending.divergences)
+    return Spending(divergences, _at_least_nothing(spending.failure))
+
+
+def _at_least_nothing(value: float) -> float:
+    return math.inf if math.isnan(value) else max(0.0, value)
 
 
 def _ceiling(value: float) -> int:
@@ -149,7 +153,7 @@ class Rule:
         """What the filter counts; infinite, which never fits, where numbers end before the price does."""
         rule = self._filter(0.0)
         found = or_else(lambda: rule.spending(event), _everything(rule.nothing))
-        return Tally.of(_without_nan(found))
+        return Tally.of(_counted(found))
 
     def admit(self, account: Account, event: DpEvent) -> Account | None:
         """The account after `event`, or None when it does not fit."""

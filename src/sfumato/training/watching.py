@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -53,8 +54,11 @@ class Draws:
 
 @contextmanager
 def noticed_draws() -> Iterator[Draws]:
-    """Notes calls whose answers are others each time: Python's and NumPy's generators, the clock."""
-    draws, before, numpy_before = Draws(), sys.getprofile(), numpy_state()
+    """Notes calls whose answers are others each time: Python's and NumPy's generators, the clock.
+
+    No garbage is collected meanwhile: what others do on that occasion is not the model's doing.
+    """
+    draws, before, numpy_before, collects = Draws(), sys.getprofile(), numpy_state(), gc.isenabled()
 
     def notice(frame: Any, event: str, called: Any) -> None:
         if event == "c_call" and _is_source(called):
@@ -62,11 +66,14 @@ def noticed_draws() -> Iterator[Draws]:
         elif event == "call" and frame.f_code.co_filename in GENERATOR_FILES:
             draws.found.append(frame.f_code.co_qualname)
 
+    gc.disable()
     sys.setprofile(notice)
     try:
         yield draws
     finally:
         sys.setprofile(before)
+        if collects:
+            gc.enable()
         if numpy_state() != numpy_before:
             draws.found.append("numpy.random")
 

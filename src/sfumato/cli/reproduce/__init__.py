@@ -28,7 +28,7 @@ RECIPES = (
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Published systems and tables, side by side with ours.", no_args_is_help=True)
+    group = typer.Typer(help="Run published systems and tables, and compare with ours.", no_args_is_help=True)
     for recipe in RECIPES:
         group.command()(recipe)
     app.add_typer(group, name="reproduce")

@@ -13,10 +13,12 @@ from sfumato.cli import show
 
 def accuracy(
     out: show.Out = Path("out/accuracy"),
-    only: Annotated[list[str] | None, typer.Option(help="A line of the table; may be repeated.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run only this line of the table. May be repeated.")
+    ] = None,
     json: show.Json = False,
 ) -> None:
-    """The default recipe over ε, five runs for ε = 1 and 3, three elsewhere; goes on where it was stopped.
+    """Measure the default recipe at several ε. An interrupted run is resumed.
 
     Example: sfumato reproduce accuracy --only mnist-1 --only mnist-3
     """

@@ -13,11 +13,11 @@ from sfumato.cli import show
 
 def differencing(
     out: show.Out = Path("out/differencing"),
-    epsilon: Annotated[float, typer.Option(help="ε of each of the attacker's two questions.")] = 1.0,
-    tries: Annotated[int, typer.Option(help="How often the private answers are drawn anew.")] = 1000,
+    epsilon: Annotated[float, typer.Option(help="ε of each of the two queries.")] = 1.0,
+    tries: Annotated[int, typer.Option(help="Number of times the private answers are drawn.")] = 1000,
     json: show.Json = False,
 ) -> None:
-    """Take one person's age out of two averages; then try the same against private answers.
+    """Compute one person's age from two averages, and try the same with private answers.
 
     Example: sfumato reproduce differencing
     """

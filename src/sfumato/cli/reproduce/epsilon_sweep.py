@@ -16,7 +16,7 @@ def epsilon_sweep(
     seeds: Seeds = None,
     json: show.Json = False,
 ) -> None:
-    """ResNet-18 on 10,000 MNIST digits, five epochs, at ε = 1, 5, 10 and without privacy.
+    """Train ResNet-18 on 10,000 MNIST digits for five epochs at ε = 1, 5, 10 and without privacy.
 
     Example: sfumato reproduce epsilon-sweep --quick
     """

@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 
 def local_noise(
     out: show.Out = Path("out/local-noise"),
-    people: Annotated[int, typer.Option(help="Images that are noised and learnt from.")] = 60_000,
-    epochs: Annotated[int, typer.Option(help="Passes of the network over the noised images.")] = 3,
+    people: Annotated[int, typer.Option(help="Number of images to noise and learn from.")] = 60_000,
+    epochs: Annotated[int, typer.Option(help="Epochs of the network on the noised images.")] = 3,
     clustering_steps: Annotated[
-        int, typer.Option(help="Of the clustering of raw images, a quarter for noised ones; 0 leaves it out.")
+        int,
+        typer.Option(
+            help="Steps of clustering raw images (a quarter as many for noised ones); 0 leaves it out."
+        ),
     ] = 800,
-    releases: Annotated[int, typer.Option(help="Of the same people at each honest ε: mean and spread.")] = 5,
+    releases: Annotated[int, typer.Option(help="Number of releases at each ε, for mean and spread.")] = 5,
     json: show.Json = False,
 ) -> None:
-    """Local noise on images: the source's ε, the honest ε, and errors with and without labels.
+    """Noise images locally: the published ε, the true ε, and the error with and without labels.
 
     Example: sfumato reproduce local-noise --clustering-steps 0
     """

@@ -10,7 +10,7 @@ from sfumato.cli import show
 
 
 def membership(out: show.Out = Path("out/membership"), json: show.Json = False) -> None:
-    """Attack a plain and private networks: who was among the training rows?
+    """Run membership inference against plain and private networks.
 
     Example: sfumato reproduce membership
     """

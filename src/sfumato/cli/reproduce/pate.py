@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 
 def pate(
     out: show.Out = Path("out/pate"),
-    seeds: Annotated[int, typer.Option(help="Runs at each ε, with shards and noise of their own.")] = 5,
-    adapt_steps: Annotated[int, typer.Option(help="Steps of the prior's adaptation; 0 for none.")] = 320,
-    source: Annotated[bool, typer.Option(help="Also the source's table of MLP teachers.")] = True,
+    seeds: Annotated[
+        int, typer.Option(help="Number of runs at each ε, each with its own shards and noise.")
+    ] = 5,
+    adapt_steps: Annotated[
+        int, typer.Option(help="Steps of adapting the prior to the public images; 0 for none.")
+    ] = 320,
+    source: Annotated[bool, typer.Option(help="Also run the published table of MLP teachers.")] = True,
     json: show.Json = False,
 ) -> None:
-    """The source's table (teachers × epochs × ε), and PATE 2017 and 2018, beside ours.
+    """Run PATE beside the published results of 2017 and 2018 and a table of MLP teachers.
 
     Example: sfumato reproduce pate --seeds 5
     """

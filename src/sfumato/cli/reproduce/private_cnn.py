@@ -20,11 +20,11 @@ def private_cnn(
     quick: Quick = False,
     seeds: Seeds = None,
     tune: Annotated[
-        bool, typer.Option("--tune", help="Only compare learning rates, on digits drawn by code.")
+        bool, typer.Option("--tune", help="Only compare learning rates, on synthetic digits.")
     ] = False,
     json: show.Json = False,
 ) -> None:
-    """A small CNN on MNIST, plain and private, beside the source's figures and what its ε really was.
+    """Train a small CNN on MNIST, plain and private, beside the published figures and their true ε.
 
     Example: sfumato reproduce private-cnn --quick
     """

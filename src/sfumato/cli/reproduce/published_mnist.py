@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 def published_mnist(
     out: show.Out = Path("out/published-mnist"),
-    row: Annotated[list[str] | None, typer.Option(help="Only the row of this name; may be repeated.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many times each row is trained.")] = 1,
+    row: Annotated[list[str] | None, typer.Option(help="Run only this row. May be repeated.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of runs of each row.")] = 1,
     quick: Quick = False,
     json: show.Json = False,
 ) -> None:
-    """Published private accuracies on MNIST, trained again: theirs, ours, ε claimed, ε true.
+    """Train published private models on MNIST again: accuracy and ε, published and ours.
 
     Example: sfumato reproduce published-mnist --row "scattering + linear"
     """

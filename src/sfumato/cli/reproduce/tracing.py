@@ -14,19 +14,19 @@ from sfumato.cli import show
 def tracing(
     out: show.Out = Path("out/tracing"),
     simulator: Annotated[str, typer.Option(help="seir or covasim.")] = "seir",
-    people: Annotated[int, typer.Option(help="People in the simulated town.")] = 10_000,
-    days: Annotated[int, typer.Option(help="Days to live through.")] = 80,
-    towns: Annotated[int, typer.Option(min=1, help="Simulated towns, of which the median is shown.")] = 3,
+    people: Annotated[int, typer.Option(help="Number of people in the simulated town.")] = 10_000,
+    days: Annotated[int, typer.Option(help="Number of days to simulate.")] = 80,
+    towns: Annotated[int, typer.Option(min=1, help="Number of simulated towns. The median is shown.")] = 3,
     first_town: Annotated[int, typer.Option(help="Seed of the first town; the others follow.")] = 1,
     epsilon: Annotated[
-        list[float] | None, typer.Option(help="An ε to measure at; repeat for several. All: 0.3, 1, 3.")
+        list[float] | None, typer.Option(help="An ε to measure at. May be repeated. Default: 0.3, 1 and 3.")
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="A method to measure; repeat for several. Without: all.")
+        list[str] | None, typer.Option(help="A method to measure. May be repeated. Default: all.")
     ] = None,
     json: show.Json = False,
 ) -> None:
-    """Peak infection rate against ε for each way of scoring, beside the published table.
+    """Measure the peak infection rate against ε for each method, beside the published table.
 
     Example: sfumato reproduce tracing --simulator covasim --epsilon 1 --method dpfn --method traditional
     """

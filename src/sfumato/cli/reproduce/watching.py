@@ -11,11 +11,11 @@ import typer
 from sfumato.cli import show
 
 Quick = Annotated[
-    bool, typer.Option("--quick", help="A small run of everything: shows the way, not the level.")
+    bool, typer.Option("--quick", help="Run everything at a small size. The numbers are not comparable.")
 ]
 Seeds = Annotated[
     int | None,
-    typer.Option(min=1, help="From how many first weights each is trained; the noise has no seed."),
+    typer.Option(min=1, help="Number of initial weights to train from. The noise cannot be seeded."),
 ]
 
 
