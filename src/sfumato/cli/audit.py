@@ -77,7 +77,7 @@ def run(
 
 
 def randomisers(json: show.Json = False) -> None:
-    """Attack votes, randomized response and noised vectors at their worst inputs. Exit with 1 if a claim is refuted.
+    """Attack votes, randomized response and noised vectors at their worst inputs. Exit with 1 if a claim fails.
 
     Example: sfumato audit randomisers
     """

@@ -29,7 +29,7 @@ class _RunByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_RunByDefault,
-    help="Label public images by private votes. `sfumato pate --data …` is short for `sfumato pate run --data …`.",
+    help="Label public images by private votes. `sfumato pate --data …` means `sfumato pate run --data …`.",
     no_args_is_help=True,
 )
 
@@ -128,7 +128,7 @@ def analyze(
     classes: Annotated[int, typer.Option(help="Number of classes. It is declared, never counted.")] = 10,
     json: show.Json = False,
 ) -> None:
-    """Compute what a set of votes costs, data-independent and data-dependent. Nothing is spent; the result is not private.
+    """Compute what a set of votes costs. Nothing is spent; the data-dependent figures are not private.
 
     Example: sfumato pate analyze votes.npy --mechanism laplace --gamma 0.1 --delta 1e-5
     """

@@ -208,7 +208,7 @@ def risk(
     k: Annotated[int, typer.Option(help="Group size of the k-anonymous release to attack.")] = 5,
     json: show.Json = False,
 ) -> None:
-    """Measure how exposed people in a table are: unique rows, k, l, and a linkage attack on a k-anonymous release.
+    """Measure how exposed people in a table are: unique rows, k, l, and an attack on a k-anonymous release.
 
     The figures are exact and not private: only for the data holder.
 
