@@ -21,7 +21,7 @@ from sfumato.query.aggregates import estimate
 from sfumato.query.measures import Cells
 from sfumato.query.noise import WholeGaussian, WholeLaplace
 from sfumato.query.pricing import KeySelection, Spending
-from sfumato.query.release import Estimate, add_noise
+from sfumato.query.release import NoisyEstimate, add_noise
 from sfumato.query.table import _by_group, _cells_by_group
 from sfumato.randomness import SecretStream, public_generator
 
@@ -51,7 +51,7 @@ def data() -> pd.DataFrame:
     return pd.DataFrame({"age": age, "income": np.where(age > 90, np.nan, draw.normal(300, 200, PEOPLE))})
 
 
-def worlds(data: pd.DataFrame, sql: str, count: int = WORLDS, noise: str = "laplace") -> list[Estimate]:
+def worlds(data: pd.DataFrame, sql: str, count: int = WORLDS, noise: str = "laplace") -> list[NoisyEstimate]:
     """The same query answered in `count` worlds: exact sums once, noise in each."""
     table = Table(policy(), None, data=data)
     plan = parse_query(sql, table.policy)

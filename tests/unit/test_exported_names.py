@@ -67,3 +67,36 @@ def test_clipped_gradient_sum_is_where_it_was():
 def test_a_ledger_needs_no_torch():
     code = "import sys, sfumato.ledger, sfumato.mechanisms; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("package", "old", "new"),
+    [
+        ("training", "Estimate", "CostEstimate"),
+        ("audit", "Estimate", "RateEstimate"),
+        ("audit", "Outcome", "ReplayOutcome"),
+        ("audit", "Release", "ReplayedRelease"),
+    ],
+)
+def test_an_old_name_works_with_a_warning(package, old, new):
+    module = __import__(f"sfumato.{package}", fromlist=["__all__"])
+    with pytest.warns(DeprecationWarning, match=new):
+        found = getattr(module, old)
+    assert found is getattr(module, new)
+    assert old not in module.__all__
+
+
+def test_no_two_packages_export_classes_of_one_name():
+    homes = {}
+    for package in PACKAGES:
+        module = __import__(f"sfumato.{package}", fromlist=["__all__"])
+        for name in module.__all__:
+            if isinstance(getattr(module, name), type):
+                homes.setdefault(name, {}).setdefault(id(getattr(module, name)), package)
+    assert {name: sorted(found.values()) for name, found in homes.items() if len(found) > 1} == {}
+
+
+PACKAGES = (
+    *("accounting", "ledger", "mechanisms", "datasets", "models", "training", "pate", "local", "query"),
+    *("tracing", "audit", "recipes", "results"),
+)

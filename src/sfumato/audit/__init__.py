@@ -7,6 +7,7 @@ A proof on paper bounds ε from above, an attack in practice from below; a claim
 True
 """
 
+from sfumato._renamed import old_names
 from sfumato.audit import one_run, trade_off
 from sfumato.audit.bounds import (
     DISPLAY_ALPHA,
@@ -36,10 +37,17 @@ from sfumato.audit.distinguish import (
     gaussian_score,
 )
 from sfumato.audit.one_run import Guesses
-from sfumato.audit.replay import Outcome, RecordingSampler, Release, ReplayingSampler, ReplayReport, replay
+from sfumato.audit.replay import (
+    RecordingSampler,
+    ReplayedRelease,
+    ReplayingSampler,
+    ReplayOutcome,
+    ReplayReport,
+    replay,
+)
 from sfumato.audit.roc import (
-    Estimate,
     OperatingPoint,
+    RateEstimate,
     Roc,
     at_false_positive_rate,
     auc,
@@ -57,15 +65,15 @@ __all__ = [
     "DiracScores",
     "Draws",
     "Errors",
-    "Estimate",
     "Guesses",
     "Interval",
     "OperatingPoint",
-    "Outcome",
     "PairAttack",
+    "RateEstimate",
     "RecordingSampler",
-    "Release",
+    "ReplayOutcome",
     "ReplayReport",
+    "ReplayedRelease",
     "ReplayingSampler",
     "Roc",
     "Score",
@@ -97,3 +105,7 @@ __all__ = [
     "vote_attack",
     "worst_votes",
 ]
+
+__getattr__ = old_names(
+    __name__, {"Estimate": "RateEstimate", "Outcome": "ReplayOutcome", "Release": "ReplayedRelease"}
+)

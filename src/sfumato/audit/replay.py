@@ -6,7 +6,8 @@ frozen, the difference of two releases is the difference of what the noise was a
 
     def pipeline(rows, sampler):
         total = Gaussian(sensitivity=1, sigma=4).release(float(rows.clip(0, 1).sum()), sampler)
-        return Outcome(public={"unit": "person"}, released={"total": Release(total, sensitivity=1)})
+        released = {"total": ReplayedRelease(total, sensitivity=1)}
+        return ReplayOutcome(public={"unit": "person"}, released=released)
 
     replay(pipeline, rows, rows[:-1]).require()
 """
@@ -112,7 +113,7 @@ class ReplayingSampler(RecordingSampler):
 
 
 @dataclass(frozen=True)
-class Release:
+class ReplayedRelease:
     """What came out of a mechanism, and by how much its input may move: in L2 norm, or L1 for `norm=1`."""
 
     value: Any
@@ -121,11 +122,11 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReplayOutcome:
     """What a pipeline shows to the world."""
 
     public: Any = None
-    released: Mapping[str, Release] = field(default_factory=dict)
+    released: Mapping[str, ReplayedRelease] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,8 @@ def replay(
 ) -> ReplayReport:
     """Run `pipeline(data, sampler)` and, with the recorded draws, `pipeline(neighbour, sampler)`; compare.
 
-    A pipeline returns an `Outcome`, or anything else, all of which is then public. Put the record that differs
-    last, so that the others keep their draws.
+    A pipeline returns a `ReplayOutcome`, or anything else, all of which is then public. Put the record that
+    differs last, so that the others keep their draws.
     """
     stream: Sampler = randomness.SecretStream() if sampler is None else sampler
     recorder = RecordingSampler(stream)
@@ -179,15 +180,15 @@ def replay(
     return ReplayReport(tuple(differences), movements)
 
 
-def _attempt(pipeline: Callable[[Data, Sampler], Any], data: Data, sampler: Sampler) -> Outcome:
+def _attempt(pipeline: Callable[[Data, Sampler], Any], data: Data, sampler: Sampler) -> ReplayOutcome:
     try:
         result = pipeline(data, sampler)
     except Exception as error:  # an error that one of both data sets causes is public, whatever its type
-        return Outcome(public={"error": f"{type(error).__name__}: {error}"})
-    return result if isinstance(result, Outcome) else Outcome(public=result)
+        return ReplayOutcome(public={"error": f"{type(error).__name__}: {error}"})
+    return result if isinstance(result, ReplayOutcome) else ReplayOutcome(public=result)
 
 
-def _movement(one: Release, other: Release) -> float:
+def _movement(one: ReplayedRelease, other: ReplayedRelease) -> float:
     first, second = (np.asarray(release.value, dtype=np.float64).reshape(-1) for release in (one, other))
     if first.size != second.size:
         return float("inf")

@@ -22,7 +22,7 @@ from sfumato.audit.bounds import DISPLAY_ALPHA, Errors, Floats, Interval, _score
 from sfumato.storage import write_figure
 
 
-class Estimate(NamedTuple):
+class RateEstimate(NamedTuple):
     """A value and its two-sided confidence interval."""
 
     value: float
@@ -48,7 +48,7 @@ class Roc:
         return float(((1 + self.true_positive_rates - self.false_positive_rates) / 2).max())
 
 
-def auc(present: npt.ArrayLike, absent: npt.ArrayLike, *, alpha: float = DISPLAY_ALPHA) -> Estimate:
+def auc(present: npt.ArrayLike, absent: npt.ArrayLike, *, alpha: float = DISPLAY_ALPHA) -> RateEstimate:
     """The chance that a member scores above another (ties count half), with DeLong's interval (1988).
 
     >>> auc([2, 3], [0, 1]).value
@@ -60,17 +60,17 @@ def auc(present: npt.ArrayLike, absent: npt.ArrayLike, *, alpha: float = DISPLAY
     value = float(above.mean())
     spread = _variance(above) / above.size + _variance(below) / below.size
     reach = float(stats.norm.isf(alpha / 2)) * math.sqrt(spread)
-    return Estimate(value, Interval(max(0.0, value - reach), min(1.0, value + reach)))
+    return RateEstimate(value, Interval(max(0.0, value - reach), min(1.0, value + reach)))
 
 
 class OperatingPoint(NamedTuple):
     """An attacker with a threshold that was chosen on scores that are not counted here."""
 
     threshold: float
-    true_positive_rate: Estimate
-    false_positive_rate: Estimate
-    precision: Estimate  # of those called members, the share that are; at the odds of the given scores
-    recall: Estimate
+    true_positive_rate: RateEstimate
+    false_positive_rate: RateEstimate
+    precision: RateEstimate  # of those called members, the share that are; at the odds of the given scores
+    recall: RateEstimate
 
 
 def operating_point(
@@ -170,10 +170,10 @@ def _variance(values: Floats) -> float:
     return float(values.var(ddof=1)) if values.size > 1 else 0.0
 
 
-def _share(hits: int, trials: int, alpha: float) -> Estimate:
+def _share(hits: int, trials: int, alpha: float) -> RateEstimate:
     if trials == 0:
-        return Estimate(math.nan, Interval(0.0, 1.0))
-    return Estimate(hits / trials, clopper_pearson(hits, trials, alpha=alpha))
+        return RateEstimate(math.nan, Interval(0.0, 1.0))
+    return RateEstimate(hits / trials, clopper_pearson(hits, trials, alpha=alpha))
 
 
 def _area(curve: Roc) -> float:

@@ -21,9 +21,9 @@ from sfumato.results import (
     Audit,
     AverageAttack,
     Differencing,
-    Estimate,
     Histogram,
     Membership,
+    PointEstimate,
     Reconstruction,
 )
 
@@ -111,8 +111,8 @@ def _attacked_network(attacked: membership.Attacked, epsilon: float | None) -> A
         name="without privacy" if epsilon is None else f"ε = {epsilon:g}",
         epsilon=epsilon,
         test_accuracy=found["test_accuracy"],
-        auc=Estimate(**found[_ATTACKER]["auc"]),
-        true_positive_rate=Estimate(**found[_ATTACKER]["tpr_at_fpr_0.001"]),
+        auc=PointEstimate(**found[_ATTACKER]["auc"]),
+        true_positive_rate=PointEstimate(**found[_ATTACKER]["tpr_at_fpr_0.001"]),
         curve=_thinned(Roc.of(attacked.members[_ATTACKER], attacked.others[_ATTACKER])),
     )
 

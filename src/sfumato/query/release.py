@@ -27,7 +27,7 @@ class Noisy:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class NoisyEstimate:
     """One aggregate for every group: values and the ends of their 95% intervals."""
 
     values: npt.NDArray[np.float64] | npt.NDArray[np.int64]

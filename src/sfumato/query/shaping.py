@@ -14,7 +14,7 @@ from sfumato.query.aggregates import estimate
 from sfumato.query.keys import label
 from sfumato.query.measures import Integers
 from sfumato.query.plan import Aggregate, Query
-from sfumato.query.release import Estimate, Noisy
+from sfumato.query.release import Noisy, NoisyEstimate
 from sfumato.randomness import public_generator
 
 Cell = str | int | float | bool | None
@@ -46,7 +46,7 @@ def shaped(plan: Query, policy: Policy, groups: Groups, noisy: Sequence[Noisy]) 
 
 
 def _row(
-    plan: Query, policy: Policy, group: tuple[Key, ...], place: int, estimates: list[Estimate]
+    plan: Query, policy: Policy, group: tuple[Key, ...], place: int, estimates: list[NoisyEstimate]
 ) -> tuple[tuple[Cell, ...], tuple[Interval, ...]]:
     row: list[Cell] = []
     intervals: list[Interval] = []
@@ -62,7 +62,7 @@ def _row(
     return tuple(row), tuple(intervals)
 
 
-def _estimated(found: Estimate, place: int) -> tuple[Cell, Interval]:
+def _estimated(found: NoisyEstimate, place: int) -> tuple[Cell, Interval]:
     return found.values[place].item(), (float(found.low[place]), float(found.high[place]))
 
 
@@ -74,7 +74,7 @@ def _ordered(plan: Query, rows: Sequence[tuple[Any, ...]]) -> list[int]:
 
 
 def _processed(
-    plan: Query, policy: Policy, groups: Groups, noisy: Sequence[Noisy], estimates: list[Estimate]
+    plan: Query, policy: Policy, groups: Groups, noisy: Sequence[Noisy], estimates: list[NoisyEstimate]
 ) -> Shape:
     post = plan.post
     assert post is not None
@@ -89,7 +89,7 @@ def _processed(
 
 
 def _column(
-    origin: str | None, found: postprocessing.Processed, place: int, estimates: list[Estimate]
+    origin: str | None, found: postprocessing.Processed, place: int, estimates: list[NoisyEstimate]
 ) -> list[tuple[Cell, Interval]]:
     """An aggregate that is shown as it is has its own interval; a key has none."""
     if origin is not None and origin[0] == "a":
@@ -101,7 +101,7 @@ def _column(
 
 
 def _with_draws(
-    plan: Query, noisy: Sequence[Noisy], estimates: list[Estimate], groups: int
+    plan: Query, noisy: Sequence[Noisy], estimates: list[NoisyEstimate], groups: int
 ) -> list[np.ndarray[Any, Any]]:
     """Each aggregate as (1 + draws, groups): the answer, and the answer with noise of its kind once more."""
     draws = postprocessing.draws_for(groups)

@@ -32,8 +32,8 @@ from sfumato.recipes.options import Canaries, HoldOut, Settings
 from sfumato.released import ModelCard, Predictor, Released
 from sfumato.storage import RunFolder
 from sfumato.training import (
+    CostEstimate,
     EpochReport,
-    Estimate,
     HeldOut,
     NoisyAccuracy,
     Optimization,
@@ -159,7 +159,7 @@ class Classifier:
     def epsilon_with_hold_out(self) -> float | None:
         return None if self.hold_out is None else priced(compose(*self.events), self.delta)
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> CostEstimate:
         """Time and memory to expect."""
         return estimate(learner(self.network), self.plan, self.rows.shape, classes=self.rows.classes or 2)
 

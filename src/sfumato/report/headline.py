@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sfumato.report.numbers import figure, percent, power
-from sfumato.report.releases import Release
+from sfumato.report.releases import ReleaseRow
 
 _STRICT = 1.05  # an ε of about 1
 
@@ -25,7 +25,7 @@ class Headline:
         return " ".join(part for part in (self.before, self.figure, self.after) if part)
 
     @classmethod
-    def of(cls, rows: Sequence[Release], examples: str = "examples") -> Headline:
+    def of(cls, rows: Sequence[ReleaseRow], examples: str = "examples") -> Headline:
         """The best release at ε of about 1 or less, against the same method without privacy, if it was run."""
         best = _best([row for row in rows if row.epsilon is not None])
         if best is None:
@@ -40,17 +40,17 @@ class Headline:
         return _difference(plain, best, examples)
 
 
-def _best(private: Sequence[Release]) -> Release | None:
+def _best(private: Sequence[ReleaseRow]) -> ReleaseRow | None:
     measured = [row for row in private if row.accuracy is not None]
     strict = [row for row in measured if row.epsilon is not None and row.epsilon <= _STRICT] or measured
     return max(strict, key=_accuracy, default=None)
 
 
-def _accuracy(row: Release) -> float:
+def _accuracy(row: ReleaseRow) -> float:
     return 0.0 if row.accuracy is None else row.accuracy
 
 
-def _without_accuracy(rows: Sequence[Release]) -> Headline:
+def _without_accuracy(rows: Sequence[ReleaseRow]) -> Headline:
     private = [row for row in rows if row.epsilon is not None]
     if not private:
         lede = "None of them is a private release."
@@ -60,7 +60,7 @@ def _without_accuracy(rows: Sequence[Release]) -> Headline:
     return Headline(before="What was", figure="released", after="", lede=lede)
 
 
-def _difference(plain: Release, best: Release, examples: str) -> Headline:
+def _difference(plain: ReleaseRow, best: ReleaseRow, examples: str) -> Headline:
     points = round(100 * (_accuracy(plain) - _accuracy(best)), 1)
     lede = (
         f"Without privacy, {percent(_accuracy(plain))} of unseen {examples} are classified correctly. "
@@ -73,6 +73,6 @@ def _difference(plain: Release, best: Release, examples: str) -> Headline:
     )
 
 
-def _price(row: Release) -> str:
+def _price(row: ReleaseRow) -> str:
     delta = "" if not row.delta else f" at δ\u00a0=\u00a0{power(row.delta)}"
     return f"The price is ε\u00a0=\u00a0{figure(row.epsilon)}{delta}."

@@ -15,7 +15,7 @@ _NETWORK = {True: "A small network, without privacy", False: "The same network, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Release:
+class ReleaseRow:
     """A row of the table."""
 
     name: str
@@ -27,9 +27,9 @@ class Release:
     method: str = ""  # a release is held against the one without privacy of the same method
 
 
-def releases(context: Context) -> list[Release]:
+def releases(context: Context) -> list[ReleaseRow]:
     """What was released, and how good it is: studies first, then single runs."""
-    found: list[Release] = []
+    found: list[ReleaseRow] = []
     for kind, rows_of in _ROWS.items():
         for run, result in context.runs_of(kind):
             known = {row.method for row in found if row.method}  # a sweep repeats what a comparison shows
@@ -37,9 +37,9 @@ def releases(context: Context) -> list[Release]:
     return found
 
 
-def _comparison(run: Run, result: Comparison) -> list[Release]:
+def _comparison(run: Run, result: Comparison) -> list[ReleaseRow]:
     return [
-        Release(
+        ReleaseRow(
             name=_NETWORK[one.epsilon is None],
             epsilon=one.epsilon,
             delta=None if one.epsilon is None else result.delta,
@@ -51,13 +51,13 @@ def _comparison(run: Run, result: Comparison) -> list[Release]:
     ]
 
 
-def _sweep(run: Run, result: Sweep) -> list[Release]:
+def _sweep(run: Run, result: Sweep) -> list[ReleaseRow]:
     """The method at the ε nearest to 1, averaged over its repetitions, and its twin without privacy."""
     if not result.runs:
         return []
     nearest = min((one.epsilon for one in result.runs), key=lambda epsilon: abs(epsilon - 1))
     same = [one.test_accuracy for one in result.runs if abs(one.epsilon - nearest) <= 0.05 * nearest]
-    private = Release(
+    private = ReleaseRow(
         name=f"The {result.name}, with privacy",
         epsilon=nearest,
         delta=result.delta,
@@ -79,9 +79,9 @@ def _sweep(run: Run, result: Sweep) -> list[Release]:
     return [plain, private]
 
 
-def _votes(run: Run, result: Votes) -> list[Release]:
+def _votes(run: Run, result: Votes) -> list[ReleaseRow]:
     return [
-        Release(
+        ReleaseRow(
             name="Labels by private vote",
             epsilon=result.epsilon,
             delta=result.delta,
@@ -92,9 +92,9 @@ def _votes(run: Run, result: Votes) -> list[Release]:
     ]
 
 
-def _reports(run: Run, result: Reports) -> list[Release]:
+def _reports(run: Run, result: Reports) -> list[ReleaseRow]:
     return [
-        Release(
+        ReleaseRow(
             name="Records noised before they leave their owner",
             epsilon=result.epsilon,
             delta=result.delta,
@@ -105,10 +105,10 @@ def _reports(run: Run, result: Reports) -> list[Release]:
     ]
 
 
-def _by_name(run: Run, result: Training | Tuning) -> list[Release]:
+def _by_name(run: Run, result: Training | Tuning) -> list[ReleaseRow]:
     note = "settings chosen in private" if isinstance(result, Tuning) else ""
     return [
-        Release(
+        ReleaseRow(
             name=run.folder.name,
             epsilon=result.epsilon,
             delta=result.delta,
@@ -119,15 +119,15 @@ def _by_name(run: Run, result: Training | Tuning) -> list[Release]:
     ]
 
 
-def _plain(run: Run, result: PlainTraining) -> list[Release]:
+def _plain(run: Run, result: PlainTraining) -> list[ReleaseRow]:
     return [
-        Release(
+        ReleaseRow(
             name=run.folder.name, epsilon=None, delta=None, accuracy=result.test_accuracy, trusted=_EVERYBODY
         )
     ]
 
 
-_ROWS: Mapping[type[Result], Callable[[Run, Any], list[Release]]] = {
+_ROWS: Mapping[type[Result], Callable[[Run, Any], list[ReleaseRow]]] = {
     Comparison: _comparison,
     Sweep: _sweep,
     Votes: _votes,

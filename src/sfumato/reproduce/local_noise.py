@@ -35,7 +35,7 @@ Images = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class LocalNoiseRow:
     """One of the source's ε: what it is in truth, and errors on test images noised the same way."""
 
     source_epsilon: float
@@ -93,7 +93,7 @@ def unit_images(images: Images) -> Images:
 
 def run(
     out: str | Path, settings: Settings | None = None, *, progress: Callable[[str], None] | None = None
-) -> tuple[list[Row], list[Released]]:
+) -> tuple[list[LocalNoiseRow], list[Released]]:
     """Measure every ε, write `local_noise.json` and two figures into `out`; a stopped run is taken up."""
     settings, folder = settings or Settings(), Path(out)
     tell = progress or (lambda text: None)
@@ -156,7 +156,7 @@ class _Crowd:
         return _pictures(clean(noised)), _pictures(clean(tested))
 
 
-def _measure(crowd: _Crowd, parts: Path, settings: Settings) -> Row:
+def _measure(crowd: _Crowd, parts: Path, settings: Settings) -> LocalNoiseRow:
     common = {"data": settings.data, "people": settings.people, "test": settings.test, "seed": settings.seed}
     name, clustering = f"{crowd.epsilon:g}.json", {}
     about = {**common, "epochs": settings.epochs}
@@ -167,7 +167,7 @@ def _measure(crowd: _Crowd, parts: Path, settings: Settings) -> Row:
         about = {**common, "plan": asdict(plan)}
         clustering = _kept(parts / f"clustering-{name}", about, lambda: _clustering(crowd, plan))
     sigma = crowd.sigma
-    return Row(
+    return LocalNoiseRow(
         source_epsilon=crowd.epsilon,
         sigma=sigma,
         honest_epsilon=math.inf if crowd.raw else honest_epsilon(sigma),
@@ -218,7 +218,7 @@ def _clustering(crowd: _Crowd, plan: ClusteringPlan) -> dict[str, float]:
     return {"error": 1 - found.accuracy, "seconds": found.seconds, "cpu_seconds": found.cpu_seconds}
 
 
-def _write(folder: Path, rows: Sequence[Row], honest: Sequence[Released], settings: Settings) -> None:
+def _write(folder: Path, rows: Sequence[LocalNoiseRow], honest: Sequence[Released], settings: Settings) -> None:
     document = {
         "settings": asdict(settings),
         "delta": SOURCE_DELTA,
@@ -253,7 +253,7 @@ def draw_grid(place: Path, digits: Images) -> None:
     write_figure(place, figure, readable=True, dpi=120)
 
 
-def draw_errors(place: Path, rows: Sequence[Row], honest: Sequence[Released]) -> None:
+def draw_errors(place: Path, rows: Sequence[LocalNoiseRow], honest: Sequence[Released]) -> None:
     """Error against the honest ε: the source's five, ours beside them, and releases made for a small ε."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter

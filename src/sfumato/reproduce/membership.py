@@ -17,7 +17,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sfumato import datasets, randomness
-from sfumato.audit import Estimate, Roc, at_false_positive_rate, auc, bound_on_held_out, draw_roc, epsilon_bound
+from sfumato.audit import (
+    RateEstimate,
+    Roc,
+    at_false_positive_rate,
+    auc,
+    bound_on_held_out,
+    draw_roc,
+    epsilon_bound,
+)
 from sfumato.audit.membership import lira_scores, loss_scores, margins, shadow_classifier_scores
 from sfumato.audit.roc import operating_point
 from sfumato.audit.runs import black_box, ensemble
@@ -170,7 +178,7 @@ def summary(attacked: Attacked, delta: float) -> dict[str, Any]:
     return found
 
 
-def _shown(estimate: Estimate) -> dict[str, float]:
+def _shown(estimate: RateEstimate) -> dict[str, float]:
     return {"value": estimate.value, **estimate.interval._asdict()}
 
 

@@ -36,7 +36,7 @@ SEEDS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class PateRow:
     """Ours at one ε: mean and deviation over runs with their own shards and noise."""
 
     epsilon: float
@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    rows: tuple[Row, ...]
+    rows: tuple[PateRow, ...]
     source: tuple[pate_source.SourceRow, ...]
     agreement: dict[int, float]  # teachers → mean share of the leading class
 
@@ -88,7 +88,7 @@ def run(
     progress("features of the private rows")
     images = private.tensors()[0]
     features = side.views[0].features(images), side.views[1].features(images)
-    rows: list[Row] = []
+    rows: list[PateRow] = []
     kept: dict[int, pate.PateResult] = {}
     for epsilon in epsilons:
         teachers = TEACHERS.get(epsilon, 250)
@@ -123,9 +123,9 @@ def _settings(epsilon: float, teachers: int, adaptation: Adaptation, images: int
     return PateSettings(plan=plan, adaptation=adaptation)
 
 
-def _row(plan: VotePlan, results: Sequence[pate.PateResult]) -> Row:
+def _row(plan: VotePlan, results: Sequence[pate.PateResult]) -> PateRow:
     accuracies = tuple(result.student_accuracy for result in results)
-    return Row(
+    return PateRow(
         epsilon=results[0].epsilon,
         teachers=plan.teachers,
         queries=plan.queries,

@@ -15,14 +15,14 @@ from sfumato.randomness import SecretStream
 from sfumato.storage import write_figure
 
 if TYPE_CHECKING:
-    from sfumato.reproduce.pate import Row
+    from sfumato.reproduce.pate import PateRow
 
 Kept = Mapping[int, PateResult]  # by number of teachers
 
 
 def draw(
     folder: Path,
-    rows: Sequence[Row],
+    rows: Sequence[PateRow],
     published: Sequence[tuple[str, float, str, float]],
     kept: Kept,
     agreement: Mapping[int, float],
@@ -85,7 +85,7 @@ def _part(plan: VotePlan, queries: int) -> VotePlan:
     )
 
 
-def _accuracy(rows: Sequence[Row], published: Sequence[tuple[str, float, str, float]]) -> Figure:
+def _accuracy(rows: Sequence[PateRow], published: Sequence[tuple[str, float, str, float]]) -> Figure:
     figure = Figure(figsize=(8, 6), layout="constrained")
     axes = figure.subplots()
     points = [(0.0, rows[0].start_accuracy, 0.0)]
@@ -102,7 +102,7 @@ def _accuracy(rows: Sequence[Row], published: Sequence[tuple[str, float, str, fl
     return figure
 
 
-def _by_epsilon(row: Row) -> float:
+def _by_epsilon(row: PateRow) -> float:
     return row.epsilon
 
 

@@ -42,7 +42,7 @@ _BLOCK = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class PublishedRow:
     """A published result: what was claimed, and the settings it came from."""
 
     name: str
@@ -86,10 +86,12 @@ class Row:
         return accounting.compose(*(GaussianEvent(noise) for noise in self.statistics_noise), training)
 
 
-def _tutorial(library: str, batch: int, accuracies: Sequence[float], claims: Sequence[float]) -> list[Row]:
+def _tutorial(
+    library: str, batch: int, accuracies: Sequence[float], claims: Sequence[float]
+) -> list[PublishedRow]:
     settings = ((15, 1.3, 1.5, 0.25), (60, 1.1, 1.0, 0.15), (45, 0.7, 1.5, 0.25))
     return [
-        Row(
+        PublishedRow(
             name=f"{library}, {epochs} epochs",
             network="cnn",
             accuracy=accuracy,
@@ -108,7 +110,7 @@ def _tutorial(library: str, batch: int, accuracies: Sequence[float], claims: Seq
 ROWS = (
     *_tutorial("TensorFlow Privacy", 256, (0.950, 0.966, 0.970), (1.19, 3.01, 7.10)),
     *_tutorial("Opacus", 240, (0.946, 0.968, 0.971), (1.16, 2.91, 6.86)),
-    Row(
+    PublishedRow(
         name="tanh CNN",
         network="tanh-cnn",
         accuracy=0.981,
@@ -120,7 +122,7 @@ ROWS = (
         clip_norm=0.1,
         optimization=Optimization(learning_rate=0.5, momentum=0.9),
     ),
-    Row(
+    PublishedRow(
         name="scattering + linear",
         network="scattering",
         accuracy=0.987,
@@ -140,7 +142,7 @@ ROWS = (
 class Reproduction:
     """A published row and our runs of it, one a seed."""
 
-    row: Row
+    row: PublishedRow
     ours: Repeated
 
     @property
@@ -206,7 +208,7 @@ def run(
     return result
 
 
-def _train(row: Row, seed: int, material: Material, out: Path) -> Run:
+def _train(row: PublishedRow, seed: int, material: Material, out: Path) -> Run:
     if material.quick:
         row = replace(row, epochs=1, steps=None)
     data, test = material.of(row)
@@ -239,7 +241,7 @@ class Material:
     def __init__(self, *, quick: bool, watch: Watch = unwatched) -> None:
         self.quick, self.watch = quick, watch
 
-    def of(self, row: Row) -> tuple[Dataset, Dataset]:
+    def of(self, row: PublishedRow) -> tuple[Dataset, Dataset]:
         if row.network == "scattering":
             return self.scattered
         return self.standardized if row.standardized else self.pixels

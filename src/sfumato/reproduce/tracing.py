@@ -31,7 +31,7 @@ METHODS = ("dpfn-s", "dpfn", "dpfn-daily", "traditional", "per-message", "random
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TracingRow:
     """One method at one ε: median over the seeds."""
 
     method: str
@@ -56,7 +56,7 @@ def run(
     seeds: Sequence[int] = (1, 2, 3),
     methods: Sequence[str] = METHODS,
     progress: Callable[[str], None] | None = None,
-) -> list[Row]:
+) -> list[TracingRow]:
     """Measure, write `tracing.json` and two figures into `out_dir`, and return the rows."""
     setting = SETTINGS[simulator]
     rows = []
@@ -88,7 +88,7 @@ def _measure(
     people: int,
     days: int,
     seeds: Sequence[int],
-) -> Row:
+) -> TracingRow:
     release = Release(method=method)
     if epsilon is not None:
         release = Release.calibrated(
@@ -108,12 +108,12 @@ def _row(
     release: Release,
     setting: Setting,
     outcomes: Sequence[Outcome],
-) -> Row:
+) -> TracingRow:
     contacts = max(outcome.contacts_per_day for outcome in outcomes)
     price = release.price(setting.disease, contacts_per_day=contacts).epsilons(DELTA)
     peaks = tuple(outcome.peak_infection_rate for outcome in outcomes)
     middle = sorted(outcomes, key=lambda outcome: outcome.peak_infection_rate)[len(outcomes) // 2]
-    return Row(
+    return TracingRow(
         method=method,
         epsilon=epsilon,
         span=span,
@@ -127,7 +127,9 @@ def _row(
     )
 
 
-def _write(folder: Path, simulator: str, people: int, days: int, rows: Sequence[Row], setting: Setting) -> None:
+def _write(
+    folder: Path, simulator: str, people: int, days: int, rows: Sequence[TracingRow], setting: Setting
+) -> None:
     document: dict[str, Any] = {
         "simulator": simulator,
         "people": people,
@@ -156,7 +158,7 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
     return {name: "inf" if value == float("inf") else value for name, value in values.items()}
 
 
-def draw(folder: Path, simulator: str, rows: Sequence[Row]) -> None:
+def draw(folder: Path, simulator: str, rows: Sequence[TracingRow]) -> None:
     """Peak against ε, and the prevalence curves at ε = 1 a release."""
     methods = list(dict.fromkeys(row.method for row in rows))
     peaks, axes = _canvas("Peak infection rate against ε", simulator)
@@ -171,7 +173,7 @@ def draw(folder: Path, simulator: str, rows: Sequence[Row]) -> None:
     _finish(curves, axes, folder / "prevalence.png")
 
 
-def _draw_peaks(axes: Axes, rows: Sequence[Row], color: str) -> None:
+def _draw_peaks(axes: Axes, rows: Sequence[TracingRow], color: str) -> None:
     """One method: a line for each way of counting ε, with the towns as faint points."""
     for span, style in (("release", "-o"), ("lifetime", "--s")):
         mine = [(row.epsilon, row) for row in rows if row.span == span and row.epsilon]
@@ -185,7 +187,7 @@ def _draw_peaks(axes: Axes, rows: Sequence[Row], color: str) -> None:
         axes.axhline(1000 * flat[0].peak, color=color, linestyle=":", label=flat[0].method)
 
 
-def _draw_curves(axes: Axes, rows: Sequence[Row], color: str) -> None:
+def _draw_curves(axes: Axes, rows: Sequence[TracingRow], color: str) -> None:
     for row in rows:
         if row.span == "release" and row.epsilon in (1.0, None):
             protected = row.epsilon is not None or row.method in ("random", "none")

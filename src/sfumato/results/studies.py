@@ -141,7 +141,7 @@ class Differencing(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate(Record):
+class PointEstimate(Record):
     value: float
     lower: float
     upper: float
@@ -154,8 +154,8 @@ class AttackedNetwork(Record):
     name: str
     epsilon: Epsilon | None
     test_accuracy: Share
-    auc: Estimate
-    true_positive_rate: Estimate  # at the false positive rate of the whole study
+    auc: PointEstimate
+    true_positive_rate: PointEstimate  # at the false positive rate of the whole study
     curve: tuple[tuple[Share, Share], ...]
 
 

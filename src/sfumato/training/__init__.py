@@ -6,12 +6,13 @@ for batch in trainer.batches(dataset):
     trainer.step(batch, loss_fn)
 """
 
+from sfumato._renamed import old_names
 from sfumato.results import EpochReport
 from sfumato.training.checkpoint import resume, save_checkpoint
 from sfumato.training.classifier import PrivateClassifier
 from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
 from sfumato.training.distributed import Peers
-from sfumato.training.estimate import Estimate, estimate
+from sfumato.training.estimate import CostEstimate, estimate
 from sfumato.training.gradient import (
     ChunkResult,
     chunk_rows,
@@ -31,8 +32,8 @@ __all__ = [
     "Automatic",
     "ChunkResult",
     "Clipping",
+    "CostEstimate",
     "EpochReport",
-    "Estimate",
     "Flat",
     "HeldOut",
     "NoisyAccuracy",
@@ -57,3 +58,5 @@ __all__ = [
     "survey",
     "train",
 ]
+
+__getattr__ = old_names(__name__, {"Estimate": "CostEstimate"})

@@ -19,12 +19,12 @@ from sfumato.training.trainer import PrivateTrainer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class CostEstimate:
     seconds: float
     megabytes: float
 
 
-def estimate(model: nn.Module, plan: TrainingPlan, shape: tuple[int, ...], *, classes: int) -> Estimate:
+def estimate(model: nn.Module, plan: TrainingPlan, shape: tuple[int, ...], *, classes: int) -> CostEstimate:
     """Two steps on random rows of the given shape, on a copy of the model; the second is timed."""
     generator = randomness.public_torch_generator(0)
     rows = int(plan.expected_batch)
@@ -40,4 +40,4 @@ def estimate(model: nn.Module, plan: TrainingPlan, shape: tuple[int, ...], *, cl
         seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     megabytes = peak / (1024 if sys.platform.startswith("linux") else 1024**2)
-    return Estimate(seconds=seconds * plan.steps, megabytes=megabytes)
+    return CostEstimate(seconds=seconds * plan.steps, megabytes=megabytes)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from sfumato.audit import Outcome, Release, replay
+from sfumato.audit import ReplayedRelease, ReplayOutcome, replay
 from sfumato.audit.pytest_plugin import replay as replayed  # noqa: F401
 from sfumato.mechanisms import Gaussian, Laplace
 from sfumato.randomness import SecretStream
@@ -16,7 +16,9 @@ TOTAL = Gaussian(sensitivity=1.0, sigma=4.0)
 
 def honest(rows, sampler):
     total = TOTAL.release(float(rows.clip(0, 1).sum()), sampler)
-    return Outcome(public={"sigma": TOTAL.sigma, "shape": (1,)}, released={"total": Release(total, 1.0)})
+    return ReplayOutcome(
+        public={"sigma": TOTAL.sigma, "shape": (1,)}, released={"total": ReplayedRelease(total, 1.0)}
+    )
 
 
 def test_an_honest_pipeline_holds():
@@ -26,19 +28,21 @@ def test_an_honest_pipeline_holds():
 
 
 def count_in_public(rows, sampler):
-    return Outcome(public={"rows": len(rows)}, released=honest(rows, sampler).released)
+    return ReplayOutcome(public={"rows": len(rows)}, released=honest(rows, sampler).released)
 
 
 def too_sensitive(rows, sampler):
-    return Outcome(released={"total": Release(TOTAL.release(float(3 * rows.sum()), sampler), 1.0)})
+    return ReplayOutcome(
+        released={"total": ReplayedRelease(TOTAL.release(float(3 * rows.sum()), sampler), 1.0)}
+    )
 
 
 def noise_by_data(rows, sampler):
-    return Outcome(public=Gaussian(sensitivity=1.0, sigma=float(len(rows))).release(0.0, sampler) * 0)
+    return ReplayOutcome(public=Gaussian(sensitivity=1.0, sigma=float(len(rows))).release(0.0, sampler) * 0)
 
 
 def more_draws(rows, sampler):
-    return Outcome(public=[sampler.laplace(1).size for _ in range(len(rows))])
+    return ReplayOutcome(public=[sampler.laplace(1).size for _ in range(len(rows))])
 
 
 def fails_on_many(rows, sampler):
@@ -48,7 +52,7 @@ def fails_on_many(rows, sampler):
 
 
 def nan_released(rows, sampler):
-    return Outcome(released={"total": Release(np.nan if len(rows) == 5 else 1.0, 1.0)})
+    return ReplayOutcome(released={"total": ReplayedRelease(np.nan if len(rows) == 5 else 1.0, 1.0)})
 
 
 def noiseless(rows, sampler):
@@ -91,7 +95,7 @@ def test_coins_of_single_records_are_nobody_elses():
     def pipeline(rows, sampler):
         chosen = sampler.uniform(len(rows)) < 0.5
         total = Laplace(sensitivity=1.0, scale=2.0).release(float(rows[chosen].sum()), sampler)
-        return Outcome(released={"total": Release(total, 1.0, norm=1)})
+        return ReplayOutcome(released={"total": ReplayedRelease(total, 1.0, norm=1)})
 
     for seed in range(20):
         stream = SecretStream(test_seed=seed)

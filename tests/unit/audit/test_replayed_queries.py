@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sfumato.audit import Outcome, Release, replay
+from sfumato.audit import ReplayedRelease, ReplayOutcome, replay
 from sfumato.ledger import Ledger
 from sfumato.query import Table, policy_from_dict
 from sfumato.randomness import SecretStream
@@ -55,9 +55,9 @@ def asked(table, sampler, *, query, ledger_path, sensitivity=None):
             "charges": [(repr(charge.event), charge.purpose) for charge in ledger.charges],
         }
     if sensitivity is None:
-        return Outcome(public=public)
+        return ReplayOutcome(public=public)
     numbers = [value for row in answer.rows for value in row if isinstance(value, int | float)]
-    return Outcome(public=public, released={"numbers": Release(numbers, sensitivity, norm=1)})
+    return ReplayOutcome(public=public, released={"numbers": ReplayedRelease(numbers, sensitivity, norm=1)})
 
 
 ABROAD = {"age": 40, "income": 10.0, "city": "Paris", "town": "x"}
@@ -87,7 +87,7 @@ def test_an_answer_without_bounds_is_caught():
 
     def unbounded(table, sampler):
         noisy = float(table.income.sum()) + float(sampler.laplace(1)[0]) * 1000
-        return Outcome(released={"sum": Release(noisy, 1000.0, norm=1)})
+        return ReplayOutcome(released={"sum": ReplayedRelease(noisy, 1000.0, norm=1)})
 
     rich = people(last={**ABROAD, "income": 1e6})
     assert not replay(unbounded, people(), rich, sampler=SecretStream(test_seed=1)).holds
@@ -95,6 +95,6 @@ def test_an_answer_without_bounds_is_caught():
 
 def test_an_undeclared_key_of_one_person_would_be_seen():
     def listed(table, sampler):
-        return Outcome(public=sorted(table.city.dropna().unique()))
+        return ReplayOutcome(public=sorted(table.city.dropna().unique()))
 
     assert not replay(listed, people(), NEIGHBOURS["abroad"]).holds

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sfumato import datasets, models
-from sfumato.audit import Outcome, Release, replay
+from sfumato.audit import ReplayedRelease, ReplayOutcome, replay
 from sfumato.ledger import Budget, Ledger
 from sfumato.randomness import SecretStream
 from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy
@@ -33,7 +33,9 @@ def trained(rows, sampler, *, plan, ledger_path, sensitivity=None):
         }
     moved = (torch.cat([p.detach().flatten() for p in model.parameters()]) - start) * plan.expected_batch
     bound = plan.clip_norm * (1 + trainer.eta)
-    return Outcome(public=public, released={"weights": Release(moved, bound)} if plan.steps == 1 else {})
+    return ReplayOutcome(
+        public=public, released={"weights": ReplayedRelease(moved, bound)} if plan.steps == 1 else {}
+    )
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import torch
 
 from sfumato import datasets, pate
 from sfumato.accounting import Budget
-from sfumato.audit import Outcome
+from sfumato.audit import ReplayOutcome
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.pate import Adaptation, EnsembleFit, PateSettings, PublicSide, TeacherConfig, VotePlan
@@ -154,7 +154,7 @@ def test_a_neighbour_moves_one_teacher_and_nothing_that_is_public(data, side, re
             "epsilon": result.epsilon,
             "caveats": result.certificate.caveats,
         }
-        return Outcome(public=public_facts)
+        return ReplayOutcome(public=public_facts)
 
     gone = private.select(np.arange(len(private) - 1), public_size=private.public_size)
     report = replay(pipeline, private, gone)

@@ -42,7 +42,7 @@ def sweep(method, name, points, **more):
 
 
 ROC = ((0.001, 0.05), (0.01, 0.1), (0.1, 0.3), (1.0, 1.0))
-SHARE = results.Estimate(value=0.1, lower=0.05, upper=0.2)
+SHARE = results.PointEstimate(value=0.1, lower=0.05, upper=0.2)
 MAPS = {"conv1": "maps.png", "conv2": "maps.png"}
 EVERYTHING = {
     "comparison": results.Comparison(

@@ -9,7 +9,7 @@ import pytest
 from sfumato.report.charts import PHONE, WIDE, Axis, Chart, percent_ticks, round_ticks
 from sfumato.report.headline import Headline
 from sfumato.report.measured import Curve
-from sfumato.report.releases import Release
+from sfumato.report.releases import ReleaseRow
 from sfumato.results import SweepRun
 
 
@@ -81,7 +81,7 @@ def test_repetitions_are_averaged_and_their_spread_is_kept():
 
 
 def release(epsilon, accuracy):
-    return Release(name="", epsilon=epsilon, delta=1e-5, accuracy=accuracy, trusted="")
+    return ReleaseRow(name="", epsilon=epsilon, delta=1e-5, accuracy=accuracy, trusted="")
 
 
 @pytest.mark.parametrize(

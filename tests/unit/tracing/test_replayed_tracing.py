@@ -43,11 +43,11 @@ def _town(results, sampler, *, method, monkeypatch, noise=2.0, life_norm=None):
             population.record_tests(np.array([PEOPLE - 1]), np.array([True]))
     price = release.price(DISEASE, contacts_per_day=population.contacts.contacts_per_day())
     bound = release.sensitivity(DISEASE)
-    released = {f"day {day}": audit.Release(moved, bound) for day, moved in enumerate(inputs)}
+    released = {f"day {day}": audit.ReplayedRelease(moved, bound) for day, moved in enumerate(inputs)}
     life = bound * (life_norm or METHODS[method].life_norm(DISEASE))
     if inputs:
-        released["life"] = audit.Release(np.concatenate(inputs), life)
-    return audit.Outcome(public={"scores": scores, "price": price.epsilons(1e-3)}, released=released)
+        released["life"] = audit.ReplayedRelease(np.concatenate(inputs), life)
+    return audit.ReplayOutcome(public={"scores": scores, "price": price.epsilons(1e-3)}, released=released)
 
 
 def _meetings(day):

@@ -116,7 +116,7 @@ def replayed_step() -> str | None:
     return None
 
 
-def _one_step(rows: Any, sampler: Sampler, *, plan: TrainingPlan) -> audit.Outcome:
+def _one_step(rows: Any, sampler: Sampler, *, plan: TrainingPlan) -> audit.ReplayOutcome:
     model = canaries.CanaryModel(_SIDE)
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
@@ -125,9 +125,9 @@ def _one_step(rows: Any, sampler: Sampler, *, plan: TrainingPlan) -> audit.Outco
         subject.step(batch, canaries.chosen_output)
     moved = torch.cat([parameter.detach().flatten() for parameter in model.parameters()]) * plan.expected_batch
     assert subject.eta is not None
-    return audit.Outcome(
+    return audit.ReplayOutcome(
         public={"certificate": subject.certificate(delta=1e-5).to_json(), "steps": subject.steps_done},
-        released={"weights": audit.Release(moved, plan.clip_norm * (1 + subject.eta))},
+        released={"weights": audit.ReplayedRelease(moved, plan.clip_norm * (1 + subject.eta))},
     )
 
 
@@ -284,18 +284,18 @@ SABOTAGES: tuple[Sabotage, ...] = (
 
 
 @dataclass(frozen=True)
-class Row:
+class SabotageRow:
     sabotage: Sabotage | None
     findings: Mapping[str, str]  # by audit
     seconds: float
 
 
-def run() -> tuple[Row, ...]:
+def run() -> tuple[SabotageRow, ...]:
     """Every audit on the intact code, then on each variant."""
     return (examine(None), *(examine(sabotage) for sabotage in SABOTAGES))
 
 
-def examine(sabotage: Sabotage | None) -> Row:
+def examine(sabotage: Sabotage | None) -> SabotageRow:
     """What each audit finds while the code is broken in one way."""
     started = time.perf_counter()
     if sabotage is None:
@@ -304,10 +304,10 @@ def examine(sabotage: Sabotage | None) -> Row:
         with sabotage.applied():
             found = {name: look() for name, look in sabotage.audits.items()}
     findings = {name: text for name, text in found.items() if text is not None}
-    return Row(sabotage, findings, time.perf_counter() - started)
+    return SabotageRow(sabotage, findings, time.perf_counter() - started)
 
 
-def table(rows: tuple[Row, ...]) -> str:
+def table(rows: tuple[SabotageRow, ...]) -> str:
     """The page docs/audit-sabotage.md: no figure in it changes from run to run."""
     lines = [
         "# Which audit catches what",

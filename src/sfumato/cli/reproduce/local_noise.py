@@ -13,7 +13,7 @@ from rich.table import Table
 from sfumato.cli import show
 
 if TYPE_CHECKING:
-    from sfumato.reproduce.local_noise import Row
+    from sfumato.reproduce.local_noise import LocalNoiseRow
     from sfumato.reproduce.local_noise_releases import Released
 
 
@@ -51,7 +51,7 @@ def local_noise(
     show.console.print(f"Figures: {out}")
 
 
-def _source_table(rows: Sequence[Row]) -> Table:
+def _source_table(rows: Sequence[LocalNoiseRow]) -> Table:
     table = Table(title="Images of length 1, noised once; labels as they are", title_justify="left")
     for column in ("source ε", "honest ε", "80 epochs", "source error", "network", "clustering", "took"):
         table.add_column(column, justify="right")

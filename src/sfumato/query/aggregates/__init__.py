@@ -24,7 +24,7 @@ from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate, Query
 from sfumato.query.reading import parts, shown
 from sfumato.query.refusal import QueryRefused
-from sfumato.query.release import Estimate, Noisy
+from sfumato.query.release import Noisy, NoisyEstimate
 from sfumato.query.translation import condition
 
 __all__ = [
@@ -134,7 +134,7 @@ def _check_split(query: Query, split: Sequence[float]) -> None:
         raise InvalidInput(f"expected weights in split from {_LEAST_WEIGHT:g} to {1 / _LEAST_WEIGHT:g}")
 
 
-def estimate(aggregate: Aggregate, noisy: Sequence[Noisy]) -> Estimate:
+def estimate(aggregate: Aggregate, noisy: Sequence[Noisy]) -> NoisyEstimate:
     """An aggregate, from the measure that was planned for it."""
     function = function_of(aggregate)
     source = next(item for item in noisy if function.answers(aggregate, item.measure))

@@ -16,7 +16,7 @@ from sfumato.query.intervals import Floats, Noise, ratio_interval, reach
 from sfumato.query.measures import Measure, Moments, moments
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.release import Estimate, Noisy
+from sfumato.query.release import Noisy, NoisyEstimate
 
 MEAN_SHARES = {1: np.array([0.0, 1.0]), 2: np.array([0.0, 0.5, 1.0])}
 
@@ -35,7 +35,7 @@ class Average(Function):
     def answers(self, aggregate: Aggregate, measure: Measure) -> bool:
         return isinstance(measure, Moments) and measure.of == aggregate.of and measure.degree > 0
 
-    def estimate(self, aggregate: Aggregate, source: Noisy) -> Estimate:
+    def estimate(self, aggregate: Aggregate, source: Noisy) -> NoisyEstimate:
         measure = source.measure
         assert isinstance(measure, Moments)
         shares = MEAN_SHARES[measure.degree]
@@ -44,7 +44,7 @@ class Average(Function):
         low, high = ratio_interval(parts, shares, source.noise)
         unknown = (low == 0.0) & (high == 1.0)  # noise could hide the whole group: say the middle
         ratio = np.where(unknown, 0.5, parts @ shares / np.where(unknown, 1.0, total))
-        return Estimate(*(_unscaled(measure, item) for item in (ratio, low, high)))
+        return NoisyEstimate(*(_unscaled(measure, item) for item in (ratio, low, high)))
 
     def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         """Largest at the ends of the bounds, least in the middle; stated for the middle."""

@@ -23,7 +23,7 @@ from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
 from sfumato.query.reading import constant, parts, shown
 from sfumato.query.refusal import QueryRefused
-from sfumato.query.release import Estimate, Noisy
+from sfumato.query.release import Noisy, NoisyEstimate
 from sfumato.query.translation import number
 
 
@@ -63,7 +63,7 @@ class Function(ABC):
         """Whether a measure, which may have absorbed that one, gives the answer."""
 
     @abstractmethod
-    def estimate(self, aggregate: Aggregate, source: Noisy) -> Estimate:
+    def estimate(self, aggregate: Aggregate, source: Noisy) -> NoisyEstimate:
         """The values and their intervals, from the noisy numbers."""
 
     @abstractmethod
@@ -93,14 +93,14 @@ def level_of(node: Expr | None) -> float:
     return found
 
 
-def linear(source: Noisy, weights: Sequence[float]) -> Estimate:
+def linear(source: Noisy, weights: Sequence[float]) -> NoisyEstimate:
     """Σ wᵢ eᵢ: its noise is the same in every group."""
     values = source.parts @ np.asarray(weights, dtype=float)
     width = reach([list(weights)], source.noise)[0]
-    return Estimate(values, values - width, values + width)
+    return NoisyEstimate(values, values - width, values + width)
 
 
-def whole_number(source: Noisy) -> Estimate:
+def whole_number(source: Noisy) -> NoisyEstimate:
     values = source.parts[:, 0]
     width = whole_reach(source.noise)
-    return Estimate(values, (values - width).astype(float), (values + width).astype(float))
+    return NoisyEstimate(values, (values - width).astype(float), (values + width).astype(float))

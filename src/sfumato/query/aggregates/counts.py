@@ -17,7 +17,7 @@ from sfumato.query.measures import Measure, Moments, moments
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
 from sfumato.query.reading import constant, parts
-from sfumato.query.release import Estimate, Noisy
+from sfumato.query.release import Noisy, NoisyEstimate
 from sfumato.query.translation import condition, translated
 
 
@@ -43,7 +43,7 @@ class Count(Function):
             return False
         return measure.of == aggregate.of or (aggregate.of is None and measure.missing)
 
-    def estimate(self, aggregate: Aggregate, source: Noisy) -> Estimate:
+    def estimate(self, aggregate: Aggregate, source: Noisy) -> NoisyEstimate:
         measure = source.measure
         assert isinstance(measure, Moments)
         if source.parts.shape[1] == 1:
@@ -52,7 +52,7 @@ class Count(Function):
         if measure.missing and aggregate.of is not None:
             weights[-1] = 0.0
         found = linear(source, weights.tolist())
-        return Estimate(np.rint(found.values).astype(np.int64), found.low, found.high)
+        return NoisyEstimate(np.rint(found.values).astype(np.int64), found.low, found.high)
 
     def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         assert isinstance(measure, Moments)

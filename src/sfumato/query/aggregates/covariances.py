@@ -17,7 +17,7 @@ from sfumato.query.measures import Measure, Products, products
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
 from sfumato.query.reading import parts
-from sfumato.query.release import Estimate, Noisy
+from sfumato.query.release import Noisy, NoisyEstimate
 from sfumato.query.translation import number
 
 # Of the four numbers (1−x)(1−y), x(1−y), (1−x)y and xy.
@@ -42,7 +42,7 @@ class Covariance(Function):
         same = (aggregate.of, aggregate.other)
         return isinstance(measure, Products) and (measure.of, measure.other) == same
 
-    def estimate(self, aggregate: Aggregate, source: Noisy) -> Estimate:
+    def estimate(self, aggregate: Aggregate, source: Noisy) -> NoisyEstimate:
         """E[xy] − E[x]E[y] with first-order error propagation; it lies within ±¼ of the ranges' product."""
         measure = source.measure
         assert isinstance(measure, Products)
@@ -58,7 +58,7 @@ class Covariance(Function):
         people = np.maximum(total / measure.span, 2.0)
         sample = 1.0 if aggregate.function == "covar_pop" else people / (people - 1)
         unit = _reach(measure) * sample
-        return Estimate(*(np.clip(item, -0.25, 0.25) * unit for item in (found, low, high)))
+        return NoisyEstimate(*(np.clip(item, -0.25, 0.25) * unit for item in (found, low, high)))
 
     def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         """For values spread evenly and apart from each other: E[x] = E[y] = ½, E[xy] = ¼."""

@@ -17,7 +17,7 @@ from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
 from sfumato.query.reading import parts, shown
 from sfumato.query.refusal import QueryRefused
-from sfumato.query.release import Estimate, Noisy
+from sfumato.query.release import Noisy, NoisyEstimate
 from sfumato.query.translation import translated
 
 
@@ -52,7 +52,7 @@ class Different(Function):
             return isinstance(measure, UnitCount)
         return isinstance(measure, DifferentValues) and measure.of == aggregate.of
 
-    def estimate(self, aggregate: Aggregate, source: Noisy) -> Estimate:
+    def estimate(self, aggregate: Aggregate, source: Noisy) -> NoisyEstimate:
         return whole_number(source)
 
     def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:

@@ -20,7 +20,7 @@ from sfumato.query.plan import Aggregate
 from sfumato.query.quantiles import spread_of
 from sfumato.query.reading import parts, shown
 from sfumato.query.refusal import QueryRefused
-from sfumato.query.release import Estimate, Noisy
+from sfumato.query.release import Noisy, NoisyEstimate
 from sfumato.query.translation import number
 
 
@@ -52,9 +52,9 @@ class Quantile(Function):
     def answers(self, aggregate: Aggregate, measure: Measure) -> bool:
         return isinstance(measure, Cells) and measure.of == aggregate.of
 
-    def estimate(self, aggregate: Aggregate, source: Noisy) -> Estimate:
+    def estimate(self, aggregate: Aggregate, source: Noisy) -> NoisyEstimate:
         assert source.tree is not None
-        return Estimate(*quantiles.quantile(source.tree, aggregate.level))
+        return NoisyEstimate(*quantiles.quantile(source.tree, aggregate.level))
 
     def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         """As a share of the ranks."""

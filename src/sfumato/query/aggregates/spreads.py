@@ -18,7 +18,7 @@ from sfumato.query.intervals import Noise, reach
 from sfumato.query.measures import Measure, Moments, moments
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.release import Estimate, Noisy
+from sfumato.query.release import Noisy, NoisyEstimate
 
 _SQUARE_SHARES = np.array([0.0, 0.0, 1.0])
 
@@ -43,11 +43,11 @@ class Spread(Function):
     def answers(self, aggregate: Aggregate, measure: Measure) -> bool:
         return isinstance(measure, Moments) and measure.of == aggregate.of and measure.degree == 2
 
-    def estimate(self, aggregate: Aggregate, source: Noisy) -> Estimate:
+    def estimate(self, aggregate: Aggregate, source: Noisy) -> NoisyEstimate:
         found = _variance(aggregate, source)
         if aggregate.function.startswith("var"):
             return found
-        return Estimate(np.sqrt(found.values), np.sqrt(found.low), np.sqrt(found.high))
+        return NoisyEstimate(np.sqrt(found.values), np.sqrt(found.low), np.sqrt(found.high))
 
     def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         """For values spread evenly over the bounds: E[z] = ½, E[z²] = ⅓."""
@@ -60,7 +60,7 @@ class Spread(Function):
         return Error(min(relative / 2 / math.sqrt(1 / 12), 0.5) * unit, sized=True)
 
 
-def _variance(aggregate: Aggregate, source: Noisy) -> Estimate:
+def _variance(aggregate: Aggregate, source: Noisy) -> NoisyEstimate:
     """E[z²] − E[z]² with first-order error propagation; of a sample unless the function says population."""
     measure = source.measure
     assert isinstance(measure, Moments)
@@ -77,4 +77,4 @@ def _variance(aggregate: Aggregate, source: Noisy) -> Estimate:
     people = np.maximum(total / measure.span, 2.0)
     sample = 1.0 if aggregate.function.endswith("_pop") else people / (people - 1)
     unit = (measure.fixed.span * measure.fixed.grid) ** 2 * sample
-    return Estimate(*(np.clip(item, 0.0, 0.25) * unit for item in (spread, low, high)))
+    return NoisyEstimate(*(np.clip(item, 0.0, 0.25) * unit for item in (spread, low, high)))

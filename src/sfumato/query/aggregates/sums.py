@@ -17,7 +17,7 @@ from sfumato.query.intervals import Noise, reach
 from sfumato.query.measures import BoundedSum, Measure, Moments, bounded_sum
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.release import Estimate, Noisy
+from sfumato.query.release import Noisy, NoisyEstimate
 
 
 class Sum(Function):
@@ -37,7 +37,7 @@ class Sum(Function):
             return measure.of == aggregate.of
         return isinstance(measure, Moments) and measure.of == aggregate.of and measure.degree > 0
 
-    def estimate(self, aggregate: Aggregate, source: Noisy) -> Estimate:
+    def estimate(self, aggregate: Aggregate, source: Noisy) -> NoisyEstimate:
         measure = source.measure
         if isinstance(measure, BoundedSum):
             return linear(source, [measure.fixed.grid])
