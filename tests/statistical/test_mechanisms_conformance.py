@@ -9,18 +9,21 @@ greater chance.
 
 from __future__ import annotations
 
+import importlib
 import math
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from types import ModuleType
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import integrate, stats
 
-from sfumato import accounting, mechanisms
+from sfumato import accounting, mechanisms, query
 from sfumato.accounting import Relation
 from sfumato.errors import InvalidInput
 from sfumato.mechanisms import (
@@ -35,6 +38,7 @@ from sfumato.mechanisms import (
 )
 from sfumato.mechanisms.gaussian import DISCRETENESS
 from sfumato.mechanisms.noisy_max import NOISES
+from sfumato.query.noise import WholeGaussian, WholeLaplace
 from sfumato.randomness import Sampler, SecretStream
 
 DRAWS = 20_000
@@ -135,6 +139,34 @@ def discrete_gaussian_case() -> Case:
     )
 
 
+def whole_laplace_case() -> Case:
+    """Of queries: its whole numbers are made by the engine, and every one of them has an answer."""
+    mechanism = WholeLaplace(sensitivity=3000, scale=9000.0)
+    return Case(
+        name="WholeLaplace",
+        mechanism=mechanism,
+        scaled=lambda factor: replace(mechanism, scale=9000.0 * factor),
+        draw=lambda m, sampler: m.release(np.full(DRAWS, 5), sampler),
+        cdf=lambda x: stats.laplace.cdf(x + 0.5, loc=5, scale=9000.0),
+        grid=1.0,
+        refused=(),
+        worst_ratio=3000 / 9000.0,
+    )
+
+
+def whole_gaussian_case() -> Case:
+    mechanism = WholeGaussian(sensitivity=10, moved=4, scale=100.0)
+    return Case(
+        name="WholeGaussian",
+        mechanism=mechanism,
+        scaled=lambda factor: replace(mechanism, scale=100.0 * factor),
+        draw=lambda m, sampler: m.release(np.full(DRAWS, 5), sampler),
+        cdf=lambda x: stats.norm.cdf(x + 0.5, loc=5, scale=100.0),
+        grid=1.0,
+        refused=(),
+    )
+
+
 def grid_gaussian_case() -> Case:
     mechanism = GridGaussian(clip_norm=0.3, dimension=DRAWS, noise_multiplier=3.0, float_error=1e-5)
     eta = 1e-5 + mechanism.grid * math.sqrt(DRAWS) / 0.3
@@ -214,6 +246,8 @@ CASES = (
     discrete_laplace_case(),
     discrete_gaussian_case(),
     grid_gaussian_case(),
+    whole_laplace_case(),
+    whole_gaussian_case(),
     kary_case(),
     two_coin_case(0.5, 0.5),
     two_coin_case(0.6, 0.2),
@@ -234,9 +268,25 @@ def cost(mechanism: Any) -> float:
     return accounting.epsilon(mechanism.event(), 1e-5, relation=Relation.REPLACE_ONE)
 
 
-def test_every_exported_mechanism_has_a_case() -> None:
-    exported = {getattr(mechanisms, name) for name in mechanisms.__all__}
-    assert {kind for kind in exported if hasattr(kind, "event")} == {type(case.mechanism) for case in CASES}
+def mechanisms_of(package: ModuleType) -> set[type]:
+    """Every class in a package that has both a price and a way to release; protocols have neither."""
+    modules = [
+        importlib.import_module(found.name)
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
+    classes = {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__ and Protocol not in value.__bases__
+    }
+    return {kind for kind in classes if hasattr(kind, "event") and hasattr(kind, "release")}
+
+
+def test_every_mechanism_has_a_case() -> None:
+    """Local randomisers have a suite of their own, which finds them in the same way."""
+    found = {kind for package in (mechanisms, query) for kind in mechanisms_of(package)}
+    assert found == {type(case.mechanism) for case in CASES}
     assert set(NOISES) == {case.mechanism.noise for case in CASES if isinstance(case.mechanism, NoisyMax)}
 
 
