@@ -1,0 +1,129 @@
+"""Noisy marginals → the distribution of largest entropy that fits them best. mbi does the mathematics.
+
+McKenna, Sheldon & Miklau 2019, "Graphical-model based estimation and inference for differential privacy".
+
+JAX compiles a program for each structure of cliques, which takes longer than the descent itself. So each fit is
+one program: cliques are those of the junction tree from the start, and everything else is done in NumPy.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato.errors import MissingExtra
+from sfumato.synthesis.counting import Clique
+from sfumato.synthesis.tree import in_order
+
+Floats = npt.NDArray[np.float64]
+
+_QUICKLY = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": "True"}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A marginal as it was measured: noisy counts of shape (buckets of each column), and the noise's σ."""
+
+    clique: Clique
+    counts: Floats
+    sigma: float
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A graphical model: for each clique of a junction tree its potentials and its probabilities."""
+
+    sizes: Mapping[str, int]
+    potentials: Mapping[Clique, Floats]
+    tables: Mapping[Clique, Floats]
+
+
+def load_mbi() -> ModuleType:
+    """mbi, without its remarks about the settings of JAX, which do not concern probabilities in float32."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import mbi
+    except ImportError as error:
+        raise MissingExtra(package="mbi", extra="synthesis") from error
+    return mbi
+
+
+def independent(sizes: Mapping[str, int], shares: Mapping[str, Floats]) -> Fitted:
+    """Columns that have nothing to do with each other."""
+    tables: dict[Clique, Floats] = {(name,): shares[name] for name in sizes}
+    return Fitted(sizes, {clique: np.log(np.maximum(table, 1e-12)) for clique, table in tables.items()}, tables)
+
+
+def fit(measurements: Sequence[Measurement], *, total: float, start: Fitted, blocks: int) -> Fitted:
+    """The model that fits the measurements best, looked for from `start` on in `blocks` of fifty steps."""
+    mbi = load_mbi()
+    domain = mbi.Domain.fromdict(dict(start.sizes))
+    tree, _ = mbi.junction_tree.make_junction_tree(domain, [item.clique for item in measurements])
+    cliques = tuple(in_order(clique, list(start.sizes)) for clique in mbi.junction_tree.maximal_cliques(tree))
+    loss = _loss(mbi, domain, cliques, measurements, total)
+    potentials = _vector(mbi, domain, expanded(start.potentials, cliques, start.sizes))
+    descend = _program(mbi, domain)
+    for _ in range(blocks):
+        potentials, marginals = descend(potentials, loss)
+    return Fitted(start.sizes, _tables(potentials), _normalised(_tables(marginals)))
+
+
+def _program(mbi: ModuleType, domain: Any) -> Any:
+    import jax
+
+    estimator = mbi.estimation.MirrorDescent(marginal_oracle=mbi.marginal_oracles.message_passing_hugin)
+
+    def descend(potentials: Any, loss: Any) -> tuple[Any, Any]:
+        found = estimator.estimate(domain, loss, 1.0, iters=1, warm_start=potentials)
+        return found.potentials, found.marginals
+
+    return jax.jit(descend, compiler_options=_QUICKLY)
+
+
+def _loss(
+    mbi: ModuleType, domain: Any, cliques: Sequence[Clique], measurements: Sequence[Measurement], total: float
+) -> Any:
+    """In shares instead of counts, which float32 holds well whatever the size of the table."""
+    linear = [
+        mbi.LinearMeasurement(
+            (item.counts / total).astype(np.float32).reshape(-1), item.clique, np.float32(item.sigma / total)
+        )
+        for item in measurements
+    ]
+    loss = mbi.marginal_loss.from_linear_measurements(linear, domain)
+    return replace(loss, cliques=tuple(cliques))
+
+
+def expanded(
+    potentials: Mapping[Clique, Floats], cliques: Sequence[Clique], sizes: Mapping[str, int]
+) -> dict[Clique, Floats]:
+    """The same distribution over cliques that contain the old ones."""
+    found = {clique: np.zeros([sizes[name] for name in clique]) for clique in cliques}
+    for old, values in potentials.items():
+        home = next(clique for clique in cliques if set(old) <= set(clique))
+        shape = [sizes[name] if name in old else 1 for name in home]
+        found[home] = found[home] + values.reshape(shape)
+    return found
+
+
+def _vector(mbi: ModuleType, domain: Any, tables: Mapping[Clique, Floats]) -> Any:
+    factors = {
+        clique: mbi.Factor(domain.project(clique), values.astype(np.float32))
+        for clique, values in tables.items()
+    }
+    return mbi.CliqueVector(domain, tuple(tables), factors)
+
+
+def _tables(vector: Any) -> dict[Clique, Floats]:
+    return {clique: np.asarray(vector.tables[clique].values, dtype=np.float64) for clique in vector.cliques}
+
+
+def _normalised(tables: Mapping[Clique, Floats]) -> dict[Clique, Floats]:
+    return {clique: np.maximum(table, 0) / np.maximum(table, 0).sum() for clique, table in tables.items()}

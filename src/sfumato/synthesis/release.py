@@ -1,0 +1,210 @@
+"""A synthetic table on disk: the table, the model that can draw more, the certificate and a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sfumato import _validate
+from sfumato.errors import InvalidInput
+from sfumato.ledger import Certificate, Ledger
+from sfumato.policy import Policy
+from sfumato.randomness import Sampler
+from sfumato.storage import write_whole
+from sfumato.synthesis import fidelity
+from sfumato.synthesis.cells import CellColumn, cell_columns
+from sfumato.synthesis.counting import Clique, Marginals
+from sfumato.synthesis.model import MOST_ROWS
+from sfumato.synthesis.plan import RELATION, SynthesisPlan, default_picks
+from sfumato.synthesis.synthesizer import Progress, Synthesis, Synthesizer, workload
+from sfumato.synthesis.values import FORMATS, to_table, write_table
+
+PURPOSE = "synthetic table"
+CAVEATS = (
+    "the table is drawn from a model of noisy marginals; rows are nobody's, and combinations that were not "
+    "measured may be wrong",
+    "bounds and categories are the policy's, not the data's",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked for: checked against the policy before anything is spent."""
+
+    policy: Policy
+    columns: tuple[CellColumn, ...]
+    left_out: tuple[str, ...]
+    candidates: tuple[Clique, ...]
+    plan: SynthesisPlan
+    rows: int
+    delta: float
+
+    @classmethod
+    def of(
+        cls,
+        policy: Policy,
+        *,
+        rows: int,
+        epsilon: float,
+        delta: float | None = None,
+        target: str | None = None,
+        columns: Sequence[str] | None = None,
+        marginals: Sequence[Sequence[str]] | None = None,
+    ) -> Request:
+        """The plan for a policy's table; δ is the budget's unless given.
+
+        Raises:
+            InvalidInput: no column has cells, δ is 0, or a name is not the policy's.
+        """
+        _validate.integer("rows", rows, least=1)
+        if rows > MOST_ROWS:
+            raise InvalidInput(f"expected rows <= {MOST_ROWS}, got rows={rows}; draw in parts from the model")
+        delta = policy.budget.delta if delta is None else delta
+        found, left_out = cell_columns(policy, columns)
+        target = None if target is None else _target(found, target)
+        candidates = workload(found, target=target, named=marginals)
+        picks = default_picks(len(found), target) if marginals is None else _named_picks(found, candidates)
+        plan = SynthesisPlan.calibrated(
+            epsilon=epsilon,
+            delta=delta,
+            columns=len(found),
+            picks=picks if candidates else (),
+            rows=policy.unit.rows,
+            target=target,
+        )
+        return cls(
+            policy=policy,
+            columns=found,
+            left_out=left_out,
+            candidates=candidates,
+            plan=plan,
+            rows=rows,
+            delta=delta,
+        )
+
+    @property
+    def cliques(self) -> tuple[Clique, ...]:
+        """Every marginal that may be counted."""
+        return (*((column.name,) for column in self.columns), *self.candidates)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the files of one synthetic table go; none of them may be there yet."""
+
+    table: Path
+
+    def __post_init__(self) -> None:
+        _validate.one_of("the file's ending", self.table.suffix.lower(), FORMATS)
+        if not self.table.parent.is_dir():
+            raise InvalidInput(
+                f"expected --out in a folder that exists, got {self.table}; make the folder first"
+            )
+        for place in (self.table, self.certificate, self.model, self.report, self.text, self.distances):
+            if place.exists():
+                raise InvalidInput(
+                    f"expected no file at {place}, got one; a release is made once, choose another --out"
+                )
+
+    @property
+    def certificate(self) -> Path:
+        return self.table.with_suffix(".certificate.json")
+
+    @property
+    def model(self) -> Path:
+        return self.table.with_suffix(".model.npz")
+
+    @property
+    def report(self) -> Path:
+        return self.table.with_suffix(".fidelity.json")
+
+    @property
+    def text(self) -> Path:
+        return self.table.with_suffix(".fidelity.txt")
+
+    @property
+    def distances(self) -> Path:
+        return self.table.parent / "private" / f"{self.table.stem}.distances.json"
+
+
+@dataclass(frozen=True)
+class Released:
+    """A synthetic table that is on disk."""
+
+    certificate: Certificate
+    report: dict[str, Any]
+    epsilon: float
+    notes: tuple[str, ...]
+
+
+def release(
+    request: Request,
+    marginals: Marginals,
+    *,
+    ledger: Ledger,
+    out: Path,
+    sampler: Sampler,
+    progress: Progress = lambda words: None,
+) -> Released:
+    """Check, charge, measure, fit, draw, write."""
+    places, plan, policy = Places(out), request.plan, request.policy
+    ledger.check_unit(policy.budget.unit)
+    ledger.check_dataset(policy.dataset)
+    marginals.prepare(request.cliques)  # the engine plans every count; no row is read yet
+    charge = ledger.charge(
+        plan.event(), purpose=PURPOSE, relation=RELATION, unit=policy.budget.unit, private=sampler.private
+    )
+    run = Synthesizer(plan, request.columns, request.candidates, marginals, sampler, progress)
+    found = run.run()
+    progress("drawing")
+    cells = found.model.draw(request.rows, sampler=sampler)
+    write_table(to_table(request.columns, cells, sampler), places.table)
+    found.model.write(places.model)
+    notes = (*_left_out(request.left_out), *found.notes)
+    report = fidelity.report(found, request.candidates, notes)
+    _write_json(places.report, report)
+    write_whole(places.text, fidelity.in_words(report).encode()).chmod(0o644)
+    _write_private(places.distances, fidelity.distances(found, run.exact_shares()))
+    stated = {**plan.to_json(), "table": policy.table, "version": policy.version, "drawn": request.rows}
+    certificate = ledger.certificate(charge, plan=stated, caveats=(*CAVEATS, *notes))
+    certificate.write(places.certificate)
+    return Released(certificate, report, plan.epsilon(request.delta), notes)
+
+
+def _target(columns: Sequence[CellColumn], name: str) -> str:
+    for column in columns:
+        if column.name.lower() == name.lower():
+            return column.name
+    raise InvalidInput(
+        f"expected a target among the columns that are synthesized, got {name!r}; they are "
+        + ", ".join(column.name for column in columns)
+    )
+
+
+def _named_picks(columns: Sequence[CellColumn], candidates: Sequence[Clique]) -> tuple[int, ...]:
+    """With a workload of one's own: a tree of it, and the rest."""
+    tree = min(len(columns) - 1, len(candidates))
+    rest = min(len(candidates) - tree, len(columns))
+    return tuple(picks for picks in (tree, rest) if picks)
+
+
+def _left_out(names: Sequence[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    return (f"left out, as the policy declares neither categories nor bounds: {', '.join(names)}",)
+
+
+def _write_json(place: Path, value: Any) -> None:
+    write_whole(place, f"{json.dumps(value, indent=2, ensure_ascii=False)}\n".encode()).chmod(0o644)
+
+
+def _write_private(place: Path, value: Any) -> None:
+    place.parent.mkdir(exist_ok=True)
+    place.parent.chmod(0o700)
+    write_whole(place, f"{json.dumps(value, indent=2)}\n".encode())
+
+
+__all__ = ["Places", "Released", "Request", "Synthesis", "release"]

@@ -1,0 +1,44 @@
+"""How large a model with given marginals would be: decided from public sizes, never by the clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from sfumato.synthesis.counting import Clique
+
+
+def model_cells(sizes: Mapping[str, int], cliques: Iterable[Clique]) -> int:
+    """Cells of all cliques that come up when columns are eliminated, the one with the smallest clique first.
+
+    >>> model_cells({"a": 2, "b": 3, "c": 4}, [("a", "b"), ("b", "c")])
+    21
+    """
+    neighbours = {name: {name} for name in sizes}
+    for clique in cliques:
+        for name in clique:
+            neighbours[name] |= set(clique)
+    total = 0
+    while neighbours:
+        cost = {name: math.prod(sizes[other] for other in near) for name, near in neighbours.items()}
+        name = min(cost, key=lambda item: cost[item])
+        total += cost[name]
+        near = neighbours.pop(name) - {name}
+        for other in near:
+            neighbours[other] = (neighbours[other] | near) - {name}
+    return total
+
+
+def in_order(names: Iterable[str], order: Sequence[str]) -> Clique:
+    """A clique in the order of the table's columns."""
+    wanted = set(names)
+    return tuple(name for name in order if name in wanted)
+
+
+def connected(edges: Iterable[Clique], names: Iterable[str]) -> dict[str, str]:
+    """For each column the name of the part of the graph that it is in."""
+    part = {name: name for name in names}
+    for edge in edges:
+        first, *rest = (part[name] for name in edge)
+        part = {name: first if place in rest else place for name, place in part.items()}
+    return part
