@@ -134,6 +134,7 @@ def _marginals(request: Request, rules: Policy, engine: str | None, master: str)
         salt=secrets.token_hex(16),
         prepare=opened.prepare,
         fetch=opened.fetch,
+        keep=opened.name == "duckdb",
     )
 
 

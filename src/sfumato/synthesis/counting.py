@@ -32,8 +32,8 @@ class Marginals(Protocol):
         """How many rows of one person count."""
         ...
 
-    def prepare(self, cliques: Sequence[Clique]) -> None:
-        """Have the engine plan the counts; no row is read."""
+    def prepare(self) -> None:
+        """Have the engine plan what will be counted; no row is read."""
         ...
 
     def marginal(self, clique: Clique) -> Integers:
@@ -59,6 +59,7 @@ class EngineMarginals:
         salt: a secret text for the order of a person's rows.
         prepare: an expression → its SQL, once the engine has planned it.
         fetch: SQL → rows.
+        keep: whether the engine keeps the cells of all rows in a temporary table of its own while it counts.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class EngineMarginals:
         salt: str,
         prepare: Callable[[Any], str],
         fetch: Callable[[str], list[dict[str, Any]]],
+        keep: bool = False,
     ) -> None:
         if unit is None and rows != 1:
             raise InvalidInput(f"expected rows=1 where every row is a person, got rows={rows}")
@@ -81,25 +83,31 @@ class EngineMarginals:
         codes = {self._codes[column.name]: cell_number(table[names[column.name]], column) for column in columns}
         coded = table.select(**codes) if unit is None else table.select(**codes, **{_TURN: table[unit]})
         self._table = coded if unit is None else _bounded(coded, list(codes), rows, salt)
-        self._prepare, self._fetch = prepare, fetch
-        self._queries: dict[Clique, str] = {}
+        self._prepare, self._fetch, self._keep = prepare, fetch, keep
+        self._cells: str | None = None  # the SQL of every row's cells
+        self._source: str | None = None
 
-    def prepare(self, cliques: Sequence[Clique]) -> None:
-        for clique in cliques:
-            if clique not in self._queries:
-                self._queries[clique] = self._prepare(self._counts(clique))
+    def prepare(self) -> None:
+        if self._cells is None:
+            self._cells = self._prepare(self._table)
 
     def marginal(self, clique: Clique) -> Integers:
-        self.prepare([clique])
         codes = [self._codes[name] for name in clique]
+        keys = ", ".join(codes)  # names of our own: nothing of the policy's is put into SQL as text
+        found = self._fetch(f"SELECT {keys}, COUNT(*) AS {_COUNT} FROM {self._rows_of_cells()} GROUP BY {keys}")
         counts = np.zeros([self._columns[name].size for name in clique], dtype=np.int64)
-        for row in self._fetch(self._queries[clique]):
+        for row in found:
             counts[tuple(int(row[code]) for code in codes)] = int(row[_COUNT])
         return counts
 
-    def _counts(self, clique: Clique) -> Any:
-        codes = [self._codes[name] for name in clique]
-        return self._table.group_by(codes).agg(**{_COUNT: self._table.count()})
+    def _rows_of_cells(self) -> str:
+        if self._source is None:
+            self.prepare()
+            self._source = f"({self._cells}) AS synthesis_cells"
+            if self._keep:
+                self._fetch(f"CREATE OR REPLACE TEMP TABLE synthesis_cells AS {self._cells}")
+                self._source = "synthesis_cells"
+        return self._source
 
 
 def cell_number(value: Any, column: CellColumn) -> Any:

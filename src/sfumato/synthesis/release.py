@@ -85,11 +85,6 @@ class Request:
             delta=delta,
         )
 
-    @property
-    def cliques(self) -> tuple[Clique, ...]:
-        """Every marginal that may be counted."""
-        return (*((column.name,) for column in self.columns), *self.candidates)
-
 
 @dataclass(frozen=True)
 class Places:
@@ -153,7 +148,7 @@ def release(
     places, plan, policy = Places(out), request.plan, request.policy
     ledger.check_unit(policy.budget.unit)
     ledger.check_dataset(policy.dataset)
-    marginals.prepare(request.cliques)  # the engine plans every count; no row is read yet
+    marginals.prepare()  # the engine plans what will be counted; no row is read yet
     charge = ledger.charge(
         plan.event(), purpose=PURPOSE, relation=RELATION, unit=policy.budget.unit, private=sampler.private
     )

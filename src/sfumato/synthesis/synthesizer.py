@@ -25,11 +25,11 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Progress = Callable[[str], None]
 
-MOST_MODEL_CELLS = 200_000
+MOST_MODEL_CELLS = 100_000
 """Of a junction tree: what a fit's time and memory grow with."""
 
 MOST_MARGINAL_CELLS = 100_000
-ROUND_BLOCKS, LAST_BLOCKS = 4, 16
+ROUND_BLOCKS, LAST_BLOCKS = 4, 8
 """Blocks of fifty descent steps in each round, and in the last one."""
 
 _MEAN_NOISE = math.sqrt(2 / math.pi)  # E|Z|
@@ -122,7 +122,7 @@ class Synthesizer:
         if self.plan.rows != self.table.rows or self.plan.columns != len(self.columns):
             raise InvalidInput(
                 f"expected a plan for rows={self.table.rows} and columns={len(self.columns)}, got "
-                f"rows={self.plan.rows} and columns={self.plan.columns}; what is counted must be what is charged"
+                f"rows={self.plan.rows} and columns={self.plan.columns}; count what was charged"
             )
 
     def _measure_single(self) -> float:
