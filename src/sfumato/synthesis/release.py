@@ -18,8 +18,9 @@ from sfumato.synthesis import fidelity
 from sfumato.synthesis.cells import CellColumn, cell_columns
 from sfumato.synthesis.counting import Clique, Marginals
 from sfumato.synthesis.model import MOST_ROWS
+from sfumato.synthesis.paid import PaidTable
 from sfumato.synthesis.plan import RELATION, SynthesisPlan, default_picks
-from sfumato.synthesis.synthesizer import Progress, Synthesis, Synthesizer, workload
+from sfumato.synthesis.synthesizer import Progress, Synthesizer, workload
 from sfumato.synthesis.values import FORMATS, to_table, write_table
 
 PURPOSE = "synthetic table"
@@ -27,6 +28,7 @@ CAVEATS = (
     "the table is drawn from a model of noisy marginals; rows are nobody's, and combinations that were not "
     "measured may be wrong",
     "bounds and categories are the policy's, not the data's",
+    "the sampler is taken as ideal",
 )
 
 
@@ -152,8 +154,8 @@ def release(
     charge = ledger.charge(
         plan.event(), purpose=PURPOSE, relation=RELATION, unit=policy.budget.unit, private=sampler.private
     )
-    run = Synthesizer(plan, request.columns, request.candidates, marginals, sampler, progress)
-    found = run.run()
+    paid = PaidTable(plan, marginals, sampler)
+    found = Synthesizer(paid, request.columns, request.candidates, progress=progress).run()
     progress("drawing")
     cells = found.model.draw(request.rows, sampler=sampler)
     write_table(to_table(request.columns, cells, sampler), places.table)
@@ -162,7 +164,7 @@ def release(
     report = fidelity.report(found, request.candidates, notes)
     _write_json(places.report, report)
     write_whole(places.text, fidelity.in_words(report).encode()).chmod(0o644)
-    _write_private(places.distances, fidelity.distances(found, run.exact_shares()))
+    _write_private(places.distances, fidelity.distances(found, paid.exact_shares()))
     stated = {**plan.to_json(), "table": policy.table, "version": policy.version, "drawn": request.rows}
     certificate = ledger.certificate(charge, plan=stated, caveats=(*CAVEATS, *notes))
     certificate.write(places.certificate)
@@ -200,6 +202,3 @@ def _write_private(place: Path, value: Any) -> None:
     place.parent.mkdir(exist_ok=True)
     place.parent.chmod(0o700)
     write_whole(place, f"{json.dumps(value, indent=2)}\n".encode())
-
-
-__all__ = ["Places", "Released", "Request", "Synthesis", "release"]
