@@ -36,6 +36,7 @@ def test_public_names():
         "pate",
         "local",
         "query",
+        "synthesis",
         "tracing",
         "audit",
     ],

@@ -2,15 +2,15 @@
 
 McKenna, Sheldon & Miklau 2019, "Graphical-model based estimation and inference for differential privacy".
 
-JAX compiles a program for each structure of cliques, which takes longer than the descent itself. So each fit is
-one program: cliques are those of the junction tree from the start, and everything else is done in NumPy.
+JAX compiles a program for each structure of cliques, which takes longer than the descent itself, and a small
+one for every operation outside of it. So each fit is one program, and everything else is done in NumPy.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -37,7 +37,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A graphical model: for each clique of a junction tree its potentials and its probabilities."""
+    """A graphical model: potentials of what was measured, and probabilities of a junction tree's cliques."""
 
     sizes: Mapping[str, int]
     potentials: Mapping[Clique, Floats]
@@ -66,30 +66,30 @@ def fit(measurements: Sequence[Measurement], *, total: float, start: Fitted, blo
     mbi = load_mbi()
     domain = mbi.Domain.fromdict(dict(start.sizes))
     tree, _ = mbi.junction_tree.make_junction_tree(domain, [item.clique for item in measurements])
-    cliques = tuple(in_order(clique, list(start.sizes)) for clique in mbi.junction_tree.maximal_cliques(tree))
-    loss = _loss(mbi, domain, cliques, measurements, total)
-    potentials = _vector(mbi, domain, expanded(start.potentials, cliques, start.sizes))
-    descend = _program(mbi, domain)
+    nodes = tuple(in_order(clique, list(start.sizes)) for clique in mbi.junction_tree.maximal_cliques(tree))
+    loss = _loss(mbi, domain, measurements, total)
+    potentials = _vector(mbi, domain, expanded(start.potentials, loss.cliques, start.sizes))
+    descend = _program(mbi, domain, nodes)
     for _ in range(blocks):
         potentials, marginals = descend(potentials, loss)
     return Fitted(start.sizes, _tables(potentials), _normalised(_tables(marginals)))
 
 
-def _program(mbi: ModuleType, domain: Any) -> Any:
+def _program(mbi: ModuleType, domain: Any, nodes: Sequence[Clique]) -> Any:
+    """Fifty steps of descent, and then the probabilities of the junction tree's cliques."""
     import jax
 
-    estimator = mbi.estimation.MirrorDescent(marginal_oracle=mbi.marginal_oracles.message_passing_hugin)
+    oracle = mbi.marginal_oracles.message_passing_hugin
+    estimator = mbi.estimation.MirrorDescent(marginal_oracle=oracle)
 
     def descend(potentials: Any, loss: Any) -> tuple[Any, Any]:
         found = estimator.estimate(domain, loss, 1.0, iters=1, warm_start=potentials)
-        return found.potentials, found.marginals
+        return found.potentials, oracle(found.potentials.expand(nodes))
 
     return jax.jit(descend, compiler_options=_QUICKLY)
 
 
-def _loss(
-    mbi: ModuleType, domain: Any, cliques: Sequence[Clique], measurements: Sequence[Measurement], total: float
-) -> Any:
+def _loss(mbi: ModuleType, domain: Any, measurements: Sequence[Measurement], total: float) -> Any:
     """In shares instead of counts, which float32 holds well whatever the size of the table."""
     linear = [
         mbi.LinearMeasurement(
@@ -97,8 +97,7 @@ def _loss(
         )
         for item in measurements
     ]
-    loss = mbi.marginal_loss.from_linear_measurements(linear, domain)
-    return replace(loss, cliques=tuple(cliques))
+    return mbi.marginal_loss.from_linear_measurements(linear, domain)
 
 
 def expanded(

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.errors import InvalidInput, Refused
-from sfumato.mechanisms import DiscreteGaussian
 from sfumato.randomness import Sampler
 from sfumato.synthesis.counting import Clique, Marginals
 from sfumato.synthesis.merging import Buckets, merge_table
+from sfumato.synthesis.noise import CountNoise
 from sfumato.synthesis.plan import SynthesisPlan
 
 Floats = npt.NDArray[np.float64]
@@ -34,8 +34,7 @@ class PaidTable:
             )
         self.plan = plan
         self._table, self._sampler = table, sampler
-        chosen = sum(plan.picks)
-        self._left = Counter({"single": plan.columns, "choice": chosen, "joint": chosen})
+        self._left = Counter({"single": plan.columns, "choice": plan.chosen, "joint": plan.measured})
         self._counts: dict[Clique, Integers] = {}
 
     def single(self, name: str) -> Floats:
@@ -74,7 +73,7 @@ class PaidTable:
             self._counts[clique] = merge_table(counts, [buckets[name] for name in clique])
         return self._counts[clique]
 
-    def _released(self, kind: str, noise: DiscreteGaussian, counts: Integers) -> Floats:
+    def _released(self, kind: str, noise: CountNoise, counts: Integers) -> Floats:
         self._use(kind)
         return noise.release(counts, self._sampler).astype(np.float64)
 

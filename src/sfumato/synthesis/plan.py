@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sfumato import _validate, accounting
 from sfumato.errors import InvalidInput
-from sfumato.mechanisms import DiscreteGaussian, NoisyMax
+from sfumato.mechanisms import NoisyMax
+from sfumato.synthesis.noise import CountNoise
 
 SINGLE_SHARE, CHOICE_SHARE = 0.15, 0.1
 """Of the budget, in ρ of zero-concentrated DP: for single columns, and for choosing what else to measure."""
@@ -20,16 +21,16 @@ RELATION = accounting.Relation.ADD_REMOVE
 class SynthesisPlan:
     """Every choice and every measurement of one synthetic table.
 
-    First each of `columns` is measured by itself. Then, in each round, so many marginals as `picks` says are
-    chosen, one after another, by the exponential mechanism on how far the model so far is from the table, and
-    measured; then the model is fitted again.
+    First each of `columns` is measured by itself, and so many marginals as `fixed` says, which are named in
+    advance. Then, in each round, so many as `picks` says are chosen, one after another, by the exponential
+    mechanism on how far the model so far is from the table, and measured; then the model is fitted again.
 
     *Guarantees*: with `rows` the most rows of one person that count, one person moves a marginal by at most
     `rows` in L1 and L2, and each score by at most `rows`. A run may make fewer choices than it paid for, never
     more. Public: all fields.
 
     McKenna, Miklau & Sheldon 2021, "Winning the NIST contest", for the spanning tree; McKenna, Mullins, Sheldon
-    & Miklau 2022, "AIM", for the rounds; Canonne, Kamath & Steinke 2020 for the noise.
+    & Miklau 2022, "AIM", for the rounds.
     """
 
     columns: int
@@ -38,11 +39,13 @@ class SynthesisPlan:
     joint_sigma: float
     choice_scale: float
     rows: int = 1
+    fixed: int = 0
     target: str | None = None
 
     def __post_init__(self) -> None:
         _validate.integer("columns", self.columns, least=1)
         _validate.integer("rows", self.rows, least=1)
+        _validate.integer("fixed", self.fixed)
         for picks in self.picks:
             _validate.integer("picks", picks, least=1)
         for name in ("single_sigma", "joint_sigma", "choice_scale"):
@@ -57,6 +60,7 @@ class SynthesisPlan:
         columns: int,
         picks: tuple[int, ...],
         rows: int = 1,
+        fixed: int = 0,
         target: str | None = None,
     ) -> SynthesisPlan:
         """The least noise that costs at most (ε, δ) in all."""
@@ -67,39 +71,62 @@ class SynthesisPlan:
                 "[budget], well below 1 / number of people"
             )
 
-        def plan(multiplier: float) -> SynthesisPlan:
-            return cls._shared(multiplier, columns=columns, picks=picks, rows=rows, target=target)
-
-        budget = accounting.Budget(epsilon=epsilon, delta=delta)
-        guess = accounting.gaussian_noise_multiplier(epsilon, delta)
-        return plan(accounting.calibrate(lambda value: plan(value).event(), budget, guess=guess))
-
-    @classmethod
-    def _shared(
-        cls, multiplier: float, *, columns: int, picks: tuple[int, ...], rows: int, target: str | None
-    ) -> SynthesisPlan:
-        """The plan whose shares of ρ = 1 / 2·multiplier² are those above."""
-        chosen = sum(picks)
-        single, choice = (SINGLE_SHARE, CHOICE_SHARE) if chosen else (1.0, CHOICE_SHARE)
-        joint = 1 - single - choice
-        return cls(
+        unit = cls(
             columns=columns,
             picks=picks,
             rows=rows,
+            fixed=fixed,
             target=target,
-            single_sigma=rows * multiplier * math.sqrt(columns / single),
-            joint_sigma=rows * multiplier * math.sqrt(chosen / joint) if chosen else rows * multiplier,
+            single_sigma=1.0,
+            joint_sigma=1.0,
+            choice_scale=1.0,
+        )
+
+        def plan(multiplier: float) -> SynthesisPlan:
+            return unit._with_noise(multiplier)
+
+        budget = accounting.Budget(epsilon=epsilon, delta=delta)
+        guess = accounting.gaussian_noise_multiplier(epsilon, delta)
+        value = accounting.calibrate(lambda value: plan(value).event(), budget, guess=guess)
+        # Calibration works with coarse prices, which err upward: what they leave is used up here.
+        for _ in range(4):
+            closer = value * (plan(value).epsilon(delta) / epsilon) ** 0.9
+            if plan(closer).epsilon(delta) > epsilon:
+                break
+            value = closer
+        return plan(value)
+
+    def _with_noise(self, multiplier: float) -> SynthesisPlan:
+        """The same plan with ρ = 1 / 2·multiplier², shared as above."""
+        joint = self.measured
+        choice = CHOICE_SHARE if self.chosen else 0.0
+        single = SINGLE_SHARE if joint else 1.0
+        scale = self.rows * multiplier
+        return replace(
+            self,
+            single_sigma=scale * math.sqrt(self.columns / single),
+            joint_sigma=scale * math.sqrt(joint / (1 - single - choice)) if joint else scale,
             # an ε-DP choice counts as ρ = ε²/2, with ε = 2·rows/scale
-            choice_scale=2 * rows * multiplier * math.sqrt(max(1, chosen) / choice),
+            choice_scale=2 * scale * math.sqrt(self.chosen / choice) if choice else scale,
         )
 
     @property
-    def single_noise(self) -> DiscreteGaussian:
-        return DiscreteGaussian(sensitivity=self.rows, sigma=self.single_sigma)
+    def chosen(self) -> int:
+        """How many choices are made, at most."""
+        return sum(self.picks)
 
     @property
-    def joint_noise(self) -> DiscreteGaussian:
-        return DiscreteGaussian(sensitivity=self.rows, sigma=self.joint_sigma)
+    def measured(self) -> int:
+        """How many marginals of several columns are measured, at most."""
+        return self.fixed + self.chosen
+
+    @property
+    def single_noise(self) -> CountNoise:
+        return CountNoise(sensitivity=self.rows, sigma=self.single_sigma)
+
+    @property
+    def joint_noise(self) -> CountNoise:
+        return CountNoise(sensitivity=self.rows, sigma=self.joint_sigma)
 
     def choice(self, candidates: int) -> NoisyMax:
         """One choice among so many candidates; its price does not depend on how many."""
@@ -109,11 +136,10 @@ class SynthesisPlan:
 
     def event(self) -> accounting.DpEvent:
         """Everything that is drawn, in one event."""
-        chosen = sum(self.picks)
         return accounting.compose(
             accounting.repeat(self.single_noise.event(), self.columns),
-            accounting.repeat(self.joint_noise.event(), chosen),
-            accounting.repeat(self.choice(1).event(), chosen),
+            accounting.repeat(self.joint_noise.event(), self.measured),
+            accounting.repeat(self.choice(1).event(), self.chosen),
         )
 
     def epsilon(self, delta: float) -> float:
@@ -127,14 +153,18 @@ class SynthesisPlan:
             "joint_sigma": self.joint_sigma,
             "choice_scale": self.choice_scale,
             "rows": self.rows,
+            "fixed": self.fixed,
             "target": self.target,
         }
 
 
-def default_picks(columns: int, target: str | None) -> tuple[int, ...]:
-    """A spanning tree over the columns, and two smaller rounds of what it misses most."""
-    tree = columns - 1 if target is None else columns - 2
-    if tree < 1:
-        return (1,) if columns > 1 else ()
-    more = max(0, min(tree // 2, columns * (columns - 1) // 2 - tree))
-    return (tree, more, more) if more else (tree,)
+def default_picks(columns: int, candidates: int, fixed: int = 0) -> tuple[int, ...]:
+    """A spanning tree over the columns, and two smaller rounds of what it misses most.
+
+    With as many fixed marginals as a tree would have, these take the place of the first of the smaller rounds.
+    """
+    tree, more = columns - 1, (columns - 1) // 2
+    picks: list[int] = []
+    for wanted in (tree, more) if fixed else (tree, more, more):
+        picks.append(min(wanted, candidates - sum(picks)))
+    return tuple(pick for pick in picks if pick)

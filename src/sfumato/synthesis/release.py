@@ -20,7 +20,7 @@ from sfumato.synthesis.counting import Clique, Marginals
 from sfumato.synthesis.model import MOST_ROWS
 from sfumato.synthesis.paid import PaidTable
 from sfumato.synthesis.plan import RELATION, SynthesisPlan, default_picks
-from sfumato.synthesis.synthesizer import Progress, Synthesizer, workload
+from sfumato.synthesis.synthesizer import Progress, Synthesizer, with_target, workload
 from sfumato.synthesis.values import FORMATS, to_table, write_table
 
 PURPOSE = "synthetic table"
@@ -40,6 +40,7 @@ class Request:
     columns: tuple[CellColumn, ...]
     left_out: tuple[str, ...]
     candidates: tuple[Clique, ...]
+    fixed: tuple[Clique, ...]
     plan: SynthesisPlan
     rows: int
     delta: float
@@ -68,13 +69,15 @@ class Request:
         found, left_out = cell_columns(policy, columns)
         target = None if target is None else _target(found, target)
         candidates = workload(found, target=target, named=marginals)
-        picks = default_picks(len(found), target) if marginals is None else _named_picks(found, candidates)
+        fixed = () if target is None else with_target(found, target)
+        picks = default_picks(len(found), len(candidates), len(fixed))
         plan = SynthesisPlan.calibrated(
             epsilon=epsilon,
             delta=delta,
             columns=len(found),
-            picks=picks if candidates else (),
+            picks=picks,
             rows=policy.unit.rows,
+            fixed=len(fixed),
             target=target,
         )
         return cls(
@@ -82,6 +85,7 @@ class Request:
             columns=found,
             left_out=left_out,
             candidates=candidates,
+            fixed=fixed,
             plan=plan,
             rows=rows,
             delta=delta,
@@ -155,7 +159,8 @@ def release(
         plan.event(), purpose=PURPOSE, relation=RELATION, unit=policy.budget.unit, private=sampler.private
     )
     paid = PaidTable(plan, marginals, sampler)
-    found = Synthesizer(paid, request.columns, request.candidates, progress=progress).run()
+    run = Synthesizer(paid, request.columns, request.candidates, fixed=request.fixed, progress=progress)
+    found = run.run()
     progress("drawing")
     cells = found.model.draw(request.rows, sampler=sampler)
     write_table(to_table(request.columns, cells, sampler), places.table)
@@ -179,13 +184,6 @@ def _target(columns: Sequence[CellColumn], name: str) -> str:
         f"expected a target among the columns that are synthesized, got {name!r}; they are "
         + ", ".join(column.name for column in columns)
     )
-
-
-def _named_picks(columns: Sequence[CellColumn], candidates: Sequence[Clique]) -> tuple[int, ...]:
-    """With a workload of one's own: a tree of it, and the rest."""
-    tree = min(len(columns) - 1, len(candidates))
-    rest = min(len(candidates) - tree, len(columns))
-    return tuple(picks for picks in (tree, rest) if picks)
 
 
 def _left_out(names: Sequence[str]) -> tuple[str, ...]:

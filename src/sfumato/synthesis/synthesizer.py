@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,17 +47,27 @@ class Synthesis:
 def workload(
     columns: Sequence[CellColumn], *, target: str | None = None, named: Sequence[Sequence[str]] | None = None
 ) -> tuple[Clique, ...]:
-    """The marginals to choose from: those named, all pairs, or all pairs together with the target."""
+    """The marginals to choose from: those named, or all pairs, but for those that are measured anyway."""
     names = [column.name for column in columns]
     if named is not None:
-        return tuple(dict.fromkeys(_named(clique, names) for clique in named))
-    others = [name for name in names if name != target]
-    if target is None or len(others) < 2:
-        found = [in_order(pair, names) for pair in itertools.combinations(names, 2)]
+        found = dict.fromkeys(_named(clique, names) for clique in named)
     else:
-        found = [in_order((*pair, target), names) for pair in itertools.combinations(others, 2)]
+        found = dict.fromkeys(in_order(pair, names) for pair in itertools.combinations(names, 2))
+    taken = () if target is None else with_target(columns, target)
     sizes = {column.name: column.size for column in columns}
-    return tuple(clique for clique in found if math.prod(sizes[name] for name in clique) <= MOST_MARGINAL_CELLS)
+    return tuple(
+        clique for clique in found if clique not in taken and _cells(sizes, clique) <= MOST_MARGINAL_CELLS
+    )
+
+
+def with_target(columns: Sequence[CellColumn], target: str) -> tuple[Clique, ...]:
+    """Every other column together with the target: measured in any case where there is one."""
+    names = [column.name for column in columns]
+    return tuple(in_order((name, target), names) for name in names if name != target)
+
+
+def _cells(sizes: Mapping[str, int], clique: Clique) -> int:
+    return math.prod(sizes[name] for name in clique)
 
 
 def _named(clique: Sequence[str], names: Sequence[str]) -> Clique:
@@ -83,6 +93,7 @@ class Synthesizer:
         columns: Sequence[CellColumn],
         candidates: Sequence[Clique],
         *,
+        fixed: Sequence[Clique] = (),
         progress: Progress = lambda words: None,
     ) -> None:
         if paid.plan.columns != len(columns):
@@ -90,7 +101,7 @@ class Synthesizer:
                 f"expected a plan for columns={len(columns)}, got columns={paid.plan.columns}; plan anew"
             )
         self.paid, self.plan = paid, paid.plan
-        self.columns, self.candidates, self.progress = columns, candidates, progress
+        self.columns, self.candidates, self.fixed, self.progress = columns, candidates, fixed, progress
         self.buckets: dict[str, Buckets] = {}
         self.measurements: list[Measurement] = []
 
@@ -100,19 +111,25 @@ class Synthesizer:
         total = self._measure_single()
         sizes = {column.name: self.buckets[column.name].size for column in self.columns}
         fitted = independent(sizes, _shares(self.measurements, total))
-        waiting = self._learnable(sizes, total)
-        notes = (TOO_LITTLE,) if self.plan.picks and not waiting else ()
-        rounds = len(self.plan.picks)
-        for number, picks in enumerate(self.plan.picks if waiting else (), start=1):
-            self.progress(f"round {number} of {rounds}")
-            chosen = self._choose(fitted, waiting, picks, total, spanning=number == 1)
+        fixed, waiting = (self._learnable(some, sizes, total) for some in (self.fixed, self.candidates))
+        if fixed:
+            self._measure_joint(fixed)
+            fitted = self._fitted(fitted, total, last=not waiting)
+        rounds = len(self.plan.picks) if waiting else 0
+        for number in range(rounds):
+            self.progress(f"round {number + 1} of {rounds}")
+            chosen = self._choose(fitted, waiting, self.plan.picks[number], total)
             waiting = [clique for clique in waiting if clique not in chosen]
             self._measure_joint(chosen)
-            blocks = LAST_BLOCKS if number == rounds else ROUND_BLOCKS
-            fitted = fit(self.measurements, total=total, start=fitted, blocks=blocks)
+            fitted = self._fitted(fitted, total, last=number == rounds - 1)
+        notes = (TOO_LITTLE,) if self.plan.measured and not (fixed or rounds) else ()
         shares = {name: bucket.shares for name, bucket in self.buckets.items()}
         model = SyntheticModel.of(self.columns, shares, fitted.tables, total)
         return Synthesis(model, fitted, self.buckets, tuple(self.measurements), notes)
+
+    def _fitted(self, start: Fitted, total: float, *, last: bool) -> Fitted:
+        blocks = LAST_BLOCKS if last else ROUND_BLOCKS
+        return fit(self.measurements, total=total, start=start, blocks=blocks)
 
     def _measure_single(self) -> float:
         """Measure every column by itself and merge what holds next to nobody; the number of rows, noisy."""
@@ -128,25 +145,22 @@ class Synthesizer:
             weights.append(1 / column.size)
         return max(1.0, float(np.average(sums, weights=weights)))
 
-    def _learnable(self, sizes: Mapping[str, int], total: float) -> list[Clique]:
-        """Candidates whose noise, all cells together, stays below half the table."""
+    def _learnable(self, cliques: Sequence[Clique], sizes: Mapping[str, int], total: float) -> list[Clique]:
+        """Marginals whose noise, all cells together, stays below half the table."""
         noise = _MEAN_NOISE * self.plan.joint_sigma
-        return [
-            clique
-            for clique in self.candidates
-            if math.prod(sizes[name] for name in clique) * noise < total / 2
-        ]
+        return [clique for clique in cliques if _cells(sizes, clique) * noise < total / 2]
 
-    def _choose(
-        self, fitted: Fitted, candidates: Sequence[Clique], picks: int, total: float, *, spanning: bool
-    ) -> list[Clique]:
+    def _choose(self, fitted: Fitted, candidates: Sequence[Clique], picks: int, total: float) -> list[Clique]:
         """So many marginals in which the model is farthest from the table."""
         steps = steps_of(fitted.tables)
         expected = {clique: marginal(steps, clique) * total for clique in candidates}
         penalty = _MEAN_NOISE * self.plan.joint_sigma  # what the noise of measuring would misplace
         chosen: list[Clique] = []
         for _ in range(picks):
-            allowed = self._allowed(fitted.sizes, candidates, chosen, spanning=spanning)
+            allowed = self._allowed(fitted.sizes, candidates, chosen)
+            known = [item.clique for item in self.measurements]
+            # A tree comes first: as long as there is something left to connect.
+            allowed = _connecting(allowed, [*known, *chosen], fitted.sizes) or allowed
             if not allowed:
                 break
             among = {clique: expected[clique] for clique in allowed}
@@ -154,29 +168,23 @@ class Synthesizer:
         return chosen
 
     def _allowed(
-        self,
-        sizes: Mapping[str, int],
-        candidates: Sequence[Clique],
-        chosen: Sequence[Clique],
-        *,
-        spanning: bool,
+        self, sizes: Mapping[str, int], candidates: Sequence[Clique], chosen: Sequence[Clique]
     ) -> list[Clique]:
-        """Candidates that keep the model small and, in the first round, connect what is not yet connected."""
-        found = [clique for clique in candidates if clique not in chosen]
-        if spanning:
-            part = connected([self._edge(clique) for clique in chosen], sizes)
-            found = [clique for clique in found if len({part[name] for name in self._edge(clique)}) > 1]
+        """Candidates that keep the model small."""
         known = [*(item.clique for item in self.measurements if len(item.clique) > 1), *chosen]
+        found = [clique for clique in candidates if clique not in chosen]
         return [clique for clique in found if model_cells(sizes, [*known, clique]) <= MOST_MODEL_CELLS]
-
-    def _edge(self, clique: Clique) -> Clique:
-        """What a marginal connects: with a target, which is part of all of them, the other columns."""
-        return tuple(name for name in clique if name != self.plan.target) if len(clique) > 2 else clique
 
     def _measure_joint(self, cliques: Sequence[Clique]) -> None:
         for clique in cliques:
             noisy = self.paid.joint(clique, self.buckets)
             self.measurements.append(Measurement(clique, noisy, self.plan.joint_sigma))
+
+
+def _connecting(candidates: Sequence[Clique], chosen: Sequence[Clique], names: Iterable[str]) -> list[Clique]:
+    """Candidates that connect columns which those chosen do not connect."""
+    part = connected(chosen, names)
+    return [clique for clique in candidates if len({part[name] for name in clique}) > 1]
 
 
 def _shares(measurements: Sequence[Measurement], total: float) -> dict[str, Floats]:

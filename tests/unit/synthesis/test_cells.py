@@ -47,9 +47,7 @@ def test_reals_have_bins_of_one_width():
 
 def test_dates_few_and_many():
     few = one(type="date", lower=datetime.date(2024, 2, 28), upper=datetime.date(2024, 3, 1))
-    assert few.values == tuple(
-        datetime.date(2024, *day) for day in ((2, 28), (2, 29), (3, 1))
-    )
+    assert few.values == tuple(datetime.date(2024, *day) for day in ((2, 28), (2, 29), (3, 1)))
     many = one(type="date", lower=datetime.date(1900, 1, 1), upper=datetime.date(2029, 12, 31))
     assert many.missing <= MOST_CELLS
     assert many.label(0).startswith("1900-01-01")

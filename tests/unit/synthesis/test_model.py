@@ -32,9 +32,7 @@ def summed(table: np.ndarray, clique: tuple[str, ...]) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def model() -> SyntheticModel:
-    columns = [
-        CellColumn(name=name, type="integer", values=tuple(range(SIZES[name] - 1))) for name in NAMES
-    ]
+    columns = [CellColumn(name=name, type="integer", values=tuple(range(SIZES[name] - 1))) for name in NAMES]
     tables = {clique: summed(joint(), clique) for clique in CLIQUES}
     return SyntheticModel.of(columns, {name: np.eye(SIZES[name]) for name in NAMES}, tables, 1000.0)
 
