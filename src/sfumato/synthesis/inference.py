@@ -24,6 +24,7 @@ from sfumato.synthesis.tree import in_order
 Floats = npt.NDArray[np.float64]
 
 _QUICKLY = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": "True"}
+_QUICK_BLOCKS = 8  # beyond so many blocks a program that takes longer to compile is worth it
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,13 @@ def fit(measurements: Sequence[Measurement], *, total: float, start: Fitted, blo
     nodes = tuple(in_order(clique, list(start.sizes)) for clique in mbi.junction_tree.maximal_cliques(tree))
     loss = _loss(mbi, domain, measurements, total)
     potentials = _vector(mbi, domain, expanded(start.potentials, loss.cliques, start.sizes))
-    descend = _program(mbi, domain, nodes)
+    descend = _program(mbi, domain, nodes, None if blocks > _QUICK_BLOCKS else _QUICKLY)
     for _ in range(blocks):
         potentials, marginals = descend(potentials, loss)
     return Fitted(start.sizes, _tables(potentials), _normalised(_tables(marginals)))
 
 
-def _program(mbi: ModuleType, domain: Any, nodes: Sequence[Clique]) -> Any:
+def _program(mbi: ModuleType, domain: Any, nodes: Sequence[Clique], options: dict[str, str] | None) -> Any:
     """Fifty steps of descent, and then the probabilities of the junction tree's cliques."""
     import jax
 
@@ -86,7 +87,7 @@ def _program(mbi: ModuleType, domain: Any, nodes: Sequence[Clique]) -> Any:
         found = estimator.estimate(domain, loss, 1.0, iters=1, warm_start=potentials)
         return found.potentials, oracle(found.potentials.expand(nodes))
 
-    return jax.jit(descend, compiler_options=_QUICKLY)
+    return jax.jit(descend, compiler_options=options)
 
 
 def _loss(mbi: ModuleType, domain: Any, measurements: Sequence[Measurement], total: float) -> Any:

@@ -26,7 +26,7 @@ MOST_MODEL_CELLS = 100_000
 """Of a junction tree: what a fit's time and memory grow with."""
 
 MOST_MARGINAL_CELLS = 100_000
-ROUND_BLOCKS, LAST_BLOCKS = 4, 8
+ROUND_BLOCKS, LAST_BLOCKS = 4, 20
 """Blocks of fifty descent steps in each round, and in the last one."""
 
 TOO_LITTLE = "epsilon is too small to learn how columns depend on each other: they are drawn independently"
