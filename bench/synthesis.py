@@ -2,10 +2,10 @@
 
     python bench/synthesis.py FOLDER --target salary [--epsilon 1] [--runs 5] [--named]
 
-FOLDER holds train.csv, test.csv and policy.toml, whose columns are integers with categories; such a folder of Adult
-(13 columns, 80/20) gives the figures of docs/design/synthesis.md. A boosted classifier is trained on the synthetic
-rows and tested on test.csv; distances are half the L1 distance to train.csv, on average over all pairs and triples
-of columns. Runs differ in their noise. With --named the synthesizer is told the target.
+FOLDER holds train.csv, test.csv and policy.toml, whose columns are integers with categories; such a folder of
+Adult (13 columns, 80/20) gives the figures of docs/design/synthesis.md. A boosted classifier is trained on the
+synthetic rows and tested on test.csv; distances are half the L1 distance to train.csv, averaged over all pairs
+and triples of columns. Runs differ in their noise. With --named the synthesizer is told the target.
 """
 
 from __future__ import annotations

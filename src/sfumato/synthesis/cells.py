@@ -18,7 +18,7 @@ from sfumato.policy import Column, Policy
 MOST_CELLS = 64
 """Of a number or a date; longer ranges are cut into as many bins of one width, or fewer."""
 
-MOST_COLUMNS = 100
+MOST_COLUMNS = 64
 MOST_CATEGORIES = 4096
 
 

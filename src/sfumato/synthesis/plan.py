@@ -14,6 +14,9 @@ from sfumato.synthesis.noise import CountNoise
 SINGLE_SHARE, CHOICE_SHARE = 0.15, 0.1
 """Of the budget, in ρ of zero-concentrated DP: for single columns, and for choosing what else to measure."""
 
+MOST_LATER_PICKS = 16
+"""In one round after the first."""
+
 RELATION = accounting.Relation.ADD_REMOVE
 
 
@@ -163,7 +166,7 @@ def default_picks(columns: int, candidates: int, fixed: int = 0) -> tuple[int, .
 
     With as many fixed marginals as a tree would have, these take the place of the first of the smaller rounds.
     """
-    tree, more = columns - 1, (columns - 1) // 2
+    tree, more = columns - 1, min((columns - 1) // 2, MOST_LATER_PICKS)
     picks: list[int] = []
     for wanted in (tree, more) if fixed else (tree, more, more):
         picks.append(min(wanted, candidates - sum(picks)))

@@ -157,10 +157,9 @@ class Synthesizer:
         penalty = _MEAN_NOISE * self.plan.joint_sigma  # what the noise of measuring would misplace
         chosen: list[Clique] = []
         for _ in range(picks):
-            allowed = self._allowed(fitted.sizes, candidates, chosen)
-            known = [item.clique for item in self.measurements]
-            # A tree comes first: as long as there is something left to connect.
-            allowed = _connecting(allowed, [*known, *chosen], fitted.sizes) or allowed
+            allowed = self._allowed(
+                fitted.sizes, [clique for clique in candidates if clique not in chosen], chosen
+            )
             if not allowed:
                 break
             among = {clique: expected[clique] for clique in allowed}
@@ -170,10 +169,15 @@ class Synthesizer:
     def _allowed(
         self, sizes: Mapping[str, int], candidates: Sequence[Clique], chosen: Sequence[Clique]
     ) -> list[Clique]:
-        """Candidates that keep the model small."""
-        known = [*(item.clique for item in self.measurements if len(item.clique) > 1), *chosen]
-        found = [clique for clique in candidates if clique not in chosen]
-        return [clique for clique in found if model_cells(sizes, [*known, clique]) <= MOST_MODEL_CELLS]
+        """Candidates that keep the model small: those that connect, as long as there are any, or else all."""
+        known = [*(item.clique for item in self.measurements), *chosen]
+        now = model_cells(sizes, known)
+        connecting = _connecting(candidates, known, sizes)
+        # A pair between parts that nothing connects closes no cycle: the model grows by its own cells.
+        found = [clique for clique in connecting if now + _cells(sizes, clique) <= MOST_MODEL_CELLS]
+        return found or [
+            clique for clique in candidates if model_cells(sizes, [*known, clique]) <= MOST_MODEL_CELLS
+        ]
 
     def _measure_joint(self, cliques: Sequence[Clique]) -> None:
         for clique in cliques:
@@ -181,10 +185,10 @@ class Synthesizer:
             self.measurements.append(Measurement(clique, noisy, self.plan.joint_sigma))
 
 
-def _connecting(candidates: Sequence[Clique], chosen: Sequence[Clique], names: Iterable[str]) -> list[Clique]:
-    """Candidates that connect columns which those chosen do not connect."""
-    part = connected(chosen, names)
-    return [clique for clique in candidates if len({part[name] for name in clique}) > 1]
+def _connecting(candidates: Sequence[Clique], known: Sequence[Clique], names: Iterable[str]) -> list[Clique]:
+    """Candidates whose columns all lie in different parts of what is known."""
+    part = connected(known, names)
+    return [clique for clique in candidates if len({part[name] for name in clique}) == len(clique)]
 
 
 def _shares(measurements: Sequence[Measurement], total: float) -> dict[str, Floats]:

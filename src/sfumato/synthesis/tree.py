@@ -18,15 +18,20 @@ def model_cells(sizes: Mapping[str, int], cliques: Iterable[Clique]) -> int:
     for clique in cliques:
         for name in clique:
             neighbours[name] |= set(clique)
+    cost = {name: _product(sizes, near) for name, near in neighbours.items()}
     total = 0
-    while neighbours:
-        cost = {name: math.prod(sizes[other] for other in near) for name, near in neighbours.items()}
-        name = min(cost, key=lambda item: cost[item])
-        total += cost[name]
+    while cost:
+        name = min(cost, key=cost.__getitem__)
+        total += cost.pop(name)
         near = neighbours.pop(name) - {name}
         for other in near:
             neighbours[other] = (neighbours[other] | near) - {name}
+            cost[other] = _product(sizes, neighbours[other])
     return total
+
+
+def _product(sizes: Mapping[str, int], names: Iterable[str]) -> int:
+    return math.prod(sizes[name] for name in names)
 
 
 def in_order(names: Iterable[str], order: Sequence[str]) -> Clique:
