@@ -7,6 +7,7 @@ or removing one person changes the cells of a marginal by at most `rows` in sum.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -118,9 +119,10 @@ def cell_number(value: Any, column: CellColumn) -> Any:
     if column.type == "date":
         value = value.delta(_day(column.lower), unit="day").cast("int64")
     else:
-        value = value - ibis.literal(int(column.lower) if column.type == "integer" else column.lower)
-    step = ibis.literal(float(column.width), "float64")
-    number = (value.cast("float64") / step).floor().cast("int64")
+        value = value - (
+            ibis.literal(int(column.lower), "int64") if column.type == "integer" else _double(column.lower)
+        )
+    number = (value.cast("float64") / _double(column.width)).floor().cast("int64")
     last = ibis.literal(column.missing - 1, "int64")
     zero = ibis.literal(0, "int64")
     return ibis.cases((number.isnull(), missing), (number < zero, zero), (number > last, last), else_=number)
@@ -138,9 +140,12 @@ def _listed_number(value: Any, column: CellColumn, missing: Any) -> Any:
     return ibis.cases(*((test, ibis.literal(place, "int64")) for test, place in tests), else_=missing)
 
 
-def _day(ordinal: float) -> Any:
-    import datetime
+def _double(value: float) -> Any:
+    """A constant that is exactly this double on every engine."""
+    return ibis.literal(repr(float(value))).cast("float64")
 
+
+def _day(ordinal: float) -> Any:
     return ibis.literal(datetime.date.fromordinal(int(ordinal)).isoformat()).cast("date")
 
 
