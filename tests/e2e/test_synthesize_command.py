@@ -48,7 +48,7 @@ def policy(tmp_path):
 def test_a_table_is_charged_drawn_and_certified(policy, sfumato):
     pytest.importorskip("mbi")
     out = policy.with_name("s.csv")
-    wanted = ["--rows", "700", "--epsilon", "1.5", "--target", "city", "--out", str(out), "--json"]
+    wanted = ["--rows", "700", "--epsilon", "1.5", "--target", "city", "--out", str(out), "--attack", "--json"]
     code, text, _ = sfumato("synthesize", str(policy), *wanted)
     assert code == 0
     answer = json.loads(text)
@@ -58,6 +58,10 @@ def test_a_table_is_charged_drawn_and_certified(policy, sfumato):
     assert len(made) == 700
     young = made["age"] < 39
     assert (made["city"][young] == "Delft").mean() > 0.75 > 0.25 > (made["city"][~young] == "Delft").mean()
+    attack = json.loads((policy.parent / "private" / "s.attack.json").read_text())
+    assert attack["claimed_epsilon"] == answer["epsilon"]
+    assert 0 <= attack["right"] <= attack["guesses"] <= attack["canaries"]
+    assert "lower_bound" not in text  # what concerns real people is not printed
     code, _, _ = sfumato("verify", str(policy.with_name("s.certificate.json")))
     assert code == 0
     again = sfumato("synthesize", str(policy), *wanted)

@@ -14,7 +14,9 @@ from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
     from sfumato.policy import Policy
-    from sfumato.synthesis import EngineMarginals, Released, Request
+    from sfumato.synthesis import EngineMarginals, Places, Released, Request
+
+CANARIES = 200  # a few among the people, so that the run is like the released one
 
 
 def register(parent: typer.Typer) -> None:
@@ -43,6 +45,13 @@ def synthesize(
         str | None, typer.Option(help="duckdb, postgres or spark; default: by the source.")
     ] = None,
     master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
+    attack: Annotated[
+        bool,
+        typer.Option(
+            "--attack",
+            help="Also attack a second run with invented people; the outcome goes to private/.",
+        ),
+    ] = False,
     test_seed: Annotated[
         int | None,
         typer.Option("--test-seed", help="Repeatable noise, for tests; the release is not private."),
@@ -69,8 +78,10 @@ def synthesize(
         columns=None if columns is None else _names(columns),
         marginals=None if workload is None else [_names(part) for part in workload.split(";")],
     )
-    Places(out)
+    places = Places(out)
     released, left = _released(request, policy, ledger, out, engine, master, test_seed)
+    if attack:
+        _attack(request, released.epsilon, places, engine, master)
     answer = {
         "out": str(out),
         "epsilon": released.epsilon,
@@ -80,6 +91,7 @@ def synthesize(
         "left_out": list(request.left_out),
         "notes": list(released.notes),
         "epsilon_left": left,
+        "attack": str(places.attack) if attack else None,
         "seconds": time.perf_counter() - started,
     }
     _show(answer, json=json)
@@ -115,6 +127,36 @@ def _released(
             progress=lambda words: status.update(words),
         )
         return released, opened.epsilon_left
+
+
+def _attack(request: Request, epsilon: float, places: Places, engine: str | None, master: str) -> None:
+    """How well an attacker tells who was in, beside what ε allows: a run for the holder, never released."""
+    from sfumato.audit import one_run
+    from sfumato.randomness import SecretStream
+    from sfumato.synthesis import PaidTable, Synthesizer, WithCanaries, draw_canaries, membership_scores
+
+    sampler = SecretStream()
+    included = one_run.toss(CANARIES, sampler)
+    canaries = draw_canaries(request.columns, CANARIES, sampler)
+    table = WithCanaries(_marginals(request, request.policy, engine, master), canaries, included)
+    with show.errors.status("attacking"):
+        paid = PaidTable(request.plan, table, sampler)
+        found = Synthesizer(paid, request.columns, request.candidates, fixed=request.fixed).run()
+    made = one_run.planned_guesses(CANARIES)
+    guesses = one_run.Guesses.of_scores(membership_scores(found.model, canaries), included, guesses=made)
+    bound = one_run.epsilon_bound(guesses, delta=request.delta, alpha=0.05)
+    places.write_private(
+        places.attack,
+        {
+            "claimed_epsilon": epsilon,
+            "lower_bound": bound,
+            "confidence": 0.95,
+            "canaries": CANARIES,
+            "guesses": guesses.made,
+            "right": guesses.right,
+            "means": "of a run like this one, never released; canaries are invented rows, in by a fair coin",
+        },
+    )
 
 
 def _marginals(request: Request, rules: Policy, engine: str | None, master: str) -> EngineMarginals:

@@ -10,6 +10,7 @@
 [750, 250]
 """
 
+from sfumato.synthesis.canaries import WithCanaries, draw_canaries, membership_scores
 from sfumato.synthesis.cells import CellColumn, cell_columns
 from sfumato.synthesis.counting import EngineMarginals, Marginals
 from sfumato.synthesis.model import SyntheticModel
@@ -30,7 +31,10 @@ __all__ = [
     "SynthesisPlan",
     "Synthesizer",
     "SyntheticModel",
+    "WithCanaries",
     "cell_columns",
+    "draw_canaries",
+    "membership_scores",
     "release",
     "workload",
 ]

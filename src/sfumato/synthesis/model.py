@@ -87,6 +87,17 @@ class SyntheticModel:
             found = np.moveaxis(np.tensordot(found, self.shares[name], axes=(axis, 0)), -1, axis)
         return found
 
+    def log_chances(self, cells: Mapping[str, Integers]) -> Floats:
+        """The logarithm of each row's probability; a factor of 0 counts as 10⁻¹²."""
+        # A cell has a share in one bucket only.
+        buckets = {name: np.argmax(self.shares[name], axis=0)[codes] for name, codes in cells.items()}
+        total = np.zeros(len(next(iter(cells.values()))))
+        for name, codes in cells.items():
+            total += np.log(self.shares[name][buckets[name], codes] + 1e-12)
+        for step in self.steps:
+            total += np.log(step.chances[tuple(buckets[name] for name in (*step.given, *step.new))] + 1e-12)
+        return total
+
     def write(self, place: Path) -> None:
         described = {
             "format": FORMAT,

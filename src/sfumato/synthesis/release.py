@@ -104,7 +104,15 @@ class Places:
             raise InvalidInput(
                 f"expected --out in a folder that exists, got {self.table}; make the folder first"
             )
-        for place in (self.table, self.certificate, self.model, self.report, self.text, self.distances):
+        for place in (
+            self.table,
+            self.certificate,
+            self.model,
+            self.report,
+            self.text,
+            self.distances,
+            self.attack,
+        ):
             if place.exists():
                 raise InvalidInput(
                     f"expected no file at {place}, got one; a release is made once, choose another --out"
@@ -129,6 +137,16 @@ class Places:
     @property
     def distances(self) -> Path:
         return self.table.parent / "private" / f"{self.table.stem}.distances.json"
+
+    @property
+    def attack(self) -> Path:
+        return self.distances.with_suffix("").with_suffix(".attack.json")
+
+    def write_private(self, place: Path, value: Any) -> None:
+        """Into a folder that only its owner can read."""
+        place.parent.mkdir(exist_ok=True)
+        place.parent.chmod(0o700)
+        write_whole(place, f"{json.dumps(value, indent=2)}\n".encode())
 
 
 @dataclass(frozen=True)
@@ -169,7 +187,7 @@ def release(
     report = fidelity.report(found, request.candidates, notes)
     _write_json(places.report, report)
     write_whole(places.text, fidelity.in_words(report).encode()).chmod(0o644)
-    _write_private(places.distances, fidelity.distances(found, paid.exact_shares()))
+    places.write_private(places.distances, fidelity.distances(found, paid.exact_shares()))
     stated = {**plan.to_json(), "table": policy.table, "version": policy.version, "drawn": request.rows}
     certificate = ledger.certificate(charge, plan=stated, caveats=(*CAVEATS, *notes))
     certificate.write(places.certificate)
@@ -194,9 +212,3 @@ def _left_out(names: Sequence[str]) -> tuple[str, ...]:
 
 def _write_json(place: Path, value: Any) -> None:
     write_whole(place, f"{json.dumps(value, indent=2, ensure_ascii=False)}\n".encode()).chmod(0o644)
-
-
-def _write_private(place: Path, value: Any) -> None:
-    place.parent.mkdir(exist_ok=True)
-    place.parent.chmod(0o700)
-    write_whole(place, f"{json.dumps(value, indent=2)}\n".encode())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
+from sfumato.errors import MissingExtra
 from sfumato.randomness import public_generator
-from sfumato.synthesis.inference import Measurement, expanded, fit, independent
+from sfumato.synthesis.inference import Measurement, expanded, fit, independent, load_mbi
 from sfumato.synthesis.model import marginal, steps_of
 
 SIZES = dict.fromkeys("abcd", 3)
@@ -42,6 +45,12 @@ def test_a_fit_goes_on_where_the_last_one_ended():
 
 def _inside(clique, tables):
     return any(set(clique) <= set(other) for other in tables)
+
+
+def test_without_mbi_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mbi", None)
+    with pytest.raises(MissingExtra, match=r"sfumato\[synthesis\]"):
+        load_mbi()
 
 
 def test_expanded_potentials_describe_the_same_distribution():

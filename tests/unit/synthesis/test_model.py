@@ -55,6 +55,11 @@ def test_draws_meet_the_chances(model):
         assert np.abs(found - summed(joint(), clique)).max() < 30 / rows
 
 
+def test_chances_of_rows_are_those_of_the_joint_distribution(model):
+    rows = dict(zip(NAMES, np.unravel_index(np.arange(48), (2, 3, 4, 2)), strict=True))
+    np.testing.assert_allclose(model.log_chances(rows), np.log(joint().reshape(-1)), atol=1e-6)
+
+
 def test_a_model_survives_its_file(model, tmp_path):
     model.write(tmp_path / "m.npz")
     again = SyntheticModel.read(tmp_path / "m.npz")
