@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato import _validate
 from sfumato.errors import InvalidInput
 from sfumato.policy import Column, Policy
 
@@ -47,11 +46,6 @@ class CellColumn:
             return len(self.values)
         span = self.upper - self.lower
         return max(1, round(span / self.width)) if self.type == "real" else int(span // self.width) + 1
-
-    @property
-    def ordered(self) -> bool:
-        """Whether neighbouring cells hold neighbouring values."""
-        return self.values is None or self.type in ("integer", "date")
 
     def label(self, cell: int) -> str:
         """A cell in words."""
@@ -156,5 +150,4 @@ def _day(value: Any) -> datetime.date:
 def _binned(column: Column, lower: int, upper: int) -> CellColumn:
     """Bins of a whole width, so that every bin of a whole number has as many values, save the last."""
     width = -(-(upper - lower + 1) // MOST_CELLS)
-    _validate.integer("width", width, least=1)
     return CellColumn(name=column.name, type=column.type, lower=lower, upper=upper, width=width)

@@ -26,7 +26,7 @@ MOST_MODEL_CELLS = 100_000
 """Of a junction tree: what a fit's time and memory grow with."""
 
 MOST_MARGINAL_CELLS = 100_000
-ROUND_BLOCKS, LAST_BLOCKS = 4, 20
+ROUND_BLOCKS, LAST_BLOCKS = 4, 12
 """Blocks of fifty descent steps in each round, and in the last one."""
 
 TOO_LITTLE = "epsilon is too small to learn how columns depend on each other: they are drawn independently"
@@ -38,7 +38,6 @@ class Synthesis:
     """What came out: the model, what was measured for it, and words on what was not."""
 
     model: SyntheticModel
-    fitted: Fitted
     buckets: Mapping[str, Buckets]
     measurements: tuple[Measurement, ...]
     notes: tuple[str, ...] = ()
@@ -125,7 +124,7 @@ class Synthesizer:
         notes = (TOO_LITTLE,) if self.plan.measured and not (fixed or rounds) else ()
         shares = {name: bucket.shares for name, bucket in self.buckets.items()}
         model = SyntheticModel.of(self.columns, shares, fitted.tables, total)
-        return Synthesis(model, fitted, self.buckets, tuple(self.measurements), notes)
+        return Synthesis(model, self.buckets, tuple(self.measurements), notes)
 
     def _fitted(self, start: Fitted, total: float, *, last: bool) -> Fitted:
         blocks = LAST_BLOCKS if last else ROUND_BLOCKS
