@@ -40,7 +40,9 @@ def synthesize(
         str | None,
         typer.Option(help='What matters, such as "age,income;city,region"; default: all pairs.'),
     ] = None,
-    ledger: Annotated[Path | None, typer.Option(help="Another ledger than the policy's.")] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="Another ledger than the policy's: a file, or an address.")
+    ] = None,
     engine: Annotated[
         str | None, typer.Option(help="duckdb, postgres or spark; default: by the source.")
     ] = None,
@@ -100,7 +102,7 @@ def synthesize(
 def _released(
     request: Request,
     place: Path,
-    ledger: Path | None,
+    ledger: str | None,
     out: Path,
     engine: str | None,
     master: str,
@@ -112,7 +114,7 @@ def _released(
     from sfumato.synthesis import release
 
     rules = request.policy
-    book = ledger_place(rules, place) if ledger is None else str(ledger)
+    book = ledger_place(rules, place) if ledger is None else ledger
     with (
         Ledger.open(book, budget=rules.budget, dataset=rules.dataset) as opened,
         show.errors.status("counting") as status,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato import _validate
+from sfumato.accounting import warn_of_little_protection
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.policy import Policy
@@ -66,6 +67,7 @@ class Request:
         if rows > MOST_ROWS:
             raise InvalidInput(f"expected rows <= {MOST_ROWS}, got rows={rows}; draw in parts from the model")
         delta = policy.budget.delta if delta is None else delta
+        warn_of_little_protection("this table", epsilon, delta)
         found, left_out = cell_columns(policy, columns)
         target = None if target is None else _target(found, target)
         candidates = workload(found, target=target, named=marginals)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from sfumato.accounting import Relation
-from sfumato.errors import BudgetExceeded, InvalidInput
+from sfumato.errors import BudgetExceeded, InvalidInput, LittleProtection
 from sfumato.ledger import Budget, Certificate, Ledger
 from sfumato.policy import Policy, policy_from_dict
 from sfumato.query.compilation import column_name
@@ -200,6 +200,11 @@ def test_what_does_not_fit_the_budget_is_refused_before_a_row_is_read(tmp_path):
 def test_bad_requests_get_a_sentence(wrong, words):
     with pytest.raises(InvalidInput, match=words):
         Request.of(policy(), **{"rows": 10, "epsilon": 1.0, **wrong})
+
+
+def test_an_epsilon_that_protects_nobody_is_said():
+    with pytest.warns(LittleProtection, match="this table"):
+        Request.of(policy(), rows=10, epsilon=60.0)
 
 
 def test_one_column_of_one_value_is_a_table_too(tmp_path):
