@@ -11,8 +11,10 @@ from sfumato.synthesis.counting import Clique
 def model_cells(sizes: Mapping[str, int], cliques: Iterable[Clique]) -> int:
     """Cells of all cliques that come up when columns are eliminated, the one with the smallest clique first.
 
+    Here a goes with its pair (2·3 cells), then b with its (3·4), and c alone (4).
+
     >>> model_cells({"a": 2, "b": 3, "c": 4}, [("a", "b"), ("b", "c")])
-    21
+    22
     """
     neighbours = {name: {name} for name in sizes}
     for clique in cliques:
