@@ -21,7 +21,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 .venv/installed-dev: .venv/installed
 	@echo "Installing what the tests need"
-	@$(PIP) --editable '.[dev,postgres,spark,tracing]'
+	@$(PIP) --editable '.[dev,postgres,spark,synthesis,tracing]'
 	@touch $@
 
 .venv/installed-bench: .venv/installed-dev

@@ -37,6 +37,7 @@ def test_public_names():
         "pate",
         "local",
         "query",
+        "synthesis",
         "tracing",
         "audit",
         "recipes",

@@ -1,0 +1,206 @@
+"""`sfumato synthesize`: a table of nobody, with the types and the statistics of a private one."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sfumato.cli import show
+from sfumato.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from sfumato.policy import Policy
+    from sfumato.synthesis import EngineMarginals, Places, Released, Request
+
+CANARIES = 200  # a few among the people, so that the run is like the released one
+
+
+def register(parent: typer.Typer) -> None:
+    parent.command()(synthesize)
+
+
+def synthesize(
+    policy: Annotated[Path, typer.Argument(help="The policy of the table, a TOML file.")],
+    rows: Annotated[int, typer.Option(help="How many rows to draw.")],
+    epsilon: Annotated[float, typer.Option(help="What the table may cost.")],
+    out: Annotated[
+        Path, typer.Option(help="A new .csv or .parquet file; its certificate, model and report go beside it.")
+    ],
+    delta: Annotated[float | None, typer.Option(help="Of the table; default: the budget's.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="The column that models will predict: how it depends on the rest is kept."),
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="The columns to draw, by commas; default: all.")] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(help='What matters, such as "age,income;city,region"; default: all pairs.'),
+    ] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="Another ledger than the policy's: a file, or an address.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="duckdb, postgres or spark; default: by the source.")
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
+    attack: Annotated[
+        bool,
+        typer.Option(
+            "--attack",
+            help="Also attack a second run with invented people; the outcome goes to private/.",
+        ),
+    ] = False,
+    test_seed: Annotated[
+        int | None,
+        typer.Option("--test-seed", help="Repeatable noise, for tests; the release is not private."),
+    ] = None,
+    json: show.Json = False,
+) -> None:
+    """Draw a synthetic table with the declared types and ranges, for a share of the budget.
+
+    Example: sfumato synthesize people.toml --rows 50000 --epsilon 1 --out people-synthetic.parquet
+    """
+    from sfumato.policy import load_policy
+    from sfumato.synthesis import Places, Request
+    from sfumato.synthesis.inference import load_mbi
+
+    started = time.perf_counter()
+    load_mbi()  # what is not installed is said before anything is spent
+    rules = load_policy(policy)
+    request = Request.of(
+        rules,
+        rows=rows,
+        epsilon=epsilon,
+        delta=delta,
+        target=target,
+        columns=None if columns is None else _names(columns),
+        marginals=None if workload is None else [_names(part) for part in workload.split(";")],
+    )
+    places = Places(out)
+    released, left = _released(request, policy, ledger, out, engine, master, test_seed)
+    if attack:
+        _attack(request, released.epsilon, places, engine, master)
+    answer = {
+        "out": str(out),
+        "epsilon": released.epsilon,
+        "delta": request.delta,
+        "rows": rows,
+        "columns": [column.name for column in request.columns],
+        "left_out": list(request.left_out),
+        "notes": list(released.notes),
+        "epsilon_left": left,
+        "attack": str(places.attack) if attack else None,
+        "seconds": time.perf_counter() - started,
+    }
+    _show(answer, json=json)
+
+
+def _released(
+    request: Request,
+    place: Path,
+    ledger: str | None,
+    out: Path,
+    engine: str | None,
+    master: str,
+    test_seed: int | None,
+) -> tuple[Released, float]:
+    from sfumato.ledger import Ledger
+    from sfumato.query.opening import ledger_place
+    from sfumato.randomness import SecretStream
+    from sfumato.synthesis import release
+
+    rules = request.policy
+    book = ledger_place(rules, place) if ledger is None else ledger
+    with (
+        Ledger.open(book, budget=rules.budget, dataset=rules.dataset) as opened,
+        show.errors.status("counting") as status,
+    ):
+        marginals = _marginals(request, rules, engine, master)
+        released = release(
+            request,
+            marginals,
+            ledger=opened,
+            out=out,
+            sampler=SecretStream(test_seed=test_seed),
+            progress=lambda words: status.update(words),
+        )
+        return released, opened.epsilon_left
+
+
+def _attack(request: Request, epsilon: float, places: Places, engine: str | None, master: str) -> None:
+    """How well an attacker tells who was in, beside what ε allows: a run for the holder, never released."""
+    from sfumato.audit import one_run
+    from sfumato.randomness import SecretStream
+    from sfumato.synthesis import PaidTable, Synthesizer, WithCanaries, draw_canaries, membership_scores
+
+    sampler = SecretStream()
+    included = one_run.toss(CANARIES, sampler)
+    canaries = draw_canaries(request.columns, CANARIES, sampler)
+    table = WithCanaries(_marginals(request, request.policy, engine, master), canaries, included)
+    with show.errors.status("attacking"):
+        paid = PaidTable(request.plan, table, sampler)
+        found = Synthesizer(paid, request.columns, request.candidates, fixed=request.fixed).run()
+    made = one_run.planned_guesses(CANARIES)
+    guesses = one_run.Guesses.of_scores(membership_scores(found.model, canaries), included, guesses=made)
+    bound = one_run.epsilon_bound(guesses, delta=request.delta, alpha=0.05)
+    places.write_private(
+        places.attack,
+        {
+            "claimed_epsilon": epsilon,
+            "lower_bound": bound,
+            "confidence": 0.95,
+            "canaries": CANARIES,
+            "guesses": guesses.made,
+            "right": guesses.right,
+            "means": "of a run like this one, never released; canaries are invented rows, in by a fair coin",
+        },
+    )
+
+
+def _marginals(request: Request, rules: Policy, engine: str | None, master: str) -> EngineMarginals:
+    """The counts of the policy's table, on the engine that queries use."""
+    from sfumato.query.compilation import column_name
+    from sfumato.query.engines import open_engine
+    from sfumato.query.measures import UNIT
+    from sfumato.synthesis import EngineMarginals
+
+    opened = open_engine(rules, name=engine, master=master)
+    return EngineMarginals(
+        opened.declared(rules),
+        request.columns,
+        names={column.name: column_name(column.name, rules) for column in request.columns},
+        unit=None if rules.unit.column is None else UNIT,
+        rows=rules.unit.rows,
+        salt=secrets.token_hex(16),
+        prepare=opened.prepare,
+        fetch=opened.fetch,
+        keep=opened.name == "duckdb",
+    )
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InvalidInput('expected names by commas, such as "age,income", got none')
+    return names
+
+
+def _show(answer: dict[str, Any], *, json: bool) -> None:
+    if json:
+        show.emit_json(answer)
+        return
+    show.facts(
+        [
+            ("written", answer["out"]),
+            ("rows", f"{answer['rows']:,}"),
+            ("epsilon, delta", f"{answer['epsilon']:.4g}, {answer['delta']:g}"),
+            ("epsilon left", f"{answer['epsilon_left']:.4g}"),
+            ("seconds", f"{answer['seconds']:.1f}"),
+        ]
+    )
+    for note in answer["notes"]:
+        show.console.print(note, style="dim", markup=False)

@@ -1,0 +1,153 @@
+"""Declared columns → cells: a public, finite list of values for each column, and one cell for what is missing.
+
+Cells come from the policy alone: its categories, its bounds, or true and false. The last cell of a column holds
+what is missing, which is also what a value outside the declared categories counts as.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato.errors import InvalidInput
+from sfumato.policy import Column, Policy
+
+MOST_CELLS = 64
+"""Of a number or a date; longer ranges are cut into as many bins of one width, or fewer."""
+
+MOST_COLUMNS = 64
+MOST_CATEGORIES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellColumn:
+    """One column as cells 0, …, size − 2, and size − 1 for what is missing.
+
+    Either `values` lists one value for each cell, or cells are bins of `width` from `lower` on.
+    """
+
+    name: str
+    type: str
+    values: tuple[Any, ...] | None = None
+    lower: float = 0.0
+    upper: float = 0.0
+    width: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """How many cells there are, with that of missing values."""
+        return self.missing + 1
+
+    @property
+    def missing(self) -> int:
+        if self.values is not None:
+            return len(self.values)
+        span = self.upper - self.lower
+        return max(1, round(span / self.width)) if self.type == "real" else int(span // self.width) + 1
+
+    def label(self, cell: int) -> str:
+        """A cell in words."""
+        if cell == self.missing:
+            return "missing"
+        if self.values is not None:
+            return str(self.values[cell])
+        first = self.lower + cell * self.width
+        last = min(first + self.width, self.upper)
+        if self.type == "date":
+            first, last = (datetime.date.fromordinal(int(day)) for day in (first, last))  # type: ignore[assignment]
+        return f"{first} to {last}"
+
+    def to_json(self) -> dict[str, Any]:
+        values = None if self.values is None else [str(v) if self.type == "date" else v for v in self.values]
+        return {
+            "name": self.name,
+            "type": self.type,
+            "values": values,
+            "lower": self.lower,
+            "upper": self.upper,
+            "width": self.width,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> CellColumn:
+        values = data["values"]
+        if values is not None and data["type"] == "date":
+            values = [datetime.date.fromisoformat(value) for value in values]
+        return cls(**{**data, "values": None if values is None else tuple(values)})
+
+
+def cell_columns(
+    policy: Policy, names: Sequence[str] | None = None
+) -> tuple[tuple[CellColumn, ...], tuple[str, ...]]:
+    """The policy's columns that have cells, or those named, and the names of those that have none."""
+    chosen = list(policy.columns) if names is None else [_known(policy, name) for name in names]
+    found = {name: _cells(policy.columns[name]) for name in chosen}
+    columns = tuple(column for column in found.values() if column is not None)
+    left_out = tuple(name for name, column in found.items() if column is None)
+    if not columns:
+        raise InvalidInput(
+            "expected at least one column with categories or bounds in the policy, got none; declare them in "
+            "[columns], as they cannot be read off the data"
+        )
+    if names is not None and left_out:
+        raise InvalidInput(
+            f"expected categories or bounds for {', '.join(left_out)} in the policy, got none; declare them"
+        )
+    if len(columns) > MOST_COLUMNS:
+        raise InvalidInput(
+            f"expected at most {MOST_COLUMNS} columns, got {len(columns)}; name the ones to synthesize with "
+            "--columns"
+        )
+    return columns, left_out
+
+
+def _known(policy: Policy, name: str) -> str:
+    column = policy.column(name)
+    if column is None:
+        raise InvalidInput(f"expected a column of the policy, got {name!r}; it has {', '.join(policy.columns)}")
+    return column.name
+
+
+def _cells(column: Column) -> CellColumn | None:
+    if column.categories is not None:
+        return _listed(column, column.categories)
+    if column.type == "boolean":
+        return _listed(column, (False, True))
+    if column.days is not None:
+        first, last = (day.toordinal() for day in column.days)
+        if last - first < MOST_CELLS:
+            return _listed(column, tuple(range(first, last + 1)))
+        return _binned(column, first, last)
+    if column.bounds is None:
+        return None
+    lower, upper = column.bounds
+    if column.type == "real":
+        return CellColumn(
+            name=column.name, type="real", lower=lower, upper=upper, width=(upper - lower) / MOST_CELLS
+        )
+    if upper - lower < MOST_CELLS:
+        return _listed(column, tuple(range(int(lower), int(upper) + 1)))
+    return _binned(column, int(lower), int(upper))
+
+
+def _listed(column: Column, values: tuple[Any, ...]) -> CellColumn:
+    if len(values) > MOST_CATEGORIES:
+        raise InvalidInput(
+            f"expected at most {MOST_CATEGORIES} categories of {column.name}, got {len(values)}; "
+            "declare coarser ones"
+        )
+    if column.type == "date":
+        values = tuple(_day(value) for value in values)
+    return CellColumn(name=column.name, type=column.type, values=values)
+
+
+def _day(value: Any) -> datetime.date:
+    return datetime.date.fromordinal(value) if isinstance(value, int) else datetime.date.fromisoformat(value)
+
+
+def _binned(column: Column, lower: int, upper: int) -> CellColumn:
+    """Bins of a whole width, so that every bin of a whole number has as many values, save the last."""
+    width = -(-(upper - lower + 1) // MOST_CELLS)
+    return CellColumn(name=column.name, type=column.type, lower=lower, upper=upper, width=width)

@@ -1,0 +1,110 @@
+"""How far a synthetic table may be trusted, from what was paid for; distances to the real table are private."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato.synthesis.counting import Clique
+from sfumato.synthesis.inference import Measurement
+from sfumato.synthesis.synthesizer import Synthesis
+
+Floats = npt.NDArray[np.float64]
+
+_HALF_WIDTH = 1.96  # of a 95% interval, in σ
+_MEAN_NOISE = 0.7979  # E|Z|
+GOOD_FOR = (
+    "shares and averages of single columns",
+    "how the pairs and triples listed as measured go together",
+    "writing and testing software, queries and models before they are run on the real table",
+)
+NOT_GOOD_FOR = (
+    "single rows: none of them is a person",
+    "small groups: counts below the noise stated here mean nothing",
+    "how three or more columns go together where that was not measured",
+    "intervals of statistics computed on it as if its rows were real: they leave out the noise",
+)
+
+
+def report(found: Synthesis, candidates: Sequence[Clique], notes: Sequence[str]) -> dict[str, Any]:
+    """One- and two-way distributions: what the model says beside what was measured, with the noise."""
+    total = found.model.total
+    measured = [item for item in found.measurements if len(item.clique) > 1]
+    names = {item.clique for item in measured}
+    return {
+        "rows_measured": round(total),
+        "columns": [_single(found, item, total) for item in found.measurements if len(item.clique) == 1],
+        "measured": [_joint(found, item, total) for item in measured],
+        "not_measured": [list(clique) for clique in candidates if clique not in names],
+        "good_for": list(GOOD_FOR),
+        "not_good_for": list(NOT_GOOD_FOR),
+        "notes": list(notes),
+    }
+
+
+def _single(found: Synthesis, item: Measurement, total: float) -> dict[str, Any]:
+    name = item.clique[0]
+    column = next(column for column in found.model.columns if column.name == name)
+    bucket = found.buckets[name]
+    model = found.model.marginal((name,))
+    cells = [np.nonzero(bucket.place == place)[0] for place in range(bucket.size)]
+    half = _HALF_WIDTH * item.sigma / total
+    shares = item.counts / total
+    return {
+        "column": name,
+        "values": [_labels(column, places) for places in cells],
+        "synthetic": [round(float(value), 6) for value in model],
+        "measured": [round(float(value), 6) for value in shares],
+        "low": [round(max(0.0, float(value - half)), 6) for value in shares],
+        "high": [round(min(1.0, float(value + half)), 6) for value in shares],
+    }
+
+
+def _labels(column: Any, places: npt.NDArray[np.int64]) -> str:
+    shown = [column.label(int(place)) for place in places[:3]]
+    return ", ".join(shown) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
+
+
+def _joint(found: Synthesis, item: Measurement, total: float) -> dict[str, Any]:
+    """Half the L1 distance of model and measurement, beside what the noise alone would make it."""
+    model = found.model.marginal(item.clique)
+    away = 0.5 * float(np.abs(model - item.counts / total).sum())
+    return {
+        "columns": list(item.clique),
+        "cells": int(model.size),
+        "half_width": round(_HALF_WIDTH * item.sigma / total, 6),
+        "distance_to_measurement": round(away, 4),
+        "distance_by_noise_alone": round(0.5 * _MEAN_NOISE * item.sigma * model.size / total, 4),
+    }
+
+
+def in_words(data: Mapping[str, Any]) -> str:
+    """The report as plain text."""
+    lines = [f"About {data['rows_measured']:,} rows (noisy).", "", "Columns: share in the model [95% interval]"]
+    for column in data["columns"]:
+        lines.append(f"  {column['column']}")
+        for place, value in enumerate(column["values"]):
+            low, high = column["low"][place], column["high"][place]
+            lines.append(f"    {value}: {column['synthetic'][place]:.2%} [{low:.2%}, {high:.2%}]")
+    lines += ["", "Measured together: distance of model and measurement (of noise alone)"]
+    for item in data["measured"]:
+        away, noise = item["distance_to_measurement"], item["distance_by_noise_alone"]
+        lines.append(f"  {', '.join(item['columns'])}: {away:.3f} ({noise:.3f})")
+    if data["not_measured"]:
+        lines += ["", f"Not measured: {len(data['not_measured'])} combinations follow from the others."]
+    for title, key in (("Good for", "good_for"), ("Not good for", "not_good_for"), ("Notes", "notes")):
+        if data[key]:
+            lines += ["", title, *(f"  {line}" for line in data[key])]
+    return "\n".join(lines) + "\n"
+
+
+def distances(found: Synthesis, exact: Mapping[Clique, Floats]) -> dict[str, Any]:
+    """Half the L1 distances of the model to the private table: PRIVATE, for the holder only."""
+    each = {
+        ",".join(clique): round(0.5 * float(np.abs(found.model.marginal(clique) - shares).sum()), 5)
+        for clique, shares in exact.items()
+    }
+    return {"private": "not paid for: for the holder of the table only", "distances": each}

@@ -1,0 +1,129 @@
+"""Noisy marginals → the distribution of largest entropy that fits them best. mbi does the mathematics.
+
+McKenna, Sheldon & Miklau 2019, "Graphical-model based estimation and inference for differential privacy".
+
+JAX compiles a program for each structure of cliques, which takes longer than the descent itself, and a small
+one for every operation outside of it. So each fit is one program, and everything else is done in NumPy.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato.errors import MissingExtra
+from sfumato.synthesis.counting import Clique
+from sfumato.synthesis.tree import in_order
+
+Floats = npt.NDArray[np.float64]
+
+_QUICKLY = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": "True"}
+_QUICK_BLOCKS = 8  # beyond so many blocks a program that takes longer to compile is worth it
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A marginal as it was measured: noisy counts of shape (buckets of each column), and the noise's σ."""
+
+    clique: Clique
+    counts: Floats
+    sigma: float
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A graphical model: potentials of what was measured, and probabilities of a junction tree's cliques."""
+
+    sizes: Mapping[str, int]
+    potentials: Mapping[Clique, Floats]
+    tables: Mapping[Clique, Floats]
+
+
+def load_mbi() -> ModuleType:
+    """mbi, without its remarks about the settings of JAX, which do not concern probabilities in float32."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import mbi
+    except ImportError as error:
+        raise MissingExtra(package="mbi", extra="synthesis") from error
+    return mbi
+
+
+def independent(sizes: Mapping[str, int], shares: Mapping[str, Floats]) -> Fitted:
+    """Columns that have nothing to do with each other."""
+    tables: dict[Clique, Floats] = {(name,): shares[name] for name in sizes}
+    return Fitted(sizes, {clique: np.log(np.maximum(table, 1e-12)) for clique, table in tables.items()}, tables)
+
+
+def fit(measurements: Sequence[Measurement], *, total: float, start: Fitted, blocks: int) -> Fitted:
+    """The model that fits the measurements best, looked for from `start` on in `blocks` of fifty steps."""
+    mbi = load_mbi()
+    domain = mbi.Domain.fromdict(dict(start.sizes))
+    tree, _ = mbi.junction_tree.make_junction_tree(domain, [item.clique for item in measurements])
+    nodes = tuple(in_order(clique, list(start.sizes)) for clique in mbi.junction_tree.maximal_cliques(tree))
+    loss = _loss(mbi, domain, measurements, total)
+    potentials = _vector(mbi, domain, expanded(start.potentials, loss.cliques, start.sizes))
+    descend = _program(mbi, domain, nodes, None if blocks > _QUICK_BLOCKS else _QUICKLY)
+    for _ in range(blocks):
+        potentials, marginals = descend(potentials, loss)
+    return Fitted(start.sizes, _tables(potentials), _normalised(_tables(marginals)))
+
+
+def _program(mbi: ModuleType, domain: Any, nodes: Sequence[Clique], options: dict[str, str] | None) -> Any:
+    """Fifty steps of descent, and then the probabilities of the junction tree's cliques."""
+    import jax
+
+    oracle = mbi.marginal_oracles.message_passing_hugin
+    estimator = mbi.estimation.MirrorDescent(marginal_oracle=oracle)
+
+    def descend(potentials: Any, loss: Any) -> tuple[Any, Any]:
+        found = estimator.estimate(domain, loss, 1.0, iters=1, warm_start=potentials)
+        return found.potentials, oracle(found.potentials.expand(nodes))
+
+    return jax.jit(descend, compiler_options=options)
+
+
+def _loss(mbi: ModuleType, domain: Any, measurements: Sequence[Measurement], total: float) -> Any:
+    """In shares instead of counts, which float32 holds well whatever the size of the table."""
+    linear = [
+        mbi.LinearMeasurement(
+            (item.counts / total).astype(np.float32).reshape(-1), item.clique, np.float32(item.sigma / total)
+        )
+        for item in measurements
+    ]
+    return mbi.marginal_loss.from_linear_measurements(linear, domain)
+
+
+def expanded(
+    potentials: Mapping[Clique, Floats], cliques: Sequence[Clique], sizes: Mapping[str, int]
+) -> dict[Clique, Floats]:
+    """The same distribution over cliques that contain the old ones."""
+    found = {clique: np.zeros([sizes[name] for name in clique]) for clique in cliques}
+    for old, values in potentials.items():
+        home = next(clique for clique in cliques if set(old) <= set(clique))
+        shape = [sizes[name] if name in old else 1 for name in home]
+        found[home] = found[home] + values.reshape(shape)
+    return found
+
+
+def _vector(mbi: ModuleType, domain: Any, tables: Mapping[Clique, Floats]) -> Any:
+    factors = {
+        clique: mbi.Factor(domain.project(clique), values.astype(np.float32))
+        for clique, values in tables.items()
+    }
+    return mbi.CliqueVector(domain, tuple(tables), factors)
+
+
+def _tables(vector: Any) -> dict[Clique, Floats]:
+    return {clique: np.asarray(vector.tables[clique].values, dtype=np.float64) for clique in vector.cliques}
+
+
+def _normalised(tables: Mapping[Clique, Floats]) -> dict[Clique, Floats]:
+    return {clique: np.maximum(table, 0) / np.maximum(table, 0).sum() for clique, table in tables.items()}

@@ -1,0 +1,219 @@
+"""A synthetic table's model: probabilities on a junction tree, from which any number of rows can be drawn.
+
+The file is a NumPy archive of plain arrays beside one JSON text; reading it runs no code.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sfumato import _validate
+from sfumato.errors import DataCorrupted, InvalidInput
+from sfumato.randomness import Sampler, SecretStream
+from sfumato.storage import write_whole
+from sfumato.synthesis.cells import CellColumn
+from sfumato.synthesis.counting import Clique
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+FORMAT = 1
+MOST_ROWS = 100_000_000
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One clique of the tree: its new columns given those that were drawn before."""
+
+    given: Clique
+    new: Clique
+    chances: Floats  # (sizes of given…, sizes of new…); sums to 1 over the new ones
+
+
+@dataclass(frozen=True)
+class SyntheticModel:
+    """Columns, how their cells share buckets, and the steps of a draw."""
+
+    columns: tuple[CellColumn, ...]
+    shares: Mapping[str, Floats]  # (buckets, cells) of each column
+    steps: tuple[Step, ...]
+    total: float
+
+    @classmethod
+    def of(
+        cls,
+        columns: Sequence[CellColumn],
+        shares: Mapping[str, Floats],
+        tables: Mapping[Clique, Floats],
+        total: float,
+    ) -> SyntheticModel:
+        """From the probabilities of each clique of a junction tree."""
+        return cls(tuple(columns), dict(shares), steps_of(tables), total)
+
+    def draw(self, rows: int, *, sampler: Sampler | None = None) -> dict[str, Integers]:
+        """So many rows, as the cells of each column.
+
+        Chances are met as closely as whole rows allow: draws are spread evenly over each group's chances.
+        """
+        rows = _validate.integer("rows", rows, least=1)
+        if rows > MOST_ROWS:
+            raise InvalidInput(f"expected rows <= {MOST_ROWS}, got rows={rows}; draw in parts from the model")
+        sampler = SecretStream() if sampler is None else sampler
+        buckets: dict[str, Integers] = {}
+        for step in self.steps:
+            buckets |= _drawn(step, buckets, rows, sampler)
+        return {
+            column.name: _spread(buckets[column.name], self.shares[column.name], sampler)
+            for column in self.columns
+        }
+
+    def marginal(self, clique: Clique) -> Floats:
+        """The probabilities of combinations of buckets, exactly."""
+        return marginal(self.steps, clique)
+
+    def cells(self, clique: Clique) -> Floats:
+        """The probabilities of combinations of cells."""
+        found = self.marginal(clique)
+        for axis, name in enumerate(clique):
+            found = np.moveaxis(np.tensordot(found, self.shares[name], axes=(axis, 0)), -1, axis)
+        return found
+
+    def log_chances(self, cells: Mapping[str, Integers]) -> Floats:
+        """The logarithm of each row's probability; a factor of 0 counts as 10⁻¹²."""
+        # A cell has a share in one bucket only.
+        buckets = {name: np.argmax(self.shares[name], axis=0)[codes] for name, codes in cells.items()}
+        total = np.zeros(len(next(iter(cells.values()))))
+        for name, codes in cells.items():
+            total += np.log(self.shares[name][buckets[name], codes] + 1e-12)
+        for step in self.steps:
+            total += np.log(step.chances[tuple(buckets[name] for name in (*step.given, *step.new))] + 1e-12)
+        return total
+
+    def write(self, place: Path) -> None:
+        described = {
+            "format": FORMAT,
+            "columns": [column.to_json() for column in self.columns],
+            "steps": [{"given": list(step.given), "new": list(step.new)} for step in self.steps],
+            "total": self.total,
+        }
+        arrays = {f"shares{place}": self.shares[column.name] for place, column in enumerate(self.columns)}
+        arrays |= {f"chances{place}": step.chances for place, step in enumerate(self.steps)}
+        content = io.BytesIO()
+        text = np.frombuffer(json.dumps(described).encode(), dtype=np.uint8)
+        np.savez_compressed(content, description=text, **arrays)  # type: ignore[arg-type]
+        write_whole(place, content.getvalue(), readable=True)
+
+    @classmethod
+    def read(cls, place: Path) -> SyntheticModel:
+        try:
+            with np.load(place, allow_pickle=False) as archive:
+                described = json.loads(archive["description"].tobytes())
+                return cls._parsed(described, archive)
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise DataCorrupted(
+                f"expected the model of a synthetic table at {place}, got something else"
+            ) from error
+
+    @classmethod
+    def _parsed(cls, described: dict[str, Any], archive: Mapping[str, Any]) -> SyntheticModel:
+        if described["format"] != FORMAT:
+            raise ValueError("format")
+        columns = tuple(CellColumn.from_json(item) for item in described["columns"])
+        shares = {column.name: archive[f"shares{place}"] for place, column in enumerate(columns)}
+        steps = tuple(
+            Step(tuple(item["given"]), tuple(item["new"]), archive[f"chances{place}"])
+            for place, item in enumerate(described["steps"])
+        )
+        _check_shapes(shares, steps, columns)
+        return cls(columns, shares, steps, float(described["total"]))
+
+
+def _check_shapes(shares: Mapping[str, Floats], steps: Sequence[Step], columns: Sequence[CellColumn]) -> None:
+    for column in columns:
+        if shares[column.name].ndim != 2 or shares[column.name].shape[1] != column.size:
+            raise ValueError("shares")
+    known: set[str] = set()
+    for step in steps:
+        shape = tuple(len(shares[name]) for name in (*step.given, *step.new))
+        if step.chances.shape != shape or not set(step.given) <= known or known & set(step.new):
+            raise ValueError("steps")
+        known |= set(step.new)
+    if known != {column.name for column in columns}:
+        raise ValueError("columns")
+
+
+def steps_of(tables: Mapping[Clique, Floats]) -> tuple[Step, ...]:
+    """Cliques in an order in which each shares with one earlier clique all that it shares with any of them."""
+    waiting, steps = list(tables), []
+    earlier: list[Clique] = []
+    while waiting:
+        # Prim's algorithm on the overlaps of cliques: of a triangulated graph this is a junction tree.
+        clique = max(waiting, key=lambda item: max((len({*item} & {*old}) for old in earlier), default=0))
+        waiting.remove(clique)
+        drawn = {name for old in earlier for name in old}
+        given = tuple(name for name in clique if name in drawn)
+        new = tuple(name for name in clique if name not in drawn)
+        if new:
+            steps.append(Step(given, new, _conditional(tables[clique], clique, given, new)))
+        earlier.append(clique)
+    return tuple(steps)
+
+
+def _conditional(table: Floats, clique: Clique, given: Clique, new: Clique) -> Floats:
+    order = [clique.index(name) for name in (*given, *new)]
+    ordered = np.transpose(np.asarray(table, dtype=np.float64), order)
+    axes = tuple(range(len(given), len(clique)))
+    sums = ordered.sum(axis=axes, keepdims=True)
+    alone = ordered.sum(axis=tuple(range(len(given))), keepdims=True)
+    # A combination that the model never gives is drawn, should it come up, as if it said nothing.
+    return np.where(sums > 1e-30, ordered / np.maximum(sums, 1e-30), alone / alone.sum())
+
+
+def marginal(steps: Sequence[Step], clique: Clique) -> Floats:
+    """The probabilities of some columns together, from the steps that they depend on."""
+    needed, wanted = [], set(clique)
+    for step in reversed(steps):
+        if wanted & set(step.new):
+            needed.append(step)
+            wanted |= set(step.given)
+    names = sorted({name for step in needed for name in (*step.given, *step.new)})
+    letter = dict(zip(names, _LETTERS, strict=False))
+    if len(names) > len(_LETTERS):
+        raise InvalidInput(f"expected at most {len(_LETTERS)} columns between two, got {len(names)}")
+    terms = ",".join("".join(letter[name] for name in (*step.given, *step.new)) for step in needed)
+    result = "".join(letter[name] for name in clique)
+    return np.asarray(np.einsum(f"{terms}->{result}", *(step.chances for step in needed), optimize="greedy"))
+
+
+def _drawn(step: Step, drawn: Mapping[str, Integers], rows: int, sampler: Sampler) -> dict[str, Integers]:
+    sizes = step.chances.shape
+    outer, inner = sizes[: len(step.given)], sizes[len(step.given) :]
+    group = np.zeros(rows, dtype=np.int64)
+    if step.given:
+        group = np.ravel_multi_index([drawn[name] for name in step.given], outer).astype(np.int64)
+    found = _spread(group, step.chances.reshape(-1, int(np.prod(inner))), sampler)
+    return dict(zip(step.new, (part.astype(np.int64) for part in np.unravel_index(found, inner)), strict=True))
+
+
+def _spread(group: Integers, chances: Floats, sampler: Sampler) -> Integers:
+    """For each row a place on its group's line of chances; the rows of a group are spread evenly over it."""
+    rows = len(group)
+    order = np.lexsort((sampler.uniform(rows), group))
+    sizes = np.bincount(group, minlength=len(chances))
+    starts = np.cumsum(sizes) - sizes
+    rank = np.empty(rows, dtype=np.int64)
+    rank[order] = np.arange(rows) - starts[group[order]]
+    point = (rank + sampler.uniform(rows)) / sizes[group]
+    lines = np.cumsum(chances, axis=1)
+    lines = lines / lines[:, -1:] + np.arange(len(chances))[:, None]
+    found = np.searchsorted(lines.reshape(-1), group + point, side="right")
+    return np.clip(found - group * chances.shape[1], 0, chances.shape[1] - 1)

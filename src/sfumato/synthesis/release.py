@@ -1,0 +1,210 @@
+"""A synthetic table on disk: the table, the model that can draw more, the certificate and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sfumato import _validate
+from sfumato.accounting import warn_of_little_protection
+from sfumato.errors import InvalidInput
+from sfumato.ledger import Certificate, Ledger
+from sfumato.policy import Policy
+from sfumato.randomness import Sampler
+from sfumato.storage import json_bytes, make_folder, write_whole
+from sfumato.synthesis import fidelity
+from sfumato.synthesis.cells import CellColumn, cell_columns
+from sfumato.synthesis.counting import Clique, Marginals
+from sfumato.synthesis.model import MOST_ROWS
+from sfumato.synthesis.paid import PaidTable
+from sfumato.synthesis.plan import RELATION, SynthesisPlan, default_picks
+from sfumato.synthesis.synthesizer import Progress, Synthesizer, with_target, workload
+from sfumato.synthesis.values import FORMATS, to_table, write_table
+
+PURPOSE = "synthetic table"
+CAVEATS = (
+    "the table is drawn from a model of noisy marginals; rows are nobody's, and combinations that were not "
+    "measured may be wrong",
+    "bounds and categories are the policy's, not the data's",
+    "the sampler is taken as ideal",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked for: checked against the policy before anything is spent."""
+
+    policy: Policy
+    columns: tuple[CellColumn, ...]
+    left_out: tuple[str, ...]
+    candidates: tuple[Clique, ...]
+    fixed: tuple[Clique, ...]
+    plan: SynthesisPlan
+    rows: int
+    delta: float
+
+    @classmethod
+    def of(
+        cls,
+        policy: Policy,
+        *,
+        rows: int,
+        epsilon: float,
+        delta: float | None = None,
+        target: str | None = None,
+        columns: Sequence[str] | None = None,
+        marginals: Sequence[Sequence[str]] | None = None,
+    ) -> Request:
+        """The plan for a policy's table; δ is the budget's unless given.
+
+        Raises:
+            InvalidInput: no column has cells, δ is 0, or a name is not the policy's.
+        """
+        _validate.integer("rows", rows, least=1)
+        if rows > MOST_ROWS:
+            raise InvalidInput(f"expected rows <= {MOST_ROWS}, got rows={rows}; draw in parts from the model")
+        delta = policy.budget.delta if delta is None else delta
+        warn_of_little_protection("this table", epsilon, delta)
+        found, left_out = cell_columns(policy, columns)
+        target = None if target is None else _target(found, target)
+        candidates = workload(found, target=target, named=marginals)
+        fixed = () if target is None else with_target(found, target)
+        picks = default_picks(len(found), len(candidates), len(fixed))
+        plan = SynthesisPlan.calibrated(
+            epsilon=epsilon,
+            delta=delta,
+            columns=len(found),
+            picks=picks,
+            rows=policy.unit.rows,
+            fixed=len(fixed),
+            target=target,
+        )
+        return cls(
+            policy=policy,
+            columns=found,
+            left_out=left_out,
+            candidates=candidates,
+            fixed=fixed,
+            plan=plan,
+            rows=rows,
+            delta=delta,
+        )
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the files of one synthetic table go; none of them may be there yet."""
+
+    table: Path
+
+    def __post_init__(self) -> None:
+        _validate.one_of("the file's ending", self.table.suffix.lower(), FORMATS)
+        if not self.table.parent.is_dir():
+            raise InvalidInput(
+                f"expected --out in a folder that exists, got {self.table}; make the folder first"
+            )
+        for place in (
+            self.table,
+            self.certificate,
+            self.model,
+            self.report,
+            self.text,
+            self.distances,
+            self.attack,
+        ):
+            if place.exists():
+                raise InvalidInput(
+                    f"expected no file at {place}, got one; a release is made once, choose another --out"
+                )
+
+    @property
+    def certificate(self) -> Path:
+        return self.table.with_suffix(".certificate.json")
+
+    @property
+    def model(self) -> Path:
+        return self.table.with_suffix(".model.npz")
+
+    @property
+    def report(self) -> Path:
+        return self.table.with_suffix(".fidelity.json")
+
+    @property
+    def text(self) -> Path:
+        return self.table.with_suffix(".fidelity.txt")
+
+    @property
+    def distances(self) -> Path:
+        return self.table.parent / "private" / f"{self.table.stem}.distances.json"
+
+    @property
+    def attack(self) -> Path:
+        return self.distances.with_suffix("").with_suffix(".attack.json")
+
+    def write_private(self, place: Path, value: Any) -> None:
+        """Into a folder that only its owner can read."""
+        make_folder(place.parent)
+        write_whole(place, json_bytes(value))
+
+
+@dataclass(frozen=True)
+class Released:
+    """A synthetic table that is on disk."""
+
+    certificate: Certificate
+    report: dict[str, Any]
+    epsilon: float
+    notes: tuple[str, ...]
+
+
+def release(
+    request: Request,
+    marginals: Marginals,
+    *,
+    ledger: Ledger,
+    out: Path,
+    sampler: Sampler,
+    progress: Progress = lambda words: None,
+) -> Released:
+    """Check, charge, measure, fit, draw, write."""
+    places, plan, policy = Places(out), request.plan, request.policy
+    ledger.check_unit(policy.budget.unit)
+    ledger.check_dataset(policy.dataset)
+    marginals.prepare()  # the engine plans what will be counted; no row is read yet
+    charge = ledger.charge(
+        plan.event(), purpose=PURPOSE, relation=RELATION, unit=policy.budget.unit, private=sampler.private
+    )
+    paid = PaidTable(plan, marginals, sampler)
+    run = Synthesizer(paid, request.columns, request.candidates, fixed=request.fixed, progress=progress)
+    found = run.run()
+    progress("drawing")
+    cells = found.model.draw(request.rows, sampler=sampler)
+    write_table(to_table(request.columns, cells, sampler), places.table)
+    found.model.write(places.model)
+    notes = (*_left_out(request.left_out), *found.notes)
+    report = fidelity.report(found, request.candidates, notes)
+    write_whole(places.report, json_bytes(report), readable=True)
+    write_whole(places.text, fidelity.in_words(report).encode(), readable=True)
+    places.write_private(places.distances, fidelity.distances(found, paid.exact_shares()))
+    stated = {**plan.to_json(), "table": policy.table, "version": policy.version, "drawn": request.rows}
+    certificate = ledger.certificate(charge, plan=stated, caveats=(*CAVEATS, *notes))
+    certificate.write(places.certificate)
+    return Released(certificate, report, plan.epsilon(request.delta), notes)
+
+
+def _target(columns: Sequence[CellColumn], name: str) -> str:
+    for column in columns:
+        if column.name.lower() == name.lower():
+            return column.name
+    raise InvalidInput(
+        f"expected a target among the columns that are synthesized, got {name!r}; they are "
+        + ", ".join(column.name for column in columns)
+    )
+
+
+def _left_out(names: Sequence[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    return (f"left out, as the policy declares neither categories nor bounds: {', '.join(names)}",)
