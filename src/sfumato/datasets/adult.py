@@ -16,6 +16,7 @@ import numpy as np
 from sfumato.datasets.archive import Archive, ArchiveFile, read
 from sfumato.datasets.sources import pypi_wheel
 from sfumato.randomness import public_generator
+from sfumato.storage import make_folder, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,15 +46,18 @@ _TRAIN = 0.8
 
 def write_adult(folder: str | Path, *, seed: int = 0) -> tuple[Path, Path, Path]:
     """train.csv, test.csv and policy.toml in `folder`; `seed` says which fifth of the rows is for testing."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = make_folder(Path(folder), readable=True)
     table = recoded(read(ADULT, _FILE.name))
     order = public_generator(seed).permutation(len(table))
     cut = int(_TRAIN * len(table))
-    train, test, policy = (folder / name for name in ("train.csv", "test.csv", "policy.toml"))
-    table.iloc[order[:cut]].to_csv(train, index=False)
-    table.iloc[order[cut:]].to_csv(test, index=False)
-    policy.write_text(policy_text(cut), encoding="utf-8")
+    texts = {
+        "train.csv": table.iloc[order[:cut]].to_csv(index=False),
+        "test.csv": table.iloc[order[cut:]].to_csv(index=False),
+        "policy.toml": policy_text(cut),
+    }
+    train, test, policy = (
+        write_whole(folder / name, text.encode(), readable=True) for name, text in texts.items()
+    )
     return train, test, policy
 
 
