@@ -21,6 +21,6 @@ def load(name):
 def test_fine_tuning_text(tmp_path):
     pytest.importorskip("transformers")
     pytest.importorskip("peft")
-    found = load("fine_tune_text").main(people=500, epsilon=60.0, steps=10, ledger=tmp_path / "hospital.db")
-    assert found["epsilon"] <= 60.0
+    found = load("fine_tune_text").main(people=240, epsilon=100.0, steps=6, ledger=tmp_path / "hospital.db")
+    assert found["epsilon"] <= 100.0
     assert found["after"] > found["before"]

@@ -46,7 +46,7 @@ class Dataset:
     unit: str = "record"  # whose contribution is protected: one row, unless said otherwise
     classes: int | None = None
     public_size: int | None = None
-    class_names: tuple[str, ...] | None = None  # by target; None: their numbers
+    class_names: tuple[str, ...] | None = field(default=None, repr=False)  # by target; None: their numbers
 
     def __post_init__(self) -> None:
         _validate.one_of("visibility", self.visibility, VISIBILITIES)
