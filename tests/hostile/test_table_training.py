@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +16,7 @@ from sfumato.ledger import Ledger
 from sfumato.policy import Column, Policy, Unit
 from sfumato.randomness import SecretStream
 from sfumato.recipes.table import TableTraining
-from sfumato.recipes.table.reading import Source
+from sfumato.recipes.table.reading import Source, public_rows
 
 COLUMNS = {
     "age": Column(name="age", type="real", lower=0, upper=100),
@@ -138,6 +140,7 @@ def asked(tmp_path, monkeypatch, *words: str):
         (["--target", "ill", "--epsilon", "1", "--model", "cnn"], "linear, boosted, mlp"),
         (["--target", "ill", "--epsilon", "1", "--delta", "0"], "delta"),
         (["--target", "ill", "--epsilon", "1", "--data", "mnist"], "expected no --data with a policy"),
+        (["--target", "ill", "--epsilon", "1", "--ledger", "other.db"], "expected no --ledger with a policy"),
         (["--target", "ill", "--epsilon", "1", "--test-data", "nowhere.csv"], "nowhere.csv"),
     ],
 )
@@ -172,3 +175,18 @@ def test_the_unit_cannot_be_learned():
     rules = policy(unit=Unit(column="person", rows=1), budget=Budget(epsilon=9, delta=1e-6, unit="person"))
     with pytest.raises(InvalidInput, match="which tells people apart"):
         TableTraining.prepare(rules, target="person", epsilon=1)
+
+
+def test_no_figure_is_measured_on_the_policys_own_rows(tmp_path):
+    people().to_csv(tmp_path / "people.csv", index=False)
+    rules = replace(policy(), source=str(tmp_path / "people.csv"))
+    with pytest.raises(InvalidInput, match="own table"):
+        public_rows(rules, tmp_path / "." / "people.csv", ["age"])
+
+
+def test_test_rows_are_read_from_the_file_that_is_named_and_from_no_table_of_the_policy(tmp_path):
+    people(200).to_csv(tmp_path / "people.csv", index=False)
+    people(8).to_csv(tmp_path / "public.csv", index=False)
+    rules = replace(policy(), source=str(tmp_path / "people.csv"))
+    several = replace(rules, tables={rules.table: rules})
+    assert public_rows(several, tmp_path / "public.csv", ["age"]).num_rows == 8

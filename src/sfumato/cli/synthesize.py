@@ -40,9 +40,6 @@ def synthesize(
         str | None,
         typer.Option(help='What matters, such as "age,income;city,region"; default: all pairs.'),
     ] = None,
-    ledger: Annotated[
-        str | None, typer.Option(help="Another ledger than the policy's: a file, or an address.")
-    ] = None,
     engine: Annotated[
         str | None, typer.Option(help="duckdb, postgres or spark; default: by the source.")
     ] = None,
@@ -81,7 +78,7 @@ def synthesize(
         marginals=None if workload is None else [_names(part) for part in workload.split(";")],
     )
     places = Places(out)
-    released, left = _released(request, policy, ledger, out, engine, master, test_seed)
+    released, left = _released(request, policy, out, engine, master, test_seed)
     if attack:
         _attack(request, released.epsilon, places, engine, master)
     answer = {
@@ -102,21 +99,18 @@ def synthesize(
 def _released(
     request: Request,
     place: Path,
-    ledger: str | None,
     out: Path,
     engine: str | None,
     master: str,
     test_seed: int | None,
 ) -> tuple[Released, float]:
-    from sfumato.ledger import Ledger
-    from sfumato.query.opening import ledger_place
+    from sfumato.query.opening import open_ledger
     from sfumato.randomness import SecretStream
     from sfumato.synthesis import release
 
     rules = request.policy
-    book = ledger_place(rules, place) if ledger is None else ledger
     with (
-        Ledger.open(book, budget=rules.budget, dataset=rules.dataset) as opened,
+        open_ledger(rules, place) as opened,
         show.errors.status("counting") as status,
     ):
         marginals = _marginals(request, rules, engine, master)

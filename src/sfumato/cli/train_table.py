@@ -22,7 +22,7 @@ PolicyFile = Annotated[
 TargetColumn = Annotated[str | None, typer.Option(help="Of a policy's table: the column to learn.")]
 
 DEFAULT = "boosted"
-_TAKEN = {"policy", "target", "model", "epsilon", "delta", "test_data", "ledger", "out", "dry_run", "json"}
+_TAKEN = {"policy", "target", "model", "epsilon", "delta", "test_data", "out", "dry_run", "json"}
 _RULES = (Rule(option="target", needs=("policy",), because="it is a column of a policy's table"),)
 
 
@@ -78,14 +78,10 @@ def _run(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _open_ledger(policy: Policy, given: dict[str, Any]) -> Ledger:
-    """The one that is named, or the policy's own: training on a table is always charged."""
-    from sfumato.ledger import Ledger
+    """The policy's own and no other: a second one would have a budget of its own."""
     from sfumato.query.opening import open_ledger
 
-    place = given.get("ledger")
-    if place is None:
-        return open_ledger(policy, given["policy"])
-    return Ledger.open(place, dataset=policy.dataset)
+    return open_ledger(policy, given["policy"])
 
 
 def _trained(ready: TableTraining, book: Ledger, out: Path, test: str | None) -> TableRun:

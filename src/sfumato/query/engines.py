@@ -224,6 +224,8 @@ def _open_postgres(policy: Policy) -> Opened:
     except Exception as error:
         raise DataUnavailable(f"the PostgreSQL server of the policy cannot be reached: {error}") from error
     connection.raw_sql("SET datestyle TO ISO").close()
+    for one in _each(policy):
+        sources.refuse_collations(connection, one)
     places = [one.table.rpartition(".") for one in _each(policy)]
     return connection, [connection.table(table, database=schema or None) for schema, _, table in places], ()
 

@@ -112,7 +112,12 @@ class WholeLaplace:
         return values + rounded_laplace(sampler, self.scale, values.size).reshape(values.shape)
 
     def rarely(self, chance: float) -> int:
-        """For the discrete Laplace P(X ≥ j) = aʲ/(1 + a), j ≥ 1, with ln a = −1/scale."""
+        """For the discrete Laplace P(X ≥ j) = aʲ/(1 + a), j ≥ 1, with ln a = −1/scale.
+
+        For ⌊L + ½⌋ it is P(L ≥ j − ½) = ½ exp(−(j − ½)/scale).
+        """
+        if not self.discrete:
+            return max(1, math.ceil(0.5 - self.scale * math.log(2 * chance)))
         above = -self.scale * math.log(chance * (1 + math.exp(-1 / self.scale)))
         return max(1, math.ceil(above))
 

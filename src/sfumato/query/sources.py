@@ -84,7 +84,7 @@ def database_table(connection: Any, policy: Policy) -> Any:
     """The policy's table in a DuckDB file: one that holds its rows, as a view may fail at some of them."""
     schema, _, name = policy.table.rpartition(".")
     found = connection.raw_sql(
-        "SELECT 1 FROM duckdb_tables() WHERE NOT internal AND table_name = ? AND schema_name = ?",
+        "SELECT sql FROM duckdb_tables() WHERE NOT internal AND table_name = ? AND schema_name = ?",
         parameters=[name, schema or "main"],
     ).fetchall()
     if len(found) != 1:
@@ -92,7 +92,41 @@ def database_table(connection: Any, policy: Policy) -> Any:
             f"expected a table {policy.table} in {Path(policy.source).name}; a view is not read, as it may "
             "fail at some rows: write its rows into a table"
         )
+    if "collate" in str(found[0][0]).lower():
+        raise _collated(policy.table)
     return connection.table(name, database=schema or "main")
+
+
+def _collated(table: str) -> InvalidInput:
+    """Under a collation two spellings are one text to the engine, and two to everybody who reads the answer."""
+    return InvalidInput(
+        f"expected texts of table {table} to be compared as they are written, got a column with a collation; "
+        "write its rows into a table without one"
+    )
+
+
+def refuse_collations(connection: Any, policy: Policy) -> None:
+    """Of a PostgreSQL table: citext, and collations for which different texts are equal."""
+    schema, _, name = policy.table.rpartition(".")
+    cursor = connection.raw_sql(
+        "SELECT 1 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
+        "LEFT JOIN pg_collation c ON c.oid = a.attcollation "
+        f"WHERE a.attrelid = to_regclass({_quoted(schema, name)}) AND a.attnum > 0 AND NOT a.attisdropped "
+        "AND (t.typname = 'citext' OR NOT coalesce(c.collisdeterministic, true)) LIMIT 1"
+    )
+    try:
+        collated = cursor.fetchall()
+    finally:
+        cursor.close()
+    if collated:
+        raise _collated(policy.table)
+
+
+def _quoted(schema: str, name: str) -> str:
+    """A name for to_regclass, as a literal of SQL."""
+    parts = [part.replace('"', '""') for part in (schema, name) if part]
+    text = ".".join(f'"{part}"' for part in parts).replace("'", "''")
+    return f"'{text}'"
 
 
 def in_memory(data: Any) -> Any:

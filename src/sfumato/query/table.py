@@ -437,7 +437,7 @@ def _by_group(found: Sequence[Mapping[str, Any]], groups: Groups, names: list[st
         place = places.get(tuple(row[name] for name in names))
         if place is not None:
             for name in columns:
-                exact[name][place] = int(row[name])
+                exact[name][place] += int(row[name])
     return exact if found else _Zeros(len(groups))
 
 

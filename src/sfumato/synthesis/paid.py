@@ -18,6 +18,8 @@ from sfumato.synthesis.plan import SynthesisPlan
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
+_FARTHEST = 2.0**40  # counts that are expected of a fit
+
 
 class PaidTable:
     """A private table behind the mechanisms of one plan, whose event must have been charged.
@@ -63,7 +65,8 @@ class PaidTable:
         return {clique: counts / max(1, counts.sum()) for clique, counts in self._counts.items()}
 
     def _score(self, clique: Clique, expected: Floats, buckets: Mapping[str, Buckets], penalty: float) -> int:
-        wrong = np.abs(self._exact(clique, buckets) - np.rint(expected).astype(np.int64)).sum()
+        known = np.clip(np.nan_to_num(expected), -_FARTHEST, _FARTHEST)  # so that no sum of them wraps around
+        wrong = np.abs(self._exact(clique, buckets) - np.rint(known).astype(np.int64)).sum()
         return int(wrong) - round(penalty * expected.size)
 
     def _exact(self, clique: Clique, buckets: Mapping[str, Buckets]) -> Integers:

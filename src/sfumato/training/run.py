@@ -114,6 +114,7 @@ def train(
     loss_fn: LossFunction | None = None,
     units: npt.ArrayLike | None = None,
     views: Views | None = None,
+    example: Any = None,
     test: Dataset | None = None,
     ledger: Ledger | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -131,10 +132,11 @@ def train(
     `public_size`, the number of units that may be known in public, is declared by a Dataset or must be given.
     Without a plan it is `epochs` (10) of batches of `expected_batch` (1024, or all) with gradients clipped to
     `clip_norm` (1). Where people have several rows, `units` names each row's person, `unit` says what they are,
-    and `rows_per_unit` how many rows of one count. `test` must be public data; most have none, and get no
-    accuracy. `out` names a run folder, from which an interrupted run is resumed; a finished one is refused.
-    `released` is what the folder gets as its model, where that is another than `model`: the whole of which
-    `model` is a part, or a module that `sfumato.load` can build by itself.
+    and `rows_per_unit` how many rows of one count. `example` is a public item like those of a map-style data
+    set. `test` must be public data; most have none, and get no accuracy. `out` names a run folder, from which
+    an interrupted run is resumed; a finished one is refused. `released` is what the folder gets as its model,
+    where that is another than `model`: the whole of which `model` is a part, or a module that `sfumato.load`
+    can build by itself.
     """
     wanted = Wanted(
         epsilon=epsilon,
@@ -170,7 +172,16 @@ def train(
             if on_epoch is not None:
                 on_epoch(history[-1])
 
-    take_steps(trainer, data, optimization, loss_fn=loss_fn, units=units, views=views, on_step=after_step)
+    take_steps(
+        trainer,
+        data,
+        optimization,
+        loss_fn=loss_fn,
+        units=units,
+        views=views,
+        example=example,
+        on_step=after_step,
+    )
     result = TrainingResult(
         model=model,
         plan=plan,
@@ -193,11 +204,12 @@ def take_steps(
     loss_fn: LossFunction = cross_entropy,
     units: npt.ArrayLike | None = None,
     views: Views | None = None,
+    example: Any = None,
     on_step: Callable[[PrivateTrainer], None] = lambda trainer: None,
 ) -> None:
     """All steps that are left, each at its learning rate; then the averaged weights take their place."""
     trainer.model.train()
-    for batch in trainer.batches(data, units=units, views=views):
+    for batch in trainer.batches(data, units=units, views=views, example=example):
         _set_rate(trainer, optimization)
         trainer.step(batch, loss_fn)
         on_step(trainer)

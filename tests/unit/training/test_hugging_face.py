@@ -171,9 +171,20 @@ def test_items_with_labels_inside_train(name):
     inputs, targets = rows_for(name, model)
     inputs.pop("decoder_input_ids", None)
     items = [{**{k: v[n] for k, v in inputs.items()}, "labels": targets[n]} for n in range(ROWS)] * 4
-    result = train(model, items, epsilon=50.0, public_size=len(items), expected_batch=4, epochs=0.4)
-    assert result.epsilon <= 50.0
-    assert any("first record" in caveat for caveat in result.certificate.caveats)
+    public = {key: torch.zeros_like(value) for key, value in items[0].items()}
+    for example in (None, public):
+        result = train(
+            built(name),
+            items,
+            epsilon=50.0,
+            public_size=len(items),
+            expected_batch=4,
+            epochs=0.2,
+            example=example,
+        )
+        assert result.epsilon <= 50.0
+        read = any("first record" in caveat for caveat in result.certificate.caveats)
+        assert read == (example is None)
 
 
 def test_a_loader_pads_each_item_to_the_public_example():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sfumato.errors import DataError
+from sfumato.errors import DataError, InvalidInput
 from sfumato.policy import Policy, Unit
 from sfumato.query.compilation import column_name
 from sfumato.query.engines import Engine, open_engine
@@ -60,9 +60,19 @@ class Source:
 
 
 def public_rows(policy: Policy, place: str | Path, columns: Sequence[str]) -> pa.Table:
-    """Rows of a public file that is written as the policy says, such as those to measure on."""
+    """Rows of a public file that is written as the policy says, such as those to measure on.
+
+    Raises:
+        InvalidInput: The file is a source of the policy: what is measured on private rows is not public.
+    """
+    private = (policy.source, *(one.source for one in policy.tables.values()))
+    if Path(place).resolve() in [Path(source).resolve() for source in private]:
+        raise InvalidInput(
+            "expected public rows to measure on, got the policy's own table; a figure from private rows is a "
+            "release of its own: leave --test-data out"
+        )
     kept = {name: column for name, column in policy.columns.items() if name in columns}
-    beside = replace(policy, source=str(place), columns=kept, unit=Unit())
+    beside = replace(policy, source=str(place), columns=kept, unit=Unit(), tables={}, public={})
     return Source.open(beside, columns).read()[0]
 
 

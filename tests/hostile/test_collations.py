@@ -1,0 +1,48 @@
+"""Texts that the engine takes for one and readers for two: one row could rename, or wipe out, a group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import ibis
+import pytest
+
+from sfumato.accounting import Budget
+from sfumato.errors import InvalidInput
+from sfumato.policy import Column, Policy
+from sfumato.query.engines import open_engine
+
+
+def policy(source: str, table: str = "people") -> Policy:
+    return Policy(
+        table=table,
+        source=source,
+        columns={"ward": Column(name="ward", type="text", categories=("heart", "lung"))},
+        budget=Budget(epsilon=3.0),
+    )
+
+
+@pytest.mark.parametrize("collation", ["NOCASE", "NOACCENT.NOCASE"])
+def test_a_collated_column_of_a_duckdb_file_is_refused(tmp_path: Path, collation: str) -> None:
+    with duckdb.connect(str(tmp_path / "people.duckdb")) as connection:
+        connection.execute(f"CREATE TABLE people (ward VARCHAR COLLATE {collation})")
+        connection.execute("CREATE TABLE plain AS SELECT 'heart' AS ward")
+    with pytest.raises(InvalidInput, match="collation"):
+        open_engine(policy(str(tmp_path / "people.duckdb")))
+    assert open_engine(policy(str(tmp_path / "people.duckdb"), "plain")).name == "duckdb"
+
+
+def test_a_collation_of_postgresql_for_which_spellings_are_equal_is_refused(postgres_url: str) -> None:
+    server = ibis.connect(postgres_url)
+    for line in (
+        "DROP TABLE IF EXISTS spelled; DROP TABLE IF EXISTS written",
+        "CREATE COLLATION IF NOT EXISTS any_case (provider = icu, locale = 'und-u-ks-level2', "
+        "deterministic = false)",
+        "CREATE TABLE spelled (ward text COLLATE any_case)",
+        "CREATE TABLE written (ward text)",
+    ):
+        server.raw_sql(line).close()
+    with pytest.raises(InvalidInput, match="collation"):
+        open_engine(policy(postgres_url, "spelled"))
+    assert open_engine(policy(postgres_url, "written")).name == "postgres"
