@@ -277,6 +277,7 @@ def test_only_the_policy_says_what_is_missing(tmp_path: Path, ledger: Ledger) ->
 def _local_policy(folder: Path) -> Path:
     place = folder / "local.toml"
     place.write_text(
+        "[budget]\nepsilon = 1.0\n"
         '[unit]\ncolumn = "person"\n[columns.age]\ntype = "integer"\nlower = 0\nupper = 100\n'
         '[columns.city]\ntype = "text"\ncategories = ["Delft", "NA", "nan"]\n'
     )

@@ -9,8 +9,6 @@ import os
 import shutil
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +34,6 @@ from sfumato.query import Column, Policy, Table
 from sfumato.randomness import SecretStream
 from sfumato.recipes import DIGITS, tuning
 from sfumato.training import PrivateTrainer, TrainingPlan, checkpoint, resume, save_checkpoint, train
-from sfumato.training.distributed import Peers
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=6, noise_multiplier=1.0)
 TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
@@ -278,36 +275,6 @@ def test_a_later_file_does_not_pass_for_the_first_checkpoint(tmp_path: Path, led
     (tmp_path / "c").write_bytes(checkpoint._content(trainer, None))
     with pytest.raises(Refused, match="which it was not"):
         resume(trainer_of(ledger), tmp_path / "c")
-
-
-class SecondRank(Peers):
-    """Another rank of two; the first gives the newest checkpoint its name before it answers."""
-
-    def __init__(self, first: Callable[[], None]) -> None:
-        super().__init__(rank=1, count=2)
-        object.__setattr__(self, "first", first)
-
-    @contextmanager
-    def together(self, doing: str) -> Iterator[None]:
-        yield
-        self.first()
-
-
-def test_a_rank_reads_the_checkpoint_that_the_first_has_settled(tmp_path: Path) -> None:
-    old, new = (take(trainer_of(None), until) for until in (2, 4))
-    save_checkpoint(old, tmp_path / "c")
-    save_checkpoint(new, tmp_path / "staged")
-
-    def settle() -> None:
-        if (tmp_path / "staged").exists():
-            os.replace(tmp_path / "staged", tmp_path / "c")
-
-    model = nn.Linear(5, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    second = PrivateTrainer(model, optimizer, PLAN, peers=SecondRank(settle))
-    resume(second, tmp_path / "c")
-    assert second.steps_done == 4
-    assert torch.equal(model.weight, new.model.weight)
 
 
 # Seeded stays seeded

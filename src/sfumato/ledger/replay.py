@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -107,7 +108,8 @@ def _check_price(state: State, entry: Entry) -> None:
         (PART, _price(counted, state.budget if limit is None else replace(state.budget, epsilon=limit))),
     ):
         stated = Tally.from_json(entry.body["price"][name])
-        high = all(one >= other * (1 - _SLACK) for one, other in zip(stated.units, tally.units, strict=True))
+        least = [units * (1 - Fraction(_SLACK)) for units in tally.units]
+        high = all(one >= other for one, other in zip(stated.units, least, strict=True))
         _require(high and stated.infinite == tally.infinite, entry)
 
 

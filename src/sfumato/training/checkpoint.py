@@ -75,12 +75,9 @@ def resume(
     if trainer.steps_started:
         raise Refused("expected a fresh trainer; this one has taken steps of its own")
     target, reservation = Path(path), None
-    with trainer.peers.together("to take up its reservation"):
-        if trainer.ledger is not None and trainer.peers.leads:
-            reservation = _take_up_reservation(trainer, trainer.ledger, target)
-    # Only now is the file settled, which the first rank may have renamed: the others read it after that.
-    with trainer.peers.together("to read its checkpoint"):
-        _load(trainer, target, reservation, scheduler)
+    if trainer.ledger is not None and trainer.peers.leads:
+        reservation = _take_up_reservation(trainer, trainer.ledger, target)
+    _load(trainer, target, reservation, scheduler)
 
 
 def _load(

@@ -358,6 +358,6 @@ _QUIET = (
     *(enum.Enum, logging.Logger, logging.Handler, weakref.ref, type(threading.Lock()), type(threading.RLock())),
 )
 _OPAQUE = (
-    *(collections.abc.Iterator, io.IOBase, threading.local, memoryview, types.CoroutineType),
+    *(collections.abc.Iterator, io.IOBase, memoryview, types.CoroutineType),
     *(*GENERATORS, torch.Generator),
 )

@@ -9,9 +9,10 @@ import os
 import warnings
 from dataclasses import dataclass
 
+import hypothesis
 import pytest
 import torch
-from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
@@ -160,11 +161,11 @@ def moved(case):
 def test_every_way_of_mixing_is_refused_or_moves_nobody_else(share):
     found = {"refused": 0, "kept": 0}
 
-    @seed(share)
-    @settings(
+    @hypothesis.seed(share)
+    @hypothesis.settings(
         max_examples=CASES // SHARES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
-    @given(cases)
+    @hypothesis.given(cases)
     def tried(case):
         distance = moved(case)
         found["refused" if distance is None else "kept"] += 1

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sfumato.audit.replay import Outcome
+from sfumato.audit.replay import ReplayOutcome
 from sfumato.datasets import load
 from sfumato.errors import BudgetExceeded, DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate
@@ -150,7 +150,7 @@ def test_one_person_moves_only_their_own_report(replay, digits, view):
         plan = ReportPlan(classes=10, dimension=view.dimension, epsilon=8.0)
         data = noise_images(rows, labels, plan=plan, view=view, name="digits", sampler=sampler)
         shown = (data.labels[:-1], data.vectors[:-1], data.plan.to_json(), data.vectors.shape)
-        return Outcome(public=shown)
+        return ReplayOutcome(public=shown)
 
     replay(pipeline, images, other)
 
