@@ -9,9 +9,8 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from sfumato.accounting import Budget, Relation
-
 if _TYPE_CHECKING:
+    from sfumato.accounting import Budget, Relation
     from sfumato.ledger import Ledger
     from sfumato.loading import load
     from sfumato.training import PrivateClassifier, PrivateTrainer, TrainingPlan, train
@@ -28,11 +27,13 @@ __all__ = [
     "train",
 ]
 
-# Loaded when first asked for: whoever only keeps a ledger should not wait for torch.
+# Loaded when first asked for: whoever only keeps a ledger should not wait for torch, and help waits for nothing.
 _HOMES = {
+    "Budget": "sfumato.accounting",
     "Ledger": "sfumato.ledger",
     "PrivateClassifier": "sfumato.training",
     "PrivateTrainer": "sfumato.training",
+    "Relation": "sfumato.accounting",
     "TrainingPlan": "sfumato.training",
     "load": "sfumato.loading",
     "train": "sfumato.training",

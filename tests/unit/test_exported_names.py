@@ -70,6 +70,11 @@ def test_a_ledger_needs_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_help_waits_for_no_mathematics():
+    code = "import sys, sfumato.cli; sys.exit(bool({'torch', 'scipy', 'numpy', 'pandas'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("package", "old", "new"),
     [

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,6 +29,9 @@ def deliver(data: Mapping[str, Any], place: str, *, replace: bool = True) -> Non
 
 
 def _post(address: str, content: bytes) -> None:
+    import urllib.error  # slow to load, and hardly any command posts
+    import urllib.request
+
     request = urllib.request.Request(
         address, data=content, headers={"Content-Type": "application/json"}, method="POST"
     )
