@@ -23,7 +23,7 @@ READ_FROM_DATA = "not private: read from data: "
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
-    """Fit a small network, or a copy of `module`, with DP-SGD, the way that scikit-learn classifiers are fitted.
+    """Fit a small network, or a copy of `module`, with DP-SGD, in the manner of scikit-learn.
 
     Declare what is public: `classes`, `public_size` and `bounds`. What is not declared is read off the data,
     for convenience: `private_` is then False, and the certificate says what was read. The trained network is
