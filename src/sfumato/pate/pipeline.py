@@ -141,6 +141,11 @@ class PublicSide:
         views: The representation adapted to each half.
         features: The features of all images by each.
         sureness: How sure the public features are of each image.
+
+    ```python
+    side = PublicSide.of(public.inputs, Adaptation(), classes=10, progress=print)
+    result = run(private, public, settings, side=side)  # and once more with other settings
+    ```
     """
 
     images: Tensor

@@ -81,7 +81,8 @@ class Canaries:
 
     Args:
         count: How many.
-        kind: "dirac", weights of their own that are observed in every step; or "labels", mislabelled rows, seen as a black box.
+        kind: "dirac", weights of their own, observed in every step; or "labels", mislabelled rows, seen as a
+            black box.
 
     >>> Canaries(count=500).kind
     'dirac'

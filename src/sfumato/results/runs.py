@@ -29,6 +29,9 @@ class EpochReport(Epoch):
         test_loss: The mean loss on them.
         step: How many steps were taken.
         epsilon: ε of those steps.
+
+    >>> EpochReport(epoch=1, step=60, epsilon=0.4, test_accuracy=0.93).test_accuracy
+    0.93
     """
 
     step: Count

@@ -48,6 +48,11 @@ class SyntheticModel:
         shares: How the cells of a bucket share its probability.
         steps: What is drawn after what.
         total: The noisy number of rows.
+
+    ```python
+    model = SyntheticModel.read(Path("people.model.json"))
+    cells = model.draw(1000)
+    ```
     """
 
     columns: tuple[CellColumn, ...]
