@@ -55,7 +55,7 @@ class Relation(StrEnum):
 class ApproximateEvent(DpEvent):
     """Anything that is (ε, δ)-differentially private, and nothing more is known of it.
 
-    Args:
+    Attributes:
         epsilon: The ε of the release, 0 or more.
         delta: Its δ, from 0 to 1.
 
@@ -75,7 +75,7 @@ class ApproximateEvent(DpEvent):
 class DiscreteGaussianEvent(DpEvent):
     """Whole-number noise with P[x] ∝ exp(−x²/2σ²) on a whole-number query (Canonne et al. 2020).
 
-    Args:
+    Attributes:
         sigma: The σ of the formula, in the unit of the query.
         sensitivity: By how much one unit moves the query, a whole number.
 
@@ -96,7 +96,7 @@ class DiscreteGaussianEvent(DpEvent):
 class ExponentialMechanismEvent(DpEvent):
     """A choice with P[r] ∝ exp(ε·score(r)/2Δ): ε-DP and of bounded range ε (Durfee & Rogers 2019).
 
-    Args:
+    Attributes:
         epsilon: The ε of one choice.
 
     >>> from sfumato.accounting import epsilon

@@ -22,7 +22,7 @@ _FEW = 1 / 16  # share of people who say anything, below which only their contac
 class Meetings(NamedTuple):
     """The meetings of one day.
 
-    Args:
+    Attributes:
         one: One person of each meeting.
         other: The other.
         kind: A position in `Disease.kinds`; 0 if not told.
