@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from sfumato.cli import show
+from sfumato import show
 
 if TYPE_CHECKING:
     from sfumato.reproduce.local_noise import LocalNoiseRow
