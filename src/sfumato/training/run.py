@@ -198,12 +198,7 @@ def train(
         unit=unit,
         rows_per_unit=rows_per_unit,
     )
-    if plan is None:
-        plan = wanted.calibrated(data, units, delta)
-    else:
-        plan = wanted.nothing_beside(plan)
-        warn_of_little_protection("this training", plan.epsilon(delta), delta)
-    check_whose(data, units, plan)
+    plan = _agreed(plan, wanted, data, units, delta)
     if test is not None and test.visibility != "public":
         raise InvalidInput("expected test to be public data; accuracy on private rows is a release of its own")
     folder = None if out is None else RunFolder.begin(out)
@@ -245,6 +240,19 @@ def train(
     if folder is not None:
         write_run(folder, result, trainer, data, released or Released(module=model, card=ModelCard.of(data)))
     return result
+
+
+def _agreed(
+    plan: TrainingPlan | None, wanted: Wanted, data: Any, units: npt.ArrayLike | None, delta: float
+) -> TrainingPlan:
+    """The plan that was given, or one calibrated to what is wanted; it fits whose the rows are."""
+    if plan is None:
+        plan = wanted.calibrated(data, units, delta)
+    else:
+        plan = wanted.nothing_beside(plan)
+        warn_of_little_protection("this training", plan.epsilon(delta), delta)
+    check_whose(data, units, plan)
+    return plan
 
 
 def take_steps(
