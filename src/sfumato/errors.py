@@ -38,7 +38,13 @@ class Refused(SfumatoError):
 
 
 class BudgetExceeded(Refused):
-    """The charge does not fit what is left of the budget."""
+    """The charge does not fit what is left of the budget.
+
+    Args:
+        message: One sentence with the remedy.
+        epsilon_spent: The ε that the ledger has spent.
+        epsilon_left: The largest further ε that it would accept.
+    """
 
     def __init__(self, message: str, *, epsilon_spent: float, epsilon_left: float) -> None:
         super().__init__(message)
@@ -83,7 +89,12 @@ class DataCorrupted(DataError):
 
 
 class MissingExtra(SfumatoError, ImportError):
-    """An optional dependency is missing; the text names the extra to install."""
+    """An optional dependency is missing; the text names the extra to install.
+
+    Args:
+        package: The package that could not be imported.
+        extra: The extra of Sfumato that installs it.
+    """
 
     def __init__(self, *, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; install it with: pip install 'sfumato[{extra}]'")

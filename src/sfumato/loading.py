@@ -30,11 +30,26 @@ Rebuild = Callable[[ModelCard, Tensors], Scores]
 def load(folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> Predictor | TableModel:
     """The model that `train`, `tune`, `pate` or `local learn` left in `folder`, with its certificate.
 
-    `folder` is a run folder, or a copy of its release half. A module of your own cannot be built from a file:
-    give one of the same layers as `model`; it is copied, and left as it is.
+    A module of your own cannot be built from a file: give one of the same layers as `model`.
 
-    Raises `DataUnavailable` where there is no finished run, `DataCorrupted` where its model is damaged, of
-    another version, or on other public weights than those that are installed.
+    Args:
+        folder: A run folder, or a copy of its `release` folder.
+        model: A module of the same layers, for a run that trained your own. It is copied, and left as it
+            is.
+
+    Returns:
+        An object with `predict`, `predict_proba` and `certificate`.
+
+    Raises:
+        DataUnavailable: If there is no finished run.
+        DataCorrupted: If the model is damaged, of another version, or stands on other public weights than
+            those that are installed.
+
+    ```python
+    model = sfumato.load("out/mnist")
+    model.predict(images)  # (images, 1, 28, 28), values from 0 to 1
+    model.certificate.prices.pld  # the ε
+    ```
     """
     place = _Place.of(Path(folder).expanduser())
     if is_table_model(place.half / MODEL):

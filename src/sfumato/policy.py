@@ -93,7 +93,18 @@ _MOST_ROWS = 1 << 20  # with it no product of whole numbers in a query can overf
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column: its type, and its public bounds or categories where they are known."""
+    """One column: its type, and its public bounds or categories where they are known.
+
+    Args:
+        name: As queries name it.
+        type: "integer", "real", "text", "boolean" or "date".
+        lower: The least value, known without looking at the data. Values below it count as this.
+        upper: The largest value.
+        categories: All values that count, known without looking at the data; others count as missing.
+
+    >>> Column(name="age", type="integer", lower=0, upper=120).upper
+    120
+    """
 
     name: str
     type: str
@@ -132,7 +143,16 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """Whose privacy is kept, and how much of one of them counts."""
+    """Whose privacy is kept, and how much of one of them counts.
+
+    Args:
+        column: The column that tells people apart; None if each row is a person.
+        rows: How many rows of one person count.
+        groups: In how many groups of an answer one person counts.
+
+    >>> Unit(column="patient", rows=10, groups=3).rows
+    10
+    """
 
     column: str | None = None
     rows: int = 1
@@ -160,7 +180,19 @@ class Unit:
 
 @dataclass(frozen=True, kw_only=True)
 class PublicTable:
-    """A table that anyone may read, to join with; every value of its key occurs once."""
+    """A table that anyone may read, to join with; every value of its key occurs once.
+
+    Args:
+        name: The table's name in queries.
+        source: Its file.
+        key: The column to join by.
+        columns: Its columns, by name.
+        form: How a text file is written: delimiter, header, missing values.
+
+    >>> columns = {name: Column(name=name, type="text") for name in ("city", "region")}
+    >>> PublicTable(name="cities", source="cities.csv", key="city", columns=columns).key
+    'city'
+    """
 
     name: str
     source: str
@@ -184,6 +216,30 @@ class Policy:
 
     `tables` holds a policy for each of several tables; what else is said here is then the first one's, but for
     the unit, which holds for what is joined. `public` holds the tables that anyone may read.
+
+    Args:
+        table: The table's name in queries.
+        source: A file, or the address of a database.
+        columns: What may be asked about, by name.
+        budget: What all releases from it together may cost.
+        unit: Whose privacy is kept.
+        ledger: Where charges are recorded: a file or a postgresql:// URL.
+        dataset: The declared id of the data set, which its ledger names.
+        public_size: The declared number of units.
+        delimiter: What separates the values of a text file.
+        header: Whether a text file begins with the names of its columns.
+        fields: The names of a text file's columns, where it has no header.
+        missing: Texts that stand for a missing value.
+        version: A text that changes with the data. With one, answers are kept and can be given again free
+            of charge.
+        tables: A policy for each of several tables of the same people. What else is said here is then the
+            first one's, except the unit, which holds for what is joined.
+        public: Tables that anyone may read, to join with.
+
+    >>> from sfumato.accounting import Budget
+    >>> age = Column(name="age", type="integer", lower=0, upper=120)
+    >>> Policy(table="people", source="people.csv", columns={"age": age}, budget=Budget(epsilon=3)).table
+    'people'
     """
 
     table: str
@@ -271,9 +327,21 @@ class Policy:
 
 
 def load_policy(path: str | Path, *, source: str | None = None) -> Policy:
-    """The policy in a TOML file; relative sources and ledgers are beside it.
+    """Read a policy from a TOML file. Relative sources and ledgers are beside it.
 
-    With a `source`, which takes the place of the file's, the file needs no section [table].
+    Args:
+        path: The file.
+        source: The table to read in place of the file's; the file then needs no section [table].
+
+    Returns:
+        The policy.
+
+    Raises:
+        InvalidInput: If something is missing, unknown or out of its range.
+
+    ```python
+    policy = load_policy("people.toml")
+    ```
     """
     path = Path(path)
     try:
@@ -288,7 +356,24 @@ def load_policy(path: str | Path, *, source: str | None = None) -> Policy:
 def policy_from_dict(
     data: Mapping[str, Any], *, folder: Path | None = None, source: str | None = None
 ) -> Policy:
-    """The policy that a parsed TOML file describes; anything unknown in it is refused."""
+    """Make a policy from what a TOML file holds; anything unknown in it is refused.
+
+    Args:
+        data: The parsed file.
+        folder: What relative sources and ledgers are beside.
+        source: The table to read in place of the file's.
+
+    Returns:
+        The policy.
+
+    Raises:
+        InvalidInput: If something is missing, unknown or out of its range.
+
+    >>> columns = {"age": {"type": "integer", "lower": 0, "upper": 120}}
+    >>> budget = {"epsilon": 3.0, "delta": 1e-6}
+    >>> policy_from_dict({"columns": columns, "budget": budget}, source="people.csv").table
+    'people'
+    """
     _known("the policy", data, ("table", "tables", "public", "unit", "budget", "columns"))
     if source is not None:
         given = str(Path(source).absolute()) if Path(source).suffix else source  # not beside the policy

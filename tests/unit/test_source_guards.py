@@ -195,3 +195,28 @@ def test_the_guard_knows_a_writer(source: str) -> None:
 @pytest.mark.parametrize("source", ["path.open('rb')", "open(path)", "np.save(buffer, x)", "write_whole(p, b)"])
 def test_the_guard_lets_readers_through(source: str) -> None:
     assert files_written(source) == []
+
+
+MOST_LINES = 60
+
+
+def long_functions(source: str) -> list[str]:
+    """Functions with too many lines below their signature and docstring."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            if body and (body[-1].end_lineno or 0) - body[0].lineno + 1 > MOST_LINES:
+                found.append(node.name)
+    return found
+
+
+def test_no_function_is_too_long_to_read():
+    found = {str(path): long_functions(path.read_text(encoding="utf-8")) for path in SOURCES}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_the_guard_finds_a_long_function():
+    lines = "\n".join("    a = 1" for _ in range(MOST_LINES))
+    assert long_functions(f"def short():\n{lines}\n") == []
+    assert long_functions(f"def long():\n{lines}\n    a = 2\n") == ["long"]

@@ -28,6 +28,12 @@ MOST_WORK = 2.0**20
 def check_affordable(event: DpEvent) -> None:
     """Raise InvalidInput for an event whose price would take minutes, or more memory than there is.
 
+    Args:
+        event: What is to be priced.
+
+    Raises:
+        InvalidInput: If it has too many releases or parts.
+
     >>> from sfumato.accounting import LaplaceEvent, repeat
     >>> check_affordable(repeat(LaplaceEvent(2.0), 1000))
     >>> check_affordable(repeat(LaplaceEvent(2.0), 10**15))

@@ -12,6 +12,15 @@ from sfumato.accounting.events import Relation
 class Budget:
     """(ε, δ) for one data set, one privacy unit and one neighbouring relation.
 
+    Args:
+        epsilon: The most ε that all releases together may cost, above 0.
+        delta: The δ at which ε is counted: 0 for pure ε, otherwise far below 1 / number of units.
+        unit: Who is protected, in one word such as "record" or "person".
+        relation: Which data sets are neighbours; add-remove unless another is named.
+
+    Raises:
+        InvalidInput: If ε or δ is outside its range.
+
     >>> Budget(epsilon=3, delta=1e-5)
     Budget(epsilon=3.0, delta=1e-05, unit='record', relation=<Relation.ADD_REMOVE: 'add-remove'>)
     """

@@ -28,6 +28,17 @@ def calibrate(make_event: Callable[[float], DpEvent], budget: Budget, *, guess: 
     Works for a value that makes the event cheaper as it grows (noise) and for one that makes it dearer (a
     rate). The event's ε never exceeds the budget's, and is within 0.1% of it.
 
+    Args:
+        make_event: Gives the event for a value, such as a noise multiplier.
+        budget: The ε, δ and relation that the event must keep to.
+        guess: A value of the right order of magnitude, from which the search starts.
+
+    Returns:
+        The value; its event is within the budget.
+
+    Raises:
+        InvalidInput: If no value fits.
+
     >>> from sfumato.accounting import GaussianEvent, epsilon
     >>> sigma = calibrate(GaussianEvent, Budget(epsilon=1, delta=1e-5))
     >>> 0.999 <= epsilon(GaussianEvent(sigma), 1e-5) <= 1
@@ -114,6 +125,13 @@ def _narrow(
 @lru_cache(maxsize=256)
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     """The smallest σ/Δ at which one Gaussian release is (ε, δ)-DP (Balle & Wang 2018, Thm 8).
+
+    Args:
+        epsilon: The ε of the release, above 0.
+        delta: Its δ, between 0 and 1.
+
+    Returns:
+        σ divided by the sensitivity Δ.
 
     >>> round(gaussian_noise_multiplier(1, 1e-5), 6)
     3.730632

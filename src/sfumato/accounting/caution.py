@@ -9,7 +9,15 @@ from sfumato.errors import LittleProtection
 
 
 def warn_of_little_protection(what: str, epsilon: float, delta: float) -> None:
-    """Warn, in one sentence about `what`, where (ε, δ) gives practically no protection."""
+    """Warn, in one sentence about `what`, where (ε, δ) gives practically no protection.
+
+    Args:
+        what: The subject of the sentence, such as "this training".
+        epsilon: The ε.
+        delta: The δ.
+
+    >>> warn_of_little_protection("this training", 1.0, 1e-5)  # ε = 1 protects: no warning
+    """
     sentence = protection_warning(epsilon, delta)
     if sentence is not None:
         warnings.warn(f"{what} {sentence}", LittleProtection, stacklevel=3)

@@ -78,6 +78,15 @@ _NAMES = {kind: name for name, (kind, _) in _KINDS.items()}
 def event_to_json(event: DpEvent) -> dict[str, Any]:
     """A plain dictionary that `event_from_json` turns back into an equal event.
 
+    Args:
+        event: Any event of `sfumato.accounting`.
+
+    Returns:
+        The dictionary, for `json.dumps`.
+
+    Raises:
+        InvalidInput: If the event is of a kind that is not known here.
+
     >>> event_to_json(events.GaussianEvent(2.0))
     {'kind': 'gaussian', 'noise_multiplier': 2.0}
     """
@@ -88,6 +97,18 @@ def event_from_json(data: Any) -> DpEvent:
     """The event that a dictionary describes; anything that is not of its field's type is refused.
 
     The parameters' ranges are checked, too, so that an event that was read can be priced.
+
+    Args:
+        data: What `event_to_json` gave.
+
+    Returns:
+        The event.
+
+    Raises:
+        InvalidInput: If a field is missing, of another type or out of its range.
+
+    >>> event_from_json({"kind": "gaussian", "noise_multiplier": 2.0})
+    GaussianDpEvent(noise_multiplier=2.0)
     """
     event = _decode(data, 0)
     for _release in events.atoms(event):

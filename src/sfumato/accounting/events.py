@@ -37,7 +37,14 @@ RepeatAndSelectEvent = dp_event.RepeatAndSelectDpEvent
 
 
 class Relation(StrEnum):
-    """Which data sets are neighbours."""
+    """Which data sets are neighbours: what privacy hides the difference of.
+
+    ADD_REMOVE: one unit is in one data set and not in the other. REPLACE_ONE: one unit has other values; the
+    number of units is public. ZERO_OUT: one unit's values are blanked; the number of units is public.
+
+    >>> Relation("add-remove") is Relation.ADD_REMOVE
+    True
+    """
 
     ADD_REMOVE = "add-remove"
     REPLACE_ONE = "replace-one"
@@ -46,7 +53,15 @@ class Relation(StrEnum):
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
 class ApproximateEvent(DpEvent):
-    """Anything that is (ε, δ)-differentially private, and nothing more is known of it."""
+    """Anything that is (ε, δ)-differentially private, and nothing more is known of it.
+
+    Attributes:
+        epsilon: The ε of the release, 0 or more.
+        delta: Its δ, from 0 to 1.
+
+    >>> ApproximateEvent(0.5, 1e-6)
+    ApproximateEvent(epsilon=0.5, delta=1e-06)
+    """
 
     epsilon: float
     delta: float = 0.0
@@ -58,7 +73,16 @@ class ApproximateEvent(DpEvent):
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
 class DiscreteGaussianEvent(DpEvent):
-    """Whole-number noise with P[x] ∝ exp(−x²/2σ²) on a whole-number query (Canonne et al. 2020)."""
+    """Whole-number noise with P[x] ∝ exp(−x²/2σ²) on a whole-number query (Canonne et al. 2020).
+
+    Attributes:
+        sigma: The σ of the formula, in the unit of the query.
+        sensitivity: By how much one unit moves the query, a whole number.
+
+    >>> from sfumato.accounting import epsilon
+    >>> epsilon(DiscreteGaussianEvent(sigma=10.0), 1e-5) < 0.5
+    True
+    """
 
     sigma: float
     sensitivity: int = 1
@@ -70,7 +94,15 @@ class DiscreteGaussianEvent(DpEvent):
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
 class ExponentialMechanismEvent(DpEvent):
-    """A choice with P[r] ∝ exp(ε·score(r)/2Δ): ε-DP and of bounded range ε (Durfee & Rogers 2019)."""
+    """A choice with P[r] ∝ exp(ε·score(r)/2Δ): ε-DP and of bounded range ε (Durfee & Rogers 2019).
+
+    Attributes:
+        epsilon: The ε of one choice.
+
+    >>> from sfumato.accounting import epsilon
+    >>> round(epsilon(ExponentialMechanismEvent(0.5), 0), 4)
+    0.5
+    """
 
     epsilon: float
 
@@ -79,12 +111,30 @@ class ExponentialMechanismEvent(DpEvent):
 
 
 def pure(epsilon: float) -> DpEvent:
-    """An ε-DP release of which nothing more is known."""
+    """An ε-DP release of which nothing more is known.
+
+    Args:
+        epsilon: The ε of the release.
+
+    Returns:
+        The event.
+
+    >>> from sfumato.accounting import epsilon
+    >>> round(epsilon(pure(0.3), 0), 4)
+    0.3
+    """
     return ApproximateEvent(epsilon=epsilon)
 
 
 def repeat(event: DpEvent, count: int) -> DpEvent:
     """The same thing done `count` times.
+
+    Args:
+        event: What is done once.
+        count: How often, 0 or more.
+
+    Returns:
+        One event for all of them.
 
     >>> repeat(GaussianEvent(2.0), 0)
     NoOpDpEvent()
@@ -96,7 +146,18 @@ def repeat(event: DpEvent, count: int) -> DpEvent:
 
 
 def compose(*events: DpEvent) -> DpEvent:
-    """One thing after another."""
+    """One event for several releases from the same data.
+
+    Args:
+        events: The releases, in any order.
+
+    Returns:
+        Their composition.
+
+    >>> from sfumato.accounting import epsilon
+    >>> round(epsilon(compose(LaplaceEvent(2.0), LaplaceEvent(2.0)), 0), 4)
+    1.0
+    """
     real = [event for event in events if not isinstance(event, NoEvent)]
     if not real:
         return NoEvent()
@@ -104,7 +165,19 @@ def compose(*events: DpEvent) -> DpEvent:
 
 
 def poisson_sampled(sample_rate: float, event: DpEvent) -> DpEvent:
-    """`event` on a random subset that every unit enters independently with probability `sample_rate`."""
+    """`event` on a random subset that every unit enters independently with probability `sample_rate`.
+
+    Args:
+        sample_rate: The probability, in (0, 1].
+        event: What is released from the subset.
+
+    Returns:
+        The event with its amplification by sampling.
+
+    >>> from sfumato.accounting import epsilon
+    >>> epsilon(poisson_sampled(0.01, GaussianEvent(1.0)), 1e-5) < epsilon(GaussianEvent(1.0), 1e-5)
+    True
+    """
     rate = _validate.probability(
         "sample_rate", sample_rate, remedy="a rate is expected_batch / declared data set size"
     )
@@ -242,6 +315,16 @@ def parallel(events: Sequence[DpEvent], *, relation: Relation = Relation.ADD_REM
     replace-one a unit may leave one part and enter another, so the two dearest add up (McSherry 2009, §2.4).
     Parts must be of one kind, so that "dearest" has a meaning at every δ.
 
+    Args:
+        events: One release for each part, all of one kind.
+        relation: Which data sets are neighbours.
+
+    Returns:
+        The bound.
+
+    Raises:
+        InvalidInput: If the releases are of different kinds.
+
     >>> parallel([LaplaceEvent(2.0), LaplaceEvent(1.0)])
     LaplaceDpEvent(noise_multiplier=1.0)
     """
@@ -296,6 +379,19 @@ def for_group(event: DpEvent, size: int) -> DpEvent:
 
     Gaussian, Laplace: `size` times the sensitivity. Poisson-sampled Gaussian: each member is in the batch on
     their own, so the shift is binomial (Ganesh 2024, Thm 3.1). Randomised response: one report each.
+
+    Args:
+        event: What one person experiences.
+        size: How many people the group has.
+
+    Returns:
+        The event to price.
+
+    Raises:
+        InvalidInput: If there is no bound for groups of such an event.
+
+    >>> for_group(GaussianEvent(6.0), 3)
+    GaussianDpEvent(noise_multiplier=2.0)
     """
     size = _validate.integer("size", size, least=1)
     return compose(*(repeat(_group_atom(atom, size), count) for atom, count in atoms(event)))

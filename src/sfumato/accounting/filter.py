@@ -38,16 +38,20 @@ class PrivacyFilter:
     may be chosen adaptively as long as their divergences sum to at most ρ_α, where ρ_α converts to ε at δ.
 
     A few orders are fixed at creation instead of one, each with an equal share of δ, and a charge fits while
-    *any* of them has room. *Proof.* Let τ_α be the time at which order α would stop and L_t the privacy loss
-    of the first t charges. Per order, exp((α−1)(L_t − Σρ)) is a supermartingale, so
-    E[(1 − e^{ε−L_{τ_α}})₊] ≤ δ/|Λ|. The run ends at T = max_α τ_α, which is one of the τ_α, so pointwise
-    (1 − e^{ε−L_T})₊ ≤ Σ_α (1 − e^{ε−L_{τ_α}})₊, whose expectation is at most δ. Going on while any order of a
-    grid fits *without* sharing δ has no such proof and is not valid. The order α = ∞, at which pure ε add up,
-    needs no share: there the loss never exceeds ε (Rogers et al. 2016, Thm 3.4).
+    *any* of them has room. *Proof.* Let τ_α be the time at which order α would stop and L_t the privacy loss of
+    the first t charges. Per order, exp((α−1)(L_t − Σρ)) is a supermartingale, so E[(1 − e^{ε−L_{τ_α}})₊] ≤
+    δ/|Λ|. The run ends at T = max_α τ_α, which is one of the τ_α, so pointwise (1 − e^{ε−L_T})₊ ≤ Σ_α (1 −
+    e^{ε−L_{τ_α}})₊, whose expectation is at most δ. Going on while any order of a grid fits *without* sharing δ
+    has no such proof and is not valid. The order α = ∞, at which pure ε add up, needs no share: there the loss
+    never exceeds ε (Rogers et al. 2016, Thm 3.4).
 
     Charges of which only (ε, δ') is known count as ε-DP outside an event of probability δ'; their δ' add up in
-    a share of δ set aside. `taken` is a part of δ that is used up elsewhere, `limit` an ε other than the
-    budget's to hold the charges to (the orders are still those of the budget).
+    a share of δ set aside.
+
+    Args:
+        budget: The ε and δ that all charges together must keep to. It also fixes the orders.
+        taken: The part of δ that is used up elsewhere.
+        limit: An ε to hold the charges to in place of the budget's.
 
     >>> spent = PrivacyFilter(Budget(epsilon=1)).spending(pure(0.75))
     >>> PrivacyFilter(Budget(epsilon=1)).fits(spent + spent)

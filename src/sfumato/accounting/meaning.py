@@ -21,7 +21,12 @@ LARGEST_DELTA = 1e-3
 def protection_warning(epsilon: float | None, delta: float) -> str | None:
     """One sentence about an (ε, δ) that gives practically no protection; None where it gives some.
 
-    An ε of None is one that no accountant could give.
+    Args:
+        epsilon: The ε, or None where no accountant could give one.
+        delta: The δ.
+
+    Returns:
+        The sentence, or None.
 
     >>> protection_warning(1.0, 1e-5) is None
     True
@@ -54,6 +59,14 @@ def attacker_true_positive_rate(
     min over ε of e^ε·FPR + δ(ε) (Wasserman & Zhou 2010; Kairouz et al. 2015), and the same bound with the
     hypotheses exchanged.
 
+    Args:
+        event: What is released.
+        false_positive_rate: How often the attacker names somebody who is not in the data, between 0 and 1.
+        relation: Which data sets the attacker has to tell apart.
+
+    Returns:
+        The largest share of members that such an attacker can name.
+
     >>> from sfumato.accounting import LaplaceEvent
     >>> round(attacker_true_positive_rate(LaplaceEvent(1.0), false_positive_rate=0.01), 4)  # e · 1%
     0.0272
@@ -70,7 +83,18 @@ def attacker_true_positive_rate(
 
 
 def in_words(true_positive_rate: float, relation: Relation = Relation.ADD_REMOVE) -> str:
-    """The attacker's rate at 1% false positives, in one sentence for a reader who is no expert."""
+    """The attacker's rate at 1% false positives, in one sentence for a reader who is no expert.
+
+    Args:
+        true_positive_rate: What `attacker_true_positive_rate` gave at 1% false positives.
+        relation: The relation it was computed for.
+
+    Returns:
+        The sentence.
+
+    >>> "1" in in_words(0.0272)
+    True
+    """
     if relation is Relation.REPLACE_ONE:
         return (
             "An attacker who knows everything but which of two values one person gave, and who names the first "

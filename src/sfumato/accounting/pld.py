@@ -55,9 +55,19 @@ def epsilon(
 ) -> float:
     """The smallest ε at which `event`, fixed in advance, is (ε, δ)-DP; never too small.
 
-    A sequence of Gaussians is priced in closed form (Balle & Wang 2018); everything else by PLD, for which
-    δ must be at least 1e-10, or 0 for what is purely ε-DP. `precision` is about how much, relatively, the
-    numerical composition may err upward.
+    A sequence of Gaussians is priced in closed form (Balle & Wang 2018); everything else by PLD.
+
+    Args:
+        event: What is released.
+        delta: At least 1e-10, or 0 for what is purely ε-DP.
+        relation: Which data sets are neighbours.
+        precision: By how much, relatively, the numerical composition may err upward.
+
+    Returns:
+        ε; infinite where no ε holds at this δ.
+
+    Raises:
+        InvalidInput: If δ is too small for a numerical composition.
 
     >>> round(epsilon(GaussianEvent(noise_multiplier=1.0), 1e-5), 4)
     4.3772
@@ -89,6 +99,14 @@ def epsilon(
 
 def delta(event: DpEvent, epsilon: float, *, relation: Relation = Relation.ADD_REMOVE) -> float:
     """The smallest δ at which `event`, fixed in advance, is (ε, δ)-DP; never too small.
+
+    Args:
+        event: What is released.
+        epsilon: The ε at which δ is wanted.
+        relation: Which data sets are neighbours.
+
+    Returns:
+        δ, from 0 to 1.
 
     >>> round(delta(GaussianEvent(noise_multiplier=10), 0.1), 9)
     0.008751768

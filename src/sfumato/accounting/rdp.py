@@ -43,6 +43,14 @@ def rdp(
 ) -> Divergences:
     """The Rényi divergence of `event` at each order.
 
+    Args:
+        event: What is released.
+        orders: The orders α, each above 1.
+        relation: Which data sets are neighbours.
+
+    Returns:
+        One divergence for each order; infinite where there is no bound.
+
     >>> rdp(GaussianEvent(noise_multiplier=2.0), [2, 8]).tolist()  # α / 2σ²
     [0.25, 1.0]
     """
@@ -54,6 +62,14 @@ def rdp(
 
 def rdp_epsilon(event: DpEvent, delta: float, *, relation: Relation = Relation.ADD_REMOVE) -> float:
     """The ε of `event` at δ by the best order of a grid: an upper bound, for a plan fixed in advance.
+
+    Args:
+        event: What is released.
+        delta: The δ at which ε is wanted, above 0.
+        relation: Which data sets are neighbours.
+
+    Returns:
+        ε, never below that of `epsilon`.
 
     >>> round(rdp_epsilon(GaussianEvent(noise_multiplier=4.530877), 1e-6), 3)
     1.0

@@ -30,12 +30,37 @@ LOGARITHMIC = 0.0
 
 
 def best_of(trial: DpEvent, mean_trials: float) -> DpEvent:
-    """The best of a random number of trials, each of them `trial`; the number has this mean."""
+    """The best of a random number of trials, each of them `trial`; the number has this mean.
+
+    Args:
+        trial: What one trial releases.
+        mean_trials: The mean of the secret number of trials, above 1.
+
+    Returns:
+        One event for all trials and the choice of the best.
+
+    >>> from sfumato.accounting import GaussianEvent
+    >>> best_of(GaussianEvent(4.0), 10.0).mean
+    10.0
+    """
     return RepeatAndSelectEvent(trial, _mean(mean_trials), LOGARITHMIC)
 
 
 def selection_epsilon(event: DpEvent, budget: Budget) -> float:
-    """ε at the budget's δ, by the rule under which an empty ledger of that budget counts a selection."""
+    """ε at the budget's δ, by the rule under which an empty ledger of that budget counts a selection.
+
+    Args:
+        event: What `best_of` gave.
+        budget: The budget whose δ counts.
+
+    Returns:
+        ε.
+
+    >>> from sfumato.accounting import Budget, GaussianEvent
+    >>> budget = Budget(epsilon=3, delta=1e-5)
+    >>> selection_epsilon(best_of(GaussianEvent(8.0), 5), budget) < 3
+    True
+    """
     rule = PrivacyFilter(budget)
     return max(rule.epsilon(rule.spending(event)), rdp_epsilon(event, budget.delta, relation=budget.relation))
 
@@ -57,7 +82,19 @@ def trial_parameter(mean_trials: float) -> float:
 
 
 def draw_trials(mean_trials: float, sampler: Sampler) -> int:
-    """A secret number of trials, K ≥ 1, by inversion of a uniform draw."""
+    """A secret number of trials, K ≥ 1, by inversion of a uniform draw.
+
+    Args:
+        mean_trials: The mean of the number, above 1.
+        sampler: The secret stream; the number must not be known.
+
+    Returns:
+        The number of trials to run.
+
+    >>> from sfumato.randomness import SecretStream
+    >>> draw_trials(5, SecretStream()) >= 1
+    True
+    """
     gamma = trial_parameter(mean_trials)
     left = float(sampler.uniform(1)[0]) * math.log(1 / gamma)
     count, chance = 1, 1 - gamma  # chance: (1 − γ)ᵏ/k, times ln(1/γ) once normalised
@@ -71,7 +108,21 @@ def draw_trials(mean_trials: float, sampler: Sampler) -> int:
 def calibrate_selection(
     make_trial: Callable[[float], DpEvent], budget: Budget, *, mean_trials: float, guess: float = 1.0
 ) -> float:
-    """The least noise at which the best of the trials `make_trial(noise)` fits `budget`."""
+    """The least noise at which the best of the trials `make_trial(noise)` fits `budget`.
+
+    Args:
+        make_trial: Gives the event of one trial for a noise multiplier.
+        budget: What all trials together may cost.
+        mean_trials: The mean of the secret number of trials.
+        guess: A noise multiplier of the right order of magnitude.
+
+    Returns:
+        The noise multiplier.
+
+    >>> from sfumato.accounting import Budget, GaussianEvent
+    >>> calibrate_selection(GaussianEvent, Budget(epsilon=3, delta=1e-5), mean_trials=5) > 1
+    True
+    """
 
     def fits(value: float) -> bool:
         return selection_epsilon(best_of(make_trial(value), mean_trials), budget) <= budget.epsilon

@@ -25,7 +25,12 @@ VERDICT_ALPHA = 1e-6
 
 
 class Interval(NamedTuple):
-    """A two-sided confidence interval."""
+    """A two-sided confidence interval.
+
+    Attributes:
+        lower: The lower end.
+        upper: The upper end.
+    """
 
     lower: float
     upper: float
@@ -33,6 +38,14 @@ class Interval(NamedTuple):
 
 def clopper_pearson(hits: int, trials: int, *, alpha: float) -> Interval:
     """Limits of a binomial probability, each missed with probability at most α/2 (Clopper & Pearson 1934).
+
+    Args:
+        hits: How often it happened.
+        trials: How often it could have.
+        alpha: 1 − the confidence.
+
+    Returns:
+        The interval.
 
     >>> clopper_pearson(0, 500, alpha=0.01).upper == 1 - 0.005 ** (1 / 500)
     True
@@ -50,7 +63,17 @@ def clopper_pearson(hits: int, trials: int, *, alpha: float) -> Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Errors:
-    """How often an attacker accused the innocent, and how often the guilty went free."""
+    """How often an attacker named somebody who was absent, and how often somebody present was missed.
+
+    Args:
+        false_positives: How many absent ones were named.
+        negatives: How many were absent.
+        false_negatives: How many present ones were missed.
+        positives: How many were present.
+
+    >>> Errors.at(0.5, present=[0.9, 0.2], absent=[0.1, 0.3]).false_negatives
+    1
+    """
 
     false_positives: int
     negatives: int  # trials without the record
@@ -86,6 +109,14 @@ def epsilon_bound(errors: Errors, *, delta: float, alpha: float) -> float:
     Any (ε, δ)-DP release keeps FPR·e^ε + FNR ≥ 1 − δ and the same with the rates exchanged (Kairouz, Oh &
     Viswanath 2015, theorem 2.1), so this holds for every mechanism.
 
+    Args:
+        errors: What the attacker did.
+        delta: The δ of the claim.
+        alpha: 1 − the confidence.
+
+    Returns:
+        A lower bound of ε.
+
     >>> perfect = Errors(false_positives=0, negatives=500, false_negatives=0, positives=500)
     >>> round(epsilon_bound(perfect, delta=0, alpha=0.01), 4)
     4.5419
@@ -100,6 +131,16 @@ def mu_bound(errors: Errors, *, alpha: float) -> float:
     """μ ≥ Φ⁻¹(1 − FPR) − Φ⁻¹(FNR) at the upper limits of both rates (Nasr et al. 2023, section 4).
 
     Any μ-GDP release obeys it; it is tight for Gaussian noise without sampling, where few trials reach far.
+
+    Args:
+        errors: What the attacker did.
+        alpha: 1 − the confidence.
+
+    Returns:
+        A lower bound of μ.
+
+    >>> mu_bound(Errors(false_positives=50, negatives=100, false_negatives=50, positives=100), alpha=0.05)
+    0.0
     """
     fpr, fnr = errors.upper(alpha)
     return max(0.0, float(-special.ndtri(fpr) - special.ndtri(fnr)))
@@ -107,6 +148,13 @@ def mu_bound(errors: Errors, *, alpha: float) -> float:
 
 def gdp_epsilon(mu: float, delta: float) -> float:
     """ε at δ of a μ-GDP release: that of a Gaussian mechanism of noise multiplier 1/μ.
+
+    Args:
+        mu: μ, the sensitivity divided by σ.
+        delta: The δ.
+
+    Returns:
+        ε.
 
     >>> round(gdp_epsilon(0.5, 1e-5), 4), round(gdp_epsilon(1.0, 1e-5), 4)
     (1.9931, 4.3772)
@@ -117,7 +165,20 @@ def gdp_epsilon(mu: float, delta: float) -> float:
 
 
 def gdp_epsilon_bound(errors: Errors, *, delta: float, alpha: float) -> float:
-    """`mu_bound` as an ε at δ: for a release whose every trade-off is a Gaussian's."""
+    """Give `mu_bound` as an ε at δ: for a release whose every trade-off is a Gaussian's.
+
+    Args:
+        errors: What the attacker did.
+        delta: The δ of the claim.
+        alpha: 1 − the confidence.
+
+    Returns:
+        A lower bound of ε.
+
+    >>> perfect = Errors(false_positives=0, negatives=500, false_negatives=0, positives=500)
+    >>> gdp_epsilon_bound(perfect, delta=1e-5, alpha=0.01) > epsilon_bound(perfect, delta=1e-5, alpha=0.01)
+    True
+    """
     return gdp_epsilon(mu_bound(errors, alpha=alpha), delta)
 
 
@@ -128,7 +189,22 @@ Bound = Callable[[Errors, float], float]
 def bound_on_held_out(
     present: npt.ArrayLike, absent: npt.ArrayLike, bound: Bound, *, alpha: float, seed: int = 0
 ) -> float:
-    """The bound at the threshold that was best on a random half, counted on the other half."""
+    """Choose the threshold on a random half of the scores, and count on the other half.
+
+    Args:
+        present: Scores of members.
+        absent: Scores of others.
+        bound: `bound(errors, alpha)` gives a lower bound of ε.
+        alpha: 1 − the confidence.
+        seed: Fixes the halves.
+
+    Returns:
+        The bound.
+
+    ```python
+    bound_on_held_out(present, absent, bound, alpha=0.05)
+    ```
+    """
     halves = randomness.public_generator(seed)
     chosen, counted = zip(
         *(
@@ -144,13 +220,43 @@ def bound_on_held_out(
 def bound_corrected(
     present: npt.ArrayLike, absent: npt.ArrayLike, bound: Bound, thresholds: Sequence[float], *, alpha: float
 ) -> float:
-    """The best bound over thresholds fixed in advance, each at α / their number (Bonferroni)."""
+    """Take the best bound over thresholds fixed in advance, each at α / their number (Bonferroni).
+
+    Args:
+        present: Scores of members.
+        absent: Scores of others.
+        bound: `bound(errors, alpha)` gives a lower bound of ε.
+        thresholds: The thresholds, chosen without looking at the scores.
+        alpha: 1 − the confidence of the whole.
+
+    Returns:
+        The bound.
+
+    ```python
+    bound_corrected(present, absent, bound, thresholds=[0.0, 1.0], alpha=0.05)
+    ```
+    """
     share = _level(alpha) / _validate.integer("number of thresholds", len(thresholds), least=1)
     return max(bound(Errors.at(threshold, present, absent), share) for threshold in thresholds)
 
 
 def best_threshold(present: Floats, absent: Floats, bound: Bound, *, alpha: float, most: int = 64) -> float:
-    """The threshold with the largest bound on these scores, to be counted on others; or the most accurate."""
+    """Find the threshold with the largest bound on these scores, to be counted on others; or the most accurate.
+
+    Args:
+        present: Scores of members.
+        absent: Scores of others.
+        bound: `bound(errors, alpha)` gives a lower bound of ε.
+        alpha: 1 − the confidence.
+        most: How many thresholds are tried.
+
+    Returns:
+        The threshold.
+
+    ```python
+    threshold = best_threshold(present, absent, bound, alpha=0.05)
+    ```
+    """
     pooled = np.unique(np.concatenate([present, absent]))
     candidates = pooled[np.linspace(0, pooled.size - 1, min(most, pooled.size)).astype(np.int64)]
 

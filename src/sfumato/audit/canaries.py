@@ -22,7 +22,12 @@ Step = Callable[[npt.NDArray[np.bool_]], Floats]
 
 @dataclass(frozen=True, eq=False)
 class DiracScores:
-    """Differences of two releases at each canary's coordinate, by which of the two the canary was in."""
+    """Differences of two releases at each canary's coordinate, by which of the two the canary was in.
+
+    Attributes:
+        first: Scores of canaries that were in the first release.
+        second: Scores of those in the second.
+    """
 
     first: Floats
     second: Floats
@@ -48,6 +53,21 @@ def dirac_scores(
 
     The best attacker subtracts one release from the other: N(±C, 2σ²C²) for fresh Gaussian noise, and nothing
     but ±C where noise is repeated.
+
+    Args:
+        step: Releases once. It takes who is present, (canaries,), and gives the noised sum, in clipping
+            norms, at each canary's coordinate.
+        canaries: How many there are.
+        pairs: How many pairs of releases are made.
+        coins: Decides which canary is in which release.
+        on_pair: Called after each pair.
+
+    Returns:
+        The scores.
+
+    ```python
+    dirac_scores(step, canaries=100, pairs=50, coins=SecretStream()).mu_bound(alpha=0.05)
+    ```
     """
     _validate.integer("canaries", canaries, least=1)
     first, second = [], []

@@ -16,7 +16,12 @@ from sfumato.audit.bounds import Floats
 
 @dataclass(frozen=True)
 class Check:
-    """The chance of seeing this, or worse, where the claim is true; already counts all looks of its kind."""
+    """The chance of seeing this, or worse, where the claim is true; already counts all looks of its kind.
+
+    Attributes:
+        name: What was looked at.
+        p_value: The chance of seeing this, or worse, where the claim is true.
+    """
 
     name: str
     p_value: float
@@ -30,6 +35,18 @@ def noise_checks(parts: Mapping[str, Floats], *, sigma: float) -> list[Check]:
 
     Too little noise: n·s²/σ² against χ²ₙ, of every part. Repeated noise: the correlation of every two parts of
     one length, √n·ρ against a normal.
+
+    Args:
+        parts: Vectors of pure noise, by name.
+        sigma: The claimed standard deviation.
+
+    Returns:
+        One check for each kind of fault.
+
+    >>> from sfumato.randomness import SecretStream
+    >>> checks = noise_checks({"step 1": SecretStream().normal(1000)}, sigma=1.0)
+    >>> any(check.fails(1e-9) for check in checks)
+    False
     """
     values = {name: np.asarray(part, dtype=np.float64).reshape(-1) for name, part in parts.items()}
     small = [stats.chi2.cdf((part**2).sum() / sigma**2, part.size) for part in values.values()]
@@ -46,6 +63,18 @@ def poisson_checks(samples: Sequence[npt.NDArray[np.int64]], *, units: int, rate
     The number of units in a sample, and of samples that a unit is in, are binomial: their mean square around
     the claimed mean, over the claimed variance, is against χ² with one degree for each. Batches of one
     size, and passes that take every unit once, are far too even.
+
+    Args:
+        samples: The units in each sample.
+        units: How many units there are.
+        rate: The claimed chance of a unit to be in a sample.
+
+    Returns:
+        One check for each kind of fault.
+
+    >>> passes = [np.arange(100) for _ in range(20)]  # every unit, every time
+    >>> any(check.fails(1e-6) for check in poisson_checks(passes, units=100, rate=0.5))
+    True
     """
     rate, steps = _validate.probability("rate", rate), len(samples)
     taken = np.zeros((steps, units), dtype=np.bool_)

@@ -30,11 +30,27 @@ def distinguish(
     trials: int,
     score: Score | None = None,
 ) -> Errors:
-    """Errors of an attacker who chose by `trials` outputs on each input, counted on as many others.
+    """Count the errors of an attacker who chose a threshold by some outputs, on as many others.
 
     He takes the threshold with the largest `bound`. `score` is the log-likelihood ratio where it is known;
     otherwise outputs must be whole numbers (labels, winners, counts), and how often the first outputs were
     which takes its place.
+
+    Args:
+        on_one: `on_one(n)` gives n outputs on one input.
+        on_other: The same on the other input.
+        bound: The bound that the threshold is chosen by.
+        trials: Outputs on each input to choose by, and as many to count.
+        score: The log-likelihood ratio where it is known. Otherwise outputs must be whole numbers, and how
+            often each was seen takes its place.
+
+    Returns:
+        The errors.
+
+    ```python
+    errors = distinguish(on_one, on_other, bound, trials=10_000)
+    epsilon_bound(errors, delta=0, alpha=0.05)
+    ```
     """
     _validate.integer("trials", trials, least=1)
     one, other = on_one(trials), on_other(trials)
@@ -45,7 +61,11 @@ def distinguish(
 
 @dataclass(frozen=True)
 class PairAttack:
-    """What an attacker did on several pairs of inputs that were fixed in advance."""
+    """What an attacker did on several pairs of inputs that were fixed in advance.
+
+    Attributes:
+        errors: The attacker's errors on each pair.
+    """
 
     errors: tuple[Errors, ...]  # of each pair
 
@@ -62,10 +82,24 @@ def attack_pairs(
     trials: int,
     score: Callable[[Any, Any], Score] | None = None,
 ) -> PairAttack:
-    """`distinguish` on each pair; `randomise(input, n)` gives n independent outputs.
+    """Attack several pairs of inputs that were fixed in advance.
 
-    Say all pairs where the worst is not known: a broken randomiser need not be worst where an intact one is.
-    `score(one, other)` gives the likelihood ratio of a pair.
+    Name all pairs where the worst is not known: a broken randomiser need not be worst where an intact one is.
+
+    Args:
+        randomise: `randomise(input, n)` gives n independent outputs.
+        pairs: Pairs of neighbouring inputs.
+        bound: The bound that thresholds are chosen by.
+        trials: Outputs on each input to choose by, and as many to count.
+        score: `score(one, other)` gives the log-likelihood ratio of a pair, where it is known.
+
+    Returns:
+        The errors on each pair.
+
+    ```python
+    attack = attack_pairs(randomise, [(0, 1)], bound, trials=10_000)
+    attack.bound(bound, alpha=0.05)
+    ```
     """
     return PairAttack(
         tuple(
@@ -82,7 +116,19 @@ def attack_pairs(
 
 
 def frequency_score(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> Score:
-    """ln of the ratio of how often each output was seen on both inputs, half a time more than it was."""
+    """Score outputs by how often each was seen on both inputs, counting each half a time more.
+
+    Args:
+        one: Outputs on one input, whole numbers.
+        other: Outputs on the other.
+
+    Returns:
+        The score of an output.
+
+    >>> score = frequency_score(np.array([0, 0, 1]), np.array([1, 1, 0]))
+    >>> bool(score(np.array([0]))[0] > 0)
+    True
+    """
     outputs = np.unique(np.concatenate([one.reshape(-1), other.reshape(-1)]))
     ratios = np.log((_counts(one, outputs) + 0.5) / (_counts(other, outputs) + 0.5))
 
@@ -96,14 +142,38 @@ def frequency_score(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> Score:
 
 
 def channel_score(channel: Floats, one: int, other: int) -> Score:
-    """The exact log-likelihood ratio of a randomiser given by its table P(report | answer)."""
+    """Score reports by the exact log-likelihood ratio of a randomiser.
+
+    Args:
+        channel: P(report | answer), a row for each answer.
+        one: One answer.
+        other: The other answer.
+
+    Returns:
+        The score of a report.
+
+    >>> score = channel_score(np.array([[0.75, 0.25], [0.25, 0.75]]), 0, 1)
+    >>> bool(score(np.array([0]))[0] > score(np.array([1]))[0])
+    True
+    """
     with np.errstate(divide="ignore"):
         ratios = np.log(channel[one]) - np.log(channel[other])
     return lambda reports: ratios[np.asarray(reports).reshape(-1)]
 
 
 def gaussian_score(one: npt.ArrayLike, other: npt.ArrayLike) -> Score:
-    """⟨output, x₁ − x₂⟩ ranks outputs of spherical noise around x₁ or x₂ as their likelihood ratio does."""
+    """Rank outputs of spherical noise around x₁ or x₂ as their likelihood ratio does: ⟨output, x₁ − x₂⟩.
+
+    Args:
+        one: x₁.
+        other: x₂.
+
+    Returns:
+        The score of an output.
+
+    >>> gaussian_score([1.0, 0.0], [0.0, 0.0])(np.array([[2.0, 5.0]])).tolist()
+    [2.0]
+    """
     direction = np.asarray(one, dtype=np.float64) - np.asarray(other, dtype=np.float64)
     return lambda outputs: np.asarray(outputs, dtype=np.float64) @ direction
 

@@ -25,7 +25,16 @@ _LARGEST = 60.0  # ε or μ that is looked for
 
 @dataclass(frozen=True, kw_only=True)
 class Guesses:
-    """What a one-run attacker did: `right` of `made` guesses about `canaries` coins."""
+    """What a one-run attacker did: `right` of `made` guesses about `canaries` coins.
+
+    Args:
+        canaries: How many canaries there were, each in or out by a coin.
+        made: How many of them were guessed.
+        right: How many guesses were right.
+
+    >>> Guesses.of_scores([3.0, -2.0, 0.1], [True, False, False], guesses=2).right
+    2
+    """
 
     canaries: int
     made: int

@@ -43,7 +43,18 @@ class Draw:
 
 @dataclass
 class RecordingSampler:
-    """Hands through a sampler's draws and keeps them."""
+    """Hand a sampler's draws through and keep them.
+
+    Args:
+        inner: The sampler.
+        tape: Where draws are kept.
+
+    >>> from sfumato.randomness import SecretStream
+    >>> recording = RecordingSampler(SecretStream())
+    >>> _ = recording.normal(3)
+    >>> len(recording.tape)
+    1
+    """
 
     inner: Sampler
     tape: list[Draw] = field(default_factory=list)
@@ -81,9 +92,20 @@ class RecordingSampler:
 
 @dataclass
 class ReplayingSampler(RecordingSampler):
-    """Plays a tape; asking for anything that is not on it, in its turn, raises `Departed`.
+    """Play a tape; asking for anything that is not on it, in its turn, raises `Departed`.
 
     Draws of which each record has one may be more or fewer: the first ones are played, further ones drawn.
+
+    Args:
+        inner: Draws what is not on the tape, where each record has a draw of its own.
+        tape: Where the draws of this run are kept.
+        recorded: The tape to play.
+
+    >>> from sfumato.randomness import SecretStream
+    >>> recording = RecordingSampler(SecretStream())
+    >>> first = recording.normal(3)
+    >>> bool((ReplayingSampler(SecretStream(), recorded=recording.tape).normal(3) == first).all())
+    True
     """
 
     recorded: Sequence[Draw] = ()
@@ -114,7 +136,16 @@ class ReplayingSampler(RecordingSampler):
 
 @dataclass(frozen=True)
 class ReplayedRelease:
-    """What came out of a mechanism, and by how much its input may move: in L2 norm, or L1 for `norm=1`."""
+    """What came out of a mechanism, and by how much its input may move: in L2 norm, or L1 for `norm=1`.
+
+    Args:
+        value: What came out.
+        sensitivity: By how much its input may move.
+        norm: 2 for the L2 norm, 1 for the L1 norm.
+
+    >>> ReplayedRelease(value=3.0, sensitivity=1.0).norm
+    2
+    """
 
     value: Any
     sensitivity: float
@@ -123,7 +154,15 @@ class ReplayedRelease:
 
 @dataclass(frozen=True)
 class ReplayOutcome:
-    """What a pipeline shows to the world."""
+    """What a pipeline shows to the world.
+
+    Args:
+        public: What is shown without noise; it must not differ at all.
+        released: What came out of mechanisms, by name.
+
+    >>> ReplayOutcome(public={"steps": 10}).public["steps"]
+    10
+    """
 
     public: Any = None
     released: Mapping[str, ReplayedRelease] = field(default_factory=dict)
@@ -131,7 +170,12 @@ class ReplayOutcome:
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """What differed that must not, and how far each release moved, as a share of its sensitivity."""
+    """What differed that must not, and how far each release moved, as a share of its sensitivity.
+
+    Attributes:
+        differences: What differed that must not.
+        movements: How far each release moved, as a share of its sensitivity.
+    """
 
     differences: tuple[str, ...]
     movements: Mapping[str, float]
@@ -159,10 +203,23 @@ class ReplayReport:
 def replay(
     pipeline: Callable[[Data, Sampler], Any], data: Data, neighbour: Data, *, sampler: Sampler | None = None
 ) -> ReplayReport:
-    """Run `pipeline(data, sampler)` and, with the recorded draws, `pipeline(neighbour, sampler)`; compare.
+    """Run a pipeline on two neighbouring data sets with the same draws, and compare.
 
     A pipeline returns a `ReplayOutcome`, or anything else, all of which is then public. Put the record that
     differs last, so that the others keep their draws.
+
+    Args:
+        pipeline: `pipeline(data, sampler)` returns a `ReplayOutcome`, or anything else, all of which is
+            then public.
+        data: One data set.
+        neighbour: The other. Put the record that differs last, so that the others keep their draws.
+        sampler: The secret stream.
+
+    Returns:
+        What differed.
+
+    >>> replay(lambda data, sampler: len(data), [1, 2], [1, 2, 3]).differences != ()
+    True
     """
     stream: Sampler = randomness.SecretStream() if sampler is None else sampler
     recorder = RecordingSampler(stream)

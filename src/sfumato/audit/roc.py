@@ -23,7 +23,12 @@ from sfumato.storage import write_figure
 
 
 class RateEstimate(NamedTuple):
-    """A value and its two-sided confidence interval."""
+    """A value and its two-sided confidence interval.
+
+    Attributes:
+        value: The value.
+        interval: Its two-sided confidence interval.
+    """
 
     value: float
     interval: Interval
@@ -31,7 +36,15 @@ class RateEstimate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Roc:
-    """False and true positive rates as the threshold falls, from (0, 0) to (1, 1)."""
+    """False and true positive rates as the threshold falls, from (0, 0) to (1, 1).
+
+    Args:
+        false_positive_rates: From 0 to 1.
+        true_positive_rates: From 0 to 1.
+
+    >>> Roc.of(present=[2, 3], absent=[0, 1]).best_accuracy()
+    1.0
+    """
 
     false_positive_rates: Floats
     true_positive_rates: Floats
@@ -51,6 +64,14 @@ class Roc:
 def auc(present: npt.ArrayLike, absent: npt.ArrayLike, *, alpha: float = DISPLAY_ALPHA) -> RateEstimate:
     """The chance that a member scores above another (ties count half), with DeLong's interval (1988).
 
+    Args:
+        present: Scores of members.
+        absent: Scores of others.
+        alpha: 1 − the confidence of the interval.
+
+    Returns:
+        The area under the ROC curve.
+
     >>> auc([2, 3], [0, 1]).value
     1.0
     """
@@ -64,7 +85,15 @@ def auc(present: npt.ArrayLike, absent: npt.ArrayLike, *, alpha: float = DISPLAY
 
 
 class OperatingPoint(NamedTuple):
-    """An attacker with a threshold that was chosen on scores that are not counted here."""
+    """An attacker with a threshold that was chosen on scores that are not counted here.
+
+    Attributes:
+        threshold: The threshold.
+        true_positive_rate: The share of members named.
+        false_positive_rate: The share of others named.
+        precision: The share of members among those named.
+        recall: The same as the true positive rate.
+    """
 
     threshold: float
     true_positive_rate: RateEstimate
@@ -76,7 +105,20 @@ class OperatingPoint(NamedTuple):
 def operating_point(
     present: npt.ArrayLike, absent: npt.ArrayLike, threshold: float, *, alpha: float = DISPLAY_ALPHA
 ) -> OperatingPoint:
-    """Rates at one threshold, each with its Clopper–Pearson interval."""
+    """Rate the attacker with one threshold.
+
+    Args:
+        present: Scores of members.
+        absent: Scores of others.
+        threshold: Scores from here on say "present".
+        alpha: 1 − the confidence of the intervals.
+
+    Returns:
+        The rates, each with its Clopper–Pearson interval.
+
+    >>> operating_point([2, 3], [0, 1], 2).true_positive_rate.value
+    1.0
+    """
     errors = Errors.at(threshold, present, absent)
     caught = errors.positives - errors.false_negatives
     called = caught + errors.false_positives
@@ -98,8 +140,23 @@ def at_false_positive_rate(
     alpha: float = DISPLAY_ALPHA,
     seed: int = 0,
 ) -> OperatingPoint:
-    """The attacker who aims at a rate of false positives: threshold from one half of the absent, counted on
-    all present and the other half."""
+    """Rate the attacker who aims at a rate of false positives.
+
+    The threshold comes from one half of the absent; counted are all present and the other half.
+
+    Args:
+        present: Scores of members.
+        absent: Scores of others.
+        rate: The rate of false positives aimed at.
+        alpha: 1 − the confidence of the intervals.
+        seed: Fixes the halves.
+
+    Returns:
+        The rates, with intervals.
+
+    >>> at_false_positive_rate([2.0, 3.0], [0.0, 1.0, 0.5, 0.2], rate=0.5).true_positive_rate.value
+    1.0
+    """
     absent = _scores("absent", absent)
     chosen, counted = np.array_split(randomness.public_generator(seed).permutation(absent), 2)
     allowed = int(_validate.probability("rate", rate) * chosen.size)
@@ -115,7 +172,22 @@ def draw_roc(
     delta: float = 1e-5,
     title: str = "Membership inference",
 ) -> Path:
-    """A figure on log axes; `limits` names the ε of a curve, to draw what no attacker on it can pass."""
+    """Draw ROC curves on log axes.
+
+    Args:
+        curves: The curves, by name.
+        path: The picture to write.
+        limits: The ε of a curve, to draw what no attacker on it can pass.
+        delta: The δ of those limits.
+        title: The title.
+
+    Returns:
+        The picture.
+
+    ```python
+    draw_roc({"private": Roc.of(present, absent)}, "roc.png", limits={"private": 1.0})
+    ```
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.6, 5.2), layout="constrained")

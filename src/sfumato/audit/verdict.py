@@ -14,8 +14,18 @@ from sfumato.results import Audit
 class Verdict:
     """The claimed ε at δ, the ε that an attack proved, and whether the claim is refuted.
 
-    `lower_bound` holds with probability 95% and is for reading; `sure_bound` holds with probability 1 − 1e-6
-    and alone decides `refuted`, so that a true claim fails one build in a million.
+    `sure_bound` alone decides `refuted`, so that a true claim fails one build in a million.
+
+    Args:
+        claimed_epsilon: The claim.
+        delta: Its δ.
+        lower_bound: The ε that was proved with 95% confidence, for reading.
+        sure_bound: The ε that was proved with confidence 1 − 1e-6.
+        untested: What the attack did not look at, in words.
+        details: Further figures.
+
+    >>> Verdict(claimed_epsilon=1.0, delta=1e-5, lower_bound=0.8, sure_bound=0.6).refuted
+    False
     """
 
     claimed_epsilon: float

@@ -23,6 +23,14 @@ Vote = Callable[[Counts], npt.NDArray[np.int64]]
 def worst_votes(candidates: int, *, replaced: bool, level: int = 20) -> tuple[tuple[Counts, Counts], ...]:
     """Neighbouring counts: one voter more, or, with `replaced`, one who votes for another candidate.
 
+    Args:
+        candidates: How many candidates there are.
+        replaced: True if a neighbour has one voter replaced, False if one more.
+        level: About how many votes each candidate has.
+
+    Returns:
+        Pairs of counts.
+
     >>> [(one.tolist(), other.tolist()) for one, other in worst_votes(3, replaced=True, level=5)][0]
     ([6, 5, 5], [5, 5, 6])
     """
@@ -38,7 +46,22 @@ def worst_votes(candidates: int, *, replaced: bool, level: int = 20) -> tuple[tu
 
 
 def vote_attack(vote: Vote, *, candidates: int, replaced: bool, bound: Bound, trials: int) -> PairAttack:
-    """What the winners of all `worst_votes` give away; each is played 2·`trials` times on both sides."""
+    """Attack a vote: what do the winners of all `worst_votes` give away?
+
+    Args:
+        vote: Gives the winner of each round, from votes (rounds, candidates).
+        candidates: How many candidates there are.
+        replaced: True if a neighbour has one voter replaced, False if one more.
+        bound: The bound that thresholds are chosen by.
+        trials: Half of how often each vote is played on both sides.
+
+    Returns:
+        The errors on each pair of counts.
+
+    ```python
+    vote_attack(vote, candidates=3, replaced=False, bound=bound, trials=10_000).bound(bound, 0.05)
+    ```
+    """
     return attack_pairs(
         lambda counts, rounds: vote(np.tile(counts, (rounds, 1))),
         worst_votes(candidates, replaced=replaced),

@@ -1,5 +1,6 @@
 """The command line: parse, call, show; no maths."""
 
+from sfumato import show
 from sfumato.cli.app import main
 
-__all__ = ["main"]
+__all__ = ["main", "show"]

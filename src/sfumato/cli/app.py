@@ -24,7 +24,6 @@ from sfumato.cli import (
     prior,
     query,
     report,
-    reproduce,
     synthesize,
     trace,
     train,
@@ -33,6 +32,7 @@ from sfumato.cli import (
 )
 from sfumato.cli.remedies import in_a_sentence
 from sfumato.errors import BudgetExceeded, InvalidInput, LittleProtection, SfumatoError
+from sfumato.reproduce import commands as reproduce
 
 app = typer.Typer(
     name="sfumato",

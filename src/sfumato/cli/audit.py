@@ -62,9 +62,9 @@ def run(
     pairs: Pairs = 40,
     json: show.Json = False,
 ) -> None:
-    """Audit a run: its plan through the canaries, and its own canaries where it was trained with some.
+    """Audit a run: send canaries through its plan, and test the canaries it was trained with, if any.
 
-    What is found on a run's own canaries is written to its private half. Exit code 1 if a claim is refuted.
+    Findings on a run's own canaries go to its private folder. Exit with 1 if a claim is refuted.
 
     Example: sfumato audit run out/cnn
     """
@@ -98,9 +98,9 @@ def shuffle(
     canaries: Annotated[int, typer.Option(help="Number of canaries. More give a tighter bound.")] = 20_000,
     json: show.Json = False,
 ) -> None:
-    """A run on shuffled batches against its own price, and against the price of Poisson sampling.
+    """Audit a run on shuffled batches against its own price, and against the price of Poisson sampling.
 
-    The second must be refuted: that is why it is not charged. Exit code 1 if it is not, or the first is.
+    The second price is too low and must be refuted. Exit with 1 if it is not, or if the first one is.
 
     Example: sfumato audit shuffle
     """

@@ -28,7 +28,7 @@ def register(parent: typer.Typer) -> None:
 def fetch(
     name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, digits or adult.")],
     out: Annotated[
-        Path | None, typer.Option(help="Of adult: where train.csv, test.csv and policy.toml go.")
+        Path | None, typer.Option(help="For adult: folder for train.csv, test.csv and policy.toml.")
     ] = None,
     json: show.Json = False,
 ) -> None:

@@ -92,18 +92,19 @@ def head(
 def verify(
     place: Place,
     certificate: Annotated[
-        Path | None, typer.Option(help="The newest certificate: shows a cut-off or rolled-back ledger.")
+        Path | None,
+        typer.Option(help="Newest certificate. Fail if the ledger was cut off or rolled back since."),
     ] = None,
     witness: Annotated[
         Path | None,
-        typer.Option(help="The newest witness, from `ledger head`: shows the same, and another ledger."),
+        typer.Option(help="Newest witness, from `ledger head`. Fail as above, or if it is of another ledger."),
     ] = None,
     key: Annotated[
         Path | None, typer.Option(help="Public key of the holder. Fail unless the signature is by this key.")
     ] = None,
     json: show.Json = False,
 ) -> None:
-    """Check every entry and sum, and against a certificate or a witness that nothing newer was lost.
+    """Check every entry and sum. With a certificate or a witness, also check that no newer entry was lost.
 
     Example: sfumato ledger verify people.db --certificate out/release/certificate.json
     """
@@ -171,9 +172,9 @@ def release(
     entry: Annotated[int, typer.Argument(help="The number of the reservation, as `ledger show` prints it.")],
     json: show.Json = False,
 ) -> None:
-    """Give back a reservation under which nothing ran: its run ended before it touched a row.
+    """Give back a reservation whose run ended before it touched a row.
 
-    Refused for every other one. A run that is still about to start is stopped by it.
+    Every other reservation is refused. A run that is about to start is stopped.
 
     Example: sfumato ledger release people.db 3
     """

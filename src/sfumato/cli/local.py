@@ -45,7 +45,7 @@ def release(
     data: Annotated[
         str, typer.Argument(help="mnist, fashion-mnist, digits, a .npz of images, or a table's policy (.toml).")
     ],
-    out: Annotated[Path, typer.Option(help="Where the noised data go; the certificate goes beside it.")],
+    out: Annotated[Path, typer.Option(help="File for the noised data. The certificate is written beside it.")],
     epsilon: Annotated[float | None, typer.Option(help="ε for each person's record, label included.")] = None,
     delta: Annotated[float, typer.Option(help="δ of Gaussian reports. Directions have δ = 0.")] = 1e-5,
     randomiser: Annotated[str, typer.Option(help="direction (pure ε) or gaussian.")] = "direction",

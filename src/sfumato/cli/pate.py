@@ -251,6 +251,6 @@ def _analysis_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("data-independent ε", f"{figure('data_independent_epsilon')} (exact composition; what is charged)"),
         ("data-dependent ε", f"{figure('data_dependent_epsilon')} (of these votes; not for publication)"),
         ("the same, published", f"{figure('data_dependent_epsilon_published')} (noised; own cost included)"),
-        ("moments bound of the source", figure("source_moments_epsilon")),
+        ("moments bound of 2017", figure("source_moments_epsilon")),
         ("δ, queries", f"{found['delta']:g}, {found['queries']:,}"),
     ]

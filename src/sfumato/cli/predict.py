@@ -26,7 +26,7 @@ def predict(
         str,
         typer.Argument(
             metavar="INPUT",
-            help="A folder of images, an .npz or .npy file, a data set's name (its test half); "
+            help="A folder of images, an .npz or .npy file, a data set's name (its test images); "
             "for a model of a table a CSV or Parquet file.",
         ),
     ],
@@ -36,7 +36,7 @@ def predict(
     ] = False,
     json: show.Json = False,
 ) -> None:
-    """Answer with the model of a finished run; nothing is charged, as its release was paid for.
+    """Predict with the model of a finished run. Nothing is charged: the release was paid for.
 
     Example: sfumato predict out/mnist mnist --out answers.csv
     """

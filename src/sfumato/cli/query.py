@@ -35,7 +35,9 @@ def register(parent: typer.Typer) -> None:
 @app.command()
 def ask(
     policy: Annotated[Path, typer.Argument(help="The policy of the table, a TOML file.")],
-    sql: Annotated[str | None, typer.Argument(help="The query; without it, a prompt with history.")] = None,
+    sql: Annotated[
+        str | None, typer.Argument(help="The query. Without one, open a prompt with history.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="ε to spend on the answer.")] = None,
     delta: Annotated[
         float | None, typer.Option(help="δ to spend, for GROUP BY on a column without categories.")
@@ -44,16 +46,19 @@ def ask(
         bool, typer.Option("--dry-run", help="Show the expected error. Nothing is spent.")
     ] = False,
     engine: Annotated[
-        str | None, typer.Option(help="duckdb, postgres or spark; default: by the source.")
+        str | None, typer.Option(help="duckdb, postgres or spark. Default: what the policy's source needs.")
     ] = None,
     master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
     try_: Annotated[
         bool,
-        typer.Option("--try", help="Also say it for fewer rows and groups of a person; spend nothing."),
+        typer.Option(
+            "--try",
+            help="Also show the expected error if fewer rows and groups of a person counted. Nothing is spent.",
+        ),
     ] = False,
     split: Annotated[
         str | None,
-        typer.Option(help="Weights of the aggregates' shares of epsilon, in the order of the query: 3,1."),
+        typer.Option(help="How to share ε among the aggregates, in the order of the query, such as 3,1."),
     ] = None,
     noise: Annotated[
         str | None, typer.Option(help="laplace or gaussian; default: whichever errs less.")
@@ -135,7 +140,7 @@ def init(
         bool | None,
         typer.Option(
             "--header/--no-header",
-            help="Whether the first line holds names; without it columns are called c1, c2, ….",
+            help="Say whether the first line holds column names. Without names, columns are called c1, c2, ….",
         ),
     ] = None,
     delimiter: Annotated[str, typer.Option(help="Separator of values in a text file.")] = ",",
@@ -168,7 +173,7 @@ def bounds(
     column: Annotated[str, typer.Argument(help="A column of numbers, with bounds or without.")],
     epsilon: Annotated[float, typer.Option(help="What the bounds may cost.")],
     engine: Annotated[
-        str | None, typer.Option(help="duckdb, postgres or spark; default: by the source.")
+        str | None, typer.Option(help="duckdb, postgres or spark. Default: what the policy's source needs.")
     ] = None,
     master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
     json: show.Json = False,

@@ -30,30 +30,34 @@ def synthesize(
     out: Annotated[
         Path, typer.Option(help="A new .csv or .parquet file; its certificate, model and report go beside it.")
     ],
-    delta: Annotated[float | None, typer.Option(help="Of the table; default: the budget's.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ to spend. Default: the budget's δ.")] = None,
     target: Annotated[
         str | None,
         typer.Option(help="The column that models will predict: how it depends on the rest is kept."),
     ] = None,
-    columns: Annotated[str | None, typer.Option(help="The columns to draw, by commas; default: all.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Columns to draw, separated by commas. Default: all.")
+    ] = None,
     workload: Annotated[
         str | None,
-        typer.Option(help='What matters, such as "age,income;city,region"; default: all pairs.'),
+        typer.Option(help='Columns to keep related, such as "age,income;city,region". Default: all pairs.'),
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="duckdb, postgres or spark; default: by the source.")
+        str | None, typer.Option(help="duckdb, postgres or spark. Default: what the policy's source needs.")
     ] = None,
     master: Annotated[str, typer.Option(help="Spark's master URL.")] = "local[*]",
     attack: Annotated[
         bool,
         typer.Option(
             "--attack",
-            help="Also attack a second run with invented people; the outcome goes to private/.",
+            help="Also attack a second run that has invented people in it. The outcome goes to private/.",
         ),
     ] = False,
     test_seed: Annotated[
         int | None,
-        typer.Option("--test-seed", help="Repeatable noise, for tests; the release is not private."),
+        typer.Option(
+            "--test-seed", help="Seed for the noise, for tests only: the release is marked not private."
+        ),
     ] = None,
     json: show.Json = False,
 ) -> None:
@@ -179,7 +183,7 @@ def _marginals(request: Request, rules: Policy, engine: str | None, master: str)
 def _names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise InvalidInput('expected names by commas, such as "age,income", got none')
+        raise InvalidInput('expected names separated by commas, such as "age,income", got none')
     return names
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sfumato.cli import show
 from sfumato.cli.options import Rule, check
+
+if TYPE_CHECKING:
+    from sfumato.storage import RunFolder
+    from sfumato.tracing import Campaign, Outcome, Simulator
 
 RULES = (
     Rule(option="unprotected", excludes=("epsilon", "per_release"), because="without noise nothing is spent"),
@@ -47,58 +51,77 @@ def trace(
     Example: sfumato trace --agents 100000 --days 100 --epsilon 1 --simulator seir
     """
     from sfumato import _validate
-    from sfumato.randomness import SecretStream
-    from sfumato.results import Tracing, write_run
     from sfumato.storage import RunFolder
-    from sfumato.tracing import UNIT, Campaign, Release, run
+    from sfumato.tracing import Campaign, Release
     from sfumato.tracing.settings import SETTINGS
 
     check(context, RULES)
     setting = SETTINGS[_validate.one_of("simulator", simulator, SETTINGS)]
+    disease, asked = setting.disease, None if unprotected else epsilon
     release = Release(method=method)
-    if not unprotected:
+    if asked is not None:
         release = Release.calibrated(
             method=method,
-            epsilon=epsilon,
+            epsilon=asked,
             delta=delta,
-            disease=setting.disease,
+            disease=disease,
             span="release" if per_release else "lifetime",
         )
-    plan = Campaign(release=release, disease=setting.disease, days=days, test_fraction=setting.test_fraction)
+    plan = Campaign(release=release, disease=disease, days=days, test_fraction=setting.test_fraction)
     folder = None if out is None else RunFolder.make(out)
     started = time.perf_counter()
+    outcome = _simulated(plan, setting.make(agents, days, seed), seed)
+    answer = _answer(plan, outcome, delta) | {"simulator": simulator, "seconds": time.perf_counter() - started}
+    if folder is not None:
+        _write(folder, plan, outcome, people=agents, epsilon=asked, delta=delta)
+        answer["out"] = str(out)
+    if json:
+        show.emit_json(answer)
+    else:
+        show.facts(_rows(answer))
+
+
+def _simulated(plan: Campaign, simulator: Simulator, seed: int) -> Outcome:
+    """Run the campaign under a bar."""
+    from sfumato.randomness import SecretStream
+    from sfumato.tracing import run
+
     with show.progress() as bar:
-        task = bar.add_task("days", total=days, note="")
+        task = bar.add_task("days", total=plan.days, note="")
 
         def update(day: int, prevalence: float) -> None:
             bar.update(task, completed=day + 1, note=f"infected today: {1000 * prevalence:.2f} ‰")
 
-        outcome = run(plan, setting.make(agents, days, seed), SecretStream(), seed=seed, progress=update)
-    price = release.price(setting.disease, contacts_per_day=outcome.contacts_per_day).epsilons(delta)
-    answer = {
+        return run(plan, simulator, SecretStream(), seed=seed, progress=update)
+
+
+def _answer(plan: Campaign, outcome: Outcome, delta: float) -> dict[str, Any]:
+    from sfumato.tracing import UNIT
+
+    price = plan.release.price(plan.disease, contacts_per_day=outcome.contacts_per_day).epsilons(delta)
+    return {
         "peak_infection_rate": outcome.peak_infection_rate,
         "epsilon_release": price["release"],
         "epsilon_lifetime": price["lifetime"],
         "epsilon_person": price["person"],
         "delta": delta,
         "unit": UNIT,
-        "method": method,
-        "simulator": simulator,
+        "method": plan.release.method,
         "contacts_per_day": outcome.contacts_per_day,
         "tests_used": sum(outcome.tests),
         "prevalence": list(outcome.prevalence),
-        "seconds": time.perf_counter() - started,
     }
-    if folder is not None:
-        asked = None if unprotected else epsilon
-        curve = outcome.curve(release, setting.disease, epsilon=asked, delta=delta)
-        result = Tracing(people=agents, days=days, delta=delta, unit=UNIT, curves=(curve,))
-        write_run(folder, result, certificate=None)
-        answer["out"] = str(out)
-    if json:
-        show.emit_json(answer)
-    else:
-        show.facts(_rows(answer))
+
+
+def _write(
+    folder: RunFolder, plan: Campaign, outcome: Outcome, *, people: int, epsilon: float | None, delta: float
+) -> None:
+    from sfumato.results import Tracing, write_run
+    from sfumato.tracing import UNIT
+
+    curve = outcome.curve(plan.release, plan.disease, epsilon=epsilon, delta=delta)
+    result = Tracing(people=people, days=plan.days, delta=delta, unit=UNIT, curves=(curve,))
+    write_run(folder, result, certificate=None)
 
 
 def _rows(answer: dict[str, Any]) -> list[tuple[str, str]]:

@@ -133,12 +133,15 @@ def train(
             canaries=None if audit is None else Canaries(count=audit, kind=canaries),
         )
         answer = _dry_run(ready, ledger) if dry_run else _private(ready, ledger, out)
-    if out is not None and not dry_run:
-        answer["out"] = str(out)
+    _show(answer, place, json=json)
+
+
+def _show(answer: dict[str, Any], out: Path | None, *, json: bool) -> None:
+    shown = answer if out is None else answer | {"out": str(out)}
     if json:
-        show.emit_json(answer)
+        show.emit_json(shown)
     else:
-        show.facts([(name.replace("_", " "), _text(value)) for name, value in answer.items()])
+        show.facts([(name.replace("_", " "), _text(value)) for name, value in shown.items()])
 
 
 def _private(ready: Classifier, place: str | None, out: Path | None) -> dict[str, Any]:

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from sfumato.recipes.table import TableRun, TableTraining
 
 PolicyFile = Annotated[
-    Path | None, typer.Argument(help="A table's policy, to learn one of its columns; else give --data.")
+    Path | None,
+    typer.Argument(help="Policy of a table, to learn one of its columns. For images give --data instead."),
 ]
-TargetColumn = Annotated[str | None, typer.Option(help="Of a policy's table: the column to learn.")]
+TargetColumn = Annotated[str | None, typer.Option(help="Column to learn, of a policy's table.")]
 
 DEFAULT = "boosted"
 _TAKEN = {"policy", "target", "model", "epsilon", "delta", "test_data", "out", "dry_run", "json"}

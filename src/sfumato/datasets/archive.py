@@ -22,6 +22,17 @@ from sfumato.errors import DataCorrupted, DataUnavailable
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveFile:
+    """One file of an archive, known by its digest.
+
+    Args:
+        name: The file's name.
+        size: Its length in bytes.
+        sha256: Its SHA-256 in hexadecimal.
+
+    >>> ArchiveFile(name="labels.gz", size=5148, sha256="ab" * 32).size
+    5148
+    """
+
     name: str
     size: int  # bytes, uncompressed
     sha256: str  # of the uncompressed contents
@@ -29,6 +40,20 @@ class ArchiveFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
+    """The files of a data set, and where to look for them.
+
+    Args:
+        name: The name of the data set, and of its folder in the cache.
+        files: What must be there, with sizes and digests.
+        sources: Where files are fetched from, in this order.
+        folders: Folders of this machine where a package may have put them.
+        lookalikes: Files of another data set with the same names, to tell a mix-up from damage.
+
+    >>> from sfumato.datasets import DATASETS
+    >>> len(DATASETS["mnist"].archive.files)
+    4
+    """
+
     name: str
     files: tuple[ArchiveFile, ...]
     sources: tuple[Source, ...]
@@ -41,7 +66,12 @@ class Archive:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalFile:
-    """A verified file on this machine."""
+    """A verified file on this machine.
+
+    Attributes:
+        file: What it must be.
+        path: Where it is.
+    """
 
     file: ArchiveFile
     path: Path

@@ -29,6 +29,16 @@ class Dataset:
     `public_size` and `classes` are declared, never read off the rows: sampling rates, expected batches and δ
     come from them. What is printed of a data set shows only such facts.
 
+    Args:
+        inputs: (rows, …) float32.
+        targets: (rows,), one target for each row: int64 for classes, float32 for numbers.
+        name: What errors, ledgers and reports call it.
+        visibility: "private", or "public" where everybody may have the rows.
+        unit: Whose one row is, such as "record" or "person".
+        classes: The declared number of classes.
+        public_size: The declared number of units.
+        class_names: A name for each class.
+
     >>> rows = np.zeros((4, 1, 2, 2), dtype=np.float32)
     >>> data = Dataset(inputs=rows, targets=np.arange(4), name="toy", visibility="private", public_size=5)
     >>> data

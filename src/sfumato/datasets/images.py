@@ -20,9 +20,19 @@ _TABLES = "for a CSV or Parquet file use sfumato.datasets.read_table"
 def load(name: str, split: Split = "train", *, side: int | None = None) -> Dataset:
     """A data set's train or test split: inputs float32 in [0, 1], (examples, channels, height, width).
 
-    The train split is private unless drawn by code, the test split public. `side` resizes each image by
-    itself to side×side.
-    Raises `DataUnavailable` where no source has the files, `DataCorrupted` where a digest does not agree.
+    The train split is private unless drawn by code, the test split public.
+
+    Args:
+        name: A name of `DATASETS`.
+        split: "train" or "test".
+        side: Resize each image by itself to side×side; None leaves it.
+
+    Returns:
+        The data set, with its declared size and classes.
+
+    Raises:
+        DataUnavailable: If no source has the files.
+        DataCorrupted: If a digest does not agree.
 
     >>> data = load("digits", "test")
     >>> data.shape, len(data), data.visibility
@@ -45,9 +55,20 @@ def load(name: str, split: Split = "train", *, side: int | None = None) -> Datas
 
 
 def fetch(name: str) -> tuple[archive.LocalFile, ...]:
-    """Brings a data set's files to this machine, verifies them and says where they are.
+    """Bring the files of a data set to this machine and verify them.
 
-    None for a data set that comes with a library or is drawn.
+    Args:
+        name: A name of `DATASETS`.
+
+    Returns:
+        The verified files; none for a data set that a library holds or that is drawn.
+
+    Raises:
+        DataUnavailable: If no source has them.
+        DataCorrupted: If a digest does not agree.
+
+    >>> fetch("digits")
+    ()
     """
     spec = _spec(name)
     return archive.fetch(spec.archive) if spec.archive else ()
@@ -69,7 +90,18 @@ def scale(levels: npt.NDArray[np.uint8], *, brightest: int) -> Inputs:
 
 
 def resize(images: Inputs, side: int) -> Inputs:
-    """Square or oblong images (…, height, width) made side×side by bilinear interpolation, each by itself."""
+    """Square or oblong images (…, height, width) made side×side by bilinear interpolation, each by itself.
+
+    Args:
+        images: (…, height, width).
+        side: The new height and width, in pixels.
+
+    Returns:
+        (…, side, side).
+
+    >>> resize(np.ones((5, 1, 8, 8), np.float32), 4).shape
+    (5, 1, 4, 4)
+    """
     height, width = images.shape[-2:]
     resized = _interpolation(height, side) @ images @ _interpolation(width, side).T
     return resized.astype(np.float32, copy=False)

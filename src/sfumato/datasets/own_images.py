@@ -31,11 +31,29 @@ def read_images(
     side: int = 28,
     visibility: Visibility = "private",
 ) -> Dataset:
-    """Grey images (examples, 1, side, side) in [0, 1] and their classes' positions in `classes`.
+    """Read your own images as a data set: grey, (examples, 1, side, side), values from 0 to 1.
 
     A folder holds a subfolder for each class, named as in `classes`. An .npz file holds `images` (examples,
     height, width) or (examples, height, width, colours) or (examples, colours, height, width), bytes or
     numbers in [0, 1], and `labels`, each spelled as in `classes`.
+
+    Args:
+        path: The folder or the .npz file.
+        classes: The declared class names; a label is its position here.
+        public_size: The declared number of units; None if it may not be known.
+        side: The width and height that images are resized to.
+        visibility: "private" or "public".
+
+    Returns:
+        The data set.
+
+    Raises:
+        DataUnavailable: If there is nothing at `path`.
+        InvalidInput: If a class is not declared or images have another form.
+
+    ```python
+    rows = read_images("scans", classes=["healthy", "ill"], public_size=5000)
+    ```
     """
     place = Path(path).expanduser()
     names = [str(name) for name in classes]

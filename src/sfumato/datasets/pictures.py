@@ -20,14 +20,30 @@ _SIDE = 28  # to which pictures of several sizes are brought, as `read_images` d
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pictures:
-    """Images (pictures, …) as a file has them, and what each is called: its file, or its number."""
+    """Images (pictures, …) as a file has them, and what each is called: its file, or its number.
+
+    Attributes:
+        images: (pictures, …), as the file has them.
+        names: The file's name of each picture, or its number.
+    """
 
     images: npt.NDArray[Any]
     names: tuple[str, ...]
 
 
 def read_pictures(place: str | Path) -> Pictures:
-    """A folder of image files, with or without subfolders; an .npy or .npz file; or a data set's test half."""
+    """Read pictures without labels, to be predicted.
+
+    Args:
+        place: A folder of image files, with or without subfolders; an .npy or .npz file; or the name of a
+            data set, whose test split is taken.
+
+    Returns:
+        The pictures and their names.
+
+    >>> read_pictures("digits").images.shape
+    (360, 1, 8, 8)
+    """
     path = Path(place).expanduser()
     if str(place) in DATASETS:
         return _numbered(load(str(place), "test").inputs)

@@ -26,7 +26,23 @@ Labels = npt.NDArray[np.uint8]  # (examples,)
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """What is declared about a data set; nothing here is read off its rows."""
+    """What is declared about a data set; nothing here is read off its rows.
+
+    Args:
+        name: What `load` calls it.
+        title: What people call it.
+        classes: How many classes it has.
+        shape: Channels, height and width of an image.
+        levels: The largest value of a pixel, which becomes 1.
+        public_size: The declared number of images of each split.
+        read: Gives pixels and labels of a split.
+        archive: Its files; None for a data set that a library holds or that is drawn.
+        drawn: True if code draws it, so that it is nobody's data.
+
+    >>> from sfumato.datasets import DATASETS
+    >>> DATASETS["digits"].classes
+    10
+    """
 
     name: str
     title: str
@@ -127,5 +143,15 @@ DATASETS: dict[str, DatasetSpec] = {spec.name: spec for spec in _SPECS}
 
 
 def public_name(name: str) -> str | None:
-    """The name of a data set that everybody has; None for a user's own, whose name may say something."""
+    """The name of a data set that everybody has; None for a user's own, whose name may say something.
+
+    Args:
+        name: The name of a data set.
+
+    Returns:
+        The same name, or None.
+
+    >>> public_name("mnist"), public_name("clinic")
+    ('mnist', None)
+    """
     return name if name in DATASETS else None

@@ -21,9 +21,20 @@ if TYPE_CHECKING:
 
 
 def read_table(path: str | Path, *, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """The rows of a CSV or Parquet file; with `columns`, those columns in that order.
+    """Read the rows of a CSV or Parquet file.
 
     No line of a CSV file changes how another one is read, and none can stop it from being read.
+
+    Args:
+        path: The file.
+        columns: The columns wanted, in this order; None for all.
+
+    Returns:
+        One row for each line or record.
+
+    ```python
+    people = read_table("people.csv", columns=["age", "ill"])
+    ```
     """
     path = Path(path).expanduser()
     reader = _READERS[_validate.one_of("the file's ending", path.suffix.lower(), _READERS)]
@@ -49,15 +60,37 @@ def table_dataset(
     visibility: Visibility = "private",
     unit: str = "record",
 ) -> Dataset:
-    """Number columns as inputs, and a column whose declared `categories` become the classes 0, 1, ….
-
-    `input_categories` declares the categories of inputs that are no numbers: each becomes one input that is 1
-    in the rows that have it, and 0 elsewhere.
+    """Make a data set of a table's number columns, and of a column of declared categories to learn.
 
     *Guarantees*: each row is judged by itself. A cell that is not a finite number becomes `missing`; a row
     whose target is none of the categories is left out. `categories`, `missing` and `public_size` are public:
     say them without looking at the rows. An input without categories in which every cell is a text that is no
     number is refused, for the holder's eyes: it would be `missing` in every row.
+
+    Args:
+        frame: The rows.
+        inputs: The columns to learn from.
+        target: The column to learn.
+        categories: What `target` can be; they become the classes 0, 1, ….
+        public_size: The declared number of units.
+        name: What errors and reports call the data set.
+        missing: What stands for a cell that is no finite number.
+        input_categories: The categories of inputs that are no numbers. Each becomes one input: 1 in the
+            rows that have it, 0 elsewhere.
+        visibility: "private" or "public".
+        unit: Whose one row is.
+
+    Returns:
+        The data set.
+
+    Raises:
+        InvalidInput: If a column is missing, or holds texts where numbers were declared.
+
+    >>> import pandas as pd
+    >>> people = pd.DataFrame({"age": [40, 50], "ill": ["no", "yes"]})
+    >>> rows = table_dataset(people, inputs=["age"], target="ill", categories=["no", "yes"], public_size=2)
+    >>> rows.targets.tolist()
+    [0, 1]
     """
     _require_columns(frame, [*inputs, target], name)
     declared = input_categories or {}

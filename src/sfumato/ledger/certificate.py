@@ -47,7 +47,27 @@ class Certificate:
     """A release's claim to privacy: whose, under which relation, by which events, at which ε, and caveats.
 
     States nothing that was read off private data, no hash and no size of it. The figures are for readers;
-    `verify` believes the events only, and computes the figures again.
+    `verify` believes the events only, and computes the figures again. `Certificate.of` fills in prices and
+    versions.
+
+    Args:
+        purpose: What was released, in one line.
+        unit: Who is protected.
+        relation: Which data sets are neighbours.
+        delta: The δ at which the prices hold.
+        event: What ran.
+        prices: ε of the event by each accountant.
+        private: False if noise was seeded or something was read off the data.
+        planned: The whole plan of a run that was stopped early.
+        dataset: The declared id of the data set, if it has one.
+        plan: The settings of the run.
+        eta: η, the bound of rounding errors that the noise was scaled up for.
+        caveats: What a reader must know besides, in sentences.
+        versions: The versions of the packages that ran.
+        head: The entry of the ledger where the release was charged.
+        epsilon_ledger: ε of all charges of the ledger up to this one.
+        time: When it was charged.
+        signature: What `signed` adds.
 
     >>> from sfumato.accounting import LaplaceEvent
     >>> certificate = Certificate.of(LaplaceEvent(2.0), purpose="mean age", delta=0)
@@ -92,7 +112,27 @@ class Certificate:
         epsilon_ledger: float | None = None,
         time: str | None = None,
     ) -> Certificate:
-        """Priced here and now; `head` names the ledger's entry, without which a caveat says so."""
+        """Make a certificate with prices computed here and now.
+
+        Args:
+            event: What ran.
+            purpose: What was released, in one line.
+            delta: The δ at which it is priced.
+            unit: Who is protected.
+            relation: Which data sets are neighbours.
+            private: False if noise was seeded or something was read off the data.
+            planned: The whole plan of a run that was stopped early.
+            dataset: The declared id of the data set.
+            plan: The settings of the run.
+            eta: η, the bound of rounding errors that the noise was scaled up for.
+            caveats: What a reader must know besides, in sentences.
+            head: The ledger's entry; without one a caveat says so.
+            epsilon_ledger: ε of all charges of the ledger up to this one.
+            time: When it was charged.
+
+        Returns:
+            The certificate.
+        """
         delta = _validate.delta("delta", delta)
         own = [] if private else [SEEDED]
         own += [] if head else [UNRECORDED]
@@ -127,7 +167,14 @@ class Certificate:
         return protection_warning(min(known, default=None), self.delta)
 
     def signed(self, key: PrivateKey) -> Certificate:
-        """The same certificate, signed over all that it says."""
+        """The same certificate, signed over all that it says.
+
+        Args:
+            key: The holder's private key.
+
+        Returns:
+            The same certificate with a signature over all that it says.
+        """
         return replace(self, signature=key.sign(PURPOSE, self.to_json())[FIELD])
 
     @property
@@ -136,14 +183,28 @@ class Certificate:
         return signer(PURPOSE, self.to_json())
 
     def recompute(self) -> Prices:
-        """ε by each accountant, from the events alone; InvalidInput where that would take too long."""
+        """Compute ε by each accountant, from the events alone.
+
+        Returns:
+            The prices.
+
+        Raises:
+            InvalidInput: If that would take too long.
+        """
         for event in (self.event, self.planned):
             if event is not None:
                 check_affordable(event)
         return Prices.of(self.event, self.delta, relation=self.relation, planned=self.planned)
 
     def verify(self) -> Prices:
-        """The recomputed prices; NotPrivate if others are stated, or not all that must be said."""
+        """Compute the prices again and compare them with what is stated.
+
+        Returns:
+            The prices that were computed.
+
+        Raises:
+            NotPrivate: If other prices are stated, or a caveat that must be stated is missing.
+        """
         found = self.recompute()
         if found.pld is None and found.rdp is None:
             raise NotPrivate(
@@ -182,6 +243,11 @@ class Certificate:
             )
 
     def to_json(self) -> dict[str, Any]:
+        """Give the certificate as a dictionary for `json.dumps`.
+
+        Returns:
+            The dictionary.
+        """
         data = {
             "format": FORMAT,
             "purpose": self.purpose,
@@ -205,18 +271,41 @@ class Certificate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Certificate:
-        """The certificate in `data`: every field of its type, and no signature or one that fits."""
+        """The certificate in `data`: every field of its type, and no signature or one that fits.
+
+        Args:
+            data: What `to_json` gave.
+
+        Returns:
+            The certificate.
+
+        Raises:
+            InvalidInput: If a field is not of its type.
+            NotVerified: If it carries a signature that does not fit.
+        """
         found = parsed(data)
         signer(PURPOSE, data)  # of the very text that was read
         return cls(**found)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Whole or not at all, for everybody to read."""
+        """Write the file whole or not at all, for everybody to read.
+
+        Args:
+            path: The file's name.
+        """
         text = json.dumps(self.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         write_whole(path, text.encode(), readable=True)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Certificate:
+        """Read a file that `write` wrote.
+
+        Args:
+            path: The file's name.
+
+        Returns:
+            The certificate.
+        """
         return cls.from_json(read_object(path, "a certificate"))
 
 

@@ -32,7 +32,12 @@ MEANS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """ε of one event at one δ by each accountant; None where an accountant gives no finite figure."""
+    """ε of one event at one δ by each accountant; None where an accountant gives no finite figure.
+
+    Attributes:
+        pld: ε by privacy loss distributions: tight, for a plan fixed in advance.
+        rdp: ε by Rényi differential privacy: looser, a cross-check.
+    """
 
     pld: float | None  # exact, for what was fixed in advance
     rdp: float | None
@@ -43,7 +48,16 @@ class Prices:
 
     @classmethod
     def of(cls, event: DpEvent, delta: float, *, relation: Relation, planned: DpEvent | None = None) -> Prices:
-        """Of `event`; of what ran of a plan that was stopped early, if `planned` is the whole plan.
+        """Price an event, or what ran of a plan that was stopped early.
+
+        Args:
+            event: What ran.
+            delta: The δ at which ε is wanted.
+            relation: Which data sets are neighbours.
+            planned: The whole plan, if the run was stopped early.
+
+        Returns:
+            Both prices.
 
         >>> from sfumato.accounting import GaussianEvent
         >>> prices = Prices.of(GaussianEvent(4.530877), 1e-6, relation=Relation.ADD_REMOVE)

@@ -28,6 +28,10 @@ class Row(NamedTuple):
 class Head:
     """Names one entry, and by its hash all that went before: note it down, and a roll-back shows.
 
+    Args:
+        sequence: The entry's number, from 0.
+        hash: Its SHA-256, in hexadecimal.
+
     >>> Head(sequence=3, hash="ab" * 32).to_json()["sequence"]
     3
     """
@@ -45,7 +49,13 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of the ledger: what happened, and the hash of it all up to here."""
+    """One line of the ledger: what happened, and the hash of it all up to here.
+
+    Attributes:
+        sequence: Its number, from 0.
+        hash: SHA-256 of the entry and of the hash before it, in hexadecimal.
+        body: What happened.
+    """
 
     sequence: int
     hash: str

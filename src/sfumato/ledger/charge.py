@@ -15,7 +15,22 @@ from sfumato.ledger.chain import Entry, Head, canonical
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """One release as the ledger has it; `head` names its entry."""
+    """One release as the ledger has it; `head` names its entry.
+
+    Attributes:
+        head: The entry of the charge.
+        time: When it was charged, in UTC.
+        purpose: One line for readers.
+        event: What is released, or may be.
+        counted: What the ledger counts: the event after conversion to the budget's relation.
+        relation: The relation under which the event was priced.
+        unit: Who is protected.
+        allocation: The share that was charged, if any.
+        private: False if noise was seeded.
+        settled: False while a reservation is open.
+        epsilon_spent: ε of all charges up to this one.
+        planned: The whole plan, if the run was stopped early.
+    """
 
     head: Head
     time: str

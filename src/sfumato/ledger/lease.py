@@ -24,7 +24,16 @@ KINDS = ("begin", "lease", "mark")
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """What the newest entry about a reservation says; a change is a new value, or a refusal."""
+    """What the newest entry about a reservation says; a change is a new value, or a refusal.
+
+    Attributes:
+        token: Grows when another process takes the reservation up.
+        begun: Whether a row may have been touched.
+        private: False once noise was seeded.
+        steps: How many steps are durable.
+        ran: What those steps released.
+        digest: SHA-256 of the file that holds them.
+    """
 
     token: int = 1
     begun: bool = True  # whether rows may have been touched

@@ -50,6 +50,9 @@ class Ledger:
     A file that was put back from a backup has a valid chain and has forgotten the newest charges. Open it with
     the newest certificate or the newest noted `head`, and it is refused if it is older.
 
+    Args:
+        store: Where entries are kept. Use `Ledger.open` or `Ledger.create`, which choose one.
+
     >>> import tempfile; from sfumato.accounting import LaplaceEvent
     >>> folder = tempfile.TemporaryDirectory()
     >>> ledger = Ledger.open(f"{folder.name}/survey.db", budget=Budget(epsilon=1))
@@ -84,9 +87,23 @@ class Ledger:
         certificate: Certificate | None = None,
         head: Head | None = None,
     ) -> Ledger:
-        """The ledger at a path or a postgresql:// URL; made there with `budget` if there is none.
+        """Open the ledger at a path or a postgresql:// URL; make it with `budget` if there is none.
 
-        `dataset` is the declared id of the data set that the budget is for; a ledger of another one is refused.
+        Args:
+            place: A file name, or a postgresql:// URL.
+            budget: The budget of a new ledger. One that exists must have the same; None takes what it has.
+            dataset: The declared id of the data set that the budget is for; a ledger of another one is
+                refused.
+            certificate: The newest certificate from this ledger: a ledger that has forgotten its charge is
+                refused.
+            head: The newest entry that was noted elsewhere, with the same effect.
+
+        Returns:
+            The open ledger; `with` closes it.
+
+        Raises:
+            LedgerError: If there is none and no budget was given, or if it cannot be opened.
+            LedgerTampered: If its chain is broken, or older than `certificate` or `head`.
         """
         store = store_at(place)
         if store.last() is None:
@@ -105,7 +122,19 @@ class Ledger:
 
     @classmethod
     def create(cls, place: str | os.PathLike[str], budget: Budget, *, dataset: str | None = None) -> Ledger:
-        """A new ledger, where there must be none yet."""
+        """Make a new ledger where there is none yet.
+
+        Args:
+            place: A file name, or a postgresql:// URL.
+            budget: What all charges together may cost.
+            dataset: A declared id of the data set, such as "clinic-2026".
+
+        Returns:
+            The open ledger.
+
+        Raises:
+            LedgerError: If there is one already.
+        """
         store = store_at(place)
         if store.last() is not None or not _make(store, budget, dataset):
             raise LedgerError(f"expected no ledger at {store.place}, got one; open it, or choose another place")
@@ -125,8 +154,23 @@ class Ledger:
     ) -> Charge:
         """Spend for good, or raise BudgetExceeded and write nothing; a list is charged as one plan.
 
-        `relation` and `unit` say under which the event is priced. Add-remove is converted to replace-one;
-        anything else that is not the budget's is refused. `private=False` marks a run whose noise was seeded.
+        A list is charged as one plan. Add-remove is converted to replace-one; any other difference from the
+        budget's relation or unit is refused.
+
+        Args:
+            event: What will be released, or several releases that are fixed in advance.
+            purpose: One line for the ledger's readers.
+            relation: The relation under which the event is priced.
+            unit: The unit for which it is priced; the budget's.
+            allocation: The name of the share to charge, if shares were set aside.
+            private: False for a run whose noise was seeded.
+
+        Returns:
+            The charge, with its place in the ledger.
+
+        Raises:
+            BudgetExceeded: If it does not fit. Nothing is written.
+            RelationMismatch: If relation or unit are not the budget's.
         """
         plan = _one(event)
         counted = counted_event(plan, self.budget, relation=relation, unit=unit)
@@ -145,7 +189,24 @@ class Ledger:
         eta: float | None = None,
         caveats: Sequence[str] = (),
     ) -> Certificate:
-        """Charge one release for good, before it is computed, and say what its certificate says."""
+        """Charge one release for good, before it is computed, and give its certificate.
+
+        Args:
+            event: What will be released.
+            purpose: One line for the ledger's readers.
+            relation: The relation under which the event is priced.
+            unit: The unit for which it is priced.
+            private: False for a run whose noise was seeded.
+            plan: Settings that the certificate shall state.
+            eta: η, the bound of rounding errors that the noise was scaled up for.
+            caveats: Sentences that the certificate shall state.
+
+        Returns:
+            The certificate, to be put beside the release.
+
+        Raises:
+            BudgetExceeded: If it does not fit. Nothing is written.
+        """
         charge = self.charge(event, purpose=purpose, relation=relation, unit=unit, private=private)
         return self.certificate(charge, plan=plan, eta=eta, caveats=caveats)
 
@@ -162,8 +223,21 @@ class Ledger:
     ) -> Reservation:
         """Like `charge`, but what provably did not run can be given back by `settle`.
 
-        `begun=False` promises that `begin` is called before a row is touched. Until then `give_back` can undo
-        the reservation, from any process.
+        Args:
+            event: All that may be released.
+            purpose: One line for the ledger's readers.
+            relation: The relation under which the event is priced.
+            unit: The unit for which it is priced.
+            allocation: The name of the share to charge, if shares were set aside.
+            private: False for a run whose noise was seeded.
+            begun: False promises to call `begin` before a row is touched. Until then `give_back` can undo
+                the reservation, from any process.
+
+        Returns:
+            The reservation, to be settled.
+
+        Raises:
+            BudgetExceeded: If it does not fit. Nothing is written.
         """
         plan = _one(event)
         counted = counted_event(plan, self.budget, relation=relation, unit=unit)
@@ -180,9 +254,18 @@ class Ledger:
         unit: str,
         allocation: str | None = None,
     ) -> None:
-        """Raise what `charge` would raise now, and write nothing: for a refusal before work that takes long.
+        """Raise what `charge` would raise now, and write nothing: to refuse before work that takes long.
 
         It holds nothing back: another process may spend what is left in the meantime.
+
+        Args:
+            event: What would be released.
+            relation: The relation under which it is priced.
+            unit: The unit for which it is priced.
+            allocation: The name of the share it would be charged to.
+
+        Raises:
+            BudgetExceeded: If it would not fit.
         """
         counted = counted_event(_one(event), self.budget, relation=relation, unit=unit)
         self._state(_open(self._last())).admit(counted, allocation)
@@ -190,14 +273,29 @@ class Ledger:
     # Reservations of other processes
 
     def lease(self, head: Head) -> Lease:
-        """Who holds an open reservation, and what of it is durable; changes nothing."""
+        """Who holds an open reservation, and what of it is durable; changes nothing.
+
+        Args:
+            head: The entry of the reservation.
+
+        Returns:
+            The lease.
+        """
         return self._lease_of(head)
 
     def reservation(self, head: Head, *, seen: Lease | None = None, private: bool = True) -> Reservation:
         """Take an open reservation up, to go on with and settle; whoever held it before no longer does.
 
-        `seen` is the lease on which the decision to do so was based; if it has changed since, nothing is done.
-        `private=False` says that the noise from here on is seeded: the run is then never private again.
+        Args:
+            head: The entry of the reservation.
+            seen: The lease on which the decision was based; if it has changed since, nothing is done.
+            private: False says that the noise from here on is seeded: the run is then never private again.
+
+        Returns:
+            The reservation, held by this process.
+
+        Raises:
+            LedgerError: If it is settled, or changed since it was seen.
         """
         with self._writing() as last:
             before = self._lease_of(head)
@@ -213,13 +311,26 @@ class Ledger:
         return Reservation(self, charge, lease)
 
     def open_reservations(self) -> list[Charge]:
-        """Every reservation that was not settled, as crashes leave them; `reservation` takes one up."""
+        """Every reservation that was not settled, as crashes leave them; `reservation` takes one up.
+
+        Returns:
+            The charges, oldest first.
+        """
         return [charge for charge in self.charges() if not charge.settled]
 
     def give_back(self, entry: int) -> Charge:
         """Undo a reservation under which provably nothing ran: made with `begun=False`, and never begun.
 
         A process that was about to begin is refused when it does.
+
+        Args:
+            entry: The number of the reservation's entry.
+
+        Returns:
+            The charge, now settled to nothing.
+
+        Raises:
+            Refused: If something may have run.
         """
         with self._writing() as last:
             row = self._store.row(_validate.integer("entry", entry))
@@ -237,7 +348,15 @@ class Ledger:
         return Charge.from_entry(settled, unit=self.budget.unit, settled=True)
 
     def allocate(self, name: str, epsilon: float) -> None:
-        """Set a share of the budget's ε aside for charges under `name`: theirs, and all they may spend."""
+        """Set a share of the budget's ε aside for charges under `name`, which may spend no more than that.
+
+        Args:
+            name: How charges name the share.
+            epsilon: Its size.
+
+        Raises:
+            InvalidInput: If the name has a share, or so much is not left.
+        """
         name, epsilon = check_text("name", name), _validate.positive("epsilon", epsilon)
         with self._writing() as last:
             state = self._state(last).allocate(name, epsilon)
@@ -289,20 +408,39 @@ class Ledger:
         return str(last.body["to"]) if last.kind == "moved" else None
 
     def entries(self) -> Iterator[Entry]:
-        """All entries, each checked against its hash and the one before."""
+        """All entries, each checked against its hash and the one before.
+
+        Returns:
+            An iterator over the entries, oldest first.
+
+        Raises:
+            LedgerTampered: If an entry does not agree with its hash.
+        """
         return linked(self._store.rows())
 
     def charges(self) -> list[Charge]:
-        """Every charge with what it was settled to."""
+        """Every charge with what it was settled to.
+
+        Returns:
+            The charges, oldest first.
+        """
         return charges_of(self.entries(), unit=self.budget.unit)
 
     def snapshot(self) -> tuple[list[Charge], State, Head]:
-        """The charges, what they add up to and the head, as of one moment."""
+        """The charges, what they add up to and the head, as of one moment.
+
+        Returns:
+            The charges, their sums and the newest entry.
+        """
         entries = list(self.entries())
         return charges_of(entries, unit=self.budget.unit), self._state(entries[-1]), entries[-1].head
 
     def export(self) -> dict[str, Any]:
-        """Everything as one JSON value, with the head to check later copies against."""
+        """Everything as one JSON value, with the head to check later copies against.
+
+        Returns:
+            A dictionary for `json.dumps`.
+        """
         entries = list(self.entries())
         listed = [{**entry.body, "hash": entry.hash} for entry in entries]
         return {"budget": asdict(self.budget), "head": entries[-1].head.to_json(), "entries": listed}
@@ -311,7 +449,17 @@ class Ledger:
         """Check every entry, link and sum; and that nothing newer than what is presented was lost.
 
         A chain that was cut off or rolled back is itself valid: only a certificate or a head that was noted
-        elsewhere shows it. Raises LedgerTampered, or returns the head that was found.
+        elsewhere shows it.
+
+        Args:
+            certificate: A certificate whose charge must be in the ledger.
+            head: An entry that must be in the ledger.
+
+        Returns:
+            The newest entry.
+
+        Raises:
+            LedgerTampered: If something does not agree.
         """
         entries = list(self.entries())
         if not entries:
@@ -333,7 +481,17 @@ class Ledger:
         eta: float | None = None,
         caveats: Sequence[str] = (),
     ) -> Certificate:
-        """The certificate of a release that was charged here."""
+        """The certificate of a release that was charged here.
+
+        Args:
+            charge: What `charge` gave.
+            plan: Settings that the certificate shall state.
+            eta: η, the bound of rounding errors that the noise was scaled up for.
+            caveats: Sentences that the certificate shall state.
+
+        Returns:
+            The certificate.
+        """
         if charge.relation is not self.budget.relation:
             caveats = (f"the ledger counts it as {self.budget.relation}: {charge.counted}", *caveats)
         return Certificate.of(
@@ -367,15 +525,27 @@ class Ledger:
     # Inside
 
     def check_head(self, head: Head) -> None:
-        """Raise LedgerTampered unless the ledger holds the entry that `head` names."""
+        """Raise LedgerTampered unless the ledger holds the entry that `head` names.
+
+        Args:
+            head: The entry.
+        """
         self._check_holds(head)
 
     def check_unit(self, unit: str) -> None:
-        """Refuse to have anything priced for another unit than the budget's."""
+        """Refuse to have anything priced for another unit than the budget's.
+
+        Args:
+            unit: The unit of a release.
+        """
         check_unit(unit, self.budget)
 
     def check_dataset(self, dataset: str | None) -> None:
-        """Refuse a data set other than the one that this ledger names."""
+        """Refuse a data set other than the one that this ledger names.
+
+        Args:
+            dataset: The declared id, or None if nothing is declared.
+        """
         if dataset is not None and dataset != self.dataset:
             raise LedgerError(
                 f"expected dataset={self.dataset!r}, which the ledger {self.place} is for, got "

@@ -14,11 +14,28 @@ from sfumato.ledger.store import Store, store_at
 
 
 def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ledger:
-    """The ledger at its new place, with the same entries and hashes; the old one is closed for good.
+    """Move a ledger to another place, with the same entries and hashes; the old one is closed for good.
 
     The old ledger is closed first, by an entry that says where it went: at no moment can both be charged. If
     the process dies in between, neither can, and the same call finishes the move. A place that the ledger was
     moved away from can take it back.
+
+    Args:
+        source: The file or postgresql:// URL where it is.
+        target: Where it goes; there must be none.
+
+    Returns:
+        The ledger at its new place.
+
+    Raises:
+        LedgerError: If there is another ledger at the target.
+
+    >>> import tempfile; from sfumato.ledger import Budget, Ledger
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Ledger.create(f"{folder}/old.db", Budget(epsilon=1)).close()
+    ...     with move(f"{folder}/old.db", f"{folder}/new.db") as ledger:
+    ...         ledger.epsilon_left
+    1.0
     """
     there = store_at(target)
     with Ledger.open(source) as ledger:

@@ -21,6 +21,11 @@ class Reservation:
 
     Left unsettled, as after a crash, it stays spent in full. It is held under a lease: once another process has
     taken it up (`Ledger.reservation`), or has given it back, this one can neither mark nor settle it.
+
+    Attributes:
+        ledger: Where it was reserved.
+        charge: What was reserved.
+        lease: Who holds it, and what is durable.
     """
 
     def __init__(self, ledger: Ledger, charge: Charge, lease: Lease) -> None:

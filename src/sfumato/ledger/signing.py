@@ -31,7 +31,14 @@ _LARGEST_KEY = 2**14
 
 @dataclass(frozen=True)
 class PublicKey:
-    """Who signed; `id` is the SHA-256 of its 32 bytes, in hexadecimal."""
+    """Who signed: an Ed25519 key. Its `id` is the SHA-256 of its 32 bytes, in hexadecimal.
+
+    Args:
+        raw: The 32 bytes.
+
+    >>> len(PublicKey(bytes(32)).id)
+    64
+    """
 
     raw: bytes
 
@@ -52,7 +59,14 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class PrivateKey:
-    """What signs; never shown."""
+    """A key that signs certificates and witnesses. It is never shown.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     key = PrivateKey.create(f"{folder}/holder.key")
+    ...     PublicKey.read(f"{folder}/holder.key.pub") == key.public
+    True
+    """
 
     _key: Ed25519PrivateKey
 

@@ -17,9 +17,19 @@ ROTATION, REVOCATION = "key rotation", "key revocation"
 
 @dataclass(frozen=True, kw_only=True)
 class KeyStatement:
-    """Said by a key about itself: another one speaks too (rotation), or it does no longer (revocation).
+    """A key's signed word about itself: another key signs too (rotation), or it no longer signs (revocation).
 
     A revocation may name the key that takes over.
+
+    Attributes:
+        purpose: Whether it is a rotation or a revocation.
+        key: The id of the key that signed.
+        successor: The key that takes over, if one is named.
+
+    ```python
+    statement = KeyStatement.read("holder.rotation.json")
+    trusted_keys(PublicKey.read("holder.pub"), [statement])
+    ```
     """
 
     purpose: str
@@ -57,8 +67,21 @@ def trusted_keys(given: PublicKey, statements: Iterable[KeyStatement]) -> frozen
     """The ids of the keys whose signatures count for a reader who was given one key.
 
     From the given key each rotation is followed. A revoked key does not count, and nor does a rotation that it
-    signed, unless the revocation names the same successor: a thief can sign a rotation, too. A key that names
-    two successors is one that two people have: NotVerified.
+    signed, unless the revocation names the same successor: a thief can sign a rotation, too.
+
+    Args:
+        given: The key that the reader was given.
+        statements: All rotations and revocations that the reader has.
+
+    Returns:
+        The ids.
+
+    Raises:
+        NotVerified: If a key names two successors: two people have it.
+
+    >>> from sfumato.ledger import PublicKey
+    >>> trusted_keys(PublicKey(bytes(32)), []) == {PublicKey(bytes(32)).id}
+    True
     """
     said: dict[str, list[KeyStatement]] = {}
     for statement in statements:

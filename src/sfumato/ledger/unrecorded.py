@@ -17,6 +17,9 @@ class Unrecorded:
 
     There is no budget, so that nothing is refused.
 
+    Args:
+        delta: The δ at which certificates state ε.
+
     >>> from sfumato.accounting import pure
     >>> terms = {"purpose": "a count", "relation": Relation.ADD_REMOVE, "unit": "record"}
     >>> Unrecorded(delta=0).pay_for(pure(0.5), **terms).caveats[0][:25]
@@ -41,7 +44,22 @@ class Unrecorded:
         eta: float | None = None,
         caveats: Sequence[str] = (),
     ) -> Certificate:
-        """The certificate of one release; `planned` is the whole plan of one that was stopped early."""
+        """The certificate of one release; `planned` is the whole plan of one that was stopped early.
+
+        Args:
+            event: What will be released.
+            purpose: What it is, in one line.
+            relation: The relation under which the event is priced.
+            unit: The unit for which it is priced.
+            private: False for a run whose noise was seeded.
+            planned: The whole plan of a run that was stopped early.
+            plan: Settings that the certificate shall state.
+            eta: η, the bound of rounding errors that the noise was scaled up for.
+            caveats: Sentences that the certificate shall state.
+
+        Returns:
+            The certificate.
+        """
         return Certificate.of(
             event,
             purpose=purpose,

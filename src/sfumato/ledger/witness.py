@@ -21,9 +21,23 @@ _FIELDS = {"kind", "name", "sequence", "hash", "time"}
 
 @dataclass(frozen=True, kw_only=True)
 class Witness:
-    """The newest entry of a ledger at a time. Kept out of reach of who keeps the ledger, it shows a roll-back.
+    """The newest entry of a ledger at one time.
 
-    It tells nothing of the charges but how many entries there are.
+    Kept where the keeper of the ledger cannot reach it, it shows a roll-back. It
+    says nothing about the charges except how many entries there are.
+
+    Args:
+        name: The ledger's own random name.
+        head: The newest entry.
+        time: When it was noted.
+        signer: Who signed it, if anybody did.
+
+    >>> import tempfile; from sfumato.ledger import Budget, Ledger
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ledger = Ledger.create(f"{folder}/l.db", Budget(epsilon=1))
+    ...     Witness.of(ledger).head == ledger.verify()
+    ...     ledger.close()
+    True
     """
 
     name: str  # the ledger's own, of which there is one
@@ -33,6 +47,14 @@ class Witness:
 
     @classmethod
     def of(cls, ledger: Ledger) -> Witness:
+        """Note the newest entry of a ledger.
+
+        Args:
+            ledger: The ledger.
+
+        Returns:
+            The witness.
+        """
         return cls(name=ledger.name, head=ledger.head, time=datetime.now(UTC).isoformat(timespec="seconds"))
 
     def to_json(self, key: PrivateKey | None = None) -> dict[str, Any]:

@@ -28,7 +28,16 @@ _PUBLIC = ("shares", "means", "covariances")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoisedData:
-    """Reports (labels and vectors), and how they were made."""
+    """Reports (labels and vectors), and how they were made.
+
+    Attributes:
+        labels: The reported labels.
+        vectors: (people, dimension), the reported vectors.
+        plan: How reports were made.
+        view: How images became vectors.
+        name: The name of the data set.
+        facts: What else the file says, all of it public.
+    """
 
     labels: npt.NDArray[np.int64]
     vectors: npt.NDArray[np.float32]  # (people, dimension)
@@ -66,7 +75,21 @@ class NoisedData:
 
 
 def read_noised(path: str | Path) -> NoisedData:
-    """The noised data set at `path`, checked."""
+    """Read a noised data set, and check it.
+
+    Args:
+        path: The .npz file.
+
+    Returns:
+        The reports.
+
+    Raises:
+        DataCorrupted: If it is something else.
+
+    ```python
+    reports = read_noised("noised.npz")
+    ```
+    """
     place = Path(path)
     if not place.is_file():
         raise DataUnavailable(f"there is no file {place}; make one with: sfumato local release")

@@ -34,6 +34,11 @@ class GaussianVector:
 
     Balle & Wang 2018, theorem 8; Mironov 2012 for why on a grid.
 
+    Args:
+        dimension: d, the number of values.
+        noise_multiplier: σ divided by the sensitivity.
+        norm_bound: C, the largest length of a vector.
+
     >>> from sfumato.randomness import SecretStream
     >>> noise = GaussianVector.calibrated(dimension=4, epsilon=8.0, delta=1e-5)
     >>> round(noise.sigma, 2), noise.release(np.eye(4), SecretStream()).shape  # 2 · 0.6002 · (1+η)
@@ -105,6 +110,12 @@ class LaplaceVector:
     fields. Secret: the values, the noise.
 
     Ghosh, Roughgarden & Sundararajan 2012, section 2; Mironov 2012 for why not in doubles.
+
+    Args:
+        dimension: d, the number of values.
+        epsilon: The ε of one report, for all values together.
+        lower: The least value.
+        upper: The largest value.
 
     >>> from sfumato.randomness import SecretStream
     >>> LaplaceVector(dimension=2, epsilon=4.0).release(np.zeros((3, 2)), SecretStream()).shape

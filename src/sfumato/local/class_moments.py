@@ -19,7 +19,18 @@ _SMALLEST_SHARE = 0.2  # of an even share: a class that seems rarer is taken for
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassMoments:
-    """What a Gaussian of each class needs: shares (k,), means (k, d) and covariances (k, d, d)."""
+    """What a Gaussian of each class needs: shares (k,), means (k, d) and covariances (k, d, d).
+
+    Args:
+        shares: (k,), the share of each class.
+        means: (k, d).
+        covariances: (k, d, d).
+
+    >>> vectors = [[0.0, 1.0], [2.0, 1.0], [5.0, 4.0], [5.0, 6.0]]
+    >>> found = ClassMoments.of(vectors, np.array([0, 0, 1, 1]), 2)
+    >>> found.means.tolist()
+    [[1.0, 1.0], [5.0, 5.0]]
+    """
 
     shares: Floats
     means: Floats
@@ -50,6 +61,17 @@ class RawMoments:
 
     With slope a and curvature b of the randomiser, E[z·1(label c)] = a·share_c·E[u | c] and
     E[(zzᵀ − I)·1(label c)] = b·share_c·E[uuᵀ | c]: reports with a wrong label have mean 0 and add noise only.
+
+    Attributes:
+        randomiser: What noised the reports.
+        people: How many there are.
+        shares: The share of each class.
+        means: The mean of each class.
+        second: The second moments of each class.
+
+    ```python
+    raw = RawMoments.of(LabelledDirection(classes=10, dimension=40, epsilon=8.0), labels, points)
+    ```
     """
 
     randomiser: LabelledDirection
@@ -103,9 +125,12 @@ class RawMoments:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Learnt:
-    """Moments after shrinkage, and how much was believed (0 nothing, 1 all) of what the reports say.
+    """Moments after shrinkage, and how much of what the reports say was believed (0 nothing, 1 all).
 
-    `trust`: of the class means' deviations from the public guess; `own`: of each class's own covariance.
+    Attributes:
+        moments: The moments.
+        trust: How much of the class means' deviations from the public guess was believed.
+        own: How much of each class's own covariance was.
     """
 
     moments: ClassMoments
@@ -122,6 +147,17 @@ def shrink(raw: RawMoments, public: ClassMoments) -> Learnt:
     guess itself comes out.
 
     Morris 1983, "Parametric empirical Bayes inference", section 1.
+
+    Args:
+        raw: What the reports say.
+        public: What drawings say.
+
+    Returns:
+        The moments to use.
+
+    ```python
+    learnt = shrink(RawMoments.of(randomiser, labels, points), view.public)
+    ```
     """
     means, trust = shrunk_means(raw.means.values, public.means, raw.mean_variance)
     outer = np.einsum("ki,kj->kij", means, means)
@@ -131,7 +167,18 @@ def shrink(raw: RawMoments, public: ClassMoments) -> Learnt:
 
 
 def unguided(raw: RawMoments) -> Learnt:
-    """Without public guesses: means as they are, covariances towards the one that all classes share."""
+    """Use the reports alone: means as they are, covariances towards the one that all classes share.
+
+    Args:
+        raw: What the reports say.
+
+    Returns:
+        The moments to use.
+
+    ```python
+    learnt = unguided(RawMoments.of(randomiser, labels, points))
+    ```
+    """
     means = raw.means.values
     covariances = raw.second - np.einsum("ki,kj->kij", means, means)
     shares = raw.shares.values

@@ -22,7 +22,15 @@ class Classifier(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LinearClassifier:
-    """scores = vectors · weights + bias."""
+    """scores = vectors · weights + bias.
+
+    Args:
+        weights: (d, classes).
+        bias: (classes,).
+
+    >>> LinearClassifier(weights=np.eye(2), bias=np.zeros(2)).scores([[3.0, 1.0]]).tolist()
+    [[3.0, 1.0]]
+    """
 
     weights: Floats  # (dimension, classes)
     bias: Floats  # (classes,)
@@ -33,7 +41,17 @@ class LinearClassifier:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QuadraticClassifier:
-    """The log-density of each class's own Gaussian, its covariance mixed with the pooled one by `even`."""
+    """Score by the log-density of each class's own Gaussian, its covariance mixed with the pooled one.
+
+    Args:
+        moments: The moments of each class.
+        even: The share of the pooled covariance, from 0 to 1.
+
+    >>> centres, spread = np.array([[0.0, 0.0], [5.0, 5.0]]), np.stack([np.eye(2)] * 2)
+    >>> moments = ClassMoments(shares=np.array([0.5, 0.5]), means=centres, covariances=spread)
+    >>> QuadraticClassifier(moments=moments, even=0.4).scores(centres).argmax(1).tolist()
+    [0, 1]
+    """
 
     moments: ClassMoments
     even: float
@@ -52,14 +70,37 @@ class QuadraticClassifier:
 
 
 def nearest_mean(moments: ClassMoments) -> LinearClassifier:
-    """The class whose mean is nearest: −½‖x − m‖², less what all classes share."""
+    """Build the classifier that names the class whose mean is nearest: −½‖x − m‖², less what all classes share.
+
+    Args:
+        moments: The moments of each class.
+
+    Returns:
+        The classifier.
+
+    >>> centres, spread = np.array([[0.0, 0.0], [5.0, 5.0]]), np.stack([np.eye(2)] * 2)
+    >>> moments = ClassMoments(shares=np.array([0.5, 0.5]), means=centres, covariances=spread)
+    >>> nearest_mean(moments).scores([[0.2, 0.1], [5.9, 5.1]]).argmax(1).tolist()
+    [0, 1]
+    """
     return LinearClassifier(weights=moments.means.T, bias=-0.5 * np.sum(moments.means**2, axis=1))
 
 
 def linear_discriminant(moments: ClassMoments) -> LinearClassifier:
-    """Fisher's: Gaussians with one covariance.
+    """Build Fisher's classifier: Gaussians with one covariance.
 
     Hastie, Tibshirani & Friedman 2009, "The elements of statistical learning", section 4.3.
+
+    Args:
+        moments: The moments of each class.
+
+    Returns:
+        The classifier.
+
+    >>> centres, spread = np.array([[0.0, 0.0], [5.0, 5.0]]), np.stack([np.eye(2)] * 2)
+    >>> moments = ClassMoments(shares=np.array([0.5, 0.5]), means=centres, covariances=spread)
+    >>> linear_discriminant(moments).scores([[0.2, 0.1], [5.9, 5.1]]).argmax(1).tolist()
+    [0, 1]
     """
     weights: Floats = np.linalg.solve(moments.pooled, moments.means.T).astype(np.float64)
     bias = np.log(moments.shares) - 0.5 * np.einsum("kd,dk->k", moments.means, weights)
@@ -67,7 +108,20 @@ def linear_discriminant(moments: ClassMoments) -> LinearClassifier:
 
 
 def quadratic_discriminant(moments: ClassMoments, *, even: float = 0.4) -> QuadraticClassifier:
-    """Gaussians with a covariance each, regularised towards the pooled one (Friedman 1989)."""
+    """Build Gaussians with a covariance each, regularised towards the pooled one (Friedman 1989).
+
+    Args:
+        moments: The moments of each class.
+        even: The share of the pooled covariance, from 0 to 1.
+
+    Returns:
+        The classifier.
+
+    >>> centres, spread = np.array([[0.0, 0.0], [5.0, 5.0]]), np.stack([np.eye(2)] * 2)
+    >>> moments = ClassMoments(shares=np.array([0.5, 0.5]), means=centres, covariances=spread)
+    >>> quadratic_discriminant(moments).scores([[0.2, 0.1], [5.9, 5.1]]).argmax(1).tolist()
+    [0, 1]
+    """
     return QuadraticClassifier(moments=moments, even=even)
 
 
@@ -77,6 +131,18 @@ def ridge(
     """Least squares on one-hot labels from debiased moments: (E[xxᵀ] + λI)⁻¹ E[x·1(class)].
 
     E[xxᵀ], its noise taken off, may have come out with negative eigenvalues; they are raised to 0.
+
+    Args:
+        second: (d, d), E[xxᵀ].
+        means: (classes, d), the class means.
+        shares: (classes,), the share of each class.
+        penalty: λ.
+
+    Returns:
+        The classifier.
+
+    >>> ridge(np.eye(2), np.eye(2), np.array([0.5, 0.5]), 0.1).scores([[1.0, 0.0]]).argmax()
+    np.int64(0)
     """
     penalty = _validate.positive("penalty", penalty)
     moment, centres, weight = (np.asarray(part, dtype=np.float64) for part in (second, means, shares))
@@ -99,6 +165,17 @@ def blend(prior: npt.ArrayLike, learnt: npt.ArrayLike, trust: float) -> Floats:
 
     Where less than half of what was seen is signal, the prior answers alone: more privacy should never do worse
     than no data at all.
+
+    Args:
+        prior: (rows, classes), the prior's log-probabilities.
+        learnt: (rows, classes), those learnt from reports.
+        trust: How much the reports count, from 0 to 1.
+
+    Returns:
+        (rows, classes).
+
+    >>> blend([[0.0, -1.0]], [[-1.0, 0.0]], 0.0).argmax()
+    np.int64(0)
     """
     before, after = _log_softmax(prior), _log_softmax(learnt)
     weight = trust if trust >= 0.5 else 0.0

@@ -26,7 +26,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedColumn:
-    """One column: either a number within bounds, or one of some categories; and its share of ε."""
+    """One column: either a number within bounds, or one of some categories; and its share of ε.
+
+    Args:
+        name: The column.
+        epsilon: Its share of the person's ε.
+        lower: The least number; values below it count as this.
+        upper: The largest number.
+        categories: All values that count; give these or bounds.
+
+    >>> ReportedColumn(name="age", epsilon=1.0, lower=0, upper=100).encode([40, "?"]).tolist()
+    [[40.0], [50.0]]
+    """
 
     name: str
     epsilon: float
@@ -78,8 +89,11 @@ class ReportedColumn:
 class TablePlan:
     """Which columns are reported, and how; the person's ε is the sum over their columns.
 
-    `unit_column` tells people apart where they have several rows: one of each person's rows is reported, chosen
-    by a secret coin. Without it every row is one person.
+    Args:
+        columns: The columns that are reported.
+        unit_column: The column that tells people apart where they have several rows: one of each person's
+            rows is reported, chosen by a secret coin. Without it every row is one person.
+        form: How a text file is written: delimiter, header, missing values.
 
     >>> plan = TablePlan(columns=(ReportedColumn(name="age", epsilon=1.0, lower=0, upper=100),))
     >>> plan.epsilon
@@ -163,7 +177,19 @@ def _is_missing(cell: Any) -> bool:
 
 
 def table_plan(policy: Policy, *, epsilon: float | None = None) -> TablePlan:
-    """The columns that a policy declares, each with an even share of `epsilon`, or of the policy's budget."""
+    """Plan reports on the columns that a policy declares, each with an even share of ε.
+
+    Args:
+        policy: What is declared about the table.
+        epsilon: The ε of a person's report; the policy's budget by default.
+
+    Returns:
+        The plan.
+
+    ```python
+    plan = table_plan(load_policy("people.toml"), epsilon=2.0)
+    ```
+    """
     total = policy.budget.epsilon if epsilon is None else _validate.positive("epsilon", epsilon)
     share = total / len(policy.columns)
     return TablePlan(
@@ -174,7 +200,20 @@ def table_plan(policy: Policy, *, epsilon: float | None = None) -> TablePlan:
 
 
 def read_table_plan(path: str | Path, *, epsilon: float | None = None, source: str | None = None) -> TablePlan:
-    """The plan of a policy file; `source` is the table to report on, if the policy names none."""
+    """Read the plan of a policy file.
+
+    Args:
+        path: The policy.
+        epsilon: The ε of a person's report; the policy's budget by default.
+        source: The table to report on, if the policy names none.
+
+    Returns:
+        The plan.
+
+    ```python
+    plan = read_table_plan("people.toml", epsilon=2.0)
+    ```
+    """
     return table_plan(load_policy(path, source=source or ""), epsilon=epsilon)
 
 

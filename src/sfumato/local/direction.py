@@ -82,6 +82,11 @@ class LabelledDirection:
     "Optimal algorithms for mean estimation under local differential privacy", section 4 (Gaussian reference).
     The joint cap is our own.
 
+    Args:
+        classes: k, the number of labels.
+        dimension: d, the number of values of a vector.
+        epsilon: The ε of one report.
+
     >>> from sfumato.randomness import SecretStream
     >>> randomiser = LabelledDirection(classes=10, dimension=4, epsilon=8.0)
     >>> labels, points = randomiser.release(np.array([3]), np.eye(4)[:1], SecretStream())
@@ -180,6 +185,10 @@ class PrivUnitG:
     Asi, Feldman & Talwar 2022, "Optimal algorithms for mean estimation under local differential privacy",
     section 4.
 
+    Args:
+        dimension: d, the number of values of a vector.
+        epsilon: The ε of one report.
+
     >>> from sfumato.randomness import SecretStream
     >>> PrivUnitG(dimension=3, epsilon=4.0).release(np.eye(3), SecretStream()).shape
     (3, 3)
@@ -223,6 +232,10 @@ class PrivUnit:
 
     Bhowmick et al. 2018, "Protection against reconstruction and its applications in private federated
     learning", section 4.1; the threshold as Asi, Feldman & Talwar 2022, section 3, by search.
+
+    Args:
+        dimension: d, the number of values of a vector.
+        epsilon: The ε of one report.
 
     >>> from sfumato.randomness import SecretStream
     >>> PrivUnit(dimension=3, epsilon=4.0).release(np.eye(3), SecretStream()).shape

@@ -30,6 +30,10 @@ class UnaryEncoding:
     Wang, Blocki, Li & Jha 2017, "Locally differentially private protocols for frequency estimation",
     section 4.2 (OUE).
 
+    Args:
+        classes: k, the number of categories.
+        epsilon: The ε of one report.
+
     >>> from sfumato.randomness import SecretStream
     >>> UnaryEncoding(classes=5, epsilon=1.0).release(np.array([3, 0]), SecretStream()).shape
     (2, 5)
@@ -90,6 +94,10 @@ class LocalHashing:
     hash. Secret: the answers.
 
     Wang, Blocki, Li & Jha 2017, section 4.3 (OLH).
+
+    Args:
+        classes: The number of categories.
+        epsilon: The ε of one report.
 
     >>> from sfumato.randomness import SecretStream
     >>> hashing = LocalHashing(classes=1_000_000, epsilon=2.0)

@@ -20,6 +20,10 @@ Floats = npt.NDArray[np.float64]
 class Estimate:
     """Unbiased values and their standard errors, of one shape.
 
+    Args:
+        values: The values.
+        standard_errors: Their standard errors, of the same shape.
+
     >>> found = Estimate(values=np.array([0.5]), standard_errors=np.array([0.1]))
     >>> [round(float(end[0]), 3) for end in found.interval(0.95)]
     [0.304, 0.696]
@@ -38,6 +42,13 @@ class Estimate:
 def frequencies(response: KaryResponse, reports: npt.ArrayLike) -> Estimate:
     """Shares of each answer, from reports of k-ary randomized response.
 
+    Args:
+        response: What randomised the answers.
+        reports: The reported answers.
+
+    Returns:
+        The share of each answer.
+
     >>> frequencies(KaryResponse(classes=2, epsilon=20.0), [0, 0, 1, 0]).values.round(3).tolist()
     [0.75, 0.25]
     """
@@ -53,6 +64,12 @@ def frequencies(response: KaryResponse, reports: npt.ArrayLike) -> Estimate:
 def mean(reports: npt.ArrayLike) -> Estimate:
     """The mean of what was noised, from reports that are unbiased for it; the noise is in the spread seen.
 
+    Args:
+        reports: (people, …), unbiased reports.
+
+    Returns:
+        The mean, with standard errors.
+
     >>> mean([[1.0], [2.0], [3.0]]).values.tolist()
     [2.0]
     """
@@ -62,6 +79,13 @@ def mean(reports: npt.ArrayLike) -> Estimate:
 
 def second_moment(reports: npt.ArrayLike, noise_variance: float) -> Estimate:
     """E[xxᵀ] from reports x + Z with independent noise of known variance: E[reports] less the variance times I.
+
+    Args:
+        reports: (people, d).
+        noise_variance: The variance of the noise on each value.
+
+    Returns:
+        (d, d).
 
     >>> second_moment([[1.0, 0.0], [3.0, 0.0]], 2.0).values.tolist()
     [[3.0, 0.0], [0.0, -2.0]]
@@ -91,6 +115,18 @@ def class_means(labels: npt.ArrayLike, vectors: npt.ArrayLike, response: KaryRes
 
     With M the channel P(report | answer), E[sums by report] = Mᵀ · (sums by answer): both the counts and the
     sums are multiplied by M⁻ᵀ, and divided. Errors are to first order, from the spread of the vectors.
+
+    Args:
+        labels: The reported labels.
+        vectors: (people, dimension), the reported vectors.
+        response: What randomised the labels.
+
+    Returns:
+        (classes, dimension).
+
+    >>> response = KaryResponse(classes=2, epsilon=20.0)
+    >>> class_means([0, 0, 1, 1], [[1.0], [3.0], [5.0], [7.0]], response).values.round(3).tolist()
+    [[2.0], [6.0]]
     """
     counts, sums = class_sums(labels, vectors, response.classes)
     back = np.linalg.inv(response.channel().T)

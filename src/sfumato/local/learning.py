@@ -30,7 +30,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LearntClassifier:
-    """A classifier of images: the prior where the reports say little, what they say where they say much."""
+    """A classifier of images: the prior where the reports say little, what they say where they say much.
+
+    Attributes:
+        view: Turns an image into a direction.
+        classifier: Scores directions.
+        trust: How much the reports count beside the prior, from 0 to 1.
+        name: The name of the data set.
+    """
 
     architecture: ClassVar[str] = "noised reports"
     view: View
@@ -95,10 +102,21 @@ def _moments(prefix: str, arrays: Mapping[str, npt.NDArray[Any]]) -> ClassMoment
 
 
 def learn(data: NoisedData, *, classifier: str | None = None) -> LearntClassifier:
-    """Debiased moments, drawn towards those of drawings where there are any, and a classifier from them.
+    """Learn a classifier from reports: debiased moments, drawn towards those of drawings where there are any.
 
     By default quadratic where the reports show, beyond chance, how each class spreads by itself, and without a
     prior; linear elsewhere. The rule sees the reports only.
+
+    Args:
+        data: The reports.
+        classifier: A name of `CLASSIFIERS`; chosen from the reports by default.
+
+    Returns:
+        The classifier.
+
+    ```python
+    model = learn(read_noised("noised.npz"))
+    ```
     """
     if classifier is not None:
         _validate.one_of("classifier", classifier, CLASSIFIERS)

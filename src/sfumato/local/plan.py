@@ -24,8 +24,15 @@ RANDOMISERS = ("direction", "gaussian")
 class ReportPlan:
     """A label of `classes` and a unit vector of `dimension` values, noised to (ε, δ) for the person.
 
-    `direction` is pure ε, by `LabelledDirection`; `gaussian` adds noise to the vector and randomises the label,
-    with the best split of ε between them, composed exactly. The unit is the person: vector *and* label.
+    The unit is the person: vector *and* label.
+
+    Args:
+        classes: The number of labels.
+        dimension: The number of values of a vector.
+        epsilon: The ε of a person's report.
+        delta: Its δ; 0 for "direction".
+        randomiser: "direction", pure ε by `LabelledDirection`; or "gaussian", which adds noise to the
+            vector and randomises the label, with the best split of ε between them, composed exactly.
 
     >>> ReportPlan(classes=10, dimension=40, epsilon=8.0).price
     8.0

@@ -42,14 +42,46 @@ def noise_images(
     name: str,
     sampler: Sampler,
 ) -> NoisedData:
-    """One report for each image and its label; nothing else is read off them."""
+    """Make one report for each image and its label; nothing else is read off them.
+
+    Args:
+        images: (people, 1, height, width), values from 0 to 1.
+        labels: (people,).
+        plan: How reports are made.
+        view: How images become vectors.
+        name: The name of the data set.
+        sampler: The secret stream.
+
+    Returns:
+        The reports.
+
+    ```python
+    noised = noise_images(images, labels, plan=plan, view=view, name="mnist", sampler=SecretStream())
+    ```
+    """
     vectors = view.directions(images)
     said, noised = plan.randomise(labels, vectors, sampler)
     return NoisedData(labels=said, vectors=noised, plan=plan, view=view, name=name)
 
 
 def open_ledger(place: str | Path, *, epsilon: float, delta: float) -> Ledger:
-    """The people's ledger; a new one has room for this release and for no second one."""
+    """Open the people's ledger; a new one has room for this release and for no second one.
+
+    Args:
+        place: The ledger's file.
+        epsilon: The ε of a person's report.
+        delta: Its δ.
+
+    Returns:
+        The ledger.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ledger = open_ledger(f"{folder}/people.db", epsilon=8.0, delta=0.0)
+    ...     ledger.budget.epsilon
+    ...     ledger.close()
+    8.0
+    """
     path = Path(place)
     if path.exists():
         return Ledger.open(path)
@@ -73,7 +105,30 @@ def release_images(
     ledger: Ledger,
     out: Path,
 ) -> tuple[NoisedData, Certificate]:
-    """Check, charge, noise, write: the noised data set at `out` and its certificate beside it."""
+    """Check, charge, noise, write: the noised data set and its certificate beside it.
+
+    Args:
+        images: (people, 1, height, width), values from 0 to 1.
+        labels: (people,).
+        plan: How reports are made.
+        view: How images become vectors.
+        name: The name of the data set.
+        sampler: The secret stream.
+        ledger: Where the reports are charged.
+        out: The file to write.
+
+    Returns:
+        The reports and their certificate.
+
+    Raises:
+        BudgetExceeded: If these people have reported before.
+
+    ```python
+    release_images(
+        images, labels, plan=plan, view=view, name="mnist", sampler=SecretStream(), ledger=ledger, out=out
+    )
+    ```
+    """
     refuse_to_overwrite(out)
     refuse_beyond_budget(ledger, plan.event())
     vectors = view.directions(images)
@@ -101,7 +156,17 @@ def release_images(
 
 
 def certificate_place(out: Path) -> Path:
-    """The certificate of noised.npz is noised.certificate.json."""
+    """Name the certificate that belongs to a noised data set.
+
+    Args:
+        out: The noised data set's file.
+
+    Returns:
+        The certificate's file.
+
+    >>> certificate_place(Path("noised.npz")).name
+    'noised.certificate.json'
+    """
     return out.with_suffix(".certificate.json")
 
 

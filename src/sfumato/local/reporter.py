@@ -27,7 +27,12 @@ class AlreadyReported(Refused):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What leaves a person: a random name for the report, and its noised content."""
+    """What leaves a person: a random name for the report, and its noised content.
+
+    Attributes:
+        id: A random name for the report.
+        content: What was randomised.
+    """
 
     id: str
     content: Mapping[str, Any]
@@ -39,6 +44,9 @@ class Reporter:
     The mark is durable before anything is randomised, so that a crash in between costs the report, never a
     second one. `again` hands out the same report once more, for a lost connection: the same noise tells
     nothing new.
+
+    Args:
+        place: The file on the person's own device.
 
     >>> import tempfile; from sfumato.accounting import pure
     >>> folder = tempfile.TemporaryDirectory()

@@ -33,9 +33,16 @@ def shuffled_epsilon(event: DpEvent, *, people: int, delta: float) -> float | No
     ε = ln(1 + (e^ε₀ − 1)/(e^ε₀ + 1) · (8√(e^ε₀ ln(4/δ)/n) + 8e^ε₀/n)), for a person's record replaced, where
     every report comes from the same purely ε₀-DP randomiser and ε₀ ≤ ln(n/(16 ln(2/δ))). Gaussian reports are
     not pure.
-    `people` is the number of different people whose reports reach the shuffler: duplicates hide nobody.
 
     Feldman, McMillan & Talwar 2021, "Hiding among the clones", theorem 3.1.
+
+    Args:
+        event: What one report costs.
+        people: How many different people's reports reach the shuffler: duplicates hide nobody.
+        delta: The δ.
+
+    Returns:
+        ε, or None.
 
     >>> from sfumato.accounting import GaussianEvent, pure
     >>> round(shuffled_epsilon(pure(1.0), people=60_000, delta=1e-5), 4)
@@ -54,13 +61,33 @@ def shuffled_epsilon(event: DpEvent, *, people: int, delta: float) -> float | No
 
 
 def shuffled_in_words(event: DpEvent, *, people: int, delta: float) -> str:
-    """The amplified ε, or that there is none, for tables and certificates."""
+    """State the amplified ε, or that there is none, for tables and certificates.
+
+    Args:
+        event: What one report costs.
+        people: How many different people's reports reach the shuffler.
+        delta: The δ.
+
+    Returns:
+        The sentence.
+
+    >>> from sfumato.accounting import pure
+    >>> "0.08" in shuffled_in_words(pure(1.0), people=60_000, delta=1e-5)
+    True
+    """
     found = shuffled_epsilon(event, people=people, delta=delta)
     return NO_AMPLIFICATION if found is None else f"ε = {found:.3g} at δ = {delta:g} if the shuffler is trusted"
 
 
 def first_reports(senders: Iterable[Hashable], reports: Sequence[Item]) -> list[Item]:
     """The first report of each sender, in order: what may go to the shuffler.
+
+    Args:
+        senders: Who sent each report.
+        reports: The reports, in the same order.
+
+    Returns:
+        One report for each sender.
 
     >>> first_reports(["ann", "bob", "ann"], [1, 0, 0])
     [1, 0]
@@ -75,5 +102,17 @@ def first_reports(senders: Iterable[Hashable], reports: Sequence[Item]) -> list[
 
 
 def shuffle(people: int, sampler: Sampler) -> npt.NDArray[np.int64]:
-    """A secret uniform order of the reports."""
+    """Draw a secret uniform order for the reports.
+
+    Args:
+        people: How many there are.
+        sampler: The secret stream.
+
+    Returns:
+        Positions, each once.
+
+    >>> from sfumato.randomness import SecretStream
+    >>> sorted(shuffle(3, SecretStream()).tolist())
+    [0, 1, 2]
+    """
     return np.argsort(sampler.uniform(people), kind="stable")

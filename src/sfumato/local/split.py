@@ -21,6 +21,10 @@ class GaussianSplit:
     the label leaves a largest share to the vector; the split has the least variance of a debiased class mean,
     (σ² + 1/d) times the squared entries of a row of the inverse channel.
 
+    Args:
+        vector: The noise on the vector.
+        label: The randomised response on the label.
+
     >>> split = GaussianSplit.best(classes=10, dimension=40, epsilon=8.0, delta=1e-5)
     >>> 7.99 < split.epsilon(1e-5) <= 8
     True

@@ -36,7 +36,14 @@ _BATCH = 1000  # images through the prior at a time
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class View:
-    """Features, less a centre, times a matrix, scaled to length 1; all of it public."""
+    """Features, less a centre, times a matrix, scaled to length 1; all of it public.
+
+    Attributes:
+        kind: Its name.
+        centre: What is taken off the features.
+        matrix: What they are multiplied by.
+        public: What drawings say of each class, if they do.
+    """
 
     kind: str
     centre: Floats32  # (features,)
@@ -70,7 +77,19 @@ class View:
 
 
 def build_view(kind: str, dimension: int | None = None) -> View:
-    """The view of that name; made from drawings and formulas, never from people's data."""
+    """Build a view from drawings and formulas, never from people's data.
+
+    Args:
+        kind: A name of `KINDS`.
+        dimension: How many directions are kept; what suits the kind by default.
+
+    Returns:
+        The view.
+
+    ```python
+    view = build_view("strokes", 40)
+    ```
+    """
     _validate.one_of("view", kind, KINDS)
     size = _validate.integer("dimension", DIMENSIONS[kind] if dimension is None else dimension, least=2)
     if kind in PRIORS:

@@ -37,6 +37,11 @@ class Gaussian:
     Balle & Wang 2018, "Improving the Gaussian mechanism for differential privacy", theorem 8; Canonne, Kamath
     & Steinke 2020, "The discrete Gaussian for differential privacy", theorems 4 and 7.
 
+    Args:
+        sensitivity: By how much one unit moves the values, in L2 norm.
+        sigma: The standard deviation of the noise, in the unit of the values.
+        dimension: How many values are released together.
+
     >>> from sfumato.randomness import SecretStream
     >>> mean = Gaussian.calibrated(sensitivity=1, epsilon=1, delta=1e-5)
     >>> round(mean.sigma, 4)
@@ -108,6 +113,11 @@ class DiscreteGaussian:
     noise is drawn. Public: sensitivity, changed, sigma. Secret: the numbers, the noise.
 
     Canonne, Kamath & Steinke 2020, "The discrete Gaussian for differential privacy", theorems 4 and 7.
+
+    Args:
+        sensitivity: By how much one number can move, a whole number.
+        sigma: σ of the formula.
+        changed: How many of the numbers one unit can move.
 
     >>> from sfumato.randomness import SecretStream
     >>> mechanism = DiscreteGaussian(sensitivity=1, sigma=3.0)

@@ -50,6 +50,13 @@ def check_grid(grid: float) -> float:
 def vector_grid(clip_norm: float, dimension: int) -> float:
     """The grid for vectors of norm at most C: the largest power of two with grid·√d ≤ 2⁻¹⁰·C.
 
+    Args:
+        clip_norm: C, the bound of the vectors.
+        dimension: The number of coordinates.
+
+    Returns:
+        The step.
+
     >>> vector_grid(1.0, 1 << 20) == 2.0**-20
     True
     """
@@ -64,6 +71,16 @@ def to_grid(values: npt.ArrayLike, grid: float) -> Integers:
     *Guarantees*: |to_grid(x) − to_grid(y)| ≤ ⌈|x − y| / grid⌉ (halves always go up, so a shift by whole grid
     steps stays one). NaN, infinities and values beyond 2⁶² steps are refused; the message shows no value.
 
+    Args:
+        values: Finite numbers.
+        grid: The step, a power of two.
+
+    Returns:
+        Whole grid steps, of the same shape.
+
+    Raises:
+        InvalidInput: If a value is NaN, infinite or too large.
+
     >>> to_grid([0.26, 0.25, -0.25], 0.5).tolist()
     [1, 1, 0]
     """
@@ -77,6 +94,19 @@ def add_to_grid(sums: Integers, values: npt.NDArray[Any], grid: float) -> None:
     """sums += to_grid(values, grid), in place and without large temporaries.
 
     An int64 that overflows wraps around, which is post-processing too: it spoils the answer, not its privacy.
+
+    Args:
+        sums: Whole grid steps, changed in place.
+        values: What is added; finite numbers.
+        grid: The step, a power of two.
+
+    Raises:
+        InvalidInput: If a value is NaN or infinite.
+
+    >>> sums = np.zeros(2, np.int64)
+    >>> add_to_grid(sums, np.array([1.0, -0.5]), 0.25)
+    >>> sums.tolist()
+    [4, -2]
     """
     check_grid(grid)
     check_values(values, grid)
@@ -94,6 +124,13 @@ def add_to_grid(sums: Integers, values: npt.NDArray[Any], grid: float) -> None:
 
 def from_grid(whole: Integers, grid: float) -> Floats:
     """whole · grid, as doubles: exact below 2⁵³ steps, rounded once above.
+
+    Args:
+        whole: Whole grid steps.
+        grid: The step, a power of two.
+
+    Returns:
+        The values.
 
     >>> from_grid(to_grid([1.0, -2.5], 0.25), 0.25).tolist()
     [1.0, -2.5]

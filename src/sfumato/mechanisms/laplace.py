@@ -33,6 +33,11 @@ class Laplace:
 
     Dwork & Roth 2014, "The algorithmic foundations of differential privacy", section 3.3; Mironov 2012.
 
+    Args:
+        sensitivity: By how much one unit moves the values, in L1 norm.
+        scale: The scale of the noise, in the unit of the values; ε = sensitivity / scale.
+        dimension: How many values are released together.
+
     >>> from sfumato.randomness import SecretStream
     >>> count = Laplace.calibrated(sensitivity=1, epsilon=0.1)
     >>> count.scale
@@ -93,6 +98,10 @@ class DiscreteLaplace:
 
     Ghosh, Roughgarden & Sundararajan 2012, "Universally utility-maximizing privacy mechanisms", section 2;
     Canonne, Kamath & Steinke 2020, "The discrete Gaussian for differential privacy", algorithm 2.
+
+    Args:
+        sensitivity: By how much one unit moves the numbers, in L1 norm.
+        scale: The scale of the noise; ε = sensitivity / scale.
 
     >>> from sfumato.randomness import SecretStream
     >>> mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=0.5)

@@ -70,6 +70,14 @@ class NoisyMax:
     for Gumbel; McKenna & Sheldon 2020 and Ding et al. 2021, "The permute-and-flip mechanism is identical to
     report-noisy-max with exponential noise"; Papernot et al. 2018, section 4.1, for Gaussian.
 
+    Args:
+        noise: "laplace", "exponential", "gumbel" or "gaussian".
+        candidates: How many counts there are.
+        sensitivity: Δ, by how much one unit moves one count.
+        scale: The scale of the noise, or its σ if it is Gaussian.
+        changed: How many counts one unit can move; None for all of them.
+        monotone: True if one unit moves all counts the same way.
+
     >>> from sfumato.randomness import SecretStream
     >>> vote = NoisyMax.calibrated(noise="exponential", candidates=3, sensitivity=1, epsilon=1.0)
     >>> vote.scale

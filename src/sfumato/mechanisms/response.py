@@ -25,6 +25,10 @@ class KaryResponse:
 
     Kairouz, Bonawitz & Ramage 2016, "Discrete distribution estimation under local privacy", k-RR.
 
+    Args:
+        classes: k, the number of possible answers.
+        epsilon: The ε of one report.
+
     >>> from sfumato.randomness import SecretStream
     >>> mechanism = KaryResponse(classes=10, epsilon=4.0)
     >>> round(mechanism.keep_probability, 4)
@@ -81,7 +85,12 @@ class KaryResponse:
 
 
 class Proportion(NamedTuple):
-    """An estimated share and its standard error."""
+    """An estimated share and its standard error.
+
+    Attributes:
+        value: The share, which noise may put below 0 or above 1.
+        standard_error: Its standard error.
+    """
 
     value: float
     standard_error: float
@@ -99,6 +108,10 @@ class TwoCoinResponse:
     before anything is drawn. Public: both coins. Secret: the answers.
 
     Warner 1965, "Randomized response"; Dwork & Roth 2014, section 3.2.
+
+    Args:
+        truth: The chance of a true answer, between 0 and 1.
+        yes: The chance that the second coin says yes, between 0 and 1.
 
     >>> from sfumato.randomness import SecretStream
     >>> mechanism = TwoCoinResponse()

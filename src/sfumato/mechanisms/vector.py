@@ -35,6 +35,12 @@ class GridGaussian:
 
     Dwork & Roth 2014, appendix A; Balle & Wang 2018, theorem 8; Mironov 2012 for why on a grid.
 
+    Args:
+        clip_norm: C, the bound of one unit's vector in L2 norm.
+        dimension: The number of coordinates.
+        noise_multiplier: σ divided by the sensitivity.
+        float_error: By how much, relatively, computed vectors may exceed C.
+
     >>> from sfumato.mechanisms.grid import to_grid
     >>> from sfumato.randomness import SecretStream
     >>> mechanism = GridGaussian(clip_norm=1.0, dimension=4, noise_multiplier=1.1)

@@ -24,6 +24,16 @@ class FeatureClassifier(nn.Module):
     −¼: noise has fewer places to go to, and steps are as long where features vary little (a preconditioner
     that costs nothing). The whole is brought to unit length again. An image's features depend on that image,
     and on public ones, alone.
+
+    Args:
+        extractors: Networks that turn images into features; they are not trained.
+        classes: How many outputs there are.
+        directions: How many principal directions of public images are kept; None keeps all features.
+
+    >>> net = FeatureClassifier([nn.Flatten()], classes=10)
+    >>> net.fit_to(torch.rand(20, 1, 28, 28))  # public images
+    >>> net(torch.rand(3, 1, 28, 28)).shape
+    torch.Size([3, 10])
     """
 
     centre: Tensor

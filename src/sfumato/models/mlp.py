@@ -13,7 +13,16 @@ from sfumato import _validate
 
 @final
 class MLP(nn.Module):
-    """`hidden` gives the width of each hidden layer; none of them makes a logistic regression."""
+    """Linear layers with ReLU between them, on flattened inputs.
+
+    Args:
+        in_features: How many values a row has.
+        classes: How many outputs there are.
+        hidden: The width of each hidden layer; none makes a logistic regression.
+
+    >>> MLP(in_features=64, hidden=())
+    MLP(...)
+    """
 
     def __init__(self, *, in_features: int, classes: int = 10, hidden: Sequence[int] = (128,)) -> None:
         super().__init__()

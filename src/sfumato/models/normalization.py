@@ -30,6 +30,12 @@ def replace_batchnorm(model: nn.Module) -> nn.Module:
     Scales, shifts, ε, device, type and mode are kept; running averages are dropped. A layer used in several
     places is still one layer. The model handed in is left as it was.
 
+    Args:
+        model: Any model.
+
+    Returns:
+        The copy; with the same model if it had none.
+
     >>> replace_batchnorm(nn.BatchNorm2d(8)).num_groups
     4
     """

@@ -29,6 +29,12 @@ class PriorNet(nn.Module):
     `head` has a hidden layer, so that what tells the classes of the drawings apart need not be all that the
     features keep (features right under the last layer lose what other data need). `linear` answers from the
     features alone: where a private linear head starts from.
+
+    Args:
+        classes: How many outputs each head has.
+
+    >>> PriorNet().features(torch.zeros(1, 1, 28, 28)).shape
+    torch.Size([1, 576])
     """
 
     architecture = "prior"
@@ -75,6 +81,12 @@ class PriorLevels(nn.Module):
 
     The last features know what told the drawings apart; earlier blocks keep more of what did not, which other
     people's writing may need. Those are averaged over 2 × 2 positions, to 3 × 3.
+
+    Args:
+        net: The net whose features are taken.
+
+    >>> PriorLevels(PriorNet())(torch.zeros(1, 1, 28, 28)).shape
+    torch.Size([1, 2016])
     """
 
     def __init__(self, net: PriorNet) -> None:
@@ -96,7 +108,17 @@ def _block(inputs: int, outputs: int, *, pooled: bool) -> list[nn.Module]:
 
 
 def prior_note(name: str = "strokes") -> dict[str, Any]:
-    """How the weights were made: recipe, versions, digest, accuracy; for certificates."""
+    """How the weights were made: recipe, versions, digest, accuracy; for certificates.
+
+    Args:
+        name: A name of `PRIORS`.
+
+    Returns:
+        The note, as JSON has it.
+
+    >>> "sha256" in str(prior_note("strokes"))
+    True
+    """
     _validate.one_of("name", name, PRIORS)
     note: dict[str, Any] = json.loads(_weights_folder().joinpath(f"{name}.json").read_text())
     return note
@@ -104,6 +126,12 @@ def prior_note(name: str = "strokes") -> dict[str, Any]:
 
 def load_prior(name: str = "strokes") -> PriorNet:
     """The net with the weights that ship with the package, in evaluation mode, laid out channels-last.
+
+    Args:
+        name: A name of `PRIORS`.
+
+    Returns:
+        The net.
 
     >>> load_prior("strokes").linear.out_features
     10

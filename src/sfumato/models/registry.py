@@ -16,7 +16,16 @@ from sfumato.models.tanh_cnn import TanhCNN
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a model must take in and tell apart."""
+    """What a model must take in and tell apart.
+
+    Args:
+        classes: How many classes it must tell apart.
+        in_channels: Channels of an image.
+        side: Height and width of an image.
+
+    >>> Task(classes=2).side
+    28
+    """
 
     classes: int = 10
     in_channels: int = 1
@@ -54,6 +63,19 @@ MODELS: dict[str, Callable[[Task], nn.Module]] = {
 
 def build(name: str, *, classes: int = 10, in_channels: int = 1, side: int = 28, seed: int = 0) -> nn.Module:
     """A model for images side×side; the same seed gives the same weights, and no other draw is disturbed.
+
+    Args:
+        name: A name of `MODELS`.
+        classes: How many outputs there are.
+        in_channels: Channels of an image.
+        side: Height and width of an image.
+        seed: Fixes the first weights.
+
+    Returns:
+        The model.
+
+    Raises:
+        InvalidInput: If there is no model of that name.
 
     >>> sum(parameter.numel() for parameter in build("cnn").parameters())
     26010

@@ -15,9 +15,18 @@ _NORMS: dict[str, Callable[[int], nn.Module]] = {"group": group_norm, "batch": n
 
 
 def resnet18(*, in_channels: int = 1, classes: int = 10, norm: Norm = "group") -> ResNet:
-    """Four stages of two blocks; 11,175,370 parameters for one channel and ten classes.
+    """Build a ResNet-18: four stages of two blocks; 11,175,370 parameters for one channel and ten classes.
 
-    `norm="group"` treats each image by itself, as private training must; `norm="batch"` is the original.
+    Args:
+        in_channels: Channels of an image.
+        classes: How many outputs there are.
+        norm: "group" treats each image by itself, as private training must; "batch" is the original.
+
+    Returns:
+        The network.
+
+    >>> sum(parameter.numel() for parameter in resnet18().parameters())
+    11175370
     """
     _validate.one_of("norm", norm, _NORMS)
     return ResNet(in_channels=in_channels, classes=classes, norm=_NORMS[norm])
@@ -25,7 +34,13 @@ def resnet18(*, in_channels: int = 1, classes: int = 10, norm: Norm = "group") -
 
 @final
 class ResNet(nn.Module):
-    """Positions for 28×28: 28 → stem 14 → pool 7 → stages 7, 4, 2, 1."""
+    """A residual network of four stages, for small images. `resnet18` makes one.
+
+    Args:
+        in_channels: Channels of an image.
+        classes: How many outputs there are.
+        norm: Makes the normalisation for a number of channels.
+    """
 
     def __init__(self, *, in_channels: int, classes: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()

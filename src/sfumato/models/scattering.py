@@ -30,6 +30,12 @@ class Scattering(nn.Module):
 
     S₀ = x∗φ, S₁ = |x∗ψ₁|∗φ, S₂ = ||x∗ψ₁|∗ψ₂|∗φ with ψ₂ of a coarser scale than ψ₁, φ sampled at every fourth
     pixel. Convolutions are products of Fourier transforms, on images reflected at their edges.
+
+    Args:
+        side: Height and width of the images, a multiple of 4.
+
+    >>> Scattering()(torch.zeros(1, 1, 28, 28)).shape
+    torch.Size([1, 81, 7, 7])
     """
 
     wavelets0: Tensor  # (8, padded, padded), Fourier transforms, which are real

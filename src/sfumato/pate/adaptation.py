@@ -29,7 +29,24 @@ _CHUNK = 1000  # images through the net at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptation:
-    """How the prior is adapted; the values were chosen on rows of MNIST's training set declared public."""
+    """How the prior is adapted; the values were chosen on rows of MNIST's training set declared public.
+
+    Args:
+        prior: The net to start from, a name of `sfumato.models.PRIORS`.
+        steps: How many steps of self-training; 0 keeps the prior as it ships.
+        drawings: How many drawings are seen again, so that their classes are not forgotten.
+        drawn_batch: Drawings in a step.
+        public_batch: Public images in a step.
+        learning_rate: The step size.
+        weight_decay: The weight decay.
+        sure: The probability from which on the net's own label is believed.
+        averaging: The decay of the average of weights.
+        directions: How many principal directions of the public images' features are kept.
+        seed: Fixes the order of images and drawings.
+
+    >>> Adaptation(steps=0).directions
+    128
+    """
 
     prior: str = "strokes"
     steps: int = 320  # 0 keeps the prior as it ships
@@ -57,7 +74,14 @@ class Adaptation:
 
 @dataclass(frozen=True, kw_only=True)
 class Representation:
-    """A net's features in their principal directions, and the net's own linear head on them; all public."""
+    """A net's features in their principal directions, and the net's own linear head on them; all public.
+
+    Attributes:
+        net: Gives the features.
+        mean: (features,), taken off.
+        basis: (features, directions).
+        head: The net's own linear head on the directions.
+    """
 
     net: PriorNet
     mean: Tensor  # (features,)
@@ -106,7 +130,21 @@ def adapt(
     classes: int,
     progress: Callable[[int], None] = lambda step: None,
 ) -> Representation:
-    """The prior after self-training among public images (examples, 1, 28, 28), which come without labels."""
+    """Self-train the prior among public images, which come without labels.
+
+    Args:
+        images: (examples, 1, 28, 28), public.
+        how: The settings.
+        classes: How many classes there are.
+        progress: Called with the number of steps done.
+
+    Returns:
+        The adapted features and their head.
+
+    ```python
+    representation = adapt(public.inputs, Adaptation(), classes=10)
+    ```
+    """
     public = torch.from_numpy(images)
     net = models.load_prior(how.prior)
     average = net if how.steps == 0 else _self_train(net, public, how, classes, progress)

@@ -24,7 +24,15 @@ RELATION = Relation.ADD_REMOVE
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """The released labels, −1 where there is none, and what was charged for all of them."""
+    """The released labels, −1 where there is none, and what was charged for all of them.
+
+    Attributes:
+        labels: One for each query, −1 where there is none.
+        asked: How many queries were asked.
+        plan: How labels were made of votes.
+        charge: What was charged; None without a ledger.
+        private: False if noise was seeded.
+    """
 
     labels: Integers  # (queries,)
     asked: int
@@ -42,9 +50,20 @@ class Voting:
 
     *Guarantees*: the whole plan is reserved when the voting opens, and stays charged once something was asked;
     rounds that would ask more queries than planned are refused before anything is drawn, and once `answers`
-    answers are given no further query is asked. `unit` says whose rows one teacher has all of, such as "record"
-    or "person"; a ledger must be of that unit. How much noise is drawn depends on the number of queries alone.
+    answers are given no further query is asked. How much noise is drawn depends on the number of queries alone.
     Public: the plan, which queries are asked, the answers. Secret: the counts, the noise.
+
+    Args:
+        plan: How labels are made of votes.
+        ledger: Where the plan is reserved.
+        unit: Whose rows one teacher has all of, such as "record" or "person"; a ledger must be of that
+            unit.
+        sampler: The secret stream; a seeded one, for tests, makes the answers not private.
+        purpose: One line for the ledger's readers.
+
+    >>> voting = Voting(VotePlan(mechanism="gnmax", teachers=100, queries=2, sigma=4))
+    >>> voting.ask(np.array([[91] + [1] * 9])).tolist()
+    [0]
     """
 
     def __init__(
@@ -164,10 +183,24 @@ def aggregate(
     predictions: npt.NDArray[Any] | None = None,
     purpose: str = PURPOSE,
 ) -> Answers:
-    """Labels from anyone's votes (teachers, queries) of class ids, −1 or NaN for a missing teacher.
+    """Make labels from anyone's votes.
 
-    Votes and plan are checked first, then the plan is charged to the ledger, then noise is drawn. With a ledger
-    say the `unit` all of whose rows one teacher has.
+    Votes and plan are checked first, then the plan is charged to the ledger, then noise is drawn.
+
+    Args:
+        votes: (teachers, queries) of class numbers, −1 or NaN for a missing teacher.
+        plan: How labels are made of votes.
+        ledger: Where the plan is charged.
+        unit: The unit all of whose rows one teacher has; required with a ledger.
+        sampler: The secret stream; a seeded one, for tests, makes the answers not private.
+        predictions: (queries, classes), the student's probabilities, for "interactive".
+        purpose: One line for the ledger's readers.
+
+    Returns:
+        The labels, and what was charged.
+
+    Raises:
+        BudgetExceeded: If the ledger has no room. Nothing is drawn.
 
     >>> votes = np.array([[3, 1]] * 90 + [[3, 0]] * 10)
     >>> aggregate(votes, VotePlan(mechanism="gnmax", teachers=100, queries=2, sigma=4)).labels.tolist()

@@ -29,7 +29,20 @@ STATEMENT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """Every figure at the same δ."""
+    """What the votes cost, by several analyses at the same δ.
+
+    Attributes:
+        data_independent_epsilon: Holds whatever the votes; may be published.
+        data_dependent_epsilon: Holds for these votes only, and is itself private.
+        data_dependent_epsilon_published: The same with noise, and with the cost of showing it; may be
+            published.
+        source_moments_epsilon: The moments accountant of Papernot et al. 2017, whatever the votes.
+        source_moments_data_dependent_epsilon: The same for these votes, as its authors wrote it.
+        delta: The δ.
+        queries: How many queries were asked.
+        plan: How labels were made of votes.
+        smooth: How the published figure was noised.
+    """
 
     data_independent_epsilon: float  # exact, whatever the votes: what is charged
     data_dependent_epsilon: float  # of these votes: not for publication
@@ -55,9 +68,25 @@ def analyze(
     smooth: SmoothRelease | None = None,
     sampler: Sampler | None = None,
 ) -> Analysis:
-    """The cost of asking these counts (queries, classes) under the plan; answers are not needed.
+    """Say what asking these counts costs under the plan, by several analyses; answers are not needed.
 
     The data-dependent figure is never above the data-independent one, which holds for these votes too.
+
+    Args:
+        counts: (queries, classes), the votes for each class.
+        plan: How labels are made of votes.
+        delta: The δ of every figure.
+        smooth: How the data-dependent figure is noised; chosen for the plan by default.
+        sampler: The secret stream.
+
+    Returns:
+        The figures.
+
+    >>> plan = VotePlan(mechanism="gnmax", teachers=100, queries=2, sigma=20)
+    >>> counts = np.array([[90] + [0] * 8 + [10], [100] + [0] * 9])
+    >>> found = analyze(counts, plan, delta=1e-5)
+    >>> found.data_dependent_epsilon <= found.data_independent_epsilon
+    True
     """
     _validate.one_of("mechanism", plan.mechanism, ANALYZED, remedy="VotePlan.epsilon prices every mechanism")
     delta = _validate.probability("delta", delta, remedy="an analysis of votes needs delta > 0")

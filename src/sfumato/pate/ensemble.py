@@ -27,7 +27,19 @@ _CHUNK = 1 << 24  # activations held at a time while voting
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleFit:
-    """How every model is trained: gradient steps on batches of its own shard."""
+    """How every model is trained: gradient steps on batches of its own shard.
+
+    Args:
+        epochs: How often each row is used.
+        batch: Rows in a step.
+        learning_rate: The step size.
+        momentum: The momentum of SGD.
+        weight_decay: The weight decay.
+        seed: Fixes first weights and order.
+
+    >>> EnsembleFit(epochs=10).batch
+    32
+    """
 
     epochs: int = 40
     batch: int = 32
@@ -47,7 +59,12 @@ class EnsembleFit:
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble:
-    """Stacked models."""
+    """Many models of one architecture, stacked, so that they learn and answer at once.
+
+    Attributes:
+        template: The architecture.
+        parameters: Each parameter of all models, (models, …).
+    """
 
     template: nn.Module
     parameters: Parameters

@@ -18,7 +18,15 @@ Floats = npt.NDArray[np.float64]
 
 
 def moments_epsilon(*, gamma: float, queries: int, delta: float) -> float:
-    """Whatever the votes.
+    """Compute ε by the moments accountant of Papernot et al. 2017, whatever the votes.
+
+    Args:
+        gamma: γ, the inverse scale of the Laplace noise.
+        queries: How many are answered.
+        delta: The δ.
+
+    Returns:
+        ε.
 
     >>> round(moments_epsilon(gamma=0.1, queries=9000, delta=1e-5), 4)  # printed as 371.5 by its users
     371.5129
@@ -29,9 +37,21 @@ def moments_epsilon(*, gamma: float, queries: int, delta: float) -> float:
 
 
 def moments_epsilon_of(counts: npt.NDArray[np.int64], *, gamma: float, delta: float) -> float:
-    """Given counts (queries, classes): a statement about these votes, with q < ½ as its only condition.
+    """Compute ε for given counts by the moments accountant of Papernot et al. 2017, as its authors wrote it.
 
-    That condition is too weak (q < 1/(1+e^{2γ}) is needed), and kept as it was.
+    It asks for q < ½ only. That condition is too weak (q < 1/(1+e^{2γ}) is needed), and kept as it was.
+
+    Args:
+        counts: (queries, classes), the votes for each class.
+        gamma: γ, the inverse scale of the Laplace noise.
+        delta: The δ.
+
+    Returns:
+        ε, for these votes only.
+
+    >>> clear = np.array([[100, 0, 0]] * 10)
+    >>> moments_epsilon_of(clear, gamma=0.1, delta=1e-5) <= moments_epsilon(gamma=0.1, queries=10, delta=1e-5)
+    True
     """
     gamma = _validate.positive("gamma", gamma)
     q = _error_chances(counts, gamma)[:, None]

@@ -42,7 +42,19 @@ Progress = Callable[[str, float], None]  # what is being done, share of it
 
 @dataclass(frozen=True, kw_only=True)
 class PateSettings:
-    """Everything that is decided before private rows are touched."""
+    """Everything that is decided before private rows are touched.
+
+    Args:
+        plan: How labels are made of votes.
+        teacher: What every teacher is and how it learns.
+        adaptation: How the prior is adapted to the public images.
+        student: How the student learns.
+        folds: In how many parts the public images are tested.
+
+    >>> plan = VotePlan(mechanism="gnmax", teachers=100, queries=200, sigma=20)
+    >>> PateSettings(plan=plan).folds
+    10
+    """
 
     plan: VotePlan
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
@@ -60,7 +72,23 @@ class PateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class PateResult:
-    """The labels, the student, and how good it is on public images it and its features never saw."""
+    """The labels, the student, and how good it is on public images it and its features never saw.
+
+    Attributes:
+        answers: The labels, and what was charged.
+        epsilon: Their ε.
+        delta: Their δ.
+        student_accuracy: The mean over all public images, each tested in its own fold.
+        fold_accuracies: The accuracy of each fold.
+        start_accuracy: The accuracy without any private label: ε = 0.
+        label_accuracy: The share of released labels that are right, if that is known.
+        model: The student.
+        card: What the released file says of itself.
+        votes: (teachers, asked); private.
+        queries: Positions of the public images that were asked about.
+        certificate: What is claimed.
+        seconds: How long it took.
+    """
 
     answers: Answers
     epsilon: float
@@ -105,7 +133,20 @@ class PateResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PublicSide:
-    """Two representations of the public images, each adapted to one half and used to judge the other."""
+    """Two representations of the public images, each adapted to one half and used to judge the other.
+
+    Attributes:
+        images: The public images.
+        half: To which half each image belongs.
+        views: The representation adapted to each half.
+        features: The features of all images by each.
+        sureness: How sure the public features are of each image.
+
+    ```python
+    side = PublicSide.of(public.inputs, Adaptation(), classes=10, progress=print)
+    result = run(private, public, settings, side=side)  # and once more with other settings
+    ```
+    """
 
     images: Tensor
     half: Integers  # (images,) 0 or 1
@@ -156,9 +197,31 @@ def run(
 ) -> PateResult:
     """Label public images by private teachers and train a student; the plan is charged before the first answer.
 
-    `unit_ids` say whose each private row is; without them every row is a unit of its own, known by its position
-    in the file. Labels of `public` are used to measure, never to choose or to learn. `side`, and
-    `features` of the private rows by its views, are what was prepared before, if it was: runs can share them.
+    Labels of `public` are used to measure, never to choose or to learn.
+
+    Args:
+        private: The teachers' images, with a declared size.
+        public: Images to label, which anybody may have.
+        settings: Everything that is decided before private rows are touched.
+        delta: The δ at which the plan is priced.
+        unit_ids: Whose each private row is; without them every row is a unit of its own.
+        ledger: Where the plan is charged before the first answer.
+        out: A run folder.
+        sampler: The secret stream; a seeded one, for tests, makes the run not private.
+        side: What was prepared of the public images before, to be shared among runs.
+        features: Features of the private rows by the views of `side`.
+        progress: Called with what is being done.
+
+    Returns:
+        The labels, the student and its accuracy.
+
+    Raises:
+        BudgetExceeded: If the ledger has no room.
+
+    ```python
+    settings = PateSettings(plan=VotePlan(mechanism="gnmax", teachers=250, queries=500, sigma=40))
+    result = run(datasets.load("mnist"), datasets.load("mnist", "test"), settings, ledger=ledger)
+    ```
     """
     started = time.perf_counter()
     classes = _check(private, public, settings)

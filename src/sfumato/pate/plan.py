@@ -39,6 +39,17 @@ class VotePlan:
 
     Papernot et al. 2017, section 3.1 (laplace); 2018, sections 4.1 to 4.3 (the others).
 
+    Args:
+        mechanism: "laplace", "gnmax", "confident" or "interactive".
+        teachers: How many vote.
+        queries: How many may be asked.
+        classes: How many classes there are.
+        gamma: γ of "laplace", the inverse scale of the noise.
+        sigma: σ of the others, in votes.
+        sigma_threshold: σ₁, the noise on the test whether to answer.
+        threshold: T, how many votes must agree.
+        answers: How many answers may be given; `queries` by default.
+
     >>> plan = VotePlan(mechanism="confident", teachers=250, queries=640, answers=286, threshold=200,
     ...                 sigma_threshold=150, sigma=40)
     >>> round(plan.epsilon(1e-5), 2)
@@ -165,6 +176,16 @@ def queries_for(
     teachers: int, *, epsilon: float, delta: float, most: int, noise_share: float = NOISE_SHARE
 ) -> int:
     """How many answers leave Gaussian noise at `noise_share` of the teachers: enough to hear a clear majority.
+
+    Args:
+        teachers: How many vote.
+        epsilon: The ε of all answers.
+        delta: Their δ.
+        most: The largest number wanted.
+        noise_share: The standard deviation of the noise, as a share of the teachers.
+
+    Returns:
+        How many to ask.
 
     >>> few, many = (queries_for(teachers, epsilon=1, delta=1e-5, most=10_000) for teachers in (250, 500))
     >>> few < many

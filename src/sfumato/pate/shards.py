@@ -19,7 +19,18 @@ _DEVIATIONS = 6.0  # of a shard's size above its mean, for which there is room
 
 
 def draw_key(sampler: Sampler) -> bytes:
-    """A key for `assign`, from the secret stream."""
+    """A key for `assign`, from the secret stream.
+
+    Args:
+        sampler: The secret stream.
+
+    Returns:
+        32 bytes.
+
+    >>> from sfumato.randomness import SecretStream
+    >>> len(draw_key(SecretStream()))
+    32
+    """
     return sampler.integers(256, _KEY_BYTES).astype(np.uint8).tobytes()
 
 
@@ -30,6 +41,14 @@ def assign(unit_ids: npt.ArrayLike, *, teachers: int, key: bytes) -> Integers:
     or changes places moves it; records of one unit have one teacher. So shards are disjoint, and one unit's
     records reach one teacher only. Public: the number of teachers. Secret: the key (who knows it knows which
     teacher saw whom, which breaks no guarantee).
+
+    Args:
+        unit_ids: The id of each record's unit.
+        teachers: How many teachers there are.
+        key: 32 secret bytes, from `draw_key`.
+
+    Returns:
+        The number of each record's teacher.
 
     >>> key = bytes(32)
     >>> bool(assign(["ann", "bob"], teachers=5, key=key)[1] == assign(["bob"], teachers=5, key=key)[0])
@@ -46,7 +65,18 @@ def assign(unit_ids: npt.ArrayLike, *, teachers: int, key: bytes) -> Integers:
 
 
 def capacity_for(public_size: int, teachers: int) -> int:
-    """Rows that fit a shard: of the declared size, six deviations above what a shard has on average."""
+    """Tell how many rows fit a shard: six standard deviations above the average of the declared size.
+
+    Args:
+        public_size: The declared number of rows.
+        teachers: How many teachers there are.
+
+    Returns:
+        The number of rows.
+
+    >>> capacity_for(60000, 100) >= 600
+    True
+    """
     mean = _validate.integer("public_size", public_size, least=1) / _validate.integer(
         "teachers", teachers, least=1
     )
@@ -58,6 +88,14 @@ def shard_table(teacher_of: Integers, *, teachers: int, capacity: int) -> Intege
 
     Capacity is public: were it the largest shard, one record could change the shapes, and so the rounding, of
     every teacher's sums.
+
+    Args:
+        teacher_of: The number of each record's teacher.
+        teachers: How many teachers there are.
+        capacity: Rows that fit a shard, from `capacity_for`.
+
+    Returns:
+        (teachers, capacity).
 
     >>> shard_table(np.array([1, 0, 1]), teachers=2, capacity=2).tolist()
     [[1, -1], [0, 2]]

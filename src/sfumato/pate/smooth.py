@@ -35,6 +35,15 @@ class SmoothRelease:
 
     *Guarantees*: S bounds how far one vote moves the cost, and itself moves by at most e^{±β}: showing costs
     `own_cost` at `order`. All fields are public and chosen without looking at votes.
+
+    Args:
+        order: The Rényi order at which the cost is shown.
+        beta: β of the smooth sensitivity.
+        noise: The standard deviation of the noise, in smooth sensitivities.
+
+    >>> plan = VotePlan(mechanism="gnmax", teachers=100, queries=200, sigma=20)
+    >>> SmoothRelease.chosen_for(plan, 1e-5).order > 1
+    True
     """
 
     order: float

@@ -19,7 +19,21 @@ from sfumato.pate.votes import MISSING, Integers
 
 @dataclass(frozen=True, kw_only=True)
 class StudentConfig:
-    """How the student learns; the values were chosen on rows of MNIST's training set declared public."""
+    """How the student learns; the values were chosen on rows of MNIST's training set declared public.
+
+    Args:
+        trust: The chance that a released label is right.
+        softness: The temperature of the head that it starts from, which is too sure of itself.
+        label_weight: The weight of an answered image against one with a guess.
+        steps: How many steps are taken.
+        learning_rate: The step size.
+        momentum: The momentum of SGD.
+        pull: The pull towards the first head, divided by the number of answers: few noisy ones move it
+            less.
+
+    >>> StudentConfig(steps=50).trust
+    0.9
+    """
 
     trust: float = 0.9  # chance that a released label is right
     softness: float = 2.0  # temperature of the head that it starts from, which is too sure of itself
@@ -66,7 +80,21 @@ def beliefs(head: nn.Linear, features: Tensor, labels: Integers, config: Student
 def learn(
     start: nn.Linear, features: Tensor, labels: Integers, config: StudentConfig | None = None
 ) -> nn.Linear:
-    """A head for these public images (rows, directions) and the labels released for some of them (−1: none)."""
+    """Learn a head for public images from the labels released for some of them.
+
+    Args:
+        start: The head to start from.
+        features: (rows, directions) of the public images.
+        labels: (rows,), −1 where none was released.
+        config: How the student learns.
+
+    Returns:
+        The new head.
+
+    ```python
+    head = learn(representation.head, representation.features(images), answers.labels)
+    ```
+    """
     config = StudentConfig() if config is None else config
     targets = beliefs(start, features, labels, config)
     weights = torch.where(torch.from_numpy(labels != MISSING), config.label_weight, 1.0)

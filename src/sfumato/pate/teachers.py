@@ -27,8 +27,14 @@ KINDS = tuple(FITS)
 class TeacherConfig:
     """What every teacher is and how it learns; all of it public.
 
-    "head": a linear layer that starts from a public one, for features of a public prior. "mlp": one hidden
-    layer of 128, for square images. "cnn": the small convolutional net of `models`.
+    Args:
+        kind: "head", a linear layer that starts from a public one, for features of a public prior; "mlp",
+            one hidden layer of 128, for square images; or "cnn", the small convolutional net of
+            `sfumato.models`.
+        fit: How it learns.
+
+    >>> TeacherConfig.of("mlp").kind
+    'mlp'
     """
 
     kind: str = "head"
@@ -45,7 +51,15 @@ class TeacherConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """The processes that share the teachers: teacher k learns and votes on process k modulo `count`."""
+    """The processes that share the teachers: teacher k learns and votes on process k modulo `count`.
+
+    Args:
+        rank: The number of this process, from 0.
+        count: How many there are.
+
+    >>> Ranks(rank=1, count=2).mine(5).tolist()
+    [1, 3]
+    """
 
     rank: int = 0
     count: int = 1
@@ -108,7 +122,26 @@ def train_teachers(
     classes: int,
     start: nn.Linear | None = None,
 ) -> Ensemble:
-    """One teacher for each row of the table of shards, all at once."""
+    """Train one teacher for each row of the table of shards, all at once.
+
+    Args:
+        inputs: (rows, …), private.
+        targets: (rows,).
+        table: What `shard_table` gave.
+        config: What a teacher is and how it learns.
+        classes: How many classes there are.
+        start: The public head to start from, for the kind "head".
+
+    Returns:
+        The teachers.
+
+    >>> from sfumato.pate.shards import shard_table
+    >>> table = shard_table(np.array([0, 1, 0, 1]), teachers=2, capacity=3)
+    >>> config = TeacherConfig(kind="mlp", fit=EnsembleFit(epochs=1))
+    >>> teachers = train_teachers(torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 1, 0]), table, config, classes=2)
+    >>> teachers.votes(torch.rand(3, 1, 8, 8)).shape
+    torch.Size([2, 3])
+    """
     return fit(build(config, table, inputs[0], classes, start), inputs, targets, table, config.fit)
 
 
@@ -123,9 +156,26 @@ def vote(
     start: nn.Linear | None = None,
     ranks: Ranks | None = None,
 ) -> Integers:
-    """Train the teachers and let each vote on each query: (teachers, queries).
+    """Train the teachers and let each vote on each query.
 
     With several ranks each trains and asks its own teachers only, and needs only their rows.
+
+    Args:
+        inputs: (rows, …), private.
+        targets: (rows,).
+        table: What `shard_table` gave.
+        queries: (queries, …), public.
+        config: What a teacher is and how it learns.
+        classes: How many classes there are.
+        start: The public head to start from, for the kind "head".
+        ranks: The processes that share the teachers; each needs only the rows of its own.
+
+    Returns:
+        (teachers, queries) of class numbers.
+
+    ```python
+    votes = vote(inputs, targets, table, public_images, TeacherConfig.of("mlp"), classes=10)
+    ```
     """
     ranks = Ranks() if ranks is None else ranks
     own = table[ranks.mine(len(table))]

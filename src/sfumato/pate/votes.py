@@ -19,7 +19,21 @@ MISSING = -1
 
 
 def read_votes(path: str | os.PathLike[str]) -> Integers:
-    """Votes (teachers, queries) from a .npy file, or a .csv file with a line for each teacher."""
+    """Read votes from a file.
+
+    Args:
+        path: A .npy file (teachers, queries), or a .csv file with a line for each teacher.
+
+    Returns:
+        (teachers, queries) of class numbers, −1 for a missing vote.
+
+    Raises:
+        InvalidInput: If it holds something else.
+
+    ```python
+    answers = aggregate(read_votes("votes.npy"), plan, ledger=ledger, unit="person")
+    ```
+    """
     place = Path(path)
     if not place.is_file():
         raise InvalidInput(f"expected a file of votes at {place}, got none")
@@ -61,6 +75,16 @@ def count_votes(votes: npt.ArrayLike, *, classes: int) -> Integers:
     """How many teachers voted for each class: (queries, classes).
 
     A missing vote counts for no class. A class id outside [0, classes) is refused; the message shows no vote.
+
+    Args:
+        votes: (teachers, queries) of class numbers, −1 or NaN for a missing teacher.
+        classes: How many classes there are.
+
+    Returns:
+        (queries, classes).
+
+    Raises:
+        InvalidInput: If a vote is for no class.
 
     >>> count_votes([[0, 1], [0, 2], [-1, 2]], classes=3).tolist()
     [[2, 0, 0], [0, 1, 2]]

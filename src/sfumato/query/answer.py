@@ -33,8 +33,19 @@ class Answer:
     """Rows of noisy values; beside each its 95% interval (None for a group's key).
 
     An interval is about the noise: about the answer of the bounded table, in which values are clipped and no
-    unit has more rows and groups than the policy lets it have. `notes` say so in words, from the policy alone.
-    `entry` names its charge in the ledger, and `again` says that it was paid for before.
+    unit has more rows and groups than the policy lets it have.
+
+    Attributes:
+        columns: The name of each column.
+        rows: The noisy values.
+        intervals: (low, high) beside each value; None beside the key of a group.
+        epsilon: The ε of this answer.
+        delta: Its δ.
+        epsilon_spent: The ε of the ledger after it.
+        epsilon_left: The largest further ε that the ledger would accept.
+        notes: What the intervals leave out, in words, from the policy alone.
+        entry: Its charge in the ledger.
+        again: True if it was paid for before.
     """
 
     columns: tuple[str, ...]

@@ -23,36 +23,123 @@ from sfumato.query.sql import checked, parse_condition
 
 
 def count(column: str | None = None) -> Aggregate:
-    """How many rows, or how many of them have a value in `column`."""
+    """Count rows, or those that have a value in a column.
+
+    Args:
+        column: The column; None to count all rows.
+
+    Returns:
+        The aggregate, for `select`.
+
+    >>> count().function
+    'count'
+    """
     return Aggregate("count", _value(column))
 
 
 def count_units() -> Aggregate:
-    """How many people."""
+    """Count people.
+
+    Returns:
+        The aggregate, for `select`.
+
+    >>> count_units().function
+    'count_units'
+    """
     return Aggregate("count_units")
 
 
 def total(column: str) -> Aggregate:
+    """Add a column up.
+
+    Args:
+        column: A column of numbers with bounds.
+
+    Returns:
+        The aggregate, for `select`.
+
+    >>> total("age").function
+    'sum'
+    """
     return Aggregate("sum", _value(column))
 
 
 def mean(column: str) -> Aggregate:
+    """Average a column.
+
+    Args:
+        column: A column of numbers with bounds.
+
+    Returns:
+        The aggregate, for `select`.
+
+    >>> mean("age").function
+    'avg'
+    """
     return Aggregate("avg", _value(column))
 
 
 def variance(column: str) -> Aggregate:
+    """Take the variance of a column.
+
+    Args:
+        column: A column of numbers with bounds.
+
+    Returns:
+        The aggregate, for `select`.
+
+    >>> variance("age").function
+    'var'
+    """
     return Aggregate("var", _value(column))
 
 
 def deviation(column: str) -> Aggregate:
+    """Take the standard deviation of a column.
+
+    Args:
+        column: A column of numbers with bounds.
+
+    Returns:
+        The aggregate, for `select`.
+
+    >>> deviation("age").function
+    'stddev'
+    """
     return Aggregate("stddev", _value(column))
 
 
 def median(column: str) -> Aggregate:
+    """Take the median of a column.
+
+    Args:
+        column: A column of numbers with bounds.
+
+    Returns:
+        The aggregate, for `select`.
+
+    >>> median("age").level
+    0.5
+    """
     return quantile(column, 0.5)
 
 
 def quantile(column: str, level: float) -> Aggregate:
+    """Take a quantile of a column.
+
+    Args:
+        column: A column of numbers with bounds.
+        level: The share of rows below it, between 0 and 1.
+
+    Returns:
+        The aggregate, for `select`.
+
+    Raises:
+        QueryRefused: If the level is 0 or 1: the least and the largest value are single people's.
+
+    >>> quantile("age", 0.9).level
+    0.9
+    """
     return Aggregate("quantile", _value(column), level)
 
 
@@ -63,7 +150,27 @@ def _value(column: str | None) -> ColumnValue | None:
 def select(
     policy: Policy, *aggregates: Aggregate, by: Sequence[str | AnyKey] = (), where: str | None = None
 ) -> Query:
-    """The query that asks for `aggregates`, for each group of `by`, where a condition in SQL holds."""
+    """Put a query together in Python.
+
+    Args:
+        policy: What is declared about the table.
+        aggregates: What to compute for each group.
+        by: Columns to group by, or `GroupKey`s with bins.
+        where: A condition in SQL.
+
+    Returns:
+        The query, for `Table.ask`.
+
+    Raises:
+        QueryRefused: If it cannot be answered privately.
+
+    >>> from sfumato.accounting import Budget
+    >>> from sfumato.policy import Column
+    >>> age = Column(name="age", type="integer", lower=0, upper=120)
+    >>> policy = Policy(table="people", source="people.csv", columns={"age": age}, budget=Budget(epsilon=3))
+    >>> [output.name for output in select(policy, mean("age"), where="age >= 18").outputs]
+    ['avg_age']
+    """
     keys = tuple(GroupKey(key) if isinstance(key, str) else key for key in by)
     outputs = [Output(key.column, position) for position, key in enumerate(keys)]
     outputs += [Output(_name(aggregate), aggregate) for aggregate in aggregates]

@@ -33,7 +33,7 @@ class Draft:
 def draft_policy(
     path: str | Path, *, header: bool | None = None, delimiter: str = ",", table: str | None = None
 ) -> Draft:
-    """Draft a policy from a file's column names and types.
+    r"""Draft a policy from a file's column names and types.
 
     No value of the data gets into it: bounds and categories are blanks, and a first line that may be somebody's
     row is refused unless `header` says what it is; without one (False) columns are called c1, c2, …. A text
@@ -45,6 +45,20 @@ def draft_policy(
         header: Whether the first line of a text file holds the names of its columns.
         delimiter: What separates the values of a text file.
         table: The name of the table in a DuckDB file; by default the name of the file.
+
+    Returns:
+        The policy's text, and what the holder must still fill in.
+
+    Raises:
+        InvalidInput: If the first line may be somebody's row and `header` is not given.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = Path(folder) / "people.csv"
+    ...     _ = place.write_text("\n".join(["age,city", *["40,Delft"] * 20]))
+    ...     draft = draft_policy(place, header=True)
+    >>> any("bounds" in blank or "lower" in blank for blank in draft.blanks)
+    True
     """
     path = Path(path)
     columns = columns_of(path, header=header, delimiter=delimiter, table=table)

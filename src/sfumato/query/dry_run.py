@@ -15,7 +15,15 @@ DEFAULT_SIZE = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedError:
-    """Half the width of a column's 95% interval, if a group has about `rows` rows (None: whatever it has)."""
+    """Half the width of a column's 95% interval, if a group has about `rows` rows (None: whatever it has).
+
+    Attributes:
+        column: The column of the answer.
+        half_width: Half the width of its 95% interval.
+        in_units_of: What it is measured in, in words.
+        rows: The size of a group for which it holds; None if it holds for any.
+        of_a_group: The largest value that a group can have, where it is relative to that.
+    """
 
     column: str
     half_width: float

@@ -27,7 +27,16 @@ _private_log = logging.getLogger("sfumato.private.query")
 
 
 class KeptAnswers:
-    """A folder of answers that its owner alone may read; what is in it was released before."""
+    """A folder of answers that its owner alone may read; what is in it was released before.
+
+    Args:
+        folder: Where answers are kept; made when the first is.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     KeptAnswers(folder).find("never asked") is None
+    True
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)

@@ -35,7 +35,16 @@ MOST_BINS = 10_000
 
 @dataclass(frozen=True)
 class GroupKey:
-    """A column to group by; a numeric one in equal bins over its public bounds."""
+    """A column to group by; a numeric one in equal bins over its public bounds.
+
+    Args:
+        column: The column to group by.
+        bins: How many equal bins a number is put into, over its public bounds; None for a column with
+            categories.
+
+    >>> GroupKey("age", bins=12)
+    GroupKey(column='age', bins=12)
+    """
 
     column: str
     bins: int | None = None

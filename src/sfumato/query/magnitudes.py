@@ -74,7 +74,18 @@ def magnitudes(name: str, policy: Policy) -> Magnitudes:
 class ApproximateBounds:
     """Bounds that were found privately. `found` is false where noise hid everything, and they are ±2⁵¹.
 
-    A few rows may lie outside: a cell shows once it has more rows than noise alone would give it.
+    A few rows may lie outside: a range of values shows once it has more rows than noise alone would give it.
+
+    Attributes:
+        column: The column.
+        type: Its type, as the policy has it.
+        lower: The lower bound.
+        upper: The upper bound.
+        found: False where noise hid everything; the bounds are then ±2⁵¹.
+        epsilon: What they cost.
+        delta: Their δ.
+        epsilon_spent: The ε of the ledger after it.
+        epsilon_left: The largest further ε that the ledger would accept.
     """
 
     column: str

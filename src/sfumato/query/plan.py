@@ -17,7 +17,14 @@ from sfumato.query.refusal import QueryRefused
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One number for each group; `of` is None for COUNT(*) and for people, covariances have an `other`."""
+    """One number for each group. `count`, `mean` and the like make them.
+
+    Args:
+        function: The aggregate's name, such as "avg".
+        of: What it is computed of; None for COUNT(*) and for people.
+        level: The level of a quantile, between 0 and 1.
+        other: The second column of a covariance.
+    """
 
     function: str
     of: Expression | None = None
@@ -43,7 +50,18 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """What is asked, in terms of the policy's columns; made from SQL or in Python."""
+    """What is asked, in terms of the policy's columns. `parse_query` makes one from SQL, `select` in Python.
+
+    Attributes:
+        outputs: The columns of the answer.
+        keys: What rows are grouped by.
+        where: Which rows count.
+        order: (position of an output, whether descending), for each column to sort by.
+        limit: How many rows of the answer are shown.
+        post: What is computed from the noisy outputs, and shown in their place.
+        per_person: The sub-query that makes one row of each person.
+        joined: Which table is read, and what is joined to it; None for the policy's first.
+    """
 
     outputs: tuple[Output, ...]
     keys: tuple[AnyKey, ...] = ()

@@ -10,6 +10,10 @@ class QueryRefused(Refused):
 
     Raised from the text of the query and the policy alone, before any data is touched, so that a refusal says
     nothing about anyone.
+
+    Args:
+        reason: Why, in one sentence.
+        nearest: A query that would be answered.
     """
 
     def __init__(self, reason: str, *, nearest: str = "") -> None:

@@ -49,7 +49,25 @@ _REFUSED_CLAUSES = {
 
 
 def parse_query(text: str, policy: Policy) -> Query:
-    """The plan of one SELECT over the policy's table, or QueryRefused."""
+    """Turn one SELECT over the policy's tables into a plan.
+
+    Args:
+        text: The SQL.
+        policy: What is declared about the tables.
+
+    Returns:
+        The query.
+
+    Raises:
+        QueryRefused: If it cannot be answered privately.
+
+    >>> from sfumato.accounting import Budget
+    >>> from sfumato.policy import Column, Policy
+    >>> age = Column(name="age", type="integer", lower=0, upper=120)
+    >>> policy = Policy(table="people", source="people.csv", columns={"age": age}, budget=Budget(epsilon=3))
+    >>> [output.name for output in parse_query("SELECT COUNT(*) AS n FROM people", policy).outputs]
+    ['n']
+    """
     select = _single_select(text, policy)
     try:
         return _planned(select, policy)

@@ -91,6 +91,15 @@ class Table:
     What is refused is refused from the query and the policy alone. Errors of the engine keep their text to
     themselves. The time that an engine takes is not hidden: answer remote strangers through a queue.
 
+    Args:
+        policy: What is declared about the table.
+        ledger: Where answers are charged; None for dry runs only.
+        engine: "duckdb", "postgres" or "spark"; chosen from the policy's source by default.
+        data: A DataFrame or an Arrow table to ask, in place of the policy's source.
+        master: The address of the Spark cluster.
+        sampler: The secret stream; a seeded one, for tests, makes answers not private.
+        kept: Where answers are kept to be given again.
+
     >>> import pandas as pd
     >>> from sfumato.query import Column, Policy
     >>> from sfumato.accounting import Budget
@@ -135,12 +144,25 @@ class Table:
     ) -> Answer:
         """Answer a query for ε, and for δ where its groups are private keys.
 
-        `split` shares ε among the aggregates, in the order of the query: (3, 1) gives the first three times as
-        much as the second. `noise` is "laplace" or "gaussian"; without it, whichever errs less is taken, and
-        Gaussian noise only where the policy's budget has a δ.
-
         With `again`, an answer to the same words under the same policy, version, ε and δ that was paid for
         before is given once more: nothing is charged or read. Answers are kept where the policy has a version.
+
+        Args:
+            query: SQL, or what `select` gave.
+            epsilon: The ε of the answer.
+            delta: Its δ, for groups that are not declared, or for Gaussian noise; the budget's by default.
+            again: True to have an answer that was paid for before.
+            split: How ε is shared among the aggregates, in the order of the query: (3, 1) gives the first
+                three times as much as the second.
+            noise: "laplace" or "gaussian". By default whichever errs less; Gaussian only where the budget
+                has a δ.
+
+        Returns:
+            The noisy rows with their intervals.
+
+        Raises:
+            QueryRefused: If it cannot be answered privately. Nothing is charged.
+            BudgetExceeded: If the ledger has no room. Nothing is read.
         """
         ledger = self._charged()
         plan = self._plan(query)
@@ -158,7 +180,14 @@ class Table:
         return answer
 
     def certificate(self, answer: Answer) -> Certificate:
-        """What one answer claims, from its charge in the ledger: anyone can compute its ε again."""
+        """State what one answer claims, from its charge in the ledger: anyone can compute its ε again.
+
+        Args:
+            answer: What `ask` gave.
+
+        Returns:
+            The certificate.
+        """
         ledger = self._charged()
         charge = next((one for one in ledger.charges() if _entry(one) == answer.entry), None)
         if charge is None:
@@ -185,7 +214,22 @@ class Table:
         where: str | None = None,
         delta: float | None = None,
     ) -> Answer:
-        """The same as `ask`, put together in Python: `table.select(mean("age"), by=["city"], epsilon=0.1)`."""
+        """Ask without SQL: `table.select(mean("age"), by=["city"], epsilon=0.1)`.
+
+        Args:
+            aggregates: What to compute for each group.
+            epsilon: The ε of the answer.
+            by: Columns to group by, or `GroupKey`s with bins.
+            where: A condition in SQL.
+            delta: The δ of the answer.
+
+        Returns:
+            The noisy rows with their intervals.
+
+        Raises:
+            QueryRefused: If it cannot be answered privately.
+            BudgetExceeded: If the ledger has no room.
+        """
         return self.ask(select(self.policy, *aggregates, by=by, where=where), epsilon=epsilon, delta=delta)
 
     def dry_run(
@@ -197,7 +241,21 @@ class Table:
         split: Sequence[float] | None = None,
         noise: str | None = None,
     ) -> tuple[ExpectedError, ...]:
-        """How wrong each column of the answer would be, without spending or reading anything."""
+        """Tell how wrong each column of the answer would be, without spending or reading anything.
+
+        Args:
+            query: SQL, or what `select` gave.
+            epsilon: The ε that the answer would have.
+            delta: Its δ.
+            split: How ε is shared among the aggregates.
+            noise: "laplace" or "gaussian".
+
+        Returns:
+            One error for each column.
+
+        Raises:
+            QueryRefused: If it cannot be answered privately.
+        """
         plan = self._plan(query)
         cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
         return expected_errors(plan, cost, scope(plan, self.policy))
@@ -211,7 +269,18 @@ class Table:
         split: Sequence[float] | None = None,
         noise: str | None = None,
     ) -> tuple[Trial, ...]:
-        """How wrong an answer would be with fewer rows and groups of a person; nothing is spent or read."""
+        """Tell how wrong an answer would be if fewer rows and groups of a person counted; spend nothing.
+
+        Args:
+            query: SQL, or what `select` gave.
+            epsilon: The ε that the answer would have.
+            delta: Its δ.
+            split: How ε is shared among the aggregates.
+            noise: "laplace" or "gaussian".
+
+        Returns:
+            One trial for each choice of rows and groups.
+        """
         if self.policy.unit.column is None:
             raise InvalidInput("expected a policy with unit.column to try fewer rows, got one row a person")
         asked = {"epsilon": epsilon, "delta": delta, "split": split, "noise": noise}
@@ -224,9 +293,19 @@ class Table:
         return trials(self.policy, grouped=bool(self._plan(query).keys), expect=expect)
 
     def approx_bounds(self, column: str, *, epsilon: float) -> ApproximateBounds:
-        """Bounds for a column of numbers, for ε: what to declare where nobody knows them. Few rows lie outside.
+        """Find bounds for a column of numbers, for ε: what to declare where nobody knows them.
 
         They are released, not declared: no query uses them until somebody writes them into the policy.
+
+        Args:
+            column: A column of numbers.
+            epsilon: What it may cost.
+
+        Returns:
+            The bounds. Few rows lie outside.
+
+        Raises:
+            BudgetExceeded: If the ledger has no room.
         """
         ledger, measure = self._charged(), magnitudes(column, self.policy)
         cost = price((measure,), self.policy.unit, Spending(epsilon=epsilon))
@@ -264,7 +343,18 @@ class Table:
         split: Sequence[float] | None = None,
         noise: str | None = None,
     ) -> Price:
-        """The noise of a query, and through it the event that is charged."""
+        """Choose the noise of a query, and through it the event that is charged.
+
+        Args:
+            query: What `parse_query` or `select` gave.
+            epsilon: The ε of the answer.
+            delta: Its δ.
+            split: How ε is shared among the aggregates.
+            noise: "laplace" or "gaussian".
+
+        Returns:
+            The noise of each aggregate, and the event.
+        """
         policy = scope(query, self.policy)
         private_keys = public_keys(query, policy) is None
         if private_keys and delta is None:
@@ -289,7 +379,15 @@ class Table:
         return price(measures, unit, spending)
 
     def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
-        """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity."""
+        """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity.
+
+        Args:
+            query: SQL, or what `select` gave.
+            salt: A secret text for the choice among a person's rows.
+
+        Returns:
+            The sums without noise.
+        """
         return self._fetched(self._compiled(self._plan(query), salt))
 
     def _charge(self, cost: Price, purpose: str) -> Any:

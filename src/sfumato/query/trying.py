@@ -18,8 +18,13 @@ _MOST_OPTIONS = 6
 class Trial:
     """A query's expected errors, if a person counted with so many rows and groups.
 
-    `left_out` is the share of rows that would not count if everybody had as many rows, in as many groups, as
-    the policy allows now. `best` marks the least error, what is left out of counts and sums included.
+    Attributes:
+        rows: How many rows of a person would count.
+        groups: In how many groups.
+        errors: The expected error of each column.
+        left_out: The share of rows that would not count, if everybody had as many rows, in as many groups,
+            as the policy allows now.
+        best: True for the least error, what is left out of counts and sums included.
     """
 
     rows: int

@@ -60,7 +60,17 @@ Watch = Callable[[PrivateTrainer], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A released classifier: what it is, what it cost, how good it is on public or paid-for records."""
+    """A released classifier: what it is, what it cost, how good it is on public or paid-for records.
+
+    Attributes:
+        result: Plan, history, cost and certificate.
+        predictor: Predicts, as `sfumato.load` would.
+        test: Accuracy and loss on public rows, if there are any.
+        held_out: Accuracy on private rows kept out, if it was asked for.
+        epsilon_with_hold_out: ε of both together.
+        verdict: What the canaries proved, if there were any.
+        seconds: How long it took.
+    """
 
     result: TrainingResult  # of the whole classifier
     predictor: Predictor
@@ -90,6 +100,20 @@ class Trained:
 @dataclass(frozen=True, kw_only=True)
 class Classifier:
     """A private training run, priced and ready to be charged. `prepare` makes one; `train` leaves it unchanged.
+
+    Args:
+        network: What is trained.
+        card: What the released file says of itself.
+        rows: The private rows, as the network takes them.
+        test: Public rows to measure accuracy on.
+        plan: What will be done, priced.
+        delta: The δ at which it is priced.
+        optimization: Optimizer, learning rate and schedule.
+        purpose: One line for the ledger's readers.
+        caveats: Sentences for the certificate.
+        recipe: The recipe, if features come from one.
+        hold_out: Accuracy on private rows kept out, at a price.
+        canaries: Canaries for an audit.
 
     ```python
     trained = Classifier.prepare(rows, test, epsilon=1).train(ledger=ledger, out="out/mnist")
@@ -124,11 +148,21 @@ class Classifier:
         hold_out: HoldOut | None = None,
         canaries: Canaries | None = None,
     ) -> Classifier:
-        """Price the run, then look at each image by itself; nothing is charged yet.
+        """Price the run, then compute the features of each image by itself; nothing is charged yet.
 
-        `rows` must declare its size and classes; `test` must be public. `model` names a network of
-        `sfumato.models`; by default it is `recipe`, or the recipe for the data set. `hold_out` and `canaries`
-        are options of the run, for accuracy at a price and for an audit.
+        Args:
+            rows: Private images that declare their size and classes.
+            test: Public images to measure accuracy on.
+            epsilon: The ε of training.
+            delta: Its δ.
+            model: A network of `sfumato.models`, or "recipe".
+            recipe: Features and settings; the recipe for the data set by default.
+            settings: What to change of the recipe or the network's defaults.
+            hold_out: Measure accuracy on private rows that are kept out, at a price.
+            canaries: Plant canaries, for an audit.
+
+        Returns:
+            The run, ready to be trained.
         """
         told = settings or Settings()
         size, more = _sizes(rows, hold_out, canaries)
@@ -144,7 +178,14 @@ class Classifier:
         return cls(delta=delta, hold_out=hold_out, canaries=canaries, **parts, **terms)
 
     def at(self, epsilon: float) -> Classifier:
-        """The same recipe on the same features, for another ε; the learning rate is the recipe's."""
+        """Take the same recipe on the same features, for another ε; the learning rate follows the recipe.
+
+        Args:
+            epsilon: The ε of training.
+
+        Returns:
+            The other run.
+        """
         if self.recipe is None:
             raise InvalidInput("expected a recipe, got a network; prepare it for the other epsilon")
         size, more = _sizes(self.rows, self.hold_out, self.canaries)
@@ -160,11 +201,23 @@ class Classifier:
         return None if self.hold_out is None else priced(compose(*self.events), self.delta)
 
     def estimate(self) -> CostEstimate:
-        """Time and memory to expect."""
+        """Estimate time and memory.
+
+        Returns:
+            What to expect.
+        """
         return estimate(learner(self.network), self.plan, self.rows.shape, classes=self.rows.classes or 2)
 
     def check_room(self, ledger: Ledger, out: Place | None = None) -> None:
-        """Refuse what the ledger has no room for; a run that goes on in `out` has paid for its training."""
+        """Refuse what the ledger has no room for; a run that goes on in `out` has paid for its training.
+
+        Args:
+            ledger: The ledger.
+            out: The run folder.
+
+        Raises:
+            BudgetExceeded: If it would not fit.
+        """
         resumed = out is not None and can_resume(RunFolder(Path(out)).private / CHECKPOINT, ledger)
         events = self.events[1:] if resumed else self.events
         if events:
@@ -181,7 +234,23 @@ class Classifier:
         on_step: Watch = lambda trainer: None,
         on_epoch: Callable[[EpochReport], None] | None = None,
     ) -> Trained:
-        """Charge the ledger, train, release. `out` is a run folder, from which an interrupted run goes on."""
+        """Charge the ledger, train, release.
+
+        Args:
+            ledger: Where the run is charged; without one nothing is recorded.
+            out: A run folder, from which an interrupted run goes on.
+            purpose: One line for the ledger's readers.
+            caveats: Sentences for the certificate.
+            sampler: The secret stream; a seeded one, for tests, makes the run not private.
+            on_step: Called after each step.
+            on_epoch: Called after each epoch, with what may be published.
+
+        Returns:
+            The released classifier and what it cost.
+
+        Raises:
+            BudgetExceeded: If the ledger has no room. Nothing was trained.
+        """
         started = time.perf_counter()
         if ledger is not None:
             self.check_room(ledger, out)

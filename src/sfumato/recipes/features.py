@@ -40,6 +40,21 @@ class Recipe:
     of 60,000 rows, and on digits drawn by another hand. One setting before these (100 steps, no directions) was
     measured on MNIST's test images; that it gave the same accuracy at every ε led to a further search, on the
     drawings. docs/design/accuracy.md tells the whole story.
+
+    Args:
+        extractors: Names of the networks whose features are joined.
+        drawings: The drawn images from which centre and directions come; None for neither.
+        drawn: How many drawings are used.
+        directions: How many principal directions are kept; None keeps all features.
+        steps: How many steps are taken.
+        sample_rate: The chance of each record to be in a step.
+        clip_norm: The bound of one record's gradient.
+        learning_rate: The step size at ε = 1 and 60,000 records; it follows both.
+        momentum: The momentum of SGD.
+        average_decay: The decay of the average of weights that is released.
+
+    >>> recipe_for("mnist").steps
+    200
     """
 
     extractors: tuple[str, ...]
@@ -129,7 +144,17 @@ RECIPES: Mapping[str, Recipe] = {"mnist": DIGITS, "digits": DIGITS, "strokes": D
 
 
 def recipe_for(data: str) -> Recipe:
-    """The recipe for a data set by name; the one for things where nothing is known of the images."""
+    """Choose the recipe for a data set; unknown ones get the recipe for photographs of things.
+
+    Args:
+        data: The name of the data set.
+
+    Returns:
+        The recipe.
+
+    >>> recipe_for("mnist").directions
+    512
+    """
     return RECIPES.get(data, THINGS)
 
 

@@ -13,7 +13,18 @@ from sfumato.training.hold_out import price, size_without
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the caller wants otherwise than the recipe, or the network's defaults, have it; None: nothing."""
+    """What to change of a recipe, or of a network's defaults; None changes nothing.
+
+    Args:
+        epochs: How often each record is used, on average.
+        batch: How many records a step uses, on average.
+        learning_rate: The step size.
+        clip_norm: The bound of one record's gradient.
+        seed: Fixes the first weights, which are public. The noise cannot be seeded.
+
+    >>> Settings(epochs=5).seed
+    0
+    """
 
     epochs: float | None = None
     batch: int | None = None
@@ -42,7 +53,15 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class HoldOut:
-    """Which share of the records is kept out of training, and what measuring on them costs on top."""
+    """Which share of the records is kept out of training, and what measuring on them costs on top.
+
+    Args:
+        share: The share of records that is kept out, between 0 and 1.
+        epsilon: The ε of the measurement, on top of training.
+
+    >>> HoldOut(share=0.1).epsilon
+    0.1
+    """
 
     share: float
     epsilon: float = 0.1
@@ -58,7 +77,16 @@ class HoldOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Canaries:
-    """How many canaries are planted among the rows, to attack the run with, and of which kind."""
+    """How many canaries are planted among the rows, to attack the run with, and of which kind.
+
+    Args:
+        count: How many.
+        kind: "dirac", weights of their own, observed in every step; or "labels", mislabelled rows, seen as a
+            black box.
+
+    >>> Canaries(count=500).kind
+    'dirac'
+    """
 
     count: int
     kind: str = "dirac"

@@ -1,6 +1,6 @@
-"""System D, reproduced: ResNet-18 on 10,000 MNIST digits for five epochs, at several ε and without privacy.
+"""The dataset anonymizer, reproduced: ResNet-18 on 10,000 MNIST digits, five epochs, several ε and none.
 
-The source (PyTorch and Opacus, group normalisation) found that accuracy rises with ε and is highest without
+The project (PyTorch and Opacus, group normalisation) found that accuracy rises with ε and is highest without
 privacy; its figures are lost. The same two are drawn: accuracy against ε, and against the epoch for each ε.
 """
 
@@ -30,7 +30,7 @@ EPSILONS = (1.0, 5.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The source's data, network and epochs; batch, rate and clip are ours, not tuned.
+    """The project's data, network and epochs; batch, rate and clip are ours, not tuned.
 
     The plain run's rate was chosen on training rows 10,000 to 12,000: at 0.05 the network learns nothing.
     """

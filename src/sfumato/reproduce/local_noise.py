@@ -1,7 +1,7 @@
-"""Local noise on images: the source's five ε with its formula, the honest ε beside, and what is learnt.
+"""Local noise on images: the five ε of the local-noise project by its formula, the true ε, and what is learnt.
 
-Every image is scaled to length 1 *by itself* (the source scaled a batch as one: its noise was about √700 times
-too strong) and noised once (the source drew anew each epoch). Its ε came from the classical formula with
+Every image is scaled to length 1 *by itself* (the project scaled a batch as one: its noise was about √700 times
+too strong) and noised once (the project drew anew each epoch). Its ε came from the classical formula with
 sensitivity 1; replacing a person's image moves a unit vector by up to 2, and the exact curve is used.
 """
 
@@ -27,7 +27,7 @@ from sfumato.reproduce.local_noise_releases import CASES, Case, Released, run_re
 from sfumato.storage import json_bytes, write_figure, write_whole
 
 SOURCE_DELTA = 1 / 784**2
-SOURCE_EPOCHS = 80  # in each of which the source noised every image anew
+SOURCE_EPOCHS = 80  # in each of which the project noised every image anew
 SOURCE_ERRORS = {150: 0.89, 2000: 0.89, 3000: 0.29, 5000: 0.30, 200_000: 0.05, math.inf: 0.05}
 SOURCE_EPSILONS = (150, 2000, 3000, 5000, 200_000)
 
@@ -36,7 +36,7 @@ Images = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class LocalNoiseRow:
-    """One of the source's ε: what it is in truth, and errors on test images noised the same way."""
+    """One of the project's ε: what it is in truth, and errors on test images noised the same way."""
 
     source_epsilon: float
     sigma: float
@@ -63,7 +63,7 @@ class Settings:
 
 
 def classical_sigma(epsilon: float, delta: float = SOURCE_DELTA) -> float:
-    """The source's σ = √(2 ln(1.25/δ))/ε, for sensitivity 1; proved for ε < 1 only.
+    """The project's σ = √(2 ln(1.25/δ))/ε, for sensitivity 1; proved for ε < 1 only.
 
     >>> round(classical_sigma(150), 5)
     0.03471
@@ -103,7 +103,7 @@ def run(
     honest = _honest(folder / "parts", settings, tell)
     rows = []
     for epsilon in (math.inf, *reversed(SOURCE_EPSILONS)):
-        tell(f"the source's ε = {epsilon:g}")
+        tell(f"claimed ε = {epsilon:g}")
         crowd = _Crowd(
             epsilon=epsilon, private=private, labels=train.targets, public=public, truth=test.targets
         )
@@ -130,7 +130,7 @@ def _honest(parts: Path, settings: Settings, tell: Callable[[str], None]) -> lis
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Crowd:
-    """Unit images of people and of a public test, to be noised at one of the source's ε."""
+    """Unit images of people and of a public test, to be noised at one of the project's ε."""
 
     epsilon: float
     private: Images
@@ -192,7 +192,7 @@ def _kept(place: Path, about: dict[str, Any], make: Callable[[], Any]) -> Any:
 
 
 def _noise(rows: Images, sigma: float, sampler: SecretStream) -> Images:
-    # Noise as little as the source's hides nothing, and `GaussianVector` would refuse it: it is plainly added.
+    # Noise as little as the project's hides nothing, and `GaussianVector` would refuse it: it is plainly added.
     noise = sampler.normal(rows.size).reshape(rows.shape)
     return rows + (sigma * noise).astype(np.float32)
 
@@ -203,7 +203,7 @@ def _pictures(rows: Images) -> Images:
 
 
 def _network_error(crowd: _Crowd, settings: Settings) -> float:
-    """A small convolutional net on filtered images; labels are as they are, as in the source."""
+    """A small convolutional net on filtered images; labels are as they are, as in the project."""
     noised, tested = crowd.pictures()
     net = models.build("cnn", classes=10, in_channels=1, side=28, seed=settings.seed)
     fit = NetworkFit(epochs=settings.epochs, seed=settings.seed)
@@ -234,7 +234,7 @@ def _plain(value: Any) -> Any:
 
 
 def draw_grid(place: Path, digits: Images) -> None:
-    """The same digits at each ε of the source, with the honest ε beside, and at an honest ε of 8."""
+    """The same digits at each ε of the project, with the true ε beside, and at a true ε of 8."""
     from matplotlib.figure import Figure
 
     lines = [("raw", 0.0)]
@@ -242,19 +242,19 @@ def draw_grid(place: Path, digits: Images) -> None:
         sigma = classical_sigma(epsilon)
         lines.append((f"source ε {epsilon:,}\nhonest {honest_epsilon(sigma):,.0f}", sigma))
     small = GaussianVector.calibrated(dimension=digits.shape[1], epsilon=8.0, delta=SOURCE_DELTA)
-    lines.append(("honest ε 8", small.sigma))
+    lines.append(("true ε 8", small.sigma))
     figure = Figure(figsize=(8.6, 7.0), layout="constrained")
     for line, (text, sigma) in zip(figure.subplots(len(lines), len(digits)), lines, strict=True):
         for frame, row in zip(line, _noise(digits, sigma, SecretStream()), strict=True):
             frame.imshow(row.reshape(28, 28), cmap="gray_r", vmin=0.0, vmax=0.2)
             frame.set(xticks=[], yticks=[])
         line[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=9)
-    figure.suptitle("Images of length 1, noised once: the source's formula, and what ε = 8 takes", fontsize=11)
+    figure.suptitle("Images of length 1, noised once: at the claimed ε, and at a true ε of 8", fontsize=11)
     write_figure(place, figure, readable=True, dpi=120)
 
 
 def draw_errors(place: Path, rows: Sequence[LocalNoiseRow], honest: Sequence[Released]) -> None:
-    """Error against the honest ε: the source's five, ours beside them, and releases made for a small ε."""
+    """Error against the true ε: the project's five, ours beside them, and releases made for a small ε."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
@@ -277,9 +277,9 @@ def draw_errors(place: Path, rows: Sequence[LocalNoiseRow], honest: Sequence[Rel
         xscale="log",
         yscale="log",
         ylim=(0.005, 1),
-        xlabel="honest ε of one person's report",
+        xlabel="true ε of one person's report",
         ylabel="test error",
-        title="Local noise: the source's five ε, and what a small ε can give",
+        title="Local noise: the five claimed ε, and what a small ε can give",
     )
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.grid(alpha=0.3)

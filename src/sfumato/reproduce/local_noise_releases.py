@@ -1,4 +1,4 @@
-"""What people can give at an honest ε, image *and* label, each once: accuracy over several releases.
+"""What people can give at an ε that holds, image *and* label, each once: accuracy over several releases.
 
 The images are those of a public data set, so that the noise may be seeded and a table repeated. What each image
 looks like in a view is computed once; noise is drawn, and everything learnt, anew for each release.

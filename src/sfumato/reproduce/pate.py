@@ -1,4 +1,4 @@
-"""PATE beside its published tables: the source's own, PATE 2017 and 2018, private-kNN, and ours.
+"""PATE beside its published tables: the PySyft PATE project, PATE 2017 and 2018, private-kNN, and ours.
 
 Private are the first 50,000 rows of MNIST's training set. The last 10,000, declared public, chose every
 setting and teach nobody. The test images are public and come without labels; their labels measure, and choose

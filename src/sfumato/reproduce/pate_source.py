@@ -1,7 +1,7 @@
-"""The classroom PATE of the source: teachers × epochs × γ, Laplace noise, every public image asked, an MLP
+"""The PySyft PATE project: teachers × epochs × γ, Laplace noise, every public image asked, an MLP
 student.
 
-The source: 100 teachers of 600 images each, 40 epochs, γ = 0.1, 9,000 queries, student 92.3%, printed ε 371.5
+The project: 100 teachers of 600 images each, 40 epochs, γ = 0.1, 9,000 queries, student 92.3%, printed ε 371.5
 (data-independent) and 11.21 (its analysis was handed ten queries instead of 9,000, so that figure means
 nothing).
 """

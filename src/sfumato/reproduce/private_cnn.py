@@ -1,6 +1,6 @@
-"""System A, reproduced: one small CNN on MNIST, plain and private, at an ε that holds.
+"""The private-CNN report, reproduced: one small CNN on MNIST, plain and private, at an ε that holds.
 
-The source trained with Opacus: SGD, rate .05, batches of 64, ten epochs, noise multiplier 1.2, clip 1,
+The report trained with Opacus: SGD, rate .05, batches of 64, ten epochs, noise multiplier 1.2, clip 1,
 δ = 1e-5. It reported 98.8% plain (loss .02) and 93.4% private at a printed ε = .79. That ε was computed for
 Poisson sampling, which was switched off; what it really was is computed here. It does not say how pixels were
 scaled: they are standardised here, as in the example of the library it used.
@@ -38,7 +38,7 @@ PUBLISHED = {
     "private": {"test_accuracy": 0.934, "printed_epsilon": PRINTED_EPSILON},
 }
 SIZE = 60_000
-NOISE, BATCH, EPOCHS, RATE = 1.2, 64, 10, 0.05  # the source's settings
+NOISE, BATCH, EPOCHS, RATE = 1.2, 64, 10, 0.05  # the report's settings
 SOURCE = Optimization(learning_rate=RATE, momentum=0.0)
 SEEDS = 3
 NETWORKS = ("plain", "source", "priced", "ours")
@@ -69,7 +69,7 @@ TRIAL_SHARE = 4
 @dataclass(frozen=True, kw_only=True)
 class Result:
     real_epsilon: dict[str, float]
-    settings: tuple[Repeated, ...]  # plain; the source's; at the source's ε; ours
+    settings: tuple[Repeated, ...]  # plain; the report's; at the report's ε; ours
     figures: tuple[Path, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Result:
 
 
 def run(out: str | Path, *, quick: bool = False, seeds: int | None = None, watch: Watch = unwatched) -> Result:
-    """Train all four from each of `seeds` first weights (three, or one if quick); draw the source's figures.
+    """Train all four from each of `seeds` first weights (three, or one if quick); draw the report's figures.
 
     Runs under `out` are found again later.
     """
@@ -118,11 +118,11 @@ def _once(
     assert data.public_size is not None  # declared, not counted
     size, epochs = data.public_size, 1 if quick else EPOCHS
     config = FitConfig(epochs=epochs, batch_size=BATCH, learning_rate=RATE, momentum=0.0, seed=seed)
-    name = "plain, source's settings"
+    name = "plain, published settings"
     runs = [plain_run(name, networks["plain"], data, test, config, out=out / "plain", watch=watch)]
     ours = Settings(batch=200, epochs=2) if quick else OURS
     plans = {
-        "source": ("private, source's settings", source_plan(size, epochs), SOURCE),
+        "source": ("private, published settings", source_plan(size, epochs), SOURCE),
         "priced": (f"the same at ε = {PRINTED_EPSILON}", _priced(size, epochs), SOURCE),
         "ours": (f"ours at ε = {PRINTED_EPSILON}", our_plan(ours, size), ours.optimization),
     }
@@ -133,7 +133,7 @@ def _once(
 
 
 def source_plan(size: int = SIZE, epochs: int = EPOCHS, **choices: Any) -> TrainingPlan:
-    """The source's settings, with the Poisson sampling that it switched off."""
+    """The report's settings, with the Poisson sampling that it switched off."""
     return TrainingPlan(
         sample_rate=BATCH / size,
         expected_batch=BATCH,
@@ -145,7 +145,7 @@ def source_plan(size: int = SIZE, epochs: int = EPOCHS, **choices: Any) -> Train
 
 
 def real_epsilons() -> dict[str, float]:
-    """The ε that the source's training really had, for each reading of it."""
+    """The ε that the report's training really had, for each reading of it."""
     plans = {
         "shuffled, zero-out": source_plan(sampling="shuffle", relation=Relation.ZERO_OUT),
         "shuffled, replace-one": source_plan(sampling="shuffle", relation=Relation.REPLACE_ONE),
@@ -167,7 +167,7 @@ def our_plan(settings: Settings, size: int = SIZE, *, epsilon: float = PRINTED_E
 
 
 def _priced(size: int, epochs: int) -> TrainingPlan:
-    """The source's settings with the noise that makes its printed ε true."""
+    """The report's settings with the noise that makes its printed ε true."""
     return TrainingPlan.calibrated(
         epsilon=PRINTED_EPSILON, delta=DELTA, public_size=size, expected_batch=BATCH, epochs=epochs
     )
@@ -231,7 +231,7 @@ def _draw_curves(settings: Sequence[Repeated]) -> Figure:
         _draw_runs(right, [run.loss for run in setting.runs], label)
     left.axhline(100 * PUBLISHED["plain"]["test_accuracy"], color="0.6", ls=":", lw=1)
     left.axhline(100 * PUBLISHED["private"]["test_accuracy"], color="0.6", ls=":", lw=1)
-    left.set(xlabel="epoch", ylabel="test accuracy, %", title="Accuracy (dotted: the source's figures)")
+    left.set(xlabel="epoch", ylabel="test accuracy, %", title="Accuracy (dotted: published figures)")
     right.set(xlabel="epoch", ylabel="test loss, nats", title="Loss", ylim=(0, None))
     for axes in (left, right):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

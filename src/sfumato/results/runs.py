@@ -21,7 +21,18 @@ class Epoch(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochReport(Epoch):
-    """What may be said after an epoch, whose checkpoint is durable: nothing in it comes from private rows."""
+    """What may be said after an epoch, whose checkpoint is durable: nothing in it comes from private rows.
+
+    Attributes:
+        epoch: The number of the epoch, from 1.
+        test_accuracy: The share of right answers on public test data, if there are any.
+        test_loss: The mean loss on them.
+        step: How many steps were taken.
+        epsilon: ε of those steps.
+
+    >>> EpochReport(epoch=1, step=60, epsilon=0.4, test_accuracy=0.93).test_accuracy
+    0.93
+    """
 
     step: Count
     epsilon: Epsilon  # of all steps so far

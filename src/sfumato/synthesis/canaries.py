@@ -21,12 +21,37 @@ Rows = Mapping[str, Integers]
 
 
 def draw_canaries(columns: Sequence[CellColumn], count: int, sampler: Sampler) -> dict[str, Integers]:
-    """Rows whose cells are drawn evenly and independently: most are unlike anybody."""
+    """Rows whose cells are drawn evenly and independently: most are unlike anybody.
+
+    Args:
+        columns: The columns as cells.
+        count: How many rows.
+        sampler: The secret stream.
+
+    Returns:
+        The cells of each column.
+
+    >>> from sfumato.randomness import SecretStream
+    >>> city = CellColumn(name="city", type="text", values=("Delft", "Utrecht"))
+    >>> draw_canaries([city], 5, SecretStream())["city"].shape
+    (5,)
+    """
     return {column.name: sampler.integers(max(1, column.missing), count) for column in columns}
 
 
 class WithCanaries:
-    """Marginals of a table with canaries in it, each with as many equal rows as one person may have."""
+    """Marginals of a table with canaries in it, each with as many equal rows as one person may have.
+
+    Args:
+        table: The table's counts.
+        canaries: The cells of each canary.
+        included: Which canaries are in.
+
+    ```python
+    canaries = draw_canaries(columns, 500, sampler)
+    attacked = WithCanaries(marginals, canaries, included)
+    ```
+    """
 
     def __init__(self, table: Marginals, canaries: Rows, included: npt.NDArray[np.bool_]) -> None:
         self.rows = table.rows
@@ -46,6 +71,17 @@ def membership_scores(model: SyntheticModel, canaries: Rows) -> Floats:
     """How much likelier the model makes each canary than its columns alone would, around the median.
 
     What only the model's dependence between columns explains is the trace that an unlikely row can leave.
+
+    Args:
+        model: What was released.
+        canaries: The cells of each canary.
+
+    Returns:
+        One score for each: above 0 says "was in".
+
+    ```python
+    scores = membership_scores(synthesis.model, canaries)
+    ```
     """
     alone = sum(np.log(model.cells((name,))[cells] + 1e-12) for name, cells in canaries.items())
     gain = model.log_chances(canaries) - alone

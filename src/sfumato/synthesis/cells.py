@@ -25,7 +25,16 @@ MOST_CATEGORIES = 4096
 class CellColumn:
     """One column as cells 0, …, size − 2, and size − 1 for what is missing.
 
-    Either `values` lists one value for each cell, or cells are bins of `width` from `lower` on.
+    Args:
+        name: The column.
+        type: Its type, as the policy has it.
+        values: One value for each cell; None if cells are bins of numbers.
+        lower: Where the first bin begins.
+        upper: Where the last one ends.
+        width: The width of a bin.
+
+    >>> CellColumn(name="city", type="text", values=("Delft", "Utrecht")).label(1)
+    'Utrecht'
     """
 
     name: str
@@ -81,7 +90,25 @@ class CellColumn:
 def cell_columns(
     policy: Policy, names: Sequence[str] | None = None
 ) -> tuple[tuple[CellColumn, ...], tuple[str, ...]]:
-    """The policy's columns that have cells, or those named, and the names of those that have none."""
+    """The policy's columns that have cells, or those named, and the names of those that have none.
+
+    Args:
+        policy: What is declared about the table.
+        names: The columns wanted; None for all.
+
+    Returns:
+        The columns as cells, and the names of those without bounds or categories.
+
+    Raises:
+        InvalidInput: If a name is not the policy's.
+
+    >>> from sfumato.accounting import Budget
+    >>> from sfumato.policy import Column
+    >>> ill = Column(name="ill", type="boolean")
+    >>> policy = Policy(table="people", source="people.csv", columns={"ill": ill}, budget=Budget(epsilon=1))
+    >>> [column.name for column in cell_columns(policy)[0]]
+    ['ill']
+    """
     chosen = list(policy.columns) if names is None else [_known(policy, name) for name in names]
     found = {name: _cells(policy.columns[name]) for name in chosen}
     columns = tuple(column for column in found.values() if column is not None)

@@ -61,6 +61,12 @@ class EngineMarginals:
         prepare: an expression → its SQL, once the engine has planned it.
         fetch: SQL → rows.
         keep: whether the engine keeps the cells of all rows in a temporary table of its own while it counts.
+
+    ```python
+    marginals = EngineMarginals(
+        table, columns, names=names, unit="patient", rows=10, salt=salt, prepare=engine.plan, fetch=engine.rows
+    )
+    ```
     """
 
     def __init__(

@@ -41,7 +41,19 @@ class Step:
 
 @dataclass(frozen=True)
 class SyntheticModel:
-    """Columns, how their cells share buckets, and the steps of a draw."""
+    """A model that draws rows: columns, how their cells share buckets, and the steps of a draw.
+
+    Attributes:
+        columns: The columns as cells.
+        shares: How the cells of a bucket share its probability.
+        steps: What is drawn after what.
+        total: The noisy number of rows.
+
+    ```python
+    model = SyntheticModel.read(Path("people.model.json"))
+    cells = model.draw(1000)
+    ```
+    """
 
     columns: tuple[CellColumn, ...]
     shares: Mapping[str, Floats]  # (buckets, cells) of each column

@@ -27,6 +27,16 @@ class PaidTable:
     *Guarantees*: what comes out was noised as the plan says, and no more often than the plan says. Exact counts
     are whole numbers, and so are the scores of a choice, so that one person moves each of them by at most
     `plan.rows`, to the last bit. Secret: the counts. Public, or noisy already: everything that is handed in.
+
+    Args:
+        plan: What was charged.
+        table: The table's counts.
+        sampler: The secret stream.
+
+    ```python
+    paid = PaidTable(request.plan, marginals, sampler)  # after the plan was charged
+    synthesis = Synthesizer(paid, request.columns, request.candidates).run()
+    ```
     """
 
     def __init__(self, plan: SynthesisPlan, table: Marginals, sampler: Sampler) -> None:

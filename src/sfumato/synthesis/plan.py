@@ -34,6 +34,20 @@ class SynthesisPlan:
 
     McKenna, Miklau & Sheldon 2021, "Winning the NIST contest", for the spanning tree; McKenna, Mullins, Sheldon
     & Miklau 2022, "AIM", for the rounds.
+
+    Args:
+        columns: How many columns are measured by themselves.
+        picks: How many marginals are chosen in each round.
+        single_sigma: The noise on a single column's counts.
+        joint_sigma: The noise on the counts of several columns.
+        choice_scale: The scale of the noise in a choice.
+        rows: How many rows of one person count.
+        fixed: How many marginals are named in advance.
+        target: The column whose relation to others matters most.
+
+    >>> plan = SynthesisPlan.calibrated(epsilon=1.0, delta=1e-6, columns=3, picks=(2,))
+    >>> plan.epsilon(1e-6) <= 1
+    True
     """
 
     columns: int

@@ -34,7 +34,22 @@ CAVEATS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked for: checked against the policy before anything is spent."""
+    """What is asked for, checked against the policy before anything is spent. `Request.of` makes one.
+
+    Args:
+        policy: What is declared about the table.
+        columns: The columns as cells.
+        left_out: Columns without bounds or categories.
+        candidates: Marginals to choose from.
+        fixed: Marginals that are measured in any case.
+        plan: What will be done, priced.
+        rows: How many rows are drawn.
+        delta: The δ at which it is priced.
+
+    ```python
+    request = Request.of(load_policy("people.toml"), rows=1000, epsilon=1.0)
+    ```
+    """
 
     policy: Policy
     columns: tuple[CellColumn, ...]
@@ -95,7 +110,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the files of one synthetic table go; none of them may be there yet."""
+    """Where the files of one synthetic table go; none of them may be there yet.
+
+    Args:
+        table: The synthetic table's file. The others lie beside it.
+
+    >>> Places(Path("people-of-nobody.csv")).table.name
+    'people-of-nobody.csv'
+    """
 
     table: Path
 
@@ -151,7 +173,14 @@ class Places:
 
 @dataclass(frozen=True)
 class Released:
-    """A synthetic table that is on disk."""
+    """A synthetic table that is on disk.
+
+    Attributes:
+        certificate: What it claims.
+        report: How close it is, from noisy and public figures alone.
+        epsilon: Its ε.
+        notes: What a user must know, in sentences.
+    """
 
     certificate: Certificate
     report: dict[str, Any]
@@ -168,7 +197,26 @@ def release(
     sampler: Sampler,
     progress: Progress = lambda words: None,
 ) -> Released:
-    """Check, charge, measure, fit, draw, write."""
+    """Check, charge, measure, fit, draw, write.
+
+    Args:
+        request: What is asked for.
+        marginals: The table's counts.
+        ledger: Where the plan is charged.
+        out: The synthetic table's file, .csv or .parquet.
+        sampler: The secret stream.
+        progress: Called as measurements are made.
+
+    Returns:
+        What was written, and what it cost.
+
+    Raises:
+        BudgetExceeded: If the ledger has no room. Nothing is read.
+
+    ```python
+    released = release(request, marginals, ledger=ledger, out=Path("synthetic.csv"), sampler=SecretStream())
+    ```
+    """
     places, plan, policy = Places(out), request.plan, request.policy
     ledger.check_unit(policy.budget.unit)
     ledger.check_dataset(policy.dataset)

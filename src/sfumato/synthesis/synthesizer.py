@@ -35,7 +35,14 @@ _MEAN_NOISE = math.sqrt(2 / math.pi)  # E|Z|
 
 @dataclass(frozen=True)
 class Synthesis:
-    """What came out: the model, what was measured for it, and words on what was not."""
+    """What came out: the model, what was measured for it, and words on what was not.
+
+    Attributes:
+        model: Draws rows.
+        buckets: Which cells of each column are counted together.
+        measurements: What was measured.
+        notes: What was not, and why.
+    """
 
     model: SyntheticModel
     buckets: Mapping[str, Buckets]
@@ -46,7 +53,20 @@ class Synthesis:
 def workload(
     columns: Sequence[CellColumn], *, target: str | None = None, named: Sequence[Sequence[str]] | None = None
 ) -> tuple[Clique, ...]:
-    """The marginals to choose from: those named, or all pairs, but for those that are measured anyway."""
+    """List the marginals to choose from: those named, or all pairs, except those that are measured in any case.
+
+    Args:
+        columns: The columns as cells.
+        target: The column whose relation to others matters most.
+        named: Marginals to choose from, each a list of columns.
+
+    Returns:
+        The marginals.
+
+    >>> columns = [CellColumn(name=name, type="text", values=("a", "b")) for name in ("x", "y")]
+    >>> workload(columns)
+    (('x', 'y'),)
+    """
     names = [column.name for column in columns]
     if named is not None:
         found = dict.fromkeys(_named(clique, names) for clique in named)
@@ -84,7 +104,19 @@ def _named(clique: Sequence[str], names: Sequence[str]) -> Clique:
 
 
 class Synthesizer:
-    """One run of a plan: what is known so far, all of it noisy or public."""
+    """One run of a plan: what is known so far, all of it noisy or public.
+
+    Args:
+        paid: The table behind the mechanisms of its plan.
+        columns: The columns as cells.
+        candidates: Marginals to choose from.
+        fixed: Marginals that are measured in any case.
+        progress: Called as measurements are made.
+
+    ```python
+    synthesis = Synthesizer(PaidTable(plan, marginals, sampler), columns, workload(columns)).run()
+    ```
+    """
 
     def __init__(
         self,

@@ -25,7 +25,15 @@ _POSITIVE_TESTS = 3  # so many at once that the victim's phone is sure
 
 @dataclass(frozen=True, kw_only=True)
 class AttackResult:
-    """How often the colluders are right, and the ε that this proves at `confidence`."""
+    """How often the colluders are right, and the ε that this proves at `confidence`.
+
+    Attributes:
+        accuracy: How often the colluders are right.
+        true_positive_rate: The share of positive victims that they name.
+        false_positive_rate: The share of other victims that they name.
+        epsilon_lower_bound: The ε that this proves.
+        confidence: The confidence of that bound.
+    """
 
     accuracy: float
     true_positive_rate: float
@@ -45,7 +53,26 @@ def attack(
     delta: float = 1e-3,
     confidence: float = 0.95,
 ) -> AttackResult:
-    """Guess from the colluders' scores of `days` days which victims tested positive."""
+    """Guess from the colluders' scores which victims tested positive.
+
+    Args:
+        release: What is attacked.
+        disease: How the score takes the disease to spread.
+        sampler: The secret stream.
+        victims: How many victims are attacked, for the statistics.
+        colluders: How many contacts of a victim work together.
+        days: How many days of scores they collect.
+        delta: The δ of the claim.
+        confidence: The confidence of the bound.
+
+    Returns:
+        How often they are right, and the ε that this proves.
+
+    >>> from sfumato.randomness import SecretStream
+    >>> release = Release(method="dpfn", noise_multiplier=5.0)
+    >>> 0 <= attack(release, disease=Disease(), sampler=SecretStream(), victims=50).accuracy <= 1
+    True
+    """
     victims = 4 * max(1, _validate.integer("victims", victims, least=4) // 4)
     _validate.integer("colluders", colluders, least=1)
     _validate.integer("days", days, least=1)

@@ -32,7 +32,19 @@ _NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Campaign:
-    """What will be done, and for how long: fixed before the first day."""
+    """What will be done, and for how long: fixed before the first day.
+
+    Args:
+        release: What scores are released, and with how much noise.
+        disease: How the score takes the disease to spread.
+        kit: Error rates of tests.
+        days: How long it lasts.
+        test_fraction: The share of people tested each day.
+        isolation_days: How long a positive person is isolated.
+
+    >>> Campaign(release=Release(method="traditional"), days=10).tests_a_day(1000)
+    100
+    """
 
     release: Release
     disease: Disease = field(default_factory=Disease)
@@ -52,7 +64,16 @@ class Campaign:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What happened, day by day, in a simulated town."""
+    """What happened, day by day, in a simulated town.
+
+    Attributes:
+        prevalence: The share of people infected, day by day.
+        tests: How many were tested.
+        positives: How many tests were positive.
+        isolated: How many people were isolated.
+        contacts_per_day: The mean number of a person's meetings.
+        private: False if noise was seeded.
+    """
 
     prevalence: tuple[float, ...]  # share of people exposed or infectious
     tests: tuple[int, ...]
@@ -89,9 +110,23 @@ def run(
     seed: int,
     progress: Callable[[int, float], None] | None = None,
 ) -> Outcome:
-    """Run the campaign; `progress(day, prevalence)` is called after each day.
+    """Run a campaign: release scores, test, isolate, day after day.
 
-    `seed` fixes the simulated test errors and the order among equals; the privacy noise comes from `sampler`.
+    Args:
+        campaign: What is done.
+        simulator: The epidemic.
+        sampler: The secret stream of the privacy noise.
+        seed: Fixes the simulated test errors and the order among equals.
+        progress: `progress(day, prevalence)` is called after each day.
+
+    Returns:
+        What happened.
+
+    >>> from sfumato.randomness import SecretStream
+    >>> from sfumato.tracing import SeirSimulator, Town
+    >>> campaign = Campaign(release=Release(method="traditional", noise_multiplier=1.0), days=2)
+    >>> len(run(campaign, SeirSimulator(Town(people=100), seed=0), SecretStream(), seed=0).prevalence)
+    2
     """
     population = Population(simulator.people, campaign.disease, campaign.kit)
     random = public_generator(seed)

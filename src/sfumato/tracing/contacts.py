@@ -20,7 +20,16 @@ _FEW = 1 / 16  # share of people who say anything, below which only their contac
 
 
 class Meetings(NamedTuple):
-    """A day's meetings: the two sides of each, and its kind: a position in `Disease.kinds`, 0 if not told."""
+    """The meetings of one day.
+
+    Attributes:
+        one: One person of each meeting.
+        other: The other.
+        kind: A position in `Disease.kinds`; 0 if not told.
+
+    >>> Meetings(np.array([0]), np.array([1])).kind is None
+    True
+    """
 
     one: npt.NDArray[np.integer]
     other: npt.NDArray[np.integer]
@@ -89,6 +98,16 @@ class ContactWindow:
     *Guarantees*: a contact is mutual; two people who meet several times in one day exchange one message that
     day (so that one message enters one sum once), under the first of the kinds in which they met; nobody
     meets themselves. Oldest day first; days before the first are empty.
+
+    Args:
+        people: How many there are.
+        window: How many days are remembered.
+        kinds: How many kinds of contact there are.
+
+    >>> window = ContactWindow(3, 2)
+    >>> window.add_day((np.array([0]), np.array([1])))
+    >>> window.counts(1).tolist()
+    [[1, 1, 0]]
     """
 
     def __init__(self, people: int, window: int, *, kinds: int = 1) -> None:

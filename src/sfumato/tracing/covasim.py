@@ -31,6 +31,17 @@ class CovasimSimulator:
     Covasim's own tests have no false positives and its diagnoses isolate by its own rules, so neither is used:
     an intervention sets who is isolated from outside, with Covasim's isolation factors per layer. The default
     `transmission` (Covasim's β, 0.016 in an unwarned population) is that of people who keep some distance.
+
+    Args:
+        people: How many people live there.
+        days: How many days are simulated at most.
+        seed: Fixes the epidemic.
+        first_infected: The share of people infected at first.
+        transmission: Covasim's β.
+
+    ```python
+    simulator = CovasimSimulator(people=10_000, days=100, seed=0)
+    ```
     """
 
     def __init__(

@@ -15,8 +15,15 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One kind of contact: `closeness`, as a multiple of p1, and `recurrence`, the share of days on which one
-    meets the same people again (0: never).
+    """One kind of contact.
+
+    Args:
+        name: What people call it.
+        closeness: The chance of infection, as a multiple of p1.
+        recurrence: The share of days on which one meets the same people again; 0 for never.
+
+    >>> Kind(name="household", closeness=2.0, recurrence=1.0).name
+    'household'
     """
 
     name: str = "any"
@@ -32,10 +39,15 @@ class Kind:
 class Disease:
     """S → E → I → R, day by day, as the score assumes it (Romijnders et al. 2024, §3).
 
-    `background` p0: infection from nowhere; `transmission` p1: from one contact with an infectious person;
-    `onset` g: E → I; `recovery` h: I → R; `window`: days that a contact is remembered; `message_bound` γ: the
-    largest infectiousness that a message may claim; `kinds` of contact, which both who met can tell apart;
-    `prevalence`: the share of one's contacts taken to be infectious while nobody says anything.
+    Args:
+        background: p0, the daily chance of infection from nowhere.
+        transmission: p1, the chance of infection from one contact with an infectious person.
+        onset: g, the daily chance of E → I.
+        recovery: h, the daily chance of I → R.
+        window: How many days a contact is remembered.
+        message_bound: γ, the largest infectiousness that a message may claim.
+        kinds: Kinds of contact, which both who met can tell apart.
+        prevalence: The share of one's contacts taken to be infectious while nobody says anything.
 
     >>> round(Disease().sensitivity, 4)
     0.0513
@@ -82,7 +94,15 @@ class Disease:
 
 @dataclass(frozen=True, kw_only=True)
 class TestKit:
-    """Error rates of a test for being infectious."""
+    """Error rates of a test for being infectious.
+
+    Args:
+        false_positive_rate: The chance of a positive test if not infectious.
+        false_negative_rate: The chance of a negative test if infectious.
+
+    >>> TestKit().likelihood(np.array([True]))[0].round(3).tolist()
+    [0.999]
+    """
 
     __test__ = False  # not a test class
 

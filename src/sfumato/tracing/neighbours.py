@@ -11,7 +11,18 @@ from sfumato.tracing.disease import Disease, Floats
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All that enters the beliefs. Days come first, so that each day is one contiguous row of people."""
+    """All that enters the beliefs. Days come first, so that each day is one contiguous row of people.
+
+    Args:
+        exposure: (window, people), −log Π of each day, from released messages.
+        if_infectious: (window + 1, people), the likelihood of the day's tests, if infectious.
+        if_other: (window + 1, people), the same, if not.
+        start: (4, people), the chances of S, E, I and R on the window's first morning.
+
+    ```python
+    belief = believe(population.evidence(exposure), Disease())
+    ```
+    """
 
     exposure: Floats  # (window, people): −log Π of each day
     if_infectious: Floats  # (window + 1, people): likelihood of the day's tests, if infectious
@@ -21,7 +32,14 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Belief:
-    """Posterior chances; morning `window` is tomorrow's, on which today's contacts already tell."""
+    """Posterior chances; morning `window` is tomorrow's, on which today's contacts already tell.
+
+    Attributes:
+        infectious: (window + 1, people), the chance to be infectious on each morning.
+        tomorrow: (4, people), the chances of S, E, I and R tomorrow.
+        second_morning: (4, people), the chances on morning 1 given the evidence before it: where the next
+            window begins.
+    """
 
     infectious: Floats  # (window + 1, people): P(I) on each morning
     tomorrow: Floats  # (4, people): P(S), P(E), P(I), P(R)
@@ -34,12 +52,24 @@ class Belief:
 
 
 def believe(evidence: Evidence, disease: Disease) -> Belief:
-    """Sum over all traces S^a E^b I^c R^d of the window, by dynamic programming.
+    """Compute everyone's chance to be infectious, exactly.
 
-    A trace weighs start × ∏ₜ [S→S (1−p0)Πₜ; S→E 1−(1−p0)Πₜ; E→I g; I→R h] × likelihood of the tests. The
-    sum factorises over days, so forward and backward sums give exactly what listing the traces would.
+    It is the sum over all traces S^a E^b I^c R^d of the window, by dynamic programming. A trace weighs start ×
+    ∏ₜ [S→S (1−p0)Πₜ; S→E 1−(1−p0)Πₜ; E→I g; I→R h] × likelihood of the tests. The sum factorises over days, so
+    forward and backward sums give exactly what listing the traces would.
 
     Romijnders et al. 2024, §3; Rabiner 1989, §III.A for the recursion.
+
+    Args:
+        evidence: Tests and exposure.
+        disease: How the disease is taken to spread.
+
+    Returns:
+        The chances.
+
+    ```python
+    belief = believe(population.evidence(exposure), Disease())
+    ```
     """
     stay = (1 - disease.background) * np.exp(-evidence.exposure)  # (window, people)
     forward, second_morning = _forward(evidence, disease, stay)

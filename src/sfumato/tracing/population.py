@@ -15,10 +15,18 @@ _MEMORY = 0.6  # weight of yesterday's average of released scores in today's
 
 
 class Population:
-    """Contacts, own tests, and what has been released so far. Rows are days, oldest first; columns are people.
+    """What is known of everybody: contacts, own tests, and what has been released so far.
 
-    `exposure` is only ever made of released values, for the methods whose releases it keeps, so that what is
-    computed from it later is post-processing.
+    Rows are days, oldest first; columns are people. `exposure` is only ever made of released values, for the
+    methods whose releases it keeps, so that what is computed from it later is post-processing.
+
+    Args:
+        people: How many there are.
+        disease: How the score takes the disease to spread.
+        kit: Error rates of tests.
+
+    >>> Population(5, Disease(), TestKit()).recently_positive().tolist()
+    [0, 0, 0, 0, 0]
     """
 
     def __init__(self, people: int, disease: Disease, kit: TestKit) -> None:

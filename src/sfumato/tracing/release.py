@@ -104,7 +104,13 @@ METHODS: dict[str, Method] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What a release costs, as events: on one day, over a message's life, and for one person."""
+    """What a release costs, as events: on one day, over a message's life, and for one person.
+
+    Attributes:
+        release: The event of one day.
+        lifetime: The event of a message's whole life.
+        person: The event of one person and all their messages.
+    """
 
     release: accounting.DpEvent
     lifetime: accounting.DpEvent
@@ -125,8 +131,15 @@ class Price:
 class Release:
     """A method with its noise: σ = noise_multiplier · Δ on what is released each day; 0 is no protection.
 
-    `rounds` belief exchanges a day, each noised with √rounds · σ and averaged, which costs what one release
-    with σ does. `per-message` and `traditional` exchange once.
+    Args:
+        method: A name of `METHODS`.
+        noise_multiplier: σ divided by the sensitivity Δ; 0 is no protection.
+        rounds: Exchanges of beliefs a day, each noised with √rounds · σ and averaged, which costs what one
+            release with σ does. "per-message" and "traditional" exchange once.
+
+    >>> release = Release.calibrated(method="dpfn", epsilon=1.0, delta=1e-3, disease=Disease())
+    >>> release.noise_multiplier > 1
+    True
     """
 
     method: str = "dpfn"

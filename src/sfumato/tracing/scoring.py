@@ -22,7 +22,23 @@ _SLAB = 3.0  # messages' worth of exposure of someone who has any: a public gues
 
 
 def release_scores(population: Population, release: Release, sampler: Sampler) -> Floats:
-    """Everyone's risk score after today's contacts, as `release` lets it out."""
+    """Release everyone's risk score after today's contacts.
+
+    Args:
+        population: What is known of everybody.
+        release: The method and its noise.
+        sampler: The secret stream.
+
+    Returns:
+        (people,) scores.
+
+    >>> from sfumato.randomness import SecretStream
+    >>> from sfumato.tracing import Disease, TestKit
+    >>> people = Population(3, Disease(), TestKit())
+    >>> people.begin_day((np.array([0]), np.array([1])))
+    >>> release_scores(people, Release(method="traditional", noise_multiplier=1.0), SecretStream()).shape
+    (3,)
+    """
     return _SCORES[release.method](population, release, sampler)
 
 

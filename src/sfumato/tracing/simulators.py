@@ -38,7 +38,21 @@ class Simulator(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Town:
-    """Numbers behind the embedded epidemic; nobody's data."""
+    """Numbers behind the embedded epidemic; nobody's data.
+
+    Args:
+        people: How many people live there.
+        first_infected: The share of people infected at first.
+        transmission: The chance of infection from one contact.
+        onset: The daily chance of E → I.
+        recovery: The daily chance of I → R.
+        work_contacts: The mean number of colleagues.
+        work_presence: The share of days at work.
+        chance_contacts: The mean number of chance meetings a day.
+
+    >>> Town(people=500).people
+    500
+    """
 
     people: int = 100_000
     first_infected: float = 0.001
@@ -58,7 +72,15 @@ class Town:
 
 
 class SeirSimulator:
-    """Households of one to six who meet daily, colleagues who meet on most days, and chance meetings."""
+    """Households of one to six who meet daily, colleagues who meet on most days, and chance meetings.
+
+    Args:
+        town: The town's numbers.
+        seed: Fixes the epidemic.
+
+    >>> SeirSimulator(Town(people=100), seed=0).infected().shape
+    (100,)
+    """
 
     def __init__(self, town: Town, *, seed: int) -> None:
         self._town = town

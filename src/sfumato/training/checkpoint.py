@@ -46,9 +46,21 @@ _STAGED = ".staged"
 def save_checkpoint(
     trainer: PrivateTrainer, path: str | os.PathLike[str], *, scheduler: Scheduler | None = None
 ) -> None:
-    """Make the steps so far durable, and tell the ledger; of several ranks the leading one does.
+    """Make the steps so far durable, and tell the ledger. Of several ranks the leading one does.
 
     The file holds weights, averages, the optimizer with its learning rates, and the `scheduler` if given.
+
+    Args:
+        trainer: The trainer.
+        path: The file to write.
+        scheduler: A learning-rate scheduler to save as well.
+
+    ```python
+    for batch in trainer.batches(data):
+        trainer.step(batch, loss_fn)
+        if trainer.steps_done % 100 == 0:
+            save_checkpoint(trainer, "private/checkpoint.safetensors")
+    ```
     """
     if not trainer.peers.leads:
         return
@@ -71,7 +83,22 @@ def keep_from_start(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> No
 def resume(
     trainer: PrivateTrainer, path: str | os.PathLike[str], *, scheduler: Scheduler | None = None
 ) -> None:
-    """Put a fresh trainer of the same plan where the checkpoint was; its noise will be new."""
+    """Put a fresh trainer of the same plan where the checkpoint was; its noise will be new.
+
+    Args:
+        trainer: A trainer of the same plan, model and ledger that has taken no step.
+        path: What `save_checkpoint` wrote.
+        scheduler: The scheduler whose state was saved.
+
+    Raises:
+        Refused: If the checkpoint is not the newest that the ledger knows, or of another plan.
+        DataCorrupted: If the file is damaged.
+
+    ```python
+    trainer = PrivateTrainer(model, optimizer, plan, ledger=ledger)
+    resume(trainer, "private/checkpoint.safetensors")
+    ```
+    """
     if trainer.steps_started:
         raise Refused("expected a fresh trainer; this one has taken steps of its own")
     target, reservation = Path(path), None

@@ -23,16 +23,30 @@ READ_FROM_DATA = "not private: read from data: "
 
 
 class PrivateClassifier(ClassifierMixin, BaseEstimator):
-    """Fits a small network, or a copy of `module`, with DP-SGD at (epsilon, delta).
+    """Fit a small network, or a copy of `module`, with DP-SGD, in the manner of scikit-learn.
 
-    The trained one is `module_`; `module` stays as it is. Declare what is public: `classes`, `public_size` and
-    `bounds` (lowest and highest value of a feature, one pair for all or arrays with one of each; features are
-    scaled to ±1). What is not declared is read off the data, for convenience: `private_` is then False, and the
-    certificate says what was read. `random_state`
-    seeds the first weights and, for tests, the noise, and then the fit is not private either.
+    Declare what is public: `classes`, `public_size` and `bounds`. What is not declared is read off the data,
+    for convenience: `private_` is then False, and the certificate says what was read. The trained network is
+    `module_`, the result with its certificate `result_`.
 
-    >>> X = np.array([[0.0], [1.0]] * 500); y = np.array([0, 1] * 500)
-    >>> model = PrivateClassifier(epsilon=3, classes=(0, 1), public_size=1000, bounds=(0, 1)).fit(X, y)
+    Args:
+        epsilon: The ε of the fit, above 0.
+        delta: Its δ, far below 1 / number of rows.
+        module: A network to train a copy of; None for one hidden layer.
+        hidden: The width of the hidden layer.
+        classes: All labels that there can be.
+        public_size: The declared number of rows.
+        bounds: Lowest and highest value of a feature: one pair for all, or arrays with one of each.
+            Features are clipped to them and scaled to ±1.
+        epochs: How often each row is used, on average.
+        learning_rate: The step size of SGD.
+        clip_norm: The bound of one row's gradient.
+        ledger: Where the fit is charged; without one nothing is recorded.
+        random_state: Seeds the first weights and, for tests, the noise: the fit is then not private.
+
+    >>> X = np.array([[0.0], [1.0]] * 50); y = np.array([0, 1] * 50)
+    >>> declared = {"classes": (0, 1), "public_size": 100, "bounds": (0, 1)}
+    >>> model = PrivateClassifier(epsilon=3, epochs=0.2, hidden=2, **declared).fit(X, y)
     >>> model.private_, model.epsilon_ <= 3
     (True, True)
     """
@@ -67,6 +81,19 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> PrivateClassifier:
+        """Charge the ledger, train, and keep the network as `module_`.
+
+        Args:
+            X: (rows, features) numbers.
+            y: (rows,) labels.
+
+        Returns:
+            The classifier itself.
+
+        Raises:
+            BudgetExceeded: If the ledger has no room. Nothing was trained.
+            InvalidInput: If a label is not declared.
+        """
         X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
         caveats = self._read_what_is_not_declared(X, y)
@@ -94,13 +121,37 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
+        """Score each class.
+
+        Args:
+            X: (rows, features) numbers.
+
+        Returns:
+            (rows, classes) scores; (rows,) for two classes, above 0 for the second.
+        """
         scores = self._outputs(X)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float32]:
+        """Estimate the probability of each class.
+
+        Args:
+            X: (rows, features) numbers.
+
+        Returns:
+            (rows, classes), each row adding up to 1.
+        """
         return torch.softmax(torch.from_numpy(self._outputs(X)), dim=1).numpy()
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Name the class of each row.
+
+        Args:
+            X: (rows, features) numbers.
+
+        Returns:
+            (rows,) labels.
+        """
         scores = self._outputs(X)
         return self.classes_[scores.argmax(axis=1)]
 

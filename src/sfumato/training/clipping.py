@@ -57,6 +57,13 @@ class Flat:
     """g · min(1, C/‖g‖) over all parameters together (Abadi et al. 2016, algorithm 1).
 
     *Guarantees*: norm ≤ C for every unit; `norm=inf` leaves the gradient as it is.
+
+    Args:
+        norm: C; ∞ for plain sums.
+
+    >>> kept = Flat(norm=1.0).coefficients(torch.tensor([[4.0], [0.5]]))
+    >>> [round(value, 4) for value in kept.flatten().tolist()]
+    [0.25, 1.0]
     """
 
     norm: float
@@ -82,8 +89,14 @@ class Flat:
 class PerLayer:
     """Each layer's part clipped on its own: g_l · min(1, C_l/‖g_l‖) (McMahan et al. 2018, section 4).
 
-    `norm` is the total, split equally (C_l = C/√L); `norms` gives the C_l in the order of the layers.
     *Guarantees*: ‖whole gradient‖ ≤ √Σ C_l².
+
+    Args:
+        norm: The total bound C, split equally: C_l = C/√L.
+        norms: The C_l themselves, in the order of the layers.
+
+    >>> PerLayer(norms=(1.0, 2.0)).norms
+    (1.0, 2.0)
     """
 
     norm: float | None = None
@@ -123,6 +136,13 @@ class Automatic:
     """g · C/(‖g‖ + γ): every unit weighs about the same (Bu et al. 2023, AUTO-S).
 
     *Guarantees*: norm ≤ C for every unit.
+
+    Args:
+        norm: C.
+        gamma: γ, which keeps units of tiny gradients from being scaled up without end.
+
+    >>> round(Automatic(norm=1.0).coefficients(torch.tensor([[0.99]])).item(), 4)
+    1.0
     """
 
     norm: float

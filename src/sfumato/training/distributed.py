@@ -34,7 +34,13 @@ _KEY_BYTES = 32
 class Peers:
     """The processes that take each step together; this one is number `rank` of `count`.
 
-    `sharded`: each rank holds units that no other has. Otherwise all ranks hold the same data.
+    Args:
+        rank: The number of this process, from 0.
+        count: How many there are.
+        sharded: True if each process holds units that no other has; False if all hold the same data.
+
+    >>> Peers(rank=0, count=1).count
+    1
     """
 
     rank: int

@@ -45,6 +45,16 @@ class ChunkResult:
     `norms` are upper bounds, one for each unit (ordered by unit index) and clipping layer; `finite` is False
     for units whose gradient had NaN or Inf, or whose rows raised: they contribute exactly zero. `rounding` is
     η: one unit changes `sums` by at most sensitivity · (1 + η). All but η is private.
+
+    Attributes:
+        sums: The clipped sum for each parameter, by name.
+        norms: Upper bounds of the gradient norms.
+        coefficients: What each unit's gradient was multiplied by.
+        finite: False for units that contribute nothing.
+        raised: True for units whose rows raised.
+        losses: The loss of each row.
+        norm_error: Bound of the rounding error of a norm.
+        sum_error: Bound of the rounding error of the sums.
     """
 
     sums: dict[str, Tensor]
@@ -73,13 +83,23 @@ def clipped_gradient_sum(
 ) -> dict[str, Tensor]:
     """Σ over units of clip(Σ over the unit's rows of ∇loss), for every trainable parameter by name.
 
-    `loss_fn(outputs, targets)` returns one loss for each row; it is shown one row at a time. `units[n]` is the
-    index of the person behind row n (each row its own by default). `clip_norm` is C, ∞ for plain sums, or a
-    value of `training.clipping`; `chunk` the number of rows worked on at a time, chosen by memory and cache
-    otherwise.
-
     *Guarantees*: every unit adds at most its clipping bound in norm, whoever else is there; NaN, Inf and rows
     that raise add zero; the model, its `.grad`s, hooks and buffers are as before, whatever happens.
+
+    Args:
+        model: Any module without batch normalisation.
+        loss_fn: `loss_fn(outputs, targets)` returns one loss for each row. It is shown one row at a time.
+        inputs: (rows, …).
+        targets: (rows, …).
+        clip_norm: C, ∞ for plain sums, or a value such as `Automatic`.
+        units: The index of the person behind each row; each row its own by default.
+        chunk: How many rows are worked on at a time; chosen by memory and cache by default.
+
+    Returns:
+        {parameter name: sum}.
+
+    Raises:
+        UnsupportedModel: If gradients of single rows cannot be told apart.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> rows = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
@@ -125,6 +145,24 @@ def clip_chunk(
     cancel, or squares overflow) the gradient itself is formed and its norm taken in float64. What remains is
     the rounding of the sum over the chunk, bounded by η (see `rounding_bound`), so that adding or removing
     one unit moves the computed sums by at most sensitivity · (1 + η).
+
+    Args:
+        model: The model.
+        loss_fn: `loss_fn(outputs, targets)` returns one loss for each row.
+        inputs: (rows, …).
+        targets: (rows, …).
+        clipping: The clipping rule.
+        units: The index of the unit behind each row; each row its own by default.
+        views: K random views of each row.
+        known: What `survey` found out; looked up by default.
+
+    Returns:
+        The sums, and what is known about each unit; private.
+
+    >>> rows = torch.tensor([[3.0, 4.0]])
+    >>> result = clip_chunk(nn.Linear(2, 1), lambda out, _: out[:, 0], rows, torch.zeros(1), Flat(norm=1.0))
+    >>> result.finite.tolist()
+    [True]
     """
     rows = count_rows(inputs)
     _check_units(units, rows)
@@ -331,7 +369,19 @@ _workspaces: weakref.WeakKeyDictionary[nn.Module, Workspace] = weakref.WeakKeyDi
 
 
 def chunk_rows(known: Survey) -> int:
-    """Rows of a chunk: what stays in the cache, but enough to pay for walking over all parameters."""
+    """Rows of a chunk: what stays in the cache, but enough to pay for walking over all parameters.
+
+    Args:
+        known: What `survey` found out.
+
+    Returns:
+        The number of rows.
+
+    >>> from sfumato.training import cross_entropy, survey
+    >>> found = survey(nn.Linear(2, 2), cross_entropy, torch.rand(4, 2), torch.zeros(4, dtype=torch.long))
+    >>> chunk_rows(found) >= 1
+    True
+    """
     budget = max(_CHUNK_BYTES, 28 * known.parameters) // 4
     return min(4096, max(32, budget // known.floats_per_row // 32 * 32))
 
@@ -365,6 +415,23 @@ def rounding_bound(
     at most the error of its norm; the computed sum of a chunk differs from the exact one by at most
     units · e · C, with e from `rules.rounding`. Two neighbouring chunks differ by the unit and by both
     errors: η = norm error + 2 · units · e. Other units' gradients and coefficients are the same bits in both.
+
+    Args:
+        model: The model.
+        loss_fn: `loss_fn(outputs, targets)` returns one loss for each row.
+        inputs: Rows of the right shape.
+        targets: Targets of the right shape.
+        units: The most units in a chunk.
+        rows_per_unit: The most rows of one unit.
+        views: K random views of each row.
+
+    Returns:
+        η.
+
+    >>> from sfumato.training import cross_entropy
+    >>> rows = torch.rand(4, 2), torch.zeros(4, dtype=torch.long)
+    >>> 0 < rounding_bound(nn.Linear(2, 2), cross_entropy, *rows, units=4) < 1e-3
+    True
     """
     known = probe.survey(model, loss_fn, inputs, targets, views=views)
     task = _Task.of(model, loss_fn, views, known)

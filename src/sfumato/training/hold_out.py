@@ -37,8 +37,13 @@ _CONFIDENCE = 0.95
 class NoisyAccuracy:
     """Share of right answers among records kept out, from noisy counts.
 
-    `low` and `high` hold the accuracy on people like these with 95% confidence, noise and the luck of who was
-    kept out included.
+    Attributes:
+        accuracy: The share of right answers, from noisy counts.
+        low: Lower end of its 95% interval, for people like these: noise and the luck of who was kept out
+            included.
+        high: Upper end of it.
+        epsilon: What measuring cost.
+        certificate: The certificate of this release.
     """
 
     accuracy: float
@@ -59,7 +64,11 @@ class NoisyAccuracy:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Private records that no training has seen."""
+    """Private records that no training has seen.
+
+    Attributes:
+        rows: The records; private.
+    """
 
     rows: Dataset
 
@@ -111,8 +120,17 @@ def keep_out(
 ) -> tuple[Dataset, HeldOut]:
     """The records to train on, and those kept out: each with chance `share`, by a secret coin of its own.
 
-    Coins depend on no data, so that a record that comes or goes moves no other. `folder` keeps them, so that an
-    interrupted run goes on with the same records.
+    Coins depend on no data, so that a record that comes or goes moves no other.
+
+    Args:
+        data: Private records with a declared size.
+        share: The chance of each record to be kept out.
+        folder: The run folder that keeps the coins, so that an interrupted run goes on with the same
+            records.
+        sampler: The secret stream.
+
+    Returns:
+        The records to train on, and those kept out.
 
     >>> rows = Dataset(inputs=np.zeros((1000, 2), np.float32), targets=np.zeros(1000, np.int64), name="toy",
     ...                visibility="private", public_size=1000)
@@ -140,8 +158,17 @@ def keep_some(
     """About `count` of the records: each with chance `count` / declared size, by a secret coin of its own.
 
     `count` becomes the declared size. Were the first `count` rows taken, a record that leaves would let another
-    in, and neighbours would differ in two. `folder` keeps the coins, so that an interrupted run goes on with
-    the same records.
+    in, and neighbours would differ in two.
+
+    Args:
+        data: Records with a declared size.
+        count: How many are kept on average.
+        folder: The run folder that keeps the coins, so that an interrupted run goes on with the same
+            records.
+        sampler: The secret stream.
+
+    Returns:
+        The records kept.
 
     >>> rows = Dataset(inputs=np.zeros((1000, 2), np.float32), targets=np.zeros(1000, np.int64), name="toy",
     ...                visibility="private", public_size=1000)

@@ -23,6 +23,14 @@ class AdaptiveClipping:
     Each step also releases how many units stayed below the norm, with Gaussian noise of standard deviation
     `count_noise`; the norm is then multiplied by exp(−rate·(noisy fraction − quantile)). The count is shifted
     by ½, so that one unit moves it by ½ and not by 1.
+
+    Args:
+        quantile: The share of units that shall stay below the norm.
+        rate: How fast the norm follows.
+        count_noise: The standard deviation of the noise on the count, in units.
+
+    >>> AdaptiveClipping(quantile=0.7).rate
+    0.2
     """
 
     quantile: float = 0.5
@@ -39,14 +47,27 @@ class AdaptiveClipping:
 class TrainingPlan:
     """A DP-SGD run. No field is derived from private data.
 
-    `sample_rate` q: each unit enters each step's batch independently with this probability. `expected_batch`:
-    what the noisy sum is divided by; q · declared number of units, never the realised size. `noise_multiplier`
-    σ: the noise has standard deviation σ · sensitivity. `clip_norm` C: the bound of one unit's gradient.
+    Args:
+        sample_rate: q. Each unit enters each step's batch independently with this probability, in (0, 1].
+        expected_batch: What the noisy sum is divided by: q · declared number of units, never the realised
+            size.
+        steps: How many steps are taken.
+        noise_multiplier: σ. The noise has standard deviation σ · sensitivity.
+        clip_norm: C, the bound of one unit's gradient.
+        clipping: "flat" over all parameters, "per-layer" or "automatic".
+        adaptive: Let the clipping norm follow a quantile of the gradient norms, at a price.
+        noise_phases: Pairs (share of the steps, factor of σ), priced exactly.
+        sampling: "poisson", or "shuffle": go through the data in a random order, as most code does. That
+            has no amplification, and none is claimed; `relation` must be zero-out or replace-one, under
+            which the number of units is public.
+        relation: Which data sets are neighbours.
+        unit: Who is protected, such as "record" or "person".
+        rows_per_unit: How many rows of one unit count, where units have several.
+        average_decay: The weights released are an average of all steps with this decay; 0 releases the
+            last.
 
-    `noise_phases` are (share of the steps, factor of σ) pairs, priced exactly. `sampling="shuffle"` goes
-    through the data in a random order instead, as most code does: it has no amplification, and none is
-    claimed (`relation` must then be zero-out or replace-one, under which the number of units is public).
-    `rows_per_unit` bounds how many rows of one unit count, where units have several.
+    Raises:
+        InvalidInput: If a field is outside its range.
 
     >>> plan = TrainingPlan(
     ...     sample_rate=256 / 60000, expected_batch=256, steps=14062, noise_multiplier=1.1, clip_norm=1.0
@@ -101,10 +122,19 @@ class TrainingPlan:
         epochs: float | None = None,
         **choices: Any,
     ) -> TrainingPlan:
-        """The plan with the least noise that is (epsilon, delta)-DP.
+        """Make the plan with the least noise that is (epsilon, delta)-DP.
 
-        `public_size` is the *declared* number of units, from which the rate follows; say how long to train in
-        `steps` or in `epochs`. Further fields of the plan may be given by name.
+        Args:
+            epsilon: The ε of the whole run.
+            delta: Its δ.
+            public_size: The *declared* number of units, from which the sample rate follows.
+            expected_batch: How many units a step uses on average.
+            steps: How many steps are taken. Give these or `epochs`.
+            epochs: How often each unit is used, on average.
+            choices: Further fields of the plan, by name.
+
+        Returns:
+            The plan; its ε is at most `epsilon`, and at least 99% of it.
 
         >>> plan = TrainingPlan.calibrated(
         ...     epsilon=1, delta=1e-5, public_size=60000, expected_batch=600, epochs=5
@@ -136,7 +166,14 @@ class TrainingPlan:
         return replace(plan, noise_multiplier=sigma)
 
     def event(self, steps: int | None = None) -> DpEvent:
-        """What the first `steps` steps (all by default) release."""
+        """Say what the first steps release, for the accountants.
+
+        Args:
+            steps: How many steps; all by default.
+
+        Returns:
+            The event.
+        """
         taken = self.steps if steps is None else min(_validate.integer("steps", steps), self.steps)
         phases = []
         for first, last, factor in self.phases():
@@ -145,11 +182,23 @@ class TrainingPlan:
         return accounting.compose(*phases)
 
     def epsilon(self, delta: float, steps: int | None = None) -> float:
-        """The ε at δ of the first `steps` steps (all by default), under the plan's relation."""
+        """Price the first steps under the plan's relation.
+
+        Args:
+            delta: The δ at which ε is wanted.
+            steps: How many steps; all by default.
+
+        Returns:
+            ε.
+        """
         return accounting.epsilon(self.event(steps), delta, relation=self.relation)
 
     def phases(self) -> list[tuple[int, int, float]]:
-        """(first step, step after the last, factor of σ) of each phase."""
+        """List the phases of noise.
+
+        Returns:
+            (first step, step after the last, factor of σ) of each phase.
+        """
         ends = [0]
         share = 0.0
         for part, _factor in self.noise_phases:
@@ -159,14 +208,28 @@ class TrainingPlan:
         return [(ends[i], ends[i + 1], factor) for i, (_, factor) in enumerate(self.noise_phases)]
 
     def noise_at(self, step: int) -> float:
-        """The noise multiplier of one step."""
+        """The noise multiplier of one step.
+
+        Args:
+            step: The number of the step, from 0.
+
+        Returns:
+            σ times the factor of its phase.
+        """
         for first, last, factor in self.phases():
             if first <= step < last:
                 return self.noise_multiplier * factor
         raise InvalidInput(f"expected step below steps={self.steps}, got step={step}; the plan is used up")
 
     def clipping_at(self, norm: float) -> Clipping:
-        """The clipping rule at a clipping norm (the plan's own, unless it adapts)."""
+        """The clipping rule at a clipping norm (the plan's own, unless it adapts).
+
+        Args:
+            norm: The clipping norm at this step: the plan's own, unless it adapts.
+
+        Returns:
+            The rule.
+        """
         return CLIPPING[self.clipping](norm=norm)
 
     @property
@@ -174,10 +237,23 @@ class TrainingPlan:
         return max(1, round(1 / self.sample_rate))
 
     def to_json(self) -> dict[str, Any]:
+        """Give the plan as a dictionary for `json.dumps`.
+
+        Returns:
+            The dictionary.
+        """
         return {**asdict(self), "relation": str(self.relation)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrainingPlan:
+        """Read what `to_json` wrote.
+
+        Args:
+            data: The dictionary.
+
+        Returns:
+            The plan.
+        """
         values = dict(data)
         if values.get("adaptive") is not None:
             values["adaptive"] = AdaptiveClipping(**values["adaptive"])

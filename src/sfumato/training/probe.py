@@ -58,7 +58,21 @@ _ROWS_OF_A_BLOCK = 64  # that pay for laying out convolution weights channels la
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What is known of a model with a loss, and views, on inputs of one shape."""
+    """What is known of a model with a loss, and views, on inputs of one shape.
+
+    Attributes:
+        channels_last: Whether convolutions work on channels-last memory.
+        floats_per_row: How many numbers one row's pass keeps.
+        parameters: How many numbers are trained.
+        random: Whether the forward pass draws random numbers.
+        alone: Whether rows must be worked on one by one.
+        layout: Which layers own which parameters, and their rules.
+        loss: The loss, mapped over rows.
+        views: The views, mapped over rows.
+        copies: How many views a row has.
+        public_rows: Random rows, for padding.
+        heights: Block sizes at which results do not depend on the other rows.
+    """
 
     channels_last: bool  # whether inputs are laid out channels last
     floats_per_row: int  # held while a chunk is worked on
@@ -76,9 +90,26 @@ class Survey:
 def survey(
     model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, *, views: Views | None = None
 ) -> Survey:
-    """Checks model, loss and views on random rows shaped like the given ones; remembers what passed.
+    """Check model, loss and views on random rows shaped like the given ones; remember what passed.
 
     Only shapes and types of `inputs` and `targets` are looked at.
+
+    Args:
+        model: The model.
+        loss_fn: `loss_fn(outputs, targets)` returns one loss for each row.
+        inputs: Rows of the right shape and type.
+        targets: Targets of the right shape and type.
+        views: K random views of each row.
+
+    Returns:
+        What was found out.
+
+    Raises:
+        UnsupportedModel: If one row's loss depends on another row, or a buffer is written.
+
+    >>> from sfumato.training import cross_entropy
+    >>> survey(nn.Linear(2, 2), cross_entropy, torch.rand(4, 2), torch.zeros(4, dtype=torch.long)).parameters
+    6
     """
     key = _signature(model, inputs, targets)
     known = _surveyed.setdefault(model, [])

@@ -33,7 +33,18 @@ VMAP, LOOP, DIRECT = "vmap", "loop", "direct"
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The usual loss of a classifier, one value for each row."""
+    """The usual loss of a classifier, one value for each row.
+
+    Args:
+        outputs: (rows, classes, …) scores.
+        targets: (rows, …) class numbers.
+
+    Returns:
+        (rows,) losses.
+
+    >>> cross_entropy(torch.zeros(2, 2), torch.tensor([0, 1])).round(decimals=4).tolist()  # ln 2
+    [0.6930999755859375, 0.6930999755859375]
+    """
     return F.cross_entropy(outputs, targets, reduction="none")
 
 

@@ -51,7 +51,19 @@ RATE_SCHEDULES: Mapping[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Optimization:
-    """How the noisy gradient moves the weights: post-processing, so none of it is priced."""
+    """How the noisy gradient moves the weights: post-processing, so none of it is priced.
+
+    Args:
+        optimizer: "sgd", "adam" or "adamw".
+        learning_rate: The step size at its highest.
+        momentum: Of "sgd" only.
+        weight_decay: As torch's optimizers have it.
+        schedule: "constant", or "linear" or "cosine" down to 0.
+        warmup_share: The share of the steps over which the rate rises from 0.
+
+    >>> Optimization(learning_rate=1.0, schedule="linear").rate_at(0.25)
+    0.75
+    """
 
     optimizer: str = "sgd"
     learning_rate: float = 0.5
@@ -82,7 +94,17 @@ class Optimization:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """A released model and what it cost."""
+    """A released model and what it cost.
+
+    Attributes:
+        model: The trained model.
+        plan: What was done.
+        epsilon: Its ε at δ.
+        delta: The δ.
+        history: What may be published of each epoch.
+        certificate: The claim, to be put beside the model.
+        seconds: How long it took.
+    """
 
     model: nn.Module
     plan: TrainingPlan
@@ -127,16 +149,45 @@ def train(
 ) -> TrainingResult:
     """Train a model privately: under a given plan, or under one calibrated to (epsilon, delta).
 
-    `data` is a Dataset, (inputs, targets), a map-style data set or a DataLoader of one. `loss_fn` gives one
-    loss for each row: cross-entropy, or what a model of transformers is named for, unless another is given.
-    `public_size`, the number of units that may be known in public, is declared by a Dataset or must be given.
-    Without a plan it is `epochs` (10) of batches of `expected_batch` (1024, or all) with gradients clipped to
-    `clip_norm` (1). Where people have several rows, `units` names each row's person, `unit` says what they are,
-    and `rows_per_unit` how many rows of one count. `example` is a public item like those of a map-style data
-    set. `test` must be public data; most have none, and get no accuracy. `out` names a run folder, from which
-    an interrupted run is resumed; a finished one is refused. `released` is what the folder gets as its model,
-    where that is another than `model`: the whole of which `model` is a part, or a module that `sfumato.load`
-    can build by itself.
+    Args:
+        model: Any module without batch normalisation; it is trained in place.
+        data: A Dataset, (inputs, targets), a map-style data set or a DataLoader of one.
+        plan: What to do. Without one it is calibrated to `epsilon` and the next arguments.
+        epsilon: The ε of the run.
+        delta: The δ at which it is priced.
+        public_size: The number of units that may be known in public. A Dataset declares it.
+        epochs: How often each unit is used, on average; 10 by default.
+        expected_batch: How many units a step uses on average; 1024 by default, or all.
+        clip_norm: The bound of one unit's gradient; 1 by default.
+        unit: What the units are, such as "person". The Dataset's by default.
+        rows_per_unit: How many rows of one unit count.
+        optimization: Optimizer, learning rate and schedule.
+        loss_fn: One loss for each row; cross-entropy by default, or what suits a model of transformers.
+        units: The person behind each row, where people have several.
+        views: K random views of each row, (rows, K, …), whose gradients are averaged before clipping.
+        example: A public item like those of a map-style data set.
+        test: Public data to measure accuracy on.
+        ledger: Where the plan is charged before a row is touched.
+        out: A run folder. An interrupted run goes on from it; a finished one is refused.
+        released: What the folder gets as its model, if not `model`: the whole of which `model` is a part,
+            or a module that `sfumato.load` can build by itself.
+        caveats: Sentences for the certificate.
+        purpose: One line for the ledger's readers.
+        sampler: The secret stream; a seeded one, for tests, makes the run not private.
+        on_step: Called after each step.
+        on_epoch: Called after each epoch, with what may be published.
+
+    Returns:
+        The model, its cost, its certificate, and accuracy on `test`.
+
+    Raises:
+        BudgetExceeded: If the ledger has no room. Nothing was trained.
+        UnsupportedModel: If gradients of single rows cannot be told apart.
+
+    >>> rows = torch.rand(20, 2), torch.zeros(20, dtype=torch.long)
+    >>> result = train(nn.Linear(2, 2), rows, epsilon=2, public_size=20, expected_batch=10, epochs=1)
+    >>> 1.98 <= result.epsilon <= 2
+    True
     """
     wanted = Wanted(
         epsilon=epsilon,
@@ -147,12 +198,7 @@ def train(
         unit=unit,
         rows_per_unit=rows_per_unit,
     )
-    if plan is None:
-        plan = wanted.calibrated(data, units, delta)
-    else:
-        plan = wanted.nothing_beside(plan)
-        warn_of_little_protection("this training", plan.epsilon(delta), delta)
-    check_whose(data, units, plan)
+    plan = _agreed(plan, wanted, data, units, delta)
     if test is not None and test.visibility != "public":
         raise InvalidInput("expected test to be public data; accuracy on private rows is a release of its own")
     folder = None if out is None else RunFolder.begin(out)
@@ -194,6 +240,19 @@ def train(
     if folder is not None:
         write_run(folder, result, trainer, data, released or Released(module=model, card=ModelCard.of(data)))
     return result
+
+
+def _agreed(
+    plan: TrainingPlan | None, wanted: Wanted, data: Any, units: npt.ArrayLike | None, delta: float
+) -> TrainingPlan:
+    """The plan that was given, or one calibrated to what is wanted; it fits whose the rows are."""
+    if plan is None:
+        plan = wanted.calibrated(data, units, delta)
+    else:
+        plan = wanted.nothing_beside(plan)
+        warn_of_little_protection("this training", plan.epsilon(delta), delta)
+    check_whose(data, units, plan)
+    return plan
 
 
 def take_steps(

@@ -53,9 +53,30 @@ class PrivateTrainer:
     moves the weights, or raises; a unit whose gradient is not finite, or whose rows raise, adds nothing, which
     only the private log tells; an empty batch takes a step of noise like any other. Whatever is random in views
     and in the forward pass is keyed from the secret stream. A step that is interrupted leaves no sum behind.
-    `sampler` may be seeded in tests: the ledger and the certificate then say that the run is not private.
-    `on_reserved(trainer)` is called when the plan is reserved and no row was touched yet, to note down where
-    the run can be taken up after a crash; if it raises, the reservation is given back.
+
+    Args:
+        model: Any module without batch normalisation.
+        optimizer: Any torch optimizer over the model's parameters.
+        plan: What will be done, priced.
+        ledger: Where the plan is reserved; without one nothing is recorded, and the certificate says so.
+        purpose: One line for the ledger's readers.
+        sampler: The secret stream. A seeded one is for tests: ledger and certificate then say that the run
+            is not private.
+        peers: The processes that take each step together.
+        on_reserved: Called with the trainer when the plan is reserved and no row was touched yet, to note
+            down where the run can be taken up after a crash. If it raises, the reservation is given back.
+
+    Raises:
+        UnsupportedModel: If gradients of single rows cannot be told apart.
+
+    >>> from sfumato.training import TrainingPlan, cross_entropy
+    >>> model = nn.Linear(2, 2)
+    >>> plan = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=2, noise_multiplier=4.0)
+    >>> trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan)
+    >>> for batch in trainer.batches((torch.rand(20, 2), torch.zeros(20, dtype=torch.long))):
+    ...     trainer.step(batch, cross_entropy)
+    >>> trainer.epsilon(1e-5) < 2
+    True
     """
 
     def __init__(
@@ -103,15 +124,24 @@ class PrivateTrainer:
         views: Views | None = None,
         example: Any = None,
     ) -> Iterator[Batch]:
-        """The batches of all steps that are left, each to be handed to `step`.
+        """Draw the batches of all steps that are left, each to be handed to `step`.
 
-        `data`: (inputs, targets), anything with `.inputs` and `.targets`, a map-style data set, or a DataLoader
-        of one (its collate_fn and workers are used, its sampling is not). `units`
-        names each row's person, and must be given where the plan is about persons. `views(inputs)` returns K
-        random views of each row, (rows, K, …), whose gradients are averaged before clipping. `example` is a
-        public (input, target) like those of a map-style data set; without it the first record is asked for
-        shape and type, and the certificate says so. The first step reserves the whole plan in the ledger; if
-        that has no room for it, nothing is drawn.
+        The first step reserves the whole plan in the ledger; if that has no room for it, nothing is drawn.
+
+        Args:
+            data: (inputs, targets), anything with `.inputs` and `.targets`, a map-style data set, or a
+                DataLoader of one. A loader's collate_fn and workers are used; its sampling is not.
+            units: The person behind each row. Required where the plan is about persons.
+            views: `views(inputs)` returns K random views of each row, (rows, K, …), whose gradients are
+                averaged before clipping.
+            example: A public (input, target) like those of a map-style data set. Without it the first
+                record is asked for shape and type, and the certificate says so.
+
+        Yields:
+            A batch for each step.
+
+        Raises:
+            BudgetExceeded: If the ledger has no room for the plan.
         """
         with self.peers.together("to read its data"):
             check_units(self.plan, units)
@@ -134,7 +164,12 @@ class PrivateTrainer:
             self.finish()
 
     def step(self, batch: Batch, loss_fn: LossFunction) -> None:
-        """One private step. Nothing that depends on the batch is returned."""
+        """Take one private step. Nothing that depends on the batch is returned.
+
+        Args:
+            batch: What `batches` gave.
+            loss_fn: `loss_fn(outputs, targets)` returns one loss for each row.
+        """
         self._check_turn(batch)
         with self.peers.together("to look at its model and loss"):
             known = survey(self.model, loss_fn, *batch.data.example, views=batch.data.views)
@@ -189,6 +224,9 @@ class PrivateTrainer:
 
         Before the last step of the plan this makes a run that was stopped early, whose certificate says so: its
         price holds however the stop was decided, and is not that of a shorter plan.
+
+        Returns:
+            The settled charge; None without a ledger.
         """
         if self.reservation is not None:
             started = None if self.steps_started >= self.plan.steps else self.plan.event(self.steps_started)
@@ -221,6 +259,9 @@ class PrivateTrainer:
     def take_up(self, state: TrainerState) -> None:
         """Go on from where another run of the same plan was.
 
+        Args:
+            state: What a checkpoint held.
+
         Raises:
             Refused: If this trainer has taken steps of its own.
         """
@@ -239,11 +280,25 @@ class PrivateTrainer:
         """ε at δ of the steps that were started, had their number been fixed in advance.
 
         That of a run that was stopped early is in its certificate.
+
+        Args:
+            delta: The δ at which ε is wanted.
+
+        Returns:
+            ε.
         """
         return self.plan.epsilon(delta, self.steps_started)
 
     def certificate(self, *, delta: float, caveats: tuple[str, ...] = ()) -> Certificate:
-        """States what the steps so far cost and under which assumptions."""
+        """State what the steps so far cost and under which assumptions.
+
+        Args:
+            delta: The δ at which it is priced.
+            caveats: Sentences to add.
+
+        Returns:
+            The certificate.
+        """
         caveats = (*_standing_caveats(self.plan), *([SHAPE_READ] if self._read_shape else []), *caveats)
         if self.ledger is not None and self.charge is not None:
             return self.ledger.certificate(self.charge, plan=self.plan.to_json(), eta=self.eta, caveats=caveats)
@@ -261,7 +316,11 @@ class PrivateTrainer:
 
     @contextmanager
     def averaged(self) -> Iterator[nn.Module]:
-        """The model with its averaged weights, if the plan averages; afterwards as it was."""
+        """The model with its averaged weights, if the plan averages; afterwards as it was.
+
+        Yields:
+            The model, within a `with` block.
+        """
         with self.average.applied():
             yield self.model
 

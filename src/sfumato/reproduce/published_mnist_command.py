@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from sfumato.cli import show
-from sfumato.cli.reproduce.watching import Quick, watching
+from sfumato import show
+from sfumato.reproduce.watching import Quick, watching
 
 if TYPE_CHECKING:
     from sfumato.reproduce.published_mnist import Reproduction

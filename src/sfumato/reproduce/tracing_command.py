@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from sfumato.cli import show
+from sfumato import show
 
 
 def tracing(

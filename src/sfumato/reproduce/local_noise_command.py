@@ -1,4 +1,4 @@
-"""`sfumato reproduce local-noise`: images noised at the source's five ε, and the honest ε beside."""
+"""`sfumato reproduce local-noise`: images noised at the five published ε, and the true ε beside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from sfumato.cli import show
+from sfumato import show
 
 if TYPE_CHECKING:
     from sfumato.reproduce.local_noise import LocalNoiseRow
@@ -53,7 +53,15 @@ def local_noise(
 
 def _source_table(rows: Sequence[LocalNoiseRow]) -> Table:
     table = Table(title="Images of length 1, noised once; labels as they are", title_justify="left")
-    for column in ("source ε", "honest ε", "80 epochs", "source error", "network", "clustering", "took"):
+    for column in (
+        "ε claimed",
+        "ε true",
+        "ε over 80 epochs",
+        "error published",
+        "network",
+        "clustering",
+        "time",
+    ):
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
@@ -74,7 +82,7 @@ def _large(epsilon: float) -> str:
 
 
 def _honest_table(honest: Sequence[Released]) -> Table:
-    table = Table(title="Image and label noised, one report a person, honest ε", title_justify="left")
+    table = Table(title="Image and label noised, one report a person, ε that holds", title_justify="left")
     for column in ("people", "ε", "accuracy", "spread", "prior alone", "classifier"):
         table.add_column(column, justify="left" if column in ("people", "classifier") else "right")
     for part in honest:

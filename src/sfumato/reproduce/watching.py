@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sfumato.cli import show
+from sfumato import show
 
 Quick = Annotated[
     bool, typer.Option("--quick", help="Run everything at a small size. The numbers are not comparable.")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from sfumato.cli import show
-from sfumato.cli.reproduce.watching import Quick, Seeds, watching
+from sfumato import show
+from sfumato.reproduce.watching import Quick, Seeds, watching
 
 if TYPE_CHECKING:
     from sfumato.reproduce.private_cnn import Result
@@ -40,7 +40,10 @@ def private_cnn(
         return
     show.console.print(_table(result))
     show.facts(
-        [(f"the source's real ε, {name}", f"{value:.3g}") for name, value in result.real_epsilon.items()]
+        [
+            (f"true ε of the private-CNN report, {name}", f"{value:.3g}")
+            for name, value in result.real_epsilon.items()
+        ]
     )
     show.console.print(f"Figures: {result.figures[0].parent}")
 
@@ -64,9 +67,16 @@ def _table(result: Result) -> Table:
         table.add_column(column, justify="left" if not column else "right")
     plain, private = PUBLISHED["plain"], PUBLISHED["private"]
     real = result.real_epsilon["shuffled, zero-out"]
-    table.add_row("source, plain", "∞", "∞", f"{plain['test_accuracy']:.1%}", f"{plain['test_loss']:.2f}", "")
     table.add_row(
-        "source, private",
+        "the private-CNN report, plain",
+        "∞",
+        "∞",
+        f"{plain['test_accuracy']:.1%}",
+        f"{plain['test_loss']:.2f}",
+        "",
+    )
+    table.add_row(
+        "the private-CNN report, private",
         f"{private['printed_epsilon']:.2f}",
         f"{real:.1f}",
         f"{private['test_accuracy']:.1%}",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from sfumato.cli import show
-from sfumato.cli.reproduce.watching import Quick, Seeds, watching
+from sfumato import show
+from sfumato.reproduce.watching import Quick, Seeds, watching
 
 
 def epsilon_sweep(

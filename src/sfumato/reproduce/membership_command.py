@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from sfumato.cli import show
+from sfumato import show
 
 
 def membership(out: show.Out = Path("out/membership"), json: show.Json = False) -> None:

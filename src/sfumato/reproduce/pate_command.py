@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from sfumato.cli import show
+from sfumato import show
 
 if TYPE_CHECKING:
     from sfumato.reproduce.pate import Report
@@ -63,7 +63,9 @@ def _ours(report: Report) -> Table:
 def _source(report: Report) -> Table:
     from sfumato.reproduce.pate_source import PUBLISHED
 
-    table = Table(title="The source's table: MLP teachers, Laplace noise, 9,000 answers", title_justify="left")
+    table = Table(
+        title="The PySyft PATE project: MLP teachers, Laplace noise, 9,000 answers", title_justify="left"
+    )
     names = (
         "teachers",
         "epochs",
@@ -72,7 +74,7 @@ def _source(report: Report) -> Table:
         "labels",
         "ε exact",
         "ε of these votes",
-        "ε, source's moments",
+        "ε by the 2017 moments",
     )
     for column in names:
         table.add_column(column, justify="right")

@@ -1,0 +1,37 @@
+"""`sfumato reproduce`: published systems and tables, side by side with ours.
+
+Each has two small files: NAME.py runs it, and NAME_command.py beside it is the command.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from sfumato.reproduce.accuracy_command import accuracy
+from sfumato.reproduce.differencing_command import differencing
+from sfumato.reproduce.epsilon_sweep_command import epsilon_sweep
+from sfumato.reproduce.local_noise_command import local_noise
+from sfumato.reproduce.membership_command import membership
+from sfumato.reproduce.pate_command import pate
+from sfumato.reproduce.private_cnn_command import private_cnn
+from sfumato.reproduce.published_mnist_command import published_mnist
+from sfumato.reproduce.tracing_command import tracing
+
+RECIPES = (
+    accuracy,
+    differencing,
+    local_noise,
+    membership,
+    pate,
+    epsilon_sweep,
+    private_cnn,
+    published_mnist,
+    tracing,
+)
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Run published systems and tables, and compare with ours.", no_args_is_help=True)
+    for recipe in RECIPES:
+        group.command()(recipe)
+    app.add_typer(group, name="reproduce")
