@@ -24,6 +24,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from sfumato.display import visible_json
 from sfumato.errors import InvalidInput
 
 CERTIFICATE = "certificate.json"  # written last: a folder that has one holds a finished run
@@ -208,7 +209,8 @@ def json_bytes(value: Mapping[str, Any], *, indent: int | None = 2) -> bytes:
     >>> json_bytes({"loss": float("nan")}, indent=None)
     b'{"loss": null}\\n'
     """
-    return (json.dumps(finite(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    text = json.dumps(finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    return (visible_json(text) + "\n").encode()
 
 
 def finite(value: Any) -> Any:
