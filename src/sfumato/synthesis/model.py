@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -197,13 +197,41 @@ def marginal(steps: Sequence[Step], clique: Clique) -> Floats:
         if wanted & set(step.new):
             needed.append(step)
             wanted |= set(step.given)
-    names = sorted({name for step in needed for name in (*step.given, *step.new)})
-    letter = dict(zip(names, _LETTERS, strict=False))
-    if len(names) > len(_LETTERS):
-        raise InvalidInput(f"expected at most {len(_LETTERS)} columns between two, got {len(names)}")
-    terms = ",".join("".join(letter[name] for name in (*step.given, *step.new)) for step in needed)
-    result = "".join(letter[name] for name in clique)
-    return np.asarray(np.einsum(f"{terms}->{result}", *(step.chances for step in needed), optimize="greedy"))
+    factors = [Factor((*step.given, *step.new), step.chances) for step in needed]
+    while len({name for names, _ in factors for name in names}) > len(_LETTERS):
+        factors = _with_one_less(factors, keep=clique)
+    return _product(factors, clique)
+
+
+class Factor(NamedTuple):
+    """A table over some columns."""
+
+    names: Clique
+    table: Floats
+
+
+def _with_one_less(factors: Sequence[Factor], *, keep: Clique) -> list[Factor]:
+    """The same product with one column summed out: the one whose factors make the smallest table together."""
+    sizes = {name: size for names, table in factors for name, size in zip(names, table.shape, strict=True)}
+    around = {
+        name: {other for names, _ in factors if name in names for other in names}
+        for name in sizes
+        if name not in keep
+    }
+    gone = min(around, key=lambda name: math.prod(sizes[other] for other in around[name]))
+    left = tuple(sorted(around[gone] - {gone}))
+    joined = [factor for factor in factors if gone in factor.names]
+    rest = [factor for factor in factors if gone not in factor.names]
+    return [*rest, Factor(left, _product(joined, left))]
+
+
+def _product(factors: Sequence[Factor], wanted: Clique) -> Floats:
+    """The product of the factors, summed over all columns but the wanted ones."""
+    letter = dict(zip(sorted({name for names, _ in factors for name in names}), _LETTERS, strict=False))
+    terms = ",".join("".join(letter[name] for name in names) for names, _ in factors)
+    result = "".join(letter[name] for name in wanted)
+    tables = [table for _, table in factors]
+    return np.asarray(np.einsum(f"{terms}->{result}", *tables, optimize="greedy"))
 
 
 def _drawn(step: Step, drawn: Mapping[str, Integers], rows: int, sampler: Sampler) -> dict[str, Integers]:

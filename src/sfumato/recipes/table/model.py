@@ -52,6 +52,16 @@ class Scorer(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unlearned:
+    """Scores of a model that knows nothing: for a rehearsal on public rows."""
+
+    outputs: int
+
+    def scores(self, cells: Cells) -> npt.NDArray[np.int64]:
+        return np.zeros((len(cells), self.outputs), dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TableModel:
     """A released model with the declared columns that it reads."""
 
