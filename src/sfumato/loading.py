@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato import local, models
+from sfumato.array_files import damaged_unless_read
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate
 from sfumato.models import PriorNet, prior_note
@@ -21,9 +22,10 @@ from sfumato.recipes import features
 from sfumato.recipes.features import Recipe
 from sfumato.recipes.table.model import TableModel, is_table_model, read_table_model
 from sfumato.released import MODEL, OWN_MODULE, ModelCard, Predictor, Scores, module_scores, read_model
-from sfumato.storage import CERTIFICATE
+from sfumato.storage import CERTIFICATE, read_json
 
 Tensors = Mapping[str, Tensor]
+_MOST_PIXELS = 2**20  # of an image for a network of ours, all channels together
 Rebuild = Callable[[ModelCard, Tensors], Scores]
 
 
@@ -106,13 +108,11 @@ def _unknown(card: ModelCard, place: Path) -> InvalidInput:
 
 
 def _rebuilt(card: ModelCard, tensors: Tensors) -> Scores:
-    try:
+    with damaged_unless_read(
+        f"expected the weights of a model of architecture {card.architecture!r}, got others; "
+        "the file is damaged or of another version"
+    ):
         return ARCHITECTURES[card.architecture](card, tensors)
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, ArithmeticError) as error:
-        raise DataCorrupted(
-            f"expected the weights of a model of architecture {card.architecture!r}, got others; "
-            "the file is damaged or of another version"
-        ) from error
 
 
 def _filled(module: nn.Module, tensors: Tensors) -> nn.Module:
@@ -141,9 +141,10 @@ def _check_priors(card: ModelCard) -> None:
 
 def _network(card: ModelCard, tensors: Tensors) -> Scores:
     """A network of `sfumato.models`; nothing is allocated before names and shapes are seen to fit."""
-    if card.shape is None or len(card.shape) != 3:
-        raise ValueError("expected images")
-    task = models.Task(classes=len(card.classes), in_channels=card.shape[0], side=card.shape[-1])
+    shape = card.shape or ()
+    if len(shape) != 3 or shape[1] != shape[2] or math.prod(shape) > _MOST_PIXELS:
+        raise ValueError("expected square images")
+    task = models.Task(classes=len(card.classes), in_channels=shape[0], side=shape[-1])
     with torch.device("meta"):
         network = models.MODELS[card.architecture](task)
     network.load_state_dict(tensors, assign=True)
@@ -152,13 +153,27 @@ def _network(card: ModelCard, tensors: Tensors) -> Scores:
 
 def _on_features(card: ModelCard, tensors: Tensors) -> Scores:
     recipe = Recipe.from_json(card.settings["recipe"])
-    found = tensors["head.weight"].shape
-    if found[0] != len(card.classes) or (recipe.directions or found[1]) != found[1]:
-        raise ValueError("expected a head of the declared classes and directions")
+    _expect_drawing_size(card)
+    _check_sizes(recipe, len(card.classes), tensors)
     network = features.bare(recipe, classes=len(card.classes))
     _check_extractors(network, recipe, tensors)
     network.load_state_dict(tensors)
     return module_scores(network)
+
+
+def _check_sizes(recipe: Recipe, classes: int, tensors: Tensors) -> None:
+    """The file must hold all that the recipe and the classes would have us allocate."""
+    size = len(features.bare(replace(recipe, directions=None), classes=1).centre)
+    width = size if recipe.directions is None else recipe.directions
+    expected = {"centre": (size,), "head.weight": (classes, width), "head.bias": (classes,)}
+    expected |= {} if recipe.directions is None else {"directions": (size, width)}
+    if any(tuple(tensors[name].shape) != shape for name, shape in expected.items()):
+        raise ValueError("expected a head of the declared classes and directions")
+
+
+def _expect_drawing_size(card: ModelCard) -> None:
+    if card.shape != features.SHAPE:
+        raise ValueError(f"expected images of shape {features.SHAPE}")
 
 
 def _check_extractors(network: nn.Module, recipe: Recipe, tensors: Tensors) -> None:
@@ -176,13 +191,16 @@ def _check_extractors(network: nn.Module, recipe: Recipe, tensors: Tensors) -> N
 
 def _student(card: ModelCard, tensors: Tensors) -> Scores:
     """A prior's net after training on labels: it answers by its linear head, or by the one with a layer."""
-    net = PriorNet(classes=len(tensors["head.2.bias"]))
-    net.linear = nn.Linear(net.feature_count, len(tensors["linear.bias"]))
-    net.load_state_dict(tensors)
+    _expect_drawing_size(card)
+    with torch.device("meta"):  # nothing is allocated before names and shapes are seen to fit
+        net = PriorNet(classes=len(tensors["head.2.bias"]))
+        net.linear = nn.Linear(net.feature_count, len(tensors["linear.bias"]))
+    net.load_state_dict(tensors, assign=True)
     return module_scores(net.answering_by(card.settings["answers"]))
 
 
 def _from_reports(card: ModelCard, tensors: Tensors) -> Scores:
+    _expect_drawing_size(card)
     found = local.LearntClassifier.from_tensors(
         card.settings, {name: value.numpy() for name, value in tensors.items()}
     )
@@ -226,7 +244,6 @@ def _numbers(bias: Tensor) -> tuple[str, ...]:
 
 def _json(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return read_json(path)
+    except (OSError, InvalidInput):
         return None
-    return found if isinstance(found, dict) else None

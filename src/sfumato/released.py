@@ -7,6 +7,7 @@ that this package knows, or the file is refused.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,14 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from sfumato import _validate
+from sfumato.array_files import damaged_unless_read, parsed, read_tensors
 from sfumato.datasets import Dataset
 from sfumato.datasets.images import to_shape
-from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
+from sfumato.errors import DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate
 from sfumato.results import MODEL
 
@@ -32,7 +33,8 @@ __all__ = ["MODEL", "ModelCard", "Predictor", "Released", "class_names", "model_
 FORMAT = 1
 OWN_MODULE = "module"  # the caller's: no file can say how it is built
 _HEADER = "sfumato-model"
-_BATCH = 500  # rows answered at a time
+_BATCH, _BATCH_NUMBERS = 500, 2**24  # rows, and numbers in them, answered at a time
+_MOST_NUMBERS = 2**24  # in one input
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 Floats = npt.NDArray[np.float32]
 Scores = Callable[[Floats], npt.NDArray[Any]]  # (rows, …) → (rows, classes), logarithms up to a constant
@@ -87,6 +89,7 @@ class ModelCard:
         shape = (
             None if card.shape is None else tuple(_validate.integer("shape", n, least=1) for n in card.shape)
         )
+        _expect(shape is None or (len(shape) <= 8 and math.prod(shape) <= _MOST_NUMBERS), "a smaller input")
         return cls(**{**data, "classes": tuple(card.classes), "shape": shape})
 
 
@@ -124,15 +127,12 @@ def read_model(path: Path) -> tuple[ModelCard | None, dict[str, Tensor]]:
     """Card and tensors of a file; no card where a version before 0.2 wrote it."""
     if not path.is_file():
         raise DataUnavailable(f"expected a model at {path}, got none; a run writes it with --out")
-    try:
-        with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(_HEADER)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return (None if text is None else ModelCard.from_json(json.loads(text))), tensors
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise DataCorrupted(
-            f"expected a model of format {FORMAT} at {path}, got a file that is damaged or of another version"
-        ) from error
+    with damaged_unless_read(
+        f"expected a model of format {FORMAT} at {path}, got a file that is damaged or of another version"
+    ):
+        metadata, tensors = read_tensors(path, "pt")
+        text = metadata.get(_HEADER)
+        return (None if text is None else ModelCard.from_json(parsed(text))), tensors
 
 
 # Answers
@@ -171,8 +171,12 @@ class Predictor:
         return torch.softmax(torch.from_numpy(self._scores(inputs)), dim=1).numpy().astype(np.float32)
 
     def _scores(self, inputs: Any) -> npt.NDArray[np.float64]:
-        rows = as_inputs(inputs, self.card.shape)
-        parts = [self.scores(rows[start : start + _BATCH]) for start in range(0, len(rows), _BATCH)]
+        rows, shape = as_numbers(inputs), self.card.shape
+        step = max(1, min(_BATCH, _BATCH_NUMBERS // math.prod(shape or rows.shape[1:] or (1,))))
+        as_inputs(rows[:0], shape)  # of the right shape, also where there are none
+        parts = [
+            self.scores(as_inputs(rows[start : start + step], shape)) for start in range(0, len(rows), step)
+        ]
         if not parts:
             return np.zeros((0, max(1, len(self.card.classes))))
         return np.concatenate(parts).astype(np.float64)
@@ -193,12 +197,19 @@ def module_scores(module: nn.Module) -> Scores:
     return scores
 
 
-def as_inputs(inputs: Any, shape: tuple[int, ...] | None) -> Floats:
-    """Rows of the shape that a model takes, float32; images are resized, each by itself."""
+def as_numbers(inputs: Any) -> npt.NDArray[Any]:
+    """The rows that a model is asked about."""
     values = inputs.inputs if isinstance(inputs, Dataset) else inputs
     rows = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
-    if rows.dtype.kind not in "uifb":
-        raise InvalidInput(f"expected inputs to be numbers, got an array of {rows.dtype}")
+    if rows.dtype.kind not in "uifb" or rows.ndim == 0:
+        raise InvalidInput(
+            f"expected inputs to be rows of numbers, got an array of {rows.dtype} with {rows.ndim} axes"
+        )
+    return rows
+
+
+def as_inputs(rows: npt.NDArray[Any], shape: tuple[int, ...] | None) -> Floats:
+    """Rows of the shape that a model takes, float32; images are resized, each by itself."""
     if shape is None:
         return np.ascontiguousarray(rows, dtype=np.float32)
     if len(shape) == 3:

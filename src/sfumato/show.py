@@ -5,26 +5,39 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from sfumato.display import visible, visible_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Out = Annotated[Path, typer.Option(help="Folder for figures and their numbers.")]
 
-console = Console()
-errors = Console(stderr=True)
+
+class _Console(Console):
+    """Text is shown, never obeyed: only styles of our own move a terminal, whatever a name holds."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else visible(text, keep="\n"), style, control)
+
+
+console = _Console()
+errors = _Console(stderr=True)
 
 
 def emit_json(value: Mapping[str, Any]) -> None:
     """One JSON object on standard output; an infinite ε is the string "inf"."""
-    print(json.dumps(_plain(value), ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    indent = 2 if sys.stdout.isatty() else None
+    print(visible_json(json.dumps(_plain(value), ensure_ascii=False, indent=indent)))
 
 
 def _plain(value: Any) -> Any:

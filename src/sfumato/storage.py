@@ -3,7 +3,7 @@
 A run folder keeps what may be published apart from what may not:
 
 release/   plan.json, result.json, history.jsonl, model.safetensors, certificate.json, figures/
-private/   timings, training losses, counts, checkpoints
+private/   timings, training losses, counts, checkpoints; set-aside-1/: what an earlier run had released
 
 Whoever can reach a release may read it (files 0644, folders 0755); what is private belongs to its owner alone
 (0600, 0700). JSON has no word for NaN or infinity: a number that is not finite is written as null, and read as
@@ -20,9 +20,11 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from sfumato.display import visible_json
 from sfumato.errors import InvalidInput
 
 CERTIFICATE = "certificate.json"  # written last: a folder that has one holds a finished run
@@ -54,10 +56,15 @@ class RunFolder:
         return folder
 
     @classmethod
-    def begin(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """The folder of a run to be charged: a new one, or an interrupted one; a finished one is refused."""
+    def begin(cls, path: str | os.PathLike[str], *, resumes: bool = False) -> RunFolder:
+        """The folder of a run to be charged; a finished one is refused.
+
+        The release begins empty: what another run left there is moved to the private half, so that no file of
+        it lies beside this run's certificate. A run that resumes keeps what it has released.
+        """
         cls(Path(path)).refuse_finished()
-        return cls.make(path)
+        folder = cls.make(path)
+        return folder if resumes else folder.set_aside()
 
     def refuse_finished(self) -> None:
         if self.finished:
@@ -72,8 +79,15 @@ class RunFolder:
 
     def discard(self) -> RunFolder:
         """Give up the finished run, so that its place may be used again; what it cost stays spent."""
-        (self.release / CERTIFICATE).unlink(missing_ok=True)
-        return self
+        return self.set_aside() if self.finished else self
+
+    def set_aside(self) -> RunFolder:
+        """Move all that was released to the private half, by one rename, and begin an empty release."""
+        if any(not path.is_dir() for path in self.release.rglob("*")):
+            places = (self.private / f"set-aside-{number}" for number in count(1))
+            rename(self.release, next(place for place in places if not place.exists()))
+            sync_folder(self.path)
+        return self.make(self.path)
 
     @property
     def release(self) -> Path:
@@ -195,7 +209,8 @@ def json_bytes(value: Mapping[str, Any], *, indent: int | None = 2) -> bytes:
     >>> json_bytes({"loss": float("nan")}, indent=None)
     b'{"loss": null}\\n'
     """
-    return (json.dumps(finite(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    text = json.dumps(finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    return (visible_json(text) + "\n").encode()
 
 
 def finite(value: Any) -> Any:

@@ -20,7 +20,7 @@ KEY = bytes(32)
 
 SCRIPT = textwrap.dedent(
     """
-    import datetime, json, sys
+    import datetime, hashlib, json, os, sys
     import numpy as np
     import torch
     from torch import nn
@@ -78,8 +78,8 @@ SCRIPT = textwrap.dedent(
         trainer = PrivateTrainer(
             model, optimizer, plan, ledger=book if has else None, sampler=sampler, peers=peers
         )
-        begin(trainer)
         try:
+            begin(trainer)
             for batch in trainer.batches(data, units=units):
                 trainer.step(batch, loss_fn)
                 after(trainer)
@@ -137,6 +137,21 @@ SCRIPT = textwrap.dedent(
             raise KeyError("stopped")
         first = run(rows(0), after=stop)
         assert first["steps"] == 1, first
+        second = run(rows(0), begin=lambda trainer: resume(trainer, place))
+        return {**second, "units": first["units"] + second["units"]}
+
+    @case
+    def goes_on_from_what_the_first_rank_names():
+        # A process died before its checkpoint got its name: rank 0 renames it while others look for it.
+        place = f"{folder}/unnamed"
+        def stop(trainer):
+            if trainer.peers.leads:
+                save_checkpoint(trainer, place)
+                content = open(place, "rb").read()
+                os.rename(place, f"{folder}/.unnamed.{hashlib.sha256(content).hexdigest()}.staged")
+            torch.distributed.barrier()
+            raise KeyError("stopped")
+        first = run(rows(0), after=stop)
         second = run(rows(0), begin=lambda trainer: resume(trainer, place))
         return {**second, "units": first["units"] + second["units"]}
 
@@ -218,6 +233,16 @@ SCRIPT = textwrap.dedent(
         run(rows(0), after=stop, ledger=None)
         return run(rows(0), ledger=None, begin=lambda trainer: resume(trainer, place) if rank else None)
 
+    @case
+    def the_first_goes_on_and_one_begins():
+        place = f"{folder}/other"
+        return run(rows(0), ledger=None, begin=lambda trainer: None if rank else resume(trainer, place))
+
+    @case
+    def the_first_cannot_go_on():
+        place = f"{folder}/nowhere"
+        return run(rows(0), ledger=None, begin=lambda trainer: resume(trainer, place))
+
     # What breaks later
 
     @case
@@ -276,6 +301,7 @@ def found(tmp_path_factory):
         ("named_items", 40),
         ("buffers_that_differ", 40),
         ("goes_on_from_a_checkpoint", 40),
+        ("goes_on_from_what_the_first_rank_names", 40),
     ],
 )
 def test_each_unit_is_worked_on_once_a_step_from_the_same_weights(found, case, units):
@@ -305,7 +331,9 @@ def test_equal_rows_are_dealt_evenly(found):
         ("other_model", "same model on every rank"),
         ("other_precision", "same model on every rank"),
         ("other_layout", "same data layout on every rank"),
-        ("one_goes_on_and_one_begins", "same step to begin with on every rank"),
+        ("one_goes_on_and_one_begins", "every rank to resume, or none"),
+        ("the_first_goes_on_and_one_begins", "every rank to resume, or none"),
+        ("the_first_cannot_go_on", "expected a checkpoint|rank 0 failed to take the run up"),
         ("seeded_on_one", "same privacy of the sampler on every rank"),
         ("nameless_items", r"units=range"),
         ("broken_data_on_one", "rank 1|equal length"),

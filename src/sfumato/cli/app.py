@@ -31,6 +31,7 @@ from sfumato.cli import (
     verify,
 )
 from sfumato.cli.remedies import in_a_sentence
+from sfumato.display import visible
 from sfumato.errors import BudgetExceeded, InvalidInput, LittleProtection, SfumatoError
 from sfumato.reproduce import commands as reproduce
 
@@ -135,11 +136,11 @@ def _shown(others: Callable[..., None]) -> Callable[..., None]:
             others(message, category, *where, **more)
         elif not said:
             said.append(str(message))
-            print(f"sfumato: {message}", file=sys.stderr)
+            print(f"sfumato: {visible(str(message))}", file=sys.stderr)
 
     return show
 
 
 def _stop(sentence: str, code: int) -> None:
-    print(f"sfumato: {sentence}", file=sys.stderr)
+    print(f"sfumato: {visible(sentence)}", file=sys.stderr)
     sys.exit(code)

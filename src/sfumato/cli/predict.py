@@ -75,15 +75,11 @@ def _inputs(model: Predictor | TableModel, data: str) -> tuple[Any, Sequence[str
 
 
 def _write(out: Path, names: Sequence[str], answer: dict[str, Any]) -> None:
-    import csv
-    import io
-
+    from sfumato.display import csv_bytes
     from sfumato.storage import write_whole
 
-    text = io.StringIO()
     header = ["input", "prediction", *(f"p({name})" for name in answer.get("classes", []))]
-    csv.writer(text, lineterminator="\n").writerows([header, *_table(names, answer)])
-    write_whole(out, text.getvalue().encode())
+    write_whole(out, csv_bytes([header, *_table(names, answer)]))
 
 
 def _table(names: Sequence[str], answer: dict[str, Any]) -> list[list[str]]:

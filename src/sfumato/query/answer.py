@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import html
 import io
 import json
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato import _validate
+from sfumato.display import csv_bytes
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Head
 from sfumato.policy import Policy
@@ -166,10 +166,7 @@ def refuse_existing(place: Path) -> Path:
 
 def _csv(answer: Answer) -> bytes:
     names, values = zip(*answer._columns(), strict=True)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([names, *zip(*values, strict=True)])
-    return text.getvalue().encode()
+    return csv_bytes([names, *zip(*values, strict=True)])
 
 
 def _parquet(answer: Answer) -> bytes:

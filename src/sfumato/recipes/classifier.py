@@ -282,7 +282,7 @@ class Classifier:
 
     def _split(self, out: Place | None, sampler: Sampler | None) -> tuple[Dataset, HeldOut | None]:
         """The rows to train on and those kept out, by coins that the folder keeps."""
-        folder = None if out is None else RunFolder.begin(out)
+        folder = None if out is None else RunFolder.begin(out, resumes=True)  # or not: `train` finds out
         if self.hold_out is None:
             return self.rows, None
         return keep_out(self.rows, self.hold_out.share, folder=folder, sampler=sampler)

@@ -71,6 +71,10 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in self.extractors:
             _validate.one_of("extractor", name, EXTRACTORS)
+        if len(set(self.extractors)) < len(self.extractors):
+            raise InvalidInput("expected extractors that differ, got one twice; name each once")
+        if self.directions is not None:
+            _validate.integer("directions", self.directions, least=1)
         if self.drawings is not None:
             _validate.one_of("drawings", self.drawings, _DRAW)
         _validate.integer("steps", self.steps, least=1)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from sfumato import _validate
 from sfumato.errors import InvalidInput
 from sfumato.policy import Column, Policy
 
@@ -81,10 +82,24 @@ class CellColumn:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> CellColumn:
-        values = data["values"]
-        if values is not None and data["type"] == "date":
-            values = [datetime.date.fromisoformat(value) for value in values]
-        return cls(**{**data, "values": None if values is None else tuple(values)})
+        """As `to_json` wrote it: a column that a policy could declare; ValueError or TypeError elsewhere."""
+        values, name, kind = data["values"], data["name"], data["type"]
+        if not isinstance(name, str) or set(data) != {field.name for field in fields(cls)}:
+            raise ValueError("expected the fields of a column")
+        if values is None:
+            ends = [_bound(kind, data[end]) for end in ("lower", "upper")]
+            Column(name=name, type=kind, lower=ends[0], upper=ends[1])
+            found = cls(**{**data, "width": _validate.positive("width", data["width"])})
+        else:
+            Column(name=name, type=kind, categories=tuple(values))
+            found = cls(name=name, type=kind, values=tuple(map(_day, values) if kind == "date" else values))
+        if found.missing > MOST_CATEGORIES:
+            raise ValueError("expected fewer cells")
+        return found
+
+
+def _bound(kind: str, value: Any) -> Any:
+    return datetime.date.fromordinal(_validate.integer("bound", value)) if kind == "date" else value
 
 
 def cell_columns(

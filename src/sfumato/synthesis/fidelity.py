@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sfumato.display import visible
 from sfumato.synthesis.counting import Clique
 from sfumato.synthesis.inference import Measurement
 from sfumato.synthesis.synthesizer import Synthesis
@@ -98,7 +99,7 @@ def in_words(data: Mapping[str, Any]) -> str:
     for title, key in (("Good for", "good_for"), ("Not good for", "not_good_for"), ("Notes", "notes")):
         if data[key]:
             lines += ["", title, *(f"  {line}" for line in data[key])]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(visible, lines)) + "\n"
 
 
 def distances(found: Synthesis, exact: Mapping[Clique, Floats]) -> dict[str, Any]:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sfumato import _validate
-from sfumato.errors import DataCorrupted, InvalidInput
+from sfumato.array_files import damaged_unless_read, parsed, read_archive
+from sfumato.errors import InvalidInput
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import write_whole
 from sfumato.synthesis.cells import CellColumn
@@ -126,27 +128,23 @@ class SyntheticModel:
 
     @classmethod
     def read(cls, place: Path) -> SyntheticModel:
-        try:
-            with np.load(place, allow_pickle=False) as archive:
-                described = json.loads(archive["description"].tobytes())
-                return cls._parsed(described, archive)
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise DataCorrupted(
-                f"expected the model of a synthetic table at {place}, got something else"
-            ) from error
+        with damaged_unless_read(f"expected the model of a synthetic table at {place}, got something else"):
+            arrays = read_archive(place)
+            return cls._parsed(parsed(arrays["description"].tobytes()), arrays)
 
     @classmethod
-    def _parsed(cls, described: dict[str, Any], archive: Mapping[str, Any]) -> SyntheticModel:
+    def _parsed(cls, described: dict[str, Any], arrays: Mapping[str, Floats]) -> SyntheticModel:
         if described["format"] != FORMAT:
             raise ValueError("format")
         columns = tuple(CellColumn.from_json(item) for item in described["columns"])
-        shares = {column.name: archive[f"shares{place}"] for place, column in enumerate(columns)}
+        shares = {column.name: arrays[f"shares{place}"] for place, column in enumerate(columns)}
         steps = tuple(
-            Step(tuple(item["given"]), tuple(item["new"]), archive[f"chances{place}"])
+            Step(tuple(item["given"]), tuple(item["new"]), arrays[f"chances{place}"])
             for place, item in enumerate(described["steps"])
         )
         _check_shapes(shares, steps, columns)
-        return cls(columns, shares, steps, float(described["total"]))
+        _check_chances(shares, steps)
+        return cls(columns, shares, steps, _validate.positive("total", described["total"]))
 
 
 def _check_shapes(shares: Mapping[str, Floats], steps: Sequence[Step], columns: Sequence[CellColumn]) -> None:
@@ -159,8 +157,22 @@ def _check_shapes(shares: Mapping[str, Floats], steps: Sequence[Step], columns: 
         if step.chances.shape != shape or not set(step.given) <= known or known & set(step.new):
             raise ValueError("steps")
         known |= set(step.new)
-    if known != {column.name for column in columns}:
+    if known != {column.name for column in columns} or len(known) < len(columns):
         raise ValueError("columns")
+
+
+def _check_chances(shares: Mapping[str, Floats], steps: Sequence[Step]) -> None:
+    """None below 0, and every line adds up to 1."""
+    lines = [*shares.values(), *(step.chances.reshape(*_rows_and_line(step)) for step in steps)]
+    for found in lines:
+        sound = found.dtype == np.float64 and found.size and (found >= 0).all()
+        if not sound or not np.allclose(found.sum(axis=1), 1.0, rtol=0, atol=1e-6):
+            raise ValueError("chances")
+
+
+def _rows_and_line(step: Step) -> tuple[int, int]:
+    sizes = step.chances.shape
+    return math.prod(sizes[: len(step.given)]), math.prod(sizes[len(step.given) :])
 
 
 def steps_of(tables: Mapping[Clique, Floats]) -> tuple[Step, ...]:
@@ -197,13 +209,41 @@ def marginal(steps: Sequence[Step], clique: Clique) -> Floats:
         if wanted & set(step.new):
             needed.append(step)
             wanted |= set(step.given)
-    names = sorted({name for step in needed for name in (*step.given, *step.new)})
-    letter = dict(zip(names, _LETTERS, strict=False))
-    if len(names) > len(_LETTERS):
-        raise InvalidInput(f"expected at most {len(_LETTERS)} columns between two, got {len(names)}")
-    terms = ",".join("".join(letter[name] for name in (*step.given, *step.new)) for step in needed)
-    result = "".join(letter[name] for name in clique)
-    return np.asarray(np.einsum(f"{terms}->{result}", *(step.chances for step in needed), optimize="greedy"))
+    factors = [Factor((*step.given, *step.new), step.chances) for step in needed]
+    while len({name for names, _ in factors for name in names}) > len(_LETTERS):
+        factors = _with_one_less(factors, keep=clique)
+    return _product(factors, clique)
+
+
+class Factor(NamedTuple):
+    """A table over some columns."""
+
+    names: Clique
+    table: Floats
+
+
+def _with_one_less(factors: Sequence[Factor], *, keep: Clique) -> list[Factor]:
+    """The same product with one column summed out: the one whose factors make the smallest table together."""
+    sizes = {name: size for names, table in factors for name, size in zip(names, table.shape, strict=True)}
+    around = {
+        name: {other for names, _ in factors if name in names for other in names}
+        for name in sizes
+        if name not in keep
+    }
+    gone = min(around, key=lambda name: math.prod(sizes[other] for other in around[name]))
+    left = tuple(sorted(around[gone] - {gone}))
+    joined = [factor for factor in factors if gone in factor.names]
+    rest = [factor for factor in factors if gone not in factor.names]
+    return [*rest, Factor(left, _product(joined, left))]
+
+
+def _product(factors: Sequence[Factor], wanted: Clique) -> Floats:
+    """The product of the factors, summed over all columns but the wanted ones."""
+    letter = dict(zip(sorted({name for names, _ in factors for name in names}), _LETTERS, strict=False))
+    terms = ",".join("".join(letter[name] for name in names) for names, _ in factors)
+    result = "".join(letter[name] for name in wanted)
+    tables = [table for _, table in factors]
+    return np.asarray(np.einsum(f"{terms}->{result}", *tables, optimize="greedy"))
 
 
 def _drawn(step: Step, drawn: Mapping[str, Integers], rows: int, sampler: Sampler) -> dict[str, Integers]:

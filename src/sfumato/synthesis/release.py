@@ -7,16 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from sfumato import _validate
 from sfumato.accounting import warn_of_little_protection
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.policy import Policy
-from sfumato.randomness import Sampler
+from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import json_bytes, make_folder, write_whole
 from sfumato.synthesis import fidelity
 from sfumato.synthesis.cells import CellColumn, cell_columns
 from sfumato.synthesis.counting import Clique, Marginals
+from sfumato.synthesis.inference import load_mbi
 from sfumato.synthesis.model import MOST_ROWS
 from sfumato.synthesis.paid import PaidTable
 from sfumato.synthesis.plan import RELATION, SynthesisPlan, default_picks
@@ -220,6 +224,8 @@ def release(
     places, plan, policy = Places(out), request.plan, request.policy
     ledger.check_unit(policy.budget.unit)
     ledger.check_dataset(policy.dataset)
+    load_mbi()
+    _rehearse(request)
     marginals.prepare()  # the engine plans what will be counted; no row is read yet
     charge = ledger.charge(
         plan.event(), purpose=PURPOSE, relation=RELATION, unit=policy.budget.unit, private=sampler.private
@@ -240,6 +246,17 @@ def release(
     certificate = ledger.certificate(charge, plan=stated, caveats=(*CAVEATS, *notes))
     certificate.write(places.certificate)
     return Released(certificate, report, plan.epsilon(request.delta), notes)
+
+
+def _rehearse(request: Request) -> None:
+    """One row of the first cells, made up and thrown away: what values the columns cannot hold is found now."""
+    cells = {column.name: np.zeros(1, dtype=np.int64) for column in request.columns}
+    try:
+        to_table(request.columns, cells, SecretStream())
+    except (pa.ArrowException, OverflowError) as error:
+        raise InvalidInput(
+            "expected whole numbers below 2**63 in the policy's categories and bounds, got larger ones"
+        ) from error
 
 
 def _target(columns: Sequence[CellColumn], name: str) -> str:

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from sfumato.errors import DataCorrupted, LedgerError, Refused
@@ -85,6 +85,9 @@ def resume(
 ) -> None:
     """Put a fresh trainer of the same plan where the checkpoint was; its noise will be new.
 
+    Of several ranks every one must call this. Rank 0 alone settles which file it is, and reads it; the others
+    get its bytes.
+
     Args:
         trainer: A trainer of the same plan, model and ledger that has taken no step.
         path: What `save_checkpoint` wrote.
@@ -99,18 +102,27 @@ def resume(
     resume(trainer, "private/checkpoint.safetensors")
     ```
     """
-    if trainer.steps_started:
-        raise Refused("expected a fresh trainer; this one has taken steps of its own")
-    target, reservation = Path(path), None
-    if trainer.ledger is not None and trainer.peers.leads:
-        reservation = _take_up_reservation(trainer, trainer.ledger, target)
-    _load(trainer, target, reservation, scheduler)
+    target, reservation, content = Path(path), None, b""
+    with trainer.peers.together("to take the run up", resumes=True):
+        if trainer.steps_started:
+            raise Refused("expected a fresh trainer; this one has taken steps of its own")
+        if trainer.peers.leads:
+            if trainer.ledger is not None:
+                reservation = _take_up_reservation(trainer, trainer.ledger, target)
+            content = _bytes(target)
+    content = trainer.peers.share_bytes(content)
+    with trainer.peers.together("to read its checkpoint", resumes=True):
+        _load(trainer, content, target, reservation, scheduler)
 
 
 def _load(
-    trainer: PrivateTrainer, target: Path, reservation: Reservation | None, scheduler: Scheduler | None
+    trainer: PrivateTrainer,
+    content: bytes,
+    target: Path,
+    reservation: Reservation | None,
+    scheduler: Scheduler | None,
 ) -> None:
-    tensors, record = _read(target)
+    tensors, record = _parsed(content, target)
     _check_plan(trainer, record, target)
     if record["reservation"] is not None and trainer.ledger is None and trainer.peers.leads:
         raise Refused(f"expected the ledger that paid for {target}, got none; give it to the trainer")
@@ -308,11 +320,26 @@ def _read_record(path: Path) -> dict[str, Any] | None:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    return _parsed(_bytes(path), path)
+
+
+def _bytes(path: Path) -> bytes:
+    """The file as it is now, opened once: what is checked is what is used, though it may get another name."""
     try:
-        with safe_open(path, framework="pt") as file:
-            record = json.loads((file.metadata() or {}).get("sfumato", "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError, OSError) as error:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataCorrupted(
+            f"expected a checkpoint at {path}, got one that cannot be read: {error.strerror}"
+        ) from error
+
+
+def _parsed(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        tensors = load(content)
+        length = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + length])
+        record = json.loads(header.get("__metadata__", {}).get("sfumato", "null"))
+    except (SafetensorError, ValueError) as error:
         raise DataCorrupted(f"expected a checkpoint at {path}, got one that cannot be read: {error}") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise DataCorrupted(

@@ -28,6 +28,7 @@ from sfumato.training.noise import NoisySum
 
 Bytes = npt.NDArray[np.uint8]
 _KEY_BYTES = 32
+_FAILED, _RESUMES = 1, 2  # what ranks say to each other after a part of the work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,20 +69,27 @@ class Peers:
     # Agreeing
 
     @contextmanager
-    def together(self, doing: str) -> Iterator[None]:
+    def together(self, doing: str, *, resumes: bool = False) -> Iterator[None]:
         """What a rank does by itself in the block, every rank has done after it; or all of them raise.
 
         The one that failed raises its own error, the others `Refused`, and nobody waits for a rank that is not
-        coming. What the block computed is not released.
+        coming: one that resumes beside one that begins is found here, as both say which they do. What the block
+        computed is not released.
         """
         failure: Exception | None = None
         try:
             yield
         except Exception as error:
             failure = error
-        failed = self._failed(failure is not None)
+        said = self._said(_FAILED * (failure is not None) + _RESUMES * resumes)
+        failed = [rank for rank, word in enumerate(said) if word & _FAILED]
         if failure is not None:
             raise failure
+        if len({word & _RESUMES for word in said}) > 1:
+            raise Refused(
+                "expected every rank to resume, or none, got some of each; give every rank the same files, and "
+                "let each call resume or leave it"
+            )
         if failed:
             raise Refused(
                 f"rank {failed[0]} failed {doing}, so all ranks stopped and nothing of it was released; see "
@@ -120,6 +128,18 @@ class Peers:
         key = torch.from_numpy(sampler.integers(256, _KEY_BYTES).astype(np.uint8))
         self._from_first(key)
         return key.numpy().tobytes()
+
+    def share_bytes(self, content: bytes) -> bytes:
+        """What rank 0 gives, on every rank."""
+        if not self.several:
+            return content
+        length = torch.tensor(len(content))
+        self._from_first(length)
+        room = torch.zeros(int(length), dtype=torch.uint8)
+        if self.leads:
+            room = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        self._from_first(room)
+        return room.numpy().tobytes()
 
     @torch.no_grad()
     def share_weights(self, tensors: Iterable[Tensor]) -> None:
@@ -172,11 +192,12 @@ class Peers:
 
     # Talking
 
-    def _failed(self, failure: bool) -> list[int]:
-        flags = torch.zeros(self.count, dtype=torch.int64)
-        flags[self.rank] = int(failure)
-        self._add_up(flags)
-        return flags.nonzero().flatten().tolist()
+    def _said(self, word: int) -> list[int]:
+        """What every rank says, in the order of ranks."""
+        words = torch.zeros(self.count, dtype=torch.int64)
+        words[self.rank] = word
+        self._add_up(words)
+        return words.tolist()
 
     def _add_up(self, values: Tensor) -> None:
         if self.several:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -201,7 +202,7 @@ def train(
     plan = _agreed(plan, wanted, data, units, delta)
     if test is not None and test.visibility != "public":
         raise InvalidInput("expected test to be public data; accuracy on private rows is a release of its own")
-    folder = None if out is None else RunFolder.begin(out)
+    folder = None if out is None else RunFolder.begin(out, resumes=_resumes(out, ledger))
     optimization = Optimization() if optimization is None else optimization
     loss_fn = default_loss(model) if loss_fn is None else loss_fn
     started = time.perf_counter()
@@ -304,11 +305,15 @@ def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochRep
     """Go on from the folder's checkpoint, if it has one of this plan."""
     if folder is None:
         return []
-    if not can_resume(folder.private / CHECKPOINT, trainer.ledger):
+    if not _resumes(folder.path, trainer.ledger):
         keep_from_start(trainer, folder.private / CHECKPOINT)
         return []
     resume(trainer, folder.private / CHECKPOINT)
     return read_history(folder)[: math.ceil(trainer.steps_done / trainer.plan.steps_an_epoch)]
+
+
+def _resumes(out: str | os.PathLike[str], ledger: Ledger | None) -> bool:
+    return can_resume(RunFolder(Path(out)).private / CHECKPOINT, ledger)
 
 
 def _set_rate(trainer: PrivateTrainer, optimization: Optimization) -> None:

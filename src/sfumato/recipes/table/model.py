@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save
 
-from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
+from sfumato.array_files import damaged_unless_read, parsed, read_metadata, read_tensors
+from sfumato.errors import DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate
 from sfumato.policy import Column
-from sfumato.recipes.table import mlp
+from sfumato.recipes.table import mlp, soundness
 from sfumato.recipes.table.boosted import Boosted
 from sfumato.recipes.table.design import Design
 from sfumato.recipes.table.encoding import Cells, Encoder, Encoding, categories_of
@@ -48,6 +49,16 @@ class Scorer(Protocol):
     """What gives each row its scores, in 2⁻¹⁶."""
 
     def scores(self, cells: Cells) -> npt.NDArray[np.int64]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unlearned:
+    """Scores of a model that knows nothing: for a rehearsal on public rows."""
+
+    outputs: int
+
+    def scores(self, cells: Cells) -> npt.NDArray[np.int64]:
+        return np.zeros((len(cells), self.outputs), dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +112,8 @@ class TableModel:
 def is_table_model(place: Path) -> bool:
     """Whether a file says that it is a model of a table."""
     try:
-        with safe_open(place, framework="numpy") as file:
-            return bool((file.metadata() or {}).get("format") == FORMAT)
-    except (SafetensorError, OSError):
+        return read_metadata(place).get("format") == FORMAT
+    except (SafetensorError, OSError, ValueError):
         return False
 
 
@@ -117,21 +127,19 @@ def load_table(folder: str | os.PathLike[str]) -> TableModel:
 
 def read_table_model(place: Path) -> TableModel:
     """The model in a file; nothing in it can run."""
-    try:
-        with safe_open(place, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in list(file.keys())}
+    with damaged_unless_read(f"expected {place} to be a model of a table, got something else"):
+        metadata, arrays = read_tensors(place, "numpy")
         if metadata.get("format") != FORMAT:
             raise ValueError("another kind of model")
-        return _model(json.loads(metadata["table"]), arrays)
-    except (SafetensorError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise DataCorrupted(f"expected {place} to be a model of a table, got something else") from error
+        return _model(parsed(metadata["table"]), arrays)
 
 
 def _model(card: Mapping[str, Any], arrays: Arrays) -> TableModel:
     encoders = tuple(Encoder(column=_column_from_json(one)) for one in card["columns"])
     column = _column_from_json(card["target"])
+    soundness.check_columns([column, *(one.column for one in encoders)])
     target = Target(column=column, classes=categories_of(column))
+    soundness.check_target(target)
     scorer = _SCORERS[card["kind"]](encoders, target, arrays)
     return TableModel(encoding=Encoding(encoders=encoders, left_out=()), target=target, scorer=scorer)
 
@@ -152,15 +160,14 @@ def _arrays(scorer: Scorer) -> tuple[str, dict[str, npt.NDArray[Any]]]:
 
 
 def _linear(encoders: tuple[Encoder, ...], target: Target, arrays: Arrays) -> Additive:
-    bins = tuple(arrays[f"bins.{place}"] for place in range(len(encoders)))
-    if any(found.size != one.cells for found, one in zip(bins, encoders, strict=True)):
-        raise ValueError("expected a bin for every cell")
+    soundness.check_additive(encoders, target, arrays)
     features = {name: arrays[name] for name in ("starts", "centre", "exponent", "trend")}
-    design = Design(bin_of=bins, **features)
+    design = Design(bin_of=tuple(arrays[f"bins.{place}"] for place in range(len(encoders))), **features)
     return Additive(design=design, weights=arrays["weights"], constant=arrays["constant"])
 
 
 def _boosted(encoders: tuple[Encoder, ...], target: Target, arrays: Arrays) -> Boosted:
+    soundness.check_boosted(encoders, target, arrays)
     return Boosted(
         columns=_linear(encoders, target, arrays),
         groups=tuple(arrays[f"groups.{place}"] for place in range(len(encoders))),
@@ -172,11 +179,9 @@ def _boosted(encoders: tuple[Encoder, ...], target: Target, arrays: Arrays) -> B
 def _mlp(encoders: tuple[Encoder, ...], target: Target, arrays: Arrays) -> mlp.Network:
     import torch
 
+    soundness.check_network(encoders, target, arrays)
     network = mlp.build(encoders, classes=None if target.classes is None else len(target.classes))
-    try:
-        network.module.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
-    except RuntimeError as error:
-        raise ValueError("expected the network's layers") from error
+    network.module.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
     return network
 
 

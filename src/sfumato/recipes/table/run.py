@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ import numpy as np
 from sfumato import _validate
 from sfumato.accounting import DpEvent, warn_of_little_protection
 from sfumato.errors import InvalidInput
-from sfumato.ledger import Certificate, Ledger, Unrecorded
+from sfumato.ledger import Certificate, Charge, Ledger, Unrecorded
+from sfumato.ledger.certificate import UNRECORDED
 from sfumato.policy import Policy
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.recipes.table import boosted, mlp
@@ -22,13 +24,14 @@ from sfumato.recipes.table.encoding import Encoding
 from sfumato.recipes.table.evaluation import measure
 from sfumato.recipes.table.linear import Additive, Rows, Watch, fit_additive, noisy_counts
 from sfumato.recipes.table.mechanism import ETA
-from sfumato.recipes.table.model import TableModel
+from sfumato.recipes.table.model import Scorer, TableModel, Unlearned
 from sfumato.recipes.table.plan import MODELS, RELATION, TablePlan
 from sfumato.recipes.table.reading import Source, public_rows, within_bound
 from sfumato.recipes.table.target import Target
 from sfumato.results import Training, write_run
 from sfumato.storage import RunFolder
-from sfumato.training import TrainingPlan, cross_entropy, train
+from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy, train
+from sfumato.training.rowwise import LossFunction
 
 SETTINGS = (
     "settings of table models were chosen among about a hundred on training rows of the public data set Adult, "
@@ -123,6 +126,8 @@ class TableTraining:
             ledger.check_dataset(self.policy.dataset)
         columns = [*self.encoding.names, self.target.name]
         shown = None if test is None else public_rows(self.policy, test, columns)
+        if shown is not None:  # rows that cannot be measured on are refused before anything is spent
+            measure(self._model(Unlearned(outputs=self.target.outputs)), shown)
         folder = None if out is None else RunFolder.begin(out)
         source = Source.open(self.policy, columns, data=data)
         sampler = SecretStream() if sampler is None else sampler
@@ -188,25 +193,55 @@ class TableTraining:
     ) -> tuple[TableModel, Certificate]:
         assert isinstance(self.plan, TrainingPlan)
         network = mlp.build(self.encoding.encoders, classes=self.classes)
-        if ledger is not None:
-            ledger.check(self.event, relation=self.plan.relation, unit=self.plan.unit)
+        self._rehearse(copy.deepcopy(network))
+        charge = None if ledger is None else self._charged(ledger, sampler)
         rows, units = self._rows(source, sampler)
-        targets = rows.target.astype(np.float32 if self.classes is None else np.int64)
         result = train(
             network.module,
-            (mlp.dense(self.encoding.encoders, rows.cells), targets),
+            self._tensors(rows),
             self.plan,
             delta=self.delta,
             optimization=mlp.OPTIMIZATION,
-            loss_fn=mlp.square_loss if self.classes is None else cross_entropy,
+            loss_fn=self._loss,
             units=units,
-            ledger=ledger,
             caveats=self.caveats,
             purpose=self.purpose,
             sampler=sampler,
             on_step=lambda trainer: watch(trainer.steps_done),
         )
-        return self._model(network), result.certificate
+        found = result.certificate
+        if ledger is not None and charge is not None:
+            caveats = [caveat for caveat in found.caveats if caveat != UNRECORDED]
+            found = ledger.certificate(charge, plan=self.plan.to_json(), eta=found.eta, caveats=caveats)
+        return self._model(network), found
+
+    def _rehearse(self, network: mlp.Network) -> None:
+        """One step on made-up rows, for nothing: what the network or the machine cannot do is found now."""
+        assert isinstance(self.plan, TrainingPlan)
+        cells = np.zeros((2, len(self.encoding.encoders)), dtype=np.int64)
+        rows = self._tensors(Rows(cells=cells, target=np.zeros(2)))
+        trainer = PrivateTrainer(network.module, mlp.OPTIMIZATION.build(network.module), self.plan)
+        units = None if self.policy.unit.column is None else np.arange(2)
+        trainer.step(next(trainer.batches(rows, units=units)), self._loss)
+
+    def _tensors(self, rows: Rows) -> tuple[Any, Any]:
+        targets = rows.target.astype(np.float32 if self.classes is None else np.int64)
+        return mlp.dense(self.encoding.encoders, rows.cells), targets
+
+    @property
+    def _loss(self) -> LossFunction:
+        return mlp.square_loss if self.classes is None else cross_entropy
+
+    def _charged(self, ledger: Ledger, sampler: Sampler) -> Charge:
+        """Spend on all steps of the network, before a row is read."""
+        assert isinstance(self.plan, TrainingPlan)
+        return ledger.charge(
+            self.event,
+            purpose=self.purpose,
+            relation=self.plan.relation,
+            unit=self.plan.unit,
+            private=sampler.private,
+        )
 
     def _paid(self, ledger: Ledger | None, sampler: Sampler) -> Certificate:
         """Spend, before a row is read."""
@@ -231,7 +266,7 @@ class TableTraining:
             units = units.filter(kept).combine_chunks().dictionary_encode().indices.to_numpy()
         return Rows(cells=np.asfortranarray(self.encoding.encode(table)[kept]), target=target[kept]), units
 
-    def _model(self, scorer: Additive | boosted.Boosted | mlp.Network) -> TableModel:
+    def _model(self, scorer: Scorer) -> TableModel:
         return TableModel(encoding=self.encoding, target=self.target, scorer=scorer)
 
 

@@ -1,0 +1,63 @@
+"""The one place where names from files are made fit to be seen: on a terminal, in JSON, in a spreadsheet.
+
+Names of classes, categories, columns and files come from whoever wrote them. A control character in one can
+rewrite what a terminal shows, a line's end can add a line, and a cell that begins with "=" is a formula.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable
+from typing import Any
+
+# Controls, marks that turn the direction of writing, ends of lines and paragraphs, halves of characters.
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+_FORMULA = tuple("=+-@\t\r")
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    r"""The text with every character that is not seen, but those of `keep`, as an escape.
+
+    >>> visible("red\x1b[2J")
+    'red\\x1b[2J'
+    """
+    return _HIDDEN.sub(lambda found: found[0] if found[0] in keep else _escape(found[0]), text)
+
+
+def visible_json(text: str) -> str:
+    r"""The same JSON with the characters that JSON lets through, and terminals do not, as its own escapes.
+
+    >>> visible_json('{"class": "red\x9b"}')
+    '{"class": "red\\u009b"}'
+    """
+    return _HIDDEN.sub(lambda found: found[0] if found[0] in "\n\t\r" else f"\\u{ord(found[0]):04x}", text)
+
+
+def csv_bytes(rows: Iterable[Iterable[Any]]) -> bytes:
+    """A CSV file for people: a text that a spreadsheet would take for a formula gets a quote before it."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([[_cell(value) for value in row] for row in rows])
+    return text.getvalue().encode()
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    seen = visible(value)
+    return f"'{seen}" if value.startswith(_FORMULA) and not _is_number(value) else seen
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return text == text.strip()
+
+
+def _escape(character: str) -> str:
+    return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
