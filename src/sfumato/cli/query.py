@@ -56,7 +56,7 @@ def ask(
         typer.Option(help="Weights of the aggregates' shares of epsilon, in the order of the query: 3,1."),
     ] = None,
     noise: Annotated[
-        str | None, typer.Option(help="laplace or gaussian; default: whichever errs less.")
+        str | None, typer.Option(help="laplace or gaussian; default: what errs less and leaves as much.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write the answer to a new .csv, .parquet or .json file.")
