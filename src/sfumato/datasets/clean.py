@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sfumato.datasets import lines
+from sfumato.datasets import calendar, lines
 from sfumato.datasets.private_copy import PrivateCopy
 from sfumato.datasets.text_table import Rows, TextForm, is_text, rows_of
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 REPAIRED = "bytes that are not UTF-8, each read as U+FFFD"
+MOVED = "a day outside the years 1 to 9999, read as the nearest one inside"
 _SHOWN = 20  # line numbers of each fault that are kept
 _BATCH = 1 << 16  # rows
 
@@ -78,7 +79,7 @@ def read_rows(path: Path, form: TextForm, columns: Sequence[str]) -> pa.Table:
     if is_text(path):
         return pa.concat_tables(part.table for part in rows_of(path, form, columns, keep_faulty=True))
     schema, tally = _declared_schema(path, columns), Tally()
-    parts = [in_utf8(_as_table(batch), tally) for batch in _batches(path, schema.names)]
+    parts = [repaired(_as_table(batch), tally) for batch in _batches(path, schema.names)]
     found = {name.lower(): name for name in columns}
     return pa.concat_tables(parts or [schema.empty_table()]).rename_columns(
         [found[name.lower()] for name in schema.names]
@@ -88,7 +89,7 @@ def read_rows(path: Path, form: TextForm, columns: Sequence[str]) -> pa.Table:
 def clean_parquet(
     paths: Sequence[Path], columns: Sequence[str], *, report: Callable[[Tally], None]
 ) -> list[Path]:
-    """Parquet files whose texts are UTF-8: the files themselves, or copies where some text is not."""
+    """Parquet files of texts in UTF-8 and days of the calendar: the files themselves, or copies."""
     schemas = [_declared_schema(path, columns) for path in paths]
     for path, schema in zip(paths, schemas, strict=True):
         if [(one.name.lower(), one.type) for one in schema] != [
@@ -123,12 +124,12 @@ def _parquet(path: Path) -> Any:
 
 
 def _sound(path: Path, schema: pa.Schema, report: Callable[[Tally], None]) -> Path:
-    copy = PrivateCopy.of(path, repr(("parquet", schema.names)))
+    copy = PrivateCopy.of(path, repr(("parquet", "calendar", schema.names)))
     if copy.is_sound():
         return path
     if not copy.is_made():
-        texts = [one.name for one in schema if _is_text(one.type)]
-        if all(_is_utf8(part) for part in _batches(path, texts)):
+        doubtful = [one.name for one in schema if _is_text(one.type) or calendar.limits(one.type)]
+        if not _has_old_times(path, schema) and all(is_sound(part) for part in _batches(path, doubtful)):
             copy.mark_sound()
             return path
         tally = Tally()
@@ -138,13 +139,13 @@ def _sound(path: Path, schema: pa.Schema, report: Callable[[Tally], None]) -> Pa
 
 
 def tally_parquet(path: Path, columns: Sequence[str], tally: Tally) -> None:
-    """Count a file's rows, and those with a text that is not UTF-8."""
+    """Count a file's rows, and those with a text that is not UTF-8 or a day that no calendar has."""
     names = [one.name for one in _declared_schema(path, columns)]
     for batch in _batches(path, names):
-        if _is_utf8(batch):
+        if is_sound(batch):
             tally.rows += batch.num_rows
         else:
-            in_utf8(_as_table(batch), tally)
+            repaired(_as_table(batch), tally)
 
 
 def _as_table(batch: pa.RecordBatch) -> pa.Table:
@@ -171,32 +172,53 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain)
 
 
-def _is_utf8(batch: pa.RecordBatch) -> bool:
+def _has_old_times(path: Path, schema: pa.Schema) -> bool:
+    """Whether a declared column is stored as INT96, which engines convert each in their own way."""
+    stored = _parquet(path).schema
+    columns = (stored.column(place) for place in range(len(stored)))
+    return any(one.physical_type == "INT96" and one.path in schema.names for one in columns)
+
+
+def is_sound(rows: pa.RecordBatch | pa.Table) -> bool:
+    """Whether all texts are UTF-8, and all days those of the calendar."""
     import pyarrow as pa
 
     try:
-        batch.validate(full=True)
+        rows.validate(full=True)
     except pa.ArrowInvalid:
         return False
-    return True
+    return all(map(calendar.is_in_calendar, rows.columns))
 
 
 def _repaired(path: Path, schema: pa.Schema, tally: Tally) -> Iterator[pa.Table]:
     for batch in _batches(path, schema.names):
-        yield in_utf8(_as_table(batch), tally)
+        yield repaired(_as_table(batch), tally)
 
 
-def in_utf8(table: pa.Table, tally: Tally) -> pa.Table:
-    """The table with every text repaired by itself; the tally counts rows from 1."""
+def repaired(table: pa.Table, tally: Tally) -> pa.Table:
+    """The table with every text and every day repaired by itself; the tally counts rows from 1."""
     changed: set[int] = set()
+    moved: set[int] = set()
     for place, column in enumerate(table.columns):
         if _is_text(column.type):
             texts, places = _texts_in_utf8(column)
             table = table.set_column(place, table.field(place).name, texts)
             changed.update(places)
-    tally.note(REPAIRED, np.array(sorted(changed), dtype=np.int64) + tally.rows + 1)
+        elif not calendar.is_in_calendar(column):
+            days = calendar.in_calendar(column)
+            table = table.set_column(place, table.field(place).name, days)
+            moved.update(_different(column, days))
+    for words, rows in ((REPAIRED, changed), (MOVED, moved)):
+        tally.note(words, np.array(sorted(rows), dtype=np.int64) + tally.rows + 1)
     tally.rows += table.num_rows
     return table
+
+
+def _different(one: pa.ChunkedArray, other: pa.ChunkedArray) -> list[int]:
+    import pyarrow.compute as pc
+
+    places: list[int] = pc.indices_nonzero(pc.not_equal(one, other)).to_pylist()
+    return places
 
 
 def _texts_in_utf8(column: pa.ChunkedArray) -> tuple[pa.Array, list[int]]:

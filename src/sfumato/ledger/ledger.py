@@ -31,7 +31,7 @@ from sfumato.ledger.conversion import check_unit, counted_event
 from sfumato.ledger.lease import Lease, first_lease
 from sfumato.ledger.replay import replay
 from sfumato.ledger.reservation import Reservation, settlement_body
-from sfumato.ledger.rule import Tally
+from sfumato.ledger.rule import Rule, Tally
 from sfumato.ledger.state import State
 from sfumato.ledger.store import Store, store_at
 
@@ -377,6 +377,14 @@ class Ledger:
     def epsilon_spent(self) -> float:
         """ε at the budget's δ of all that was charged, under the ledger's rule."""
         return self.state.spent
+
+    def counted_after(self, event: DpEvent, *, relation: Relation, unit: str) -> float:
+        """ε that later charges would start from if `event` were charged now; nothing is written.
+
+        It is more than `epsilon_spent` would say of a single plan, whose exact price holds while it is alone.
+        """
+        counted = counted_event(event, self.budget, relation=relation, unit=unit)
+        return Rule(self.budget).counted_after(self.state.whole, counted)
 
     @property
     def epsilon_left(self) -> float:

@@ -190,6 +190,11 @@ class Rule:
         counted = self._filter(account.taken).epsilon(account.tally.spending())
         return counted if account.exact is None else min(account.exact, counted)
 
+    def counted_after(self, account: Account, event: DpEvent) -> float:
+        """ε that later charges would start from after `event`, whether it fits or not."""
+        total = account.tally + self.price(event)
+        return self._filter(account.taken).epsilon(total.spending())
+
     def left(self, account: Account) -> float:
         """The largest further pure ε that would be admitted."""
         if not account.plans:

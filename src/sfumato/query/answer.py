@@ -147,7 +147,7 @@ def notes_for(policy: Policy, *, grouped: bool, family: Family = Family.LAPLACE)
             f"Counts at most {_several(unit.rows, 'row')} of each {unit.column}{groups}; the rest is left out."
         )
     if family is Family.GAUSSIAN:
-        notes.append("Noise is Gaussian, which errs less here and needs the budget's δ.")
+        notes.append("Noise is Gaussian, which needs the budget's δ.")
     return tuple(notes)
 
 

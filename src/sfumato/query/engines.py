@@ -11,6 +11,7 @@ import glob
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from sfumato.errors import DataError, DataUnavailable, InvalidInput, MissingExtr
 from sfumato.policy import ENGINES, Column, Policy
 from sfumato.query import sources
 from sfumato.query.compilation import Value, column_name
+from sfumato.query.given_rows import given_rows
 from sfumato.query.measures import UNIT
 from sfumato.query.public_tables import load_public
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.sanitizing import sanitized, sanitized_unit
+from sfumato.query.without_rows import without_rows
 
 _private_log = logging.getLogger("sfumato.private.query")
 _private_log.addHandler(logging.NullHandler())
@@ -66,12 +69,23 @@ class Engine:
         """The SQL of an expression, once the engine has planned it: no row is read, nothing charged yet."""
         try:
             text = str(self.connection.compile(expression))
-            _RUN[self.name](self.connection, f"EXPLAIN {text}")
+            self._explain(f"EXPLAIN {text}")
         except Exception as error:
             _private_log.error("the engine cannot plan the query", exc_info=error)
         else:
             return text
         raise QueryRefused(f"the {self.name} engine cannot plan this query; ask for less at a time")
+
+    def _explain(self, text: str) -> None:
+        """DuckDB plans on empty tables, as it looks at the least and the largest value of a full one."""
+        if self.name == "duckdb":
+            self._without_rows.execute(text).fetchall()
+        else:
+            _RUN[self.name](self.connection, text)
+
+    @cached_property
+    def _without_rows(self) -> Any:
+        return without_rows(self.connection.con, [self.raw, *self.tables.values(), *self.public.values()])
 
     def fetch(self, text: str) -> list[dict[str, Any]]:
         """The rows of a prepared query; an engine's own error text never gets out."""
@@ -180,12 +194,8 @@ def _given(policy: Policy, data: Any) -> Mapping[str, Any]:
 def _open_duckdb(policy: Policy, given: Mapping[str, Any]) -> Opened:
     if given:
         connection = ibis.duckdb.connect()
-        names = policy.private_names
-        return (
-            connection,
-            [sources.loaded(connection, given[name], f"raw{i}") for i, name in enumerate(names)],
-            (),
-        )
+        tables = (given_rows(given[one.table], one) for one in _each(policy))
+        return connection, [connection.create_table(f"raw{i}", rows) for i, rows in enumerate(tables)], ()
     databases = {one.source for one in _each(policy) if sources.is_database(one.source)}
     if len(databases) > 1:
         raise InvalidInput(f"expected the policy's tables in one DuckDB file, got {len(databases)}; merge them")
@@ -236,7 +246,13 @@ def _open_spark(policy: Policy, master: str) -> Opened:
     except ImportError as error:
         raise MissingExtra(package="pyspark", extra="spark") from error
     builder = SparkSession.builder.master(master).appName("sfumato")
-    settings = {"spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC"}
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        # Days before 1582 are read as they are written, and are no error.
+        "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+        "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    }
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

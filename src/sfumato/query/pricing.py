@@ -10,15 +10,20 @@ Under one unit added or removed, with m = unit.rows and k groups touched, a unit
 A measure of weight w gets the share w / Σw of ε, and a tree of cells an equal share of that for each level.
 With Gaussian noise all of them are one release of (ε, δ): noise multipliers are so chosen that the standard
 deviations stand in the same proportion, and Σ 1/multiplier² is that of the one Gaussian that costs (ε, δ). With
-n equal measures the deviation grows with √n, where that of Laplace noise grows with n. Whichever gives the
-smaller error is taken, from public facts alone. No constant is added anywhere.
+n equal measures the deviation grows with √n, where that of Laplace noise grows with n. No constant is added
+anywhere.
+
+Unless the query says which, Gaussian noise is taken where it errs less and leaves the ledger no worse off. Pure
+ε add up, and a single Gaussian ends that: after one of ε = 0.1, the next answer of 0.1 would show 0.6 spent. So
+a ledger of pure ε stays one until somebody asks for Gaussian noise. The choice depends on the query, the policy
+and the ledger's entries, never on a row.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -100,14 +105,30 @@ class Spending:
             )
 
 
-def price(measures: Sequence[Measure], unit: Unit, spending: Spending) -> Price:
-    """Share ε among the measures, and the selection of keys where it has a δ, with the noise that errs less."""
+Cost = Callable[[accounting.DpEvent], float]
+"""ε that a ledger counts once an event is charged."""
+
+
+def price(measures: Sequence[Measure], unit: Unit, spending: Spending, *, cost: Cost | None = None) -> Price:
+    """Share ε among the measures, and the selection of keys where it has a δ.
+
+    Without a wanted noise, Gaussian is taken where it errs less and, if `cost` is given, costs no more.
+    """
+    if spending.noise is not None or not spending.noise_delta > 0:
+        return _price(measures, unit, replace(spending, noise=spending.noise or "laplace"))
+    laplace, gaussian = (_price(measures, unit, replace(spending, noise=name)) for name in NOISES)
+    if _badness(gaussian) >= _badness(laplace):
+        return laplace
+    return gaussian if cost is None or cost(gaussian.event()) <= cost(laplace.event()) else laplace
+
+
+def _price(measures: Sequence[Measure], unit: Unit, spending: Spending) -> Price:
     weights = [1.0] * len(measures) if spending.weights is None else list(spending.weights)
     asked = list(measures)
     if spending.selection_delta is not None:
         asked, weights = [*asked, UnitCount()], [*weights, sum(weights) / len(weights)]
-    noises = _noises(asked, weights, unit, spending)
-    gaussian = isinstance(noises[0], WholeGaussian)
+    gaussian = spending.noise == "gaussian"
+    noises = (_gaussians if gaussian else _laplaces)(asked, weights, unit, spending)
     return Price(
         epsilon=spending.epsilon,
         delta=(spending.selection_delta or 0.0) + (spending.noise_delta if gaussian else 0.0),
@@ -119,29 +140,19 @@ def price(measures: Sequence[Measure], unit: Unit, spending: Spending) -> Price:
     )
 
 
-def _noises(
-    asked: Sequence[Measure], weights: Sequence[float], unit: Unit, spending: Spending
-) -> list[WholeNoise]:
-    options: dict[str, list[WholeNoise]] = {}
-    if spending.noise != "gaussian":
-        options["laplace"] = _laplaces(asked, weights, unit, spending.epsilon)
-    if spending.noise != "laplace" and spending.noise_delta > 0:
-        options["gaussian"] = _gaussians(asked, weights, unit, spending)
-    # The same deviations' proportions in both, up to what a unit can move: compared by their geometric mean.
-    return min(options.values(), key=_badness)
-
-
-def _badness(noises: Sequence[WholeNoise]) -> float:
+def _badness(found: Price) -> float:
+    """Of the same queries, by the geometric mean: deviations have the same proportions in both noises."""
+    noises = [*found.noises, *([found.selection.noise] if found.selection else [])]
     return math.fsum(math.log(max(item.deviation, _NONE)) for item in noises)
 
 
 def _laplaces(
-    asked: Sequence[Measure], weights: Sequence[float], unit: Unit, epsilon: float
+    asked: Sequence[Measure], weights: Sequence[float], unit: Unit, spending: Spending
 ) -> list[WholeNoise]:
     whole = math.fsum(weights)
     return [
         WholeLaplace.calibrated(
-            sensitivity=measure.sensitivity(unit), epsilon=epsilon * weight / whole / measure.levels
+            sensitivity=measure.sensitivity(unit), epsilon=spending.epsilon * weight / whole / measure.levels
         )
         for measure, weight in zip(asked, weights, strict=True)
     ]

@@ -28,8 +28,9 @@ from sfumato.query.compilation import Value, clip, double
 from sfumato.query.ranges import FIRST_DAY, LARGEST, LAST_DAY, SMALLEST
 
 MOST_CHARACTERS = 1000
-_NUMBER = r"^[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?$"
-_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+NUMBER_PATTERN = r"^[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?$"
+DAY_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+TRUE_WORDS, FALSE_WORDS = ("true", "t", "yes", "1"), ("false", "f", "no", "0")
 _SMALL_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 
 
@@ -82,7 +83,7 @@ def _as_number(engine: str, value: Value, column: Column) -> Value:
     """int64, or float64 without NaN."""
     kind = value.type()
     if kind.is_string():
-        return _text_as(engine, value, _NUMBER, "float64")
+        return _text_as(engine, value, NUMBER_PATTERN, "float64")
     if kind.is_boolean():
         return ibis.cases((value, 1), (~value, 0), else_=ibis.null("int64")).cast("int64")
     if _is_small_integer(kind):
@@ -133,7 +134,7 @@ def _read_boolean(engine: str, value: Value, column: Column) -> Value:
         return ibis.cases((value == 0, False), (value == 1, True), else_=ibis.null("boolean"))
     if value.type().is_string():
         lowered = value.substr(0, MOST_CHARACTERS).lower()
-        yes, no = lowered.isin(["true", "t", "yes", "1"]), lowered.isin(["false", "f", "no", "0"])
+        yes, no = lowered.isin(TRUE_WORDS), lowered.isin(FALSE_WORDS)
         return ibis.cases((yes, True), (no, False), else_=ibis.null("boolean"))
     raise _unreadable(column, value.type())
 
@@ -147,10 +148,10 @@ def _as_date(engine: str, value: Value, column: Column) -> Value:
     kind = value.type()
     if kind.is_date():
         return value
-    if kind.is_timestamp():
-        return value.cast("date")
+    if kind.is_timestamp():  # DuckDB's seconds and milliseconds reach further than its dates
+        return value.try_cast("date") if engine == "duckdb" else value.cast("date")
     if kind.is_string():
-        return _text_as(engine, value, _DAY, "date")
+        return _text_as(engine, value, DAY_PATTERN, "date")
     raise _unreadable(column, kind)
 
 

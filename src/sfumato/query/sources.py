@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sfumato.datasets.clean import Tally, clean_parquet, clean_text, in_utf8
+from sfumato.datasets.clean import Tally, clean_parquet, clean_text
 from sfumato.datasets.private_copy import Stamp
 from sfumato.datasets.text_table import ENDINGS, is_text
-from sfumato.errors import DataError, DataUnavailable, InvalidInput
+from sfumato.errors import DataUnavailable, InvalidInput
 from sfumato.policy import Policy
 
 PARQUET = (".parquet", ".pq")
@@ -127,32 +127,3 @@ def _quoted(schema: str, name: str) -> str:
     parts = [part.replace('"', '""') for part in (schema, name) if part]
     text = ".".join(f'"{part}"' for part in parts).replace("'", "''")
     return f"'{text}'"
-
-
-def in_memory(data: Any) -> Any:
-    """A table that is handed over, with texts in UTF-8."""
-    import pyarrow as pa
-
-    return in_utf8(data, Tally()) if isinstance(data, pa.Table) and not _whole(data) else data
-
-
-def _whole(table: Any) -> bool:
-    import pyarrow as pa
-
-    try:
-        table.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def loaded(connection: Any, data: Any, name: str) -> Any:
-    """A DataFrame or Arrow table in an engine of its own; a message may quote a row and is not shown."""
-    try:
-        return connection.create_table(name, in_memory(data))
-    except Exception as error:
-        _private_log.error("the table could not be loaded", exc_info=error)
-    raise DataError(
-        "expected a DataFrame or Arrow table whose columns have one type each; the reason may quote private "
-        "rows and goes to the log 'sfumato.private.query' only"
-    )

@@ -13,6 +13,7 @@ import numpy as np
 from sfumato import accounting
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Head
+from sfumato.ledger.rule import Rule
 from sfumato.policy import Key, Policy
 from sfumato.query import bounding
 from sfumato.query.aggregates import measures_for, weights_for
@@ -62,6 +63,9 @@ class Charged(Protocol):
     def check_unit(self, unit: str) -> None: ...
     def check_dataset(self, dataset: str | None) -> None: ...
     def charges(self) -> list[Any]: ...
+    def counted_after(
+        self, event: accounting.DpEvent, *, relation: accounting.Relation, unit: str
+    ) -> float: ...
     def certificate(
         self, charge: Any, *, plan: Mapping[str, Any] | None = ..., caveats: Sequence[str] = ...
     ) -> Certificate: ...
@@ -154,8 +158,8 @@ class Table:
             again: True to have an answer that was paid for before.
             split: How ε is shared among the aggregates, in the order of the query: (3, 1) gives the first
                 three times as much as the second.
-            noise: "laplace" or "gaussian". By default whichever errs less; Gaussian only where the budget
-                has a δ.
+            noise: "laplace" or "gaussian". By default Gaussian where it errs less and leaves no less in the
+                ledger for later: never in a ledger of pure ε alone.
 
         Returns:
             The noisy rows with their intervals.
@@ -376,7 +380,14 @@ class Table:
             weights=weights_for(query, measures, split),
             noise=noise,
         )
-        return price(measures, unit, spending)
+        return price(measures, unit, spending, cost=self._counted_after)
+
+    def _counted_after(self, event: accounting.DpEvent) -> float:
+        """ε that the ledger counts after an event; without one, that a new ledger would."""
+        if self.ledger is not None:
+            return self.ledger.counted_after(event, relation=RELATION, unit=self.policy.budget.unit)
+        rule = Rule(self.policy.budget)
+        return rule.counted_after(rule.nothing, event)
 
     def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
         """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity.

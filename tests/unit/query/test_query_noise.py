@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from sfumato import accounting
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.query import KeptAnswers, Policy, Query, Table, parse_query, policy_from_dict
+from sfumato.query.aggregates import measures_for
 from sfumato.query.intervals import Family
 from sfumato.query.noise import WholeGaussian
-from sfumato.query.pricing import Price
+from sfumato.query.pricing import NOISES, Price, Spending, price
 
 NAMES = [f"x{i}" for i in range(20)]
 
@@ -51,16 +53,26 @@ def family(cost: Price) -> Family:
     return found
 
 
-def test_few_numbers_get_laplace_noise_and_many_gaussian() -> None:
-    assert family(priced(policy(), averages(2))) is Family.LAPLACE
-    assert family(priced(policy(), averages(20))) is Family.GAUSSIAN
+def test_a_ledger_of_pure_epsilon_stays_one(tmp_path: Path) -> None:
+    """Two answers of 0.1 never show more than 0.2, though Gaussian noise would err less."""
+    rule = policy()
+    laplace, gaussian = (priced(rule, averages(20), noise=name) for name in ("laplace", "gaussian"))
+    assert gaussian.noises[0].deviation < laplace.noises[0].deviation
+    with Ledger.open(tmp_path / "l.db", budget=rule.budget) as ledger:
+        table = Table(rule, ledger, data=people(20))
+        for number in (1, 2, 3):
+            assert table.ask(averages(20), epsilon=0.1).epsilon_spent <= 0.1 * number * (1 + 1e-9)
 
 
-def test_the_noise_taken_is_the_smaller_one() -> None:
+def test_the_noise_taken_is_the_smaller_one_where_it_costs_no_more() -> None:
+    rule, spending = policy(), Spending(epsilon=0.5, noise_delta=1e-6)
     for count in range(1, 21):
-        options = [priced(policy(), averages(count), noise=name) for name in ("laplace", "gaussian")]
+        measures = measures_for(parse_query(averages(count), rule), rule)
+        options = [price(measures, rule.unit, replace(spending, noise=name)) for name in NOISES]
         least = min(cost.noises[0].deviation for cost in options)
-        assert priced(policy(), averages(count)).noises[0].deviation == least
+        assert price(measures, rule.unit, spending, cost=lambda event: 1.0).noises[0].deviation == least
+        dear = price(measures, rule.unit, spending, cost=lambda event: float("Gaussian" in repr(event)))
+        assert family(dear) is Family.LAPLACE
 
 
 def test_gaussian_deviations_grow_with_the_root_of_the_numbers() -> None:
@@ -79,7 +91,8 @@ def test_units_in_many_groups_move_by_the_root_of_them() -> None:
     sql = "SELECT x0, COUNT(DISTINCT person) FROM t GROUP BY x0"
     few, many = (priced(policy(rows=k, groups=k), sql, noise="gaussian") for k in (1, 16))
     assert many.noises[0].deviation / few.noises[0].deviation == pytest.approx(4, rel=0.01)
-    assert family(priced(policy(rows=16, groups=16), sql)) is Family.GAUSSIAN
+    laplace = priced(policy(rows=16, groups=16), sql, noise="laplace")
+    assert many.noises[0].deviation < laplace.noises[0].deviation
 
 
 def test_rows_of_one_unit_may_all_lie_in_one_group() -> None:
@@ -115,7 +128,9 @@ def test_the_event_costs_what_was_asked(
     count = len(parse_query(sql, rule).aggregates)
     split = data.draw(st.none() | st.lists(st.floats(0.1, 10), min_size=count, max_size=count))
     cost = priced(rule, sql, epsilon=epsilon, noise=noise, split=split)
-    assert accounting.epsilon(cost.event(), rule.budget.delta) <= epsilon * (1 + 1e-3)  # PLD errs upward
+    releases = 1 + sum(measure.levels for measure in cost.measures)
+    rounding = epsilon * 1e-3 + releases * 1e-4  # PLD errs upward, by less than a step of its grid for each
+    assert accounting.epsilon(cost.event(), rule.budget.delta) <= epsilon + rounding
     assert cost.delta <= rule.budget.delta
     if family(cost) is Family.GAUSSIAN:  # and it is not wasted
         assert accounting.epsilon(cost.event(), rule.budget.delta) >= epsilon * 0.999
@@ -198,7 +213,7 @@ def test_sum_over_count_is_the_average(tmp_path: Path, by: str) -> None:
     if by:  # the rows of a person are chosen anew for each question: 60 people, of whom one has a choice
         assert total / count == pytest.approx(mean, abs=2 * 100 / 60)  # type: ignore[operator]
     else:
-        assert total / count == pytest.approx(mean, abs=0.01)  # type: ignore[operator]
+        assert total / count == pytest.approx(mean, abs=0.1)  # type: ignore[operator]
     assert count == 120
 
 

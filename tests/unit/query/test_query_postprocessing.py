@@ -86,7 +86,7 @@ def test_an_aggregate_keeps_its_own_interval(table: Table) -> None:
 
 
 def test_simulated_intervals_hold_the_truth(table: Table) -> None:
-    """Of a ratio of sums, in at least 45 of 60 worlds: 57 expected, 7 standard errors above."""
+    """Of a ratio of sums, in at least 42 of 60 worlds: 57 expected; fewer once in 10⁹ runs."""
     data = visits()
     truth = data.cost.sum() / data.days.sum()
     inside = 0
@@ -94,7 +94,7 @@ def test_simulated_intervals_hold_the_truth(table: Table) -> None:
         answer = asked(table, "SELECT SUM(cost) / SUM(days) AS daily FROM visits", epsilon=0.5)
         low, high = answer.intervals[0][0]  # type: ignore[misc]
         inside += low <= truth <= high
-    assert inside >= 45
+    assert inside >= 42
 
 
 def test_it_costs_what_its_aggregates_cost(tmp_path: Path) -> None:

@@ -1,0 +1,32 @@
+"""A DuckDB database with the same tables and no rows: what is planned on it depends on no row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import duckdb
+
+from sfumato.query.compilation import Value
+
+_OWN = ("memory", "temp", "system")
+
+
+def without_rows(connection: Any, tables: Iterable[Value]) -> Any:
+    """A database in memory with empty tables of the same names and stored types."""
+    empty = duckdb.connect()
+    for operation in {table.op() for table in tables}:
+        place = operation.namespace
+        if place.catalog is not None and place.catalog not in _OWN:
+            empty.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {_quoted(place.catalog)}")
+        if place.catalog != "temp" and place.database is not None:
+            empty.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(place.catalog, place.database)}")
+        name = _quoted(place.catalog, place.database, operation.name)
+        # The types as they are stored, and not as Ibis knows them; DESCRIBE looks at no row.
+        stored = connection.execute(f"DESCRIBE SELECT * FROM {name}").fetchall()
+        empty.execute(f"CREATE TABLE {name} ({', '.join(f'{_quoted(row[0])} {row[1]}' for row in stored)})")
+    return empty
+
+
+def _quoted(*parts: str | None) -> str:
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts if part is not None)
