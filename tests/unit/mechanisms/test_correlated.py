@@ -35,7 +35,7 @@ class Recorder(SecretStream):
 def test_all_that_banded_noise_releases_is_computed_from_one_gaussian_release(
     bands, momentum, scale, steps, seed
 ):
-    """y from r = Cx + z and from earlier y alone, in whole numbers: nothing of x is needed besides, to the bit."""
+    """y from r = Cx + z and from earlier y alone, in whole numbers: nothing of x is needed besides."""
     noise, stream = Banded(bands=bands, momentum=momentum), Recorder(seed)
     source, one = correlated_noise(noise, stream), 2**COEFFICIENT_BITS
     weights = [int(c * one) for c in noise.column(bands)]
