@@ -1,5 +1,6 @@
 """Training with noise that knows the past, in a fixed order of batches."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from sfumato.ledger import Ledger
 from sfumato.ledger.charge import part_of
 from sfumato.mechanisms import Banded, Independent, LambdaCGD
 from sfumato.mechanisms.factorisation import sensitivity
+from sfumato.randomness import SecretStream
 from sfumato.training import PrivateTrainer, TrainingPlan, resume, save_checkpoint, train
 from sfumato.training.order import FixedOrder
 
@@ -72,7 +74,7 @@ def test_the_price_is_one_gaussian_at_the_sensitivity_of_the_factorisation(plan)
 def test_what_ran_is_a_part_of_the_plan(plan):
     """So that a run can be marked and settled to its first steps; a pass that was begun counts whole."""
     parts = [plan.event(steps) for steps in range(plan.steps + 1)]
-    for less, more in zip(parts, parts[1:], strict=False):
+    for less, more in itertools.pairwise(parts):
         assert part_of(less, more)
     assert parts[1] == parts[4] != parts[5]
 
@@ -168,6 +170,41 @@ def test_what_is_released_is_the_sum_plus_correlated_noise(plan):
         assert np.std(one) == pytest.approx(sigma, rel=0.025)
     together = np.corrcoef(np.stack(drawn))
     assert np.abs(together - np.eye(6)).max() < 0.04  # 5.6 standard errors
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("gone", [0, 3, 18])
+def test_neighbours_differ_by_the_sensitivity_and_in_nothing_else(plan, gone):
+    """The same run, noise frozen, one record zeroed out: C times the difference is what is priced."""
+    inputs, targets = rows()
+    inputs = inputs * 50
+    less = inputs.clone()
+    less[gone] = torch.nan  # a record that adds exactly nothing
+    (one, first), (two, second) = (replay(plan, (x, targets)) for x in (inputs, less))
+    moved = one - two
+    turn = np.arange(plan.steps) % 4 == gone % 4
+    assert not moved[~turn].any()
+    assert all(np.linalg.norm(row) > 0.5 * plan.clip_norm for row in moved[turn])
+    column = plan.noise.column(plan.steps)
+    echoed = [sum(column[i] * moved[t - i] for i in range(min(t + 1, len(column)))) for t in range(plan.steps)]
+    priced = sensitivity(plan.noise, steps=plan.steps, steps_a_pass=4) * plan.clip_norm * (1 + first.eta)
+    assert np.linalg.norm(echoed) <= priced * (1 + 1e-5)
+    assert first.certificate(delta=1e-5).to_json() == second.certificate(delta=1e-5).to_json()
+
+
+def replay(plan, data):
+    model = nn.Linear(5, 3)
+    with torch.no_grad():
+        model.weight.fill_(0.1)
+        model.bias.zero_()
+    stream = SecretStream(test_seed=7)
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.0), plan, sampler=stream)
+    released = []
+    for batch in trainer.batches(data):
+        trainer.step(batch, loss_fn)
+        gradient = torch.cat([p.grad.flatten() for p in trainer.parameters.values()])
+        released.append(gradient.double().numpy() * plan.expected_batch)
+    return np.stack(released), trainer
 
 
 @pytest.mark.parametrize("plan", PLANS)
