@@ -41,6 +41,7 @@ _BLOCK = 1 << 16  # draws made at a time: half a MiB, inside a core's cache
 _LARGEST_SCALE = 2.0**52  # of rounded draws: beyond it doubles no longer resolve every whole number
 _SMALL = 1 << 13  # draws below which NumPy alone is quicker
 _LARGE = 1 << 17  # draws from which several threads pay off
+_KEY_BYTES = 32  # an AES-128 key and the counter to begin with
 _WORDS = 624  # of 32 bits, in the state of a Mersenne twister
 _TORCH_HEAD = 24  # bytes before the words in the state that torch gives
 
@@ -54,7 +55,15 @@ GLOBAL_GENERATORS: tuple[Any, ...] = (random.random.__self__, np.random.mtrand._
 GENERATOR_FILES = frozenset([random.__file__, secrets.__file__])
 
 
-class Sampler(Protocol):
+class NoiseSource(Protocol):
+    """What the noise of a vector is drawn from: a sampler, or draws that are correlated from step to step."""
+
+    def rounded_normal(self, scale: float, size: int) -> Integers:
+        """⌊scale·Z + ½⌋ for standard normal Z: noise for sums that are whole numbers."""
+        ...
+
+
+class Sampler(NoiseSource, Protocol):
     """What a mechanism draws its randomness from."""
 
     @property
@@ -63,10 +72,6 @@ class Sampler(Protocol):
         ...
 
     def normal(self, size: int) -> Floats: ...
-    def rounded_normal(self, scale: float, size: int) -> Integers:
-        """⌊scale·Z + ½⌋ for standard normal Z: noise for sums that are whole numbers."""
-        ...
-
     def uniform(self, size: int) -> Floats: ...
     def laplace(self, size: int) -> Floats: ...
     def integers(self, high: int, size: int) -> Integers: ...
@@ -253,6 +258,17 @@ def _aes_generator(key: int, counter: int) -> np.random.Generator:
     return np.random.Generator(AESCounter(key=key, counter=counter))
 
 
+def keyed_normal(key: bytes, size: int) -> Floats:
+    """Standard normal draws that the same 32 bytes give again: for noise that a later step takes back.
+
+    The key is a secret of its own, from a secret stream, and belongs to one vector.
+    """
+    if len(key) != _KEY_BYTES:
+        raise InvalidInput(f"expected a key of {_KEY_BYTES} bytes, got {len(key)}; draw one from a sampler")
+    halves = int.from_bytes(key[:16], "little"), int.from_bytes(key[16:], "little")
+    return _aes_generator(*halves).standard_normal(size)
+
+
 def side_by_side(work: Callable[..., None], *arguments: Iterable[Any]) -> None:
     """work(*one of each) for all of them, on the threads that large draws are made on."""
     list(_threads().map(work, *arguments))
@@ -265,7 +281,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def spread_rounded_normal(
-    sampler: Sampler, scale: float, size: int, work: Callable[[int, Floats], None]
+    sampler: NoiseSource, scale: float, size: int, work: Callable[[int, Floats], None]
 ) -> None:
     """work(start, draws) for all of `size` draws of `sampler.rounded_normal`, as whole numbers in float64.
 

@@ -160,6 +160,19 @@ def write_new(path: str | os.PathLike[str], content: bytes, *, readable: bool = 
     return target
 
 
+def destroy(path: str | os.PathLike[str]) -> None:
+    """Overwrite a file with zeros, on the disk, and remove it; older copies that the disk keeps stay."""
+    try:
+        with open(path, "r+b") as file:
+            file.write(bytes(os.fstat(file.fileno()).st_size))
+            file.flush()
+            os.fsync(file.fileno())
+    except FileNotFoundError:
+        return
+    Path(path).unlink(missing_ok=True)
+    sync_folder(Path(path).parent)
+
+
 def write_figure(path: str | os.PathLike[str], figure: Any, *, readable: bool = False, dpi: int = 144) -> Path:
     """A matplotlib figure, in the format that the name's ending says."""
     buffer = io.BytesIO()

@@ -4,6 +4,8 @@ A mechanism says what it costs (`event()`) before it touches data, and draws fro
 handed. What it refuses, it refuses before any noise is drawn.
 """
 
+from sfumato.mechanisms.correlated import CorrelatedNoise, correlated_noise
+from sfumato.mechanisms.factorisation import Banded, Independent, LambdaCGD
 from sfumato.mechanisms.gaussian import DiscreteGaussian, Gaussian
 from sfumato.mechanisms.grid import add_to_grid, from_grid, to_grid, vector_grid
 from sfumato.mechanisms.laplace import DiscreteLaplace, Laplace
@@ -12,16 +14,21 @@ from sfumato.mechanisms.response import KaryResponse, Proportion, TwoCoinRespons
 from sfumato.mechanisms.vector import GridGaussian
 
 __all__ = [
+    "Banded",
+    "CorrelatedNoise",
     "DiscreteGaussian",
     "DiscreteLaplace",
     "Gaussian",
     "GridGaussian",
+    "Independent",
     "KaryResponse",
+    "LambdaCGD",
     "Laplace",
     "NoisyMax",
     "Proportion",
     "TwoCoinResponse",
     "add_to_grid",
+    "correlated_noise",
     "from_grid",
     "to_grid",
     "vector_grid",

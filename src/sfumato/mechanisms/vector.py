@@ -13,7 +13,7 @@ from sfumato import _validate, accounting
 from sfumato.errors import InvalidInput, Refused
 from sfumato.mechanisms import grid as grids
 from sfumato.mechanisms.grid import Floats, Integers
-from sfumato.randomness import Sampler, spread_rounded_normal
+from sfumato.randomness import NoiseSource, spread_rounded_normal
 
 _EXACT = 2**52  # grid steps that a double holds exactly, with room for the noise
 _CERTAIN = 8  # draws that cannot all be zero: each is with a chance below 4e-4
@@ -87,7 +87,7 @@ class GridGaussian:
     def release(
         self,
         sums: Integers | npt.NDArray[np.float32],
-        sampler: Sampler,
+        sampler: NoiseSource,
         *,
         divisor: float = 1.0,
         out: npt.NDArray[np.float32] | None = None,
@@ -117,7 +117,7 @@ class GridGaussian:
         spread_rounded_normal(sampler, self.sigma / self.grid, self.dimension, finish)
         return released
 
-    def add_noise_in_place(self, sums: Integers, sampler: Sampler) -> None:
+    def add_noise_in_place(self, sums: Integers, sampler: NoiseSource) -> None:
         """sums += noise, in grid steps."""
         self._check(sums)
         flat = sums.reshape(-1)

@@ -7,6 +7,7 @@ for batch in trainer.batches(dataset):
 """
 
 from sfumato._renamed import old_names
+from sfumato.mechanisms import Banded, LambdaCGD
 from sfumato.results import EpochReport
 from sfumato.training.checkpoint import resume, save_checkpoint
 from sfumato.training.classifier import PrivateClassifier
@@ -30,12 +31,14 @@ from sfumato.training.trainer import PrivateTrainer
 __all__ = [
     "AdaptiveClipping",
     "Automatic",
+    "Banded",
     "ChunkResult",
     "Clipping",
     "CostEstimate",
     "EpochReport",
     "Flat",
     "HeldOut",
+    "LambdaCGD",
     "NoisyAccuracy",
     "Optimization",
     "Peers",

@@ -33,6 +33,7 @@ from torch import Tensor
 from sfumato.errors import DataCorrupted, LedgerError, Refused
 from sfumato.ledger import Head, Lease, Ledger, Reservation
 from sfumato.storage import rename, write_whole
+from sfumato.training.past_noise import destroy_past_noise, keep_past_noise, read_past_noise
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.state import TrainerState
 from sfumato.training.trainer import PrivateTrainer
@@ -64,15 +65,17 @@ def save_checkpoint(
     """
     if not trainer.peers.leads:
         return
-    content = _content(trainer, scheduler)
+    target, state = Path(path), trainer.state
+    past_noise = keep_past_noise(target, state.past_noise)
+    content = _content(trainer, state, past_noise, scheduler)
     digest = hashlib.sha256(content).hexdigest()
-    target = Path(path)
     staged = _staged(target, digest)
     write_whole(staged, content)
     done = trainer.steps_done
     if trainer.reservation is not None and done:
         trainer.reservation.mark(trainer.plan.event(done), steps=done, digest=digest)
     _rename_durably(staged, target)
+    destroy_past_noise(target, but=past_noise)
 
 
 def keep_from_start(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
@@ -139,6 +142,7 @@ def _load(
         averaged=record["averaged"],
         private=record["private"] and (reservation is None or reservation.private),
         reservation=reservation,
+        past_noise=read_past_noise(target, record.get("past_noise")) if trainer.peers.leads else None,
     )
     trainer.take_up(state)
 
@@ -162,13 +166,16 @@ def remove_checkpoint(path: str | os.PathLike[str]) -> None:
     parts = target.parent.glob(f"..{target.name}.*.part")
     for file in (target, *_all_staged(target), *parts):
         file.unlink(missing_ok=True)
+    destroy_past_noise(target)
 
 
 # Writing
 
 
-def _content(trainer: PrivateTrainer, scheduler: Scheduler | None) -> bytes:
-    state, optimizer = trainer.state, trainer.optimizer.state_dict()
+def _content(
+    trainer: PrivateTrainer, state: TrainerState, past_noise: str | None, scheduler: Scheduler | None
+) -> bytes:
+    optimizer = trainer.optimizer.state_dict()
     tensors = {f"model.{name}": value for name, value in trainer.model.state_dict().items()}
     tensors |= {f"average.{name}": value for name, value in state.average.items()}
     scalars: dict[str, Any] = {}
@@ -189,6 +196,7 @@ def _content(trainer: PrivateTrainer, scheduler: Scheduler | None) -> bytes:
         "scheduler": None if scheduler is None else _plain(scheduler.state_dict()),
         "reservation": None if state.reservation is None else state.reservation.head.to_json(),
         "private": state.private,
+        "past_noise": past_noise,  # its name; the noise itself is secret, and the checkpoint is not
     }
     whole = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
     return save(whole, metadata={"sfumato": json.dumps(record)})

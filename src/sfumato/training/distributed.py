@@ -23,7 +23,7 @@ from sfumato.accounting import DpEvent
 from sfumato.errors import InvalidInput, Refused
 from sfumato.ledger import Ledger, Reservation
 from sfumato.mechanisms import Gaussian, GridGaussian
-from sfumato.randomness import Sampler
+from sfumato.randomness import NoiseSource, Sampler
 from sfumato.training.noise import NoisySum
 
 Bytes = npt.NDArray[np.uint8]
@@ -154,7 +154,7 @@ class Peers:
     # Releasing
 
     def release(
-        self, sums: NoisySum, mechanism: GridGaussian, sampler: Sampler, *, divisor: float
+        self, sums: NoisySum, mechanism: GridGaussian, sampler: NoiseSource, *, divisor: float
     ) -> dict[str, Tensor]:
         """The noised sum over all ranks, the same on each; rank 0 adds its noise before anything is sent."""
         if not self.several:

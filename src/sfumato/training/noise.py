@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sfumato.mechanisms import GridGaussian
 from sfumato.mechanisms.grid import add_to_grid
-from sfumato.randomness import Sampler, side_by_side
+from sfumato.randomness import NoiseSource, side_by_side
 
 JOINED = 4  # chunks that are added in float32 before they go to the grid
 
@@ -76,7 +76,7 @@ class NoisySum:
             self._add(self._total, waiting, mechanism)
         return self._total
 
-    def release(self, mechanism: GridGaussian, sampler: Sampler, *, divisor: float) -> dict[str, Tensor]:
+    def release(self, mechanism: GridGaussian, sampler: NoiseSource, *, divisor: float) -> dict[str, Tensor]:
         """The noised sums over `divisor`, by parameter, until the next release; the sum starts from zero."""
         out = self._flat.numpy()
         if self._waiting is None or self._total is not None:
@@ -97,7 +97,7 @@ class NoisySum:
             self._buffer.fill(0)
         self._waiting = self._total = None
 
-    def add_noise(self, mechanism: GridGaussian, sampler: Sampler) -> None:
+    def add_noise(self, mechanism: GridGaussian, sampler: NoiseSource) -> None:
         mechanism.add_noise_in_place(self.total(mechanism), sampler)
 
     def take(self, mechanism: GridGaussian, *, divisor: float) -> dict[str, Tensor]:

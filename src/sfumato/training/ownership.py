@@ -60,8 +60,8 @@ def share_out(peers: Peers, data: Any, units: npt.ArrayLike | None, *, key: byte
     if not peers.several:
         return Ownership(None)
     with peers.together("to tell its units apart"):
-        named = None if units is None else _names(units)
-        found = _row_digests(data, key) if named is None else _name_digests(named, key)
+        named = None if units is None else names_of(units)
+        found = _row_digests(data, key) if named is None else name_digests(named, key)
     if peers.sharded:
         with peers.together("to find units of its own"):
             _require_disjoint(peers.gather(np.unique(found, axis=0)))
@@ -95,12 +95,12 @@ def _owners(digests: Bytes, ranks: int) -> npt.NDArray[np.int64]:
     return ((numbers + place) % np.uint64(ranks)).astype(np.int64)
 
 
-def _names(units: npt.ArrayLike) -> npt.NDArray[Any]:
+def names_of(units: npt.ArrayLike) -> npt.NDArray[Any]:
     """One id for each unit, in the order in which training data number them."""
     return np.unique(np.asarray(units))
 
 
-def _name_digests(names: npt.NDArray[Any], key: bytes) -> Bytes:
+def name_digests(names: npt.NDArray[Any], key: bytes) -> Bytes:
     return _stacked([_digest(f"{names.dtype.kind} {name}".encode(), key) for name in names.tolist()])
 
 

@@ -5,14 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import groupby
 from typing import Any
 
 from sfumato import _validate, accounting
 from sfumato.accounting import Budget, DpEvent, GaussianEvent, Relation
 from sfumato.errors import InvalidInput
+from sfumato.mechanisms.factorisation import (
+    INDEPENDENT,
+    Independent,
+    Noise,
+    chosen_noise,
+    noise_from_json,
+    noise_to_json,
+    pass_norms,
+)
 from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
 
-SAMPLING = ("poisson", "shuffle")
+SAMPLING = ("poisson", "shuffle", "cyclic")
+MOST_CORRELATED_STEPS = 10**6
+_PRICED_APART = (
+    48  # passes; those after them, of which each costs a little more than the last, cost as the last
+)
 CLIPPING: Mapping[str, Callable[..., Clipping]] = {"flat": Flat, "per-layer": PerLayer, "automatic": Automatic}
 
 
@@ -59,7 +73,11 @@ class TrainingPlan:
         noise_phases: Pairs (share of the steps, factor of σ), priced exactly.
         sampling: "poisson", or "shuffle": go through the data in a random order, as most code does. That
             has no amplification, and none is claimed; `relation` must be zero-out or replace-one, under
-            which the number of units is public.
+            which the number of units is public. "cyclic" deals the units into 1/q blocks once and for all,
+            in public, and step t works on block t mod 1/q: at the same price.
+        noise: "independent", or noise that knows the past, for "cyclic" sampling: "banded" or "lambda-cgd"
+            (best bands and shares are then chosen from the public figures of the plan), or
+            `Banded(bands=...)`, `LambdaCGD(cancelled=...)`. σ is then that of the independent draws behind it.
         relation: Which data sets are neighbours.
         unit: Who is protected, such as "record" or "person".
         rows_per_unit: How many rows of one unit count, where units have several.
@@ -89,6 +107,7 @@ class TrainingPlan:
     unit: str = "record"
     rows_per_unit: int | None = None
     average_decay: float = 0.0
+    noise: Noise = INDEPENDENT
 
     def __post_init__(self) -> None:
         _validate.probability(
@@ -109,6 +128,10 @@ class TrainingPlan:
             raise InvalidInput(f"expected average_decay in [0, 1), got average_decay={self.average_decay}")
         self._check_phases()
         self._check_sampling()
+        if isinstance(self.noise, str):
+            chosen = chosen_noise(self.noise, steps=self.steps, steps_a_pass=self.steps_an_epoch)
+            object.__setattr__(self, "noise", chosen)
+        self._check_noise()
 
     @classmethod
     def calibrated(
@@ -175,10 +198,12 @@ class TrainingPlan:
             The event.
         """
         taken = self.steps if steps is None else min(_validate.integer("steps", steps), self.steps)
+        if self.sampling != "poisson":
+            return self._event_of_passes(math.ceil(taken / self.steps_an_epoch))
         phases = []
         for first, last, factor in self.phases():
             done = max(0, min(taken, last) - first)
-            phases.append(accounting.repeat(self._step_event(factor), self._participations(done)))
+            phases.append(accounting.repeat(self._step_event(factor), done))
         return accounting.compose(*phases)
 
     def epsilon(self, delta: float, steps: int | None = None) -> float:
@@ -242,7 +267,10 @@ class TrainingPlan:
         Returns:
             The dictionary.
         """
-        return {**asdict(self), "relation": str(self.relation)}
+        plain = {**asdict(self), "relation": str(self.relation), "noise": noise_to_json(self.noise)}
+        if isinstance(self.noise, Independent):
+            del plain["noise"]  # as plans were written before there was any other
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrainingPlan:
@@ -258,6 +286,8 @@ class TrainingPlan:
         if values.get("adaptive") is not None:
             values["adaptive"] = AdaptiveClipping(**values["adaptive"])
         values["noise_phases"] = tuple((share, factor) for share, factor in values["noise_phases"])
+        if "noise" in values:
+            values["noise"] = noise_from_json(values["noise"])
         return cls(**values)
 
     def _step_event(self, factor: float) -> DpEvent:
@@ -267,13 +297,20 @@ class TrainingPlan:
             sigma = (sigma**-2 + (2 * self.adaptive.count_noise) ** -2) ** -0.5
         if self.relation is Relation.REPLACE_ONE:
             sigma /= 2  # the old gradient leaves and the new one enters: 2C
-        if self.sampling == "shuffle":
+        if self.sampling != "poisson":
             return GaussianEvent(sigma)
         return accounting.poisson_sampled(self.sample_rate, GaussianEvent(sigma))
 
-    def _participations(self, steps: int) -> int:
-        """How many releases a unit takes part in: every sampled step, but one in each pass when shuffled."""
-        return steps if self.sampling == "poisson" else math.ceil(steps / self.steps_an_epoch)
+    def _event_of_passes(self, passes: int) -> DpEvent:
+        """A unit takes part once in each pass; what that moves in the whole pass is one Gaussian release."""
+        if isinstance(self.noise, Independent):
+            return accounting.repeat(self._step_event(1.0), passes)
+        norms = pass_norms(self.noise, steps=self.steps, steps_a_pass=self.steps_an_epoch)
+        norms = (*norms[:_PRICED_APART], *norms[-1:] * (len(norms) - _PRICED_APART))
+        equal = [(norm, len(list(group))) for norm, group in groupby(norms[:passes])]
+        return accounting.compose(
+            *(accounting.repeat(self._step_event(1 / norm), count) for norm, count in equal)
+        )
 
     def _check_phases(self) -> None:
         for share, factor in self.noise_phases:
@@ -283,12 +320,37 @@ class TrainingPlan:
             raise InvalidInput(f"expected noise_phases whose shares add up to 1, got {self.noise_phases}")
 
     def _check_sampling(self) -> None:
-        if self.sampling != "shuffle":
+        if self.sampling == "poisson":
             return
         if self.relation is Relation.ADD_REMOVE:
             raise InvalidInput(
-                "expected relation 'zero-out' or 'replace-one' with sampling='shuffle', got 'add-remove'; a "
-                "record that is removed shifts all later batches, so nothing bounds what changes"
+                f"expected relation 'zero-out' or 'replace-one' with sampling={self.sampling!r}, got "
+                "'add-remove'; a removed record shifts all later batches, so nothing bounds what changes"
             )
         if len(self.noise_phases) > 1:
-            raise InvalidInput("expected one noise phase with sampling='shuffle'; use sampling='poisson'")
+            raise InvalidInput(
+                f"expected one noise phase with sampling={self.sampling!r}; use sampling='poisson'"
+            )
+
+    def _check_noise(self) -> None:
+        if isinstance(self.noise, Independent):
+            return
+        if not isinstance(self.noise, Noise):
+            raise InvalidInput(
+                f"expected noise to be a kind of noise or its name, got {type(self.noise).__name__}"
+            )
+        if self.sampling != "cyclic":
+            raise InvalidInput(
+                f"expected sampling='cyclic' with noise={self.noise.kind!r}, got sampling={self.sampling!r}; "
+                "what correlated noise costs depends on the steps a unit takes part in, which must be fixed"
+            )
+        if self.adaptive is not None:
+            raise InvalidInput(
+                f"expected no adaptive clipping with noise={self.noise.kind!r}; steps that share noise share "
+                "the clipping norm"
+            )
+        if self.steps > MOST_CORRELATED_STEPS:
+            raise InvalidInput(
+                f"expected at most {MOST_CORRELATED_STEPS} steps with noise={self.noise.kind!r}, got "
+                f"steps={self.steps}"
+            )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sfumato.ledger import Reservation
+from sfumato.mechanisms.correlated import Past
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,3 +21,4 @@ class TrainerState:
     averaged: int  # steps that are in it
     private: bool  # whether no step had noise from a seeded stream
     reservation: Reservation | None  # under which the steps were taken
+    past_noise: Past | None = None  # that the noise of steps to come is correlated with: secret

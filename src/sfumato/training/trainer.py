@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from sfumato.accounting import NoEvent
 from sfumato.errors import InvalidInput, Refused, UnsupportedModel
 from sfumato.ledger import Certificate, Charge, Ledger, Reservation, Unrecorded
-from sfumato.mechanisms import Gaussian, GridGaussian
-from sfumato.randomness import Sampler, SecretStream, secret_global_generators
+from sfumato.mechanisms import Gaussian, GridGaussian, LambdaCGD, correlated_noise
+from sfumato.mechanisms.correlated import Past
+from sfumato.randomness import NoiseSource, Sampler, SecretStream, secret_global_generators
 from sfumato.training.agreement import digest, terms
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.batches import Batch, TrainingData
@@ -25,6 +26,7 @@ from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk, prepa
 from sfumato.training.hugging_face import decoder_inputs
 from sfumato.training.memory import written_nowhere
 from sfumato.training.noise import NoisySum, joining_error
+from sfumato.training.order import FixedOrder
 from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
@@ -94,6 +96,7 @@ class PrivateTrainer:
         self.model, self.optimizer, self.plan, self.ledger = model, optimizer, plan, ledger
         self.purpose, self.on_reserved = purpose, on_reserved
         self._sampler: Sampler = SecretStream() if sampler is None else sampler
+        self._correlated = correlated_noise(plan.noise, self._sampler)
         self.peers = peers
         self.parameters = _trainable(model)
         _check_optimizer(optimizer, self.parameters)
@@ -159,7 +162,7 @@ class PrivateTrainer:
         self._join(data, units, views)
         weights = (*self.model.parameters(), *self.model.buffers(), *self.average.values.values())
         self.peers.share_weights(weights)
-        yield from self._draw(source)
+        yield from self._draw(source, units)
         if self.steps_done == self.plan.steps:
             self.finish()
 
@@ -183,7 +186,7 @@ class PrivateTrainer:
             with self.peers.together("in a step"):
                 below: float = self._add_up(batch, loss_fn, known)
             gradients = self.peers.release(
-                self._sum, self._mechanism(), self.sampler, divisor=self.plan.expected_batch
+                self._sum, self._mechanism(), self._noise_source, divisor=self.plan.expected_batch
             )
             below = self._noisy_count(below)
         except BaseException as error:
@@ -232,6 +235,8 @@ class PrivateTrainer:
             started = None if self.steps_started >= self.plan.steps else self.plan.event(self.steps_started)
             self.charge = self.reservation.settle(started, private=self.private)
             self.reservation = None
+        if self._correlated is not None:
+            self._correlated.forget()
         return self.charge
 
     @property
@@ -254,6 +259,7 @@ class PrivateTrainer:
             averaged=self.average.updates,
             private=self.private,
             reservation=self.reservation,
+            past_noise=self._past_noise(),
         )
 
     def take_up(self, state: TrainerState) -> None:
@@ -263,10 +269,17 @@ class PrivateTrainer:
             state: What a checkpoint held.
 
         Raises:
-            Refused: If this trainer has taken steps of its own.
+            Refused: If this trainer has taken steps of its own, or lacks the noise that the next ones need.
         """
         if self.steps_started:
             raise Refused("expected a fresh trainer; this one has taken steps of its own")
+        if self._correlated is not None and self.peers.leads and 0 < state.step < self.plan.steps:
+            if state.past_noise is None:
+                raise Refused(
+                    "expected the noise of past steps, with which that of the next is correlated, got none; it "
+                    "was destroyed or left out: start anew"
+                )
+            self._correlated.go_on(state.past_noise, state.step)
         self.average.values.update(state.average)
         self.average.updates = state.averaged
         self.clip_norm = state.clip_norm
@@ -394,9 +407,35 @@ class PrivateTrainer:
             self.reservation = None
             raise
 
-    def _draw(self, source: TrainingData) -> Iterator[Batch]:
+    @property
+    def _noise_source(self) -> NoiseSource:
+        return self.sampler if self._correlated is None else self._correlated
+
+    def _past_noise(self) -> Past | None:
+        """What the steps to come need of the noise so far; nothing before the first and after the last."""
+        noise = self._correlated
+        if (
+            noise is None
+            or noise.forgotten
+            or not self.peers.leads
+            or not 0 < self.steps_done < self.plan.steps
+        ):
+            return None
+        if noise.drawn != self.steps_done:
+            raise Refused(
+                f"expected the noise of {self.steps_done} steps, got {noise.drawn}; a step failed after "
+                "its noise was drawn: go on from the last checkpoint"
+            )
+        return noise.past()
+
+    def _draw(self, source: TrainingData, names: npt.ArrayLike | None) -> Iterator[Batch]:
         if self.plan.sampling == "shuffle":
             yield from self._draw_shuffled(source)
+            return
+        if self.plan.sampling == "cyclic":
+            order = FixedOrder.of(source.units, self.plan.steps_an_epoch, names=names)
+            for step in range(self.steps_done, self.plan.steps):
+                yield Batch(step, source, self._owned.of(order.sample(step)))
             return
         for step in range(self.steps_done, self.plan.steps):
             sample = poisson_sample(source.units, self.plan.sample_rate, self.sampler)
@@ -491,7 +530,12 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.
 
 
 def _standing_caveats(plan: TrainingPlan) -> tuple[str, ...]:
-    caveats = ["the float64 normal sampler is taken as ideal"]
+    drawn = (
+        "sampler is" if not isinstance(plan.noise, LambdaCGD) else "sampler, and differences of its draws, are"
+    )
+    caveats = [f"the float64 normal {drawn} taken as ideal"]
     if plan.sampling == "shuffle":
         caveats.append("shuffled batches: priced without amplification by sampling")
+    if plan.sampling == "cyclic":
+        caveats.append("batches in a fixed, public order: priced without amplification by sampling")
     return tuple(caveats)

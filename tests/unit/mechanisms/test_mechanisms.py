@@ -32,8 +32,9 @@ def pure_epsilon(mechanism: Laplace | DiscreteLaplace | NoisyMax | KaryResponse 
 def test_exported_names() -> None:
     assert sorted(mechanisms.__all__) == mechanisms.__all__
     assert set(mechanisms.__all__) == {
-        "DiscreteGaussian", "DiscreteLaplace", "Gaussian", "GridGaussian", "KaryResponse", "Laplace",
-        "NoisyMax", "Proportion", "TwoCoinResponse", "add_to_grid", "from_grid", "to_grid", "vector_grid",
+        "Banded", "CorrelatedNoise", "DiscreteGaussian", "DiscreteLaplace", "Gaussian", "GridGaussian",
+        "Independent", "KaryResponse", "LambdaCGD", "Laplace", "NoisyMax", "Proportion", "TwoCoinResponse",
+        "add_to_grid", "correlated_noise", "from_grid", "to_grid", "vector_grid",
     }  # fmt: skip
 
 
