@@ -27,7 +27,7 @@ __all__ = [
     "train",
 ]
 
-# Loaded when first asked for: whoever only keeps a ledger should not wait for torch, and help waits for nothing.
+# Loaded when first asked for: a ledger should not wait for torch, and help should wait for nothing.
 _HOMES = {
     "Budget": "sfumato.accounting",
     "Ledger": "sfumato.ledger",
