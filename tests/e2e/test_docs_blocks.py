@@ -119,7 +119,7 @@ def run_command(block, command, sfumato):
     if words[0] == "sfumato" and not SHELL_WORDS & set(words):
         code, out, err = sfumato(*words[1:])
     else:
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=300)
         code, out, err = done.returncode, done.stdout, done.stderr
     expected = re.search(r"# exit code (\d)\s*$", command)
     assert code == (int(expected[1]) if expected else 0), f"{block}: {command}\n{out}{err}"

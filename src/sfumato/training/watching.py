@@ -52,6 +52,15 @@ class Draws:
     found: list[str] = field(default_factory=list)
 
 
+def _profile_again(before: Any) -> None:
+    """Give a profiler that was at work its place back; one of C is no function, and is switched on."""
+    if callable(before) or before is None:
+        sys.setprofile(before)
+    else:
+        sys.setprofile(None)
+        before.enable()
+
+
 @contextmanager
 def noticed_draws() -> Iterator[Draws]:
     """Notes calls whose answers are others each time: Python's and NumPy's generators, the clock.
@@ -71,7 +80,7 @@ def noticed_draws() -> Iterator[Draws]:
     try:
         yield draws
     finally:
-        sys.setprofile(before)
+        _profile_again(before)
         if collects:
             gc.enable()
         if numpy_state() != numpy_before:

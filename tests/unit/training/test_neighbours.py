@@ -97,6 +97,8 @@ def test_an_unclipped_step_would_be_seen():
             left = np.arange(ROWS) != gone
             _, less = replay((inputs[left], targets[left]), np.arange(ROWS)[left])
             worst = max(worst, float((whole - less).norm(dim=1).max()))
+            if worst > 2 * PLAN.clip_norm:
+                break
     finally:
         stepping.clip_chunk = honest
     assert worst > 2 * PLAN.clip_norm

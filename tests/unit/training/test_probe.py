@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import sys
 from functools import partial
 
 import pytest
@@ -207,6 +209,16 @@ def test_chunks_of_the_usual_nets():
     label, image = torch.zeros(1, dtype=torch.long), torch.zeros(1, 1, 28, 28)
     assert 128 <= chunk_rows(survey(CNN(), cross_entropy, image, label)) <= 512
     assert 32 <= chunk_rows(survey(resnet18(), cross_entropy, image, label)) <= 256
+
+
+def test_a_profiler_at_work_stays_at_work():
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        survey(Plain(nn.ReLU()), cross_entropy, vectors, torch.zeros(6, dtype=torch.long))
+        assert sys.getprofile() is profile
+    finally:
+        profile.disable()
 
 
 def test_units_must_fit():
