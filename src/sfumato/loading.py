@@ -97,8 +97,8 @@ class _Place:
 def _unknown(card: ModelCard, place: Path) -> InvalidInput:
     if card.architecture == OWN_MODULE:
         return InvalidInput(
-            f"expected model=... for {place}, which holds the weights of a module of your own; "
-            "sfumato.load(folder, model=module)"
+            f"expected model=... for {place}, which does not say how its model is built: it is a module of "
+            "your own, or of version 0.1; sfumato.load(folder, model=module)"
         )
     known = ", ".join(sorted(ARCHITECTURES))
     return InvalidInput(
