@@ -14,12 +14,23 @@ from sfumato.accounting import Budget, Relation
 if _TYPE_CHECKING:
     from sfumato.ledger import Ledger
     from sfumato.loading import load
-    from sfumato.training import PrivateClassifier, PrivateTrainer, TrainingPlan, train
+    from sfumato.training import (
+        BoundedScaler,
+        CoinSplit,
+        NoisyAccuracyScorer,
+        PrivateClassifier,
+        PrivateTrainer,
+        TrainingPlan,
+        train,
+    )
 
 __version__ = "0.1.0"
 __all__ = [
+    "BoundedScaler",
     "Budget",
+    "CoinSplit",
     "Ledger",
+    "NoisyAccuracyScorer",
     "PrivateClassifier",
     "PrivateTrainer",
     "Relation",
@@ -30,7 +41,10 @@ __all__ = [
 
 # Loaded when first asked for: whoever only keeps a ledger should not wait for torch.
 _HOMES = {
+    "BoundedScaler": "sfumato.training",
+    "CoinSplit": "sfumato.training",
     "Ledger": "sfumato.ledger",
+    "NoisyAccuracyScorer": "sfumato.training",
     "PrivateClassifier": "sfumato.training",
     "PrivateTrainer": "sfumato.training",
     "TrainingPlan": "sfumato.training",

@@ -18,6 +18,7 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.randomness import SecretStream
 from sfumato.training.run import Optimization, TrainingResult, train
+from sfumato.training.surroundings import caveats_of_callers
 
 READ_FROM_DATA = "not private: read from data: "
 
@@ -28,8 +29,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     The trained one is `module_`; `module` stays as it is. Declare what is public: `classes`, `public_size` and
     `bounds` (lowest and highest value of a feature, one pair for all or arrays with one of each; features are
     scaled to ±1). What is not declared is read off the data, for convenience: `private_` is then False, and the
-    certificate says what was read. `random_state`
-    seeds the first weights and, for tests, the noise, and then the fit is not private either.
+    certificate says what was read. The same goes for a pipeline whose earlier steps were fitted on the rows
+    (scale with `BoundedScaler`), and for a search that scores on them without noise (score with
+    `NoisyAccuracyScorer`, split with `CoinSplit`). `random_state` seeds the first weights and, for tests, the
+    noise, and then the fit is not private either.
 
     >>> X = np.array([[0.0], [1.0]] * 500); y = np.array([0, 1] * 500)
     >>> model = PrivateClassifier(epsilon=3, classes=(0, 1), public_size=1000, bounds=(0, 1)).fit(X, y)
@@ -69,7 +72,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> PrivateClassifier:
         X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
-        caveats = self._read_what_is_not_declared(X, y)
+        caveats = [*self._read_what_is_not_declared(X, y), *caveats_of_callers(self)]
         seed = 0 if self.random_state is None else self.random_state
         self.module_ = self._network(X.shape[1], seed) if self.module is None else copy.deepcopy(self.module)
         targets = np.searchsorted(self.classes_, y)
