@@ -13,12 +13,23 @@ if _TYPE_CHECKING:
     from sfumato.accounting import Budget, Relation
     from sfumato.ledger import Ledger
     from sfumato.loading import load
-    from sfumato.training import PrivateClassifier, PrivateTrainer, TrainingPlan, train
+    from sfumato.training import (
+        BoundedScaler,
+        CoinSplit,
+        NoisyAccuracyScorer,
+        PrivateClassifier,
+        PrivateTrainer,
+        TrainingPlan,
+        train,
+    )
 
 __version__ = "0.1.0"
 __all__ = [
+    "BoundedScaler",
     "Budget",
+    "CoinSplit",
     "Ledger",
+    "NoisyAccuracyScorer",
     "PrivateClassifier",
     "PrivateTrainer",
     "Relation",
@@ -29,8 +40,11 @@ __all__ = [
 
 # Loaded when first asked for: a ledger should not wait for torch, and help should wait for nothing.
 _HOMES = {
+    "BoundedScaler": "sfumato.training",
     "Budget": "sfumato.accounting",
+    "CoinSplit": "sfumato.training",
     "Ledger": "sfumato.ledger",
+    "NoisyAccuracyScorer": "sfumato.training",
     "PrivateClassifier": "sfumato.training",
     "PrivateTrainer": "sfumato.training",
     "Relation": "sfumato.accounting",

@@ -10,8 +10,11 @@ import sfumato
 
 def test_public_names():
     assert set(sfumato.__all__) == {
+        "BoundedScaler",
         "Budget",
+        "CoinSplit",
         "Ledger",
+        "NoisyAccuracyScorer",
         "PrivateClassifier",
         "PrivateTrainer",
         "Relation",

@@ -140,6 +140,24 @@ class Ledger:
             raise LedgerError(f"expected no ledger at {store.place}, got one; open it, or choose another place")
         return cls(store)
 
+    # Copies: scikit-learn clones what an estimator is given, and sends it to other processes
+
+    def __copy__(self) -> Ledger:
+        """The ledger itself: a second one beside it would be a second budget."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Ledger:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its address: in another process it is opened again, and must be at least as new."""
+        if not os.path.isfile(self._store.address):
+            raise InvalidInput(
+                f"expected a ledger in a file to be sent to another process, got {self._store.address}; "
+                "open it there by its address, which may hold a password"
+            )
+        return _reopened, (self._store.address, self.head)
+
     # Spending
 
     def charge(
@@ -728,6 +746,10 @@ def _open(last: Entry) -> Entry:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _reopened(address: str, head: Head) -> Ledger:
+    return Ledger.open(address, head=head)
 
 
 def _absent(place: str) -> LedgerError:

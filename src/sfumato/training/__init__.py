@@ -26,20 +26,25 @@ from sfumato.training.plan import AdaptiveClipping, TrainingPlan
 from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import cross_entropy
 from sfumato.training.run import Optimization, TrainingResult, train
+from sfumato.training.scaling import BoundedScaler
+from sfumato.training.scoring import CoinSplit, NoisyAccuracyScorer
 from sfumato.training.trainer import PrivateTrainer
 
 __all__ = [
     "AdaptiveClipping",
     "Automatic",
     "Banded",
+    "BoundedScaler",
     "ChunkResult",
     "Clipping",
+    "CoinSplit",
     "CostEstimate",
     "EpochReport",
     "Flat",
     "HeldOut",
     "LambdaCGD",
     "NoisyAccuracy",
+    "NoisyAccuracyScorer",
     "Optimization",
     "Peers",
     "PerLayer",

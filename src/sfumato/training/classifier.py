@@ -18,6 +18,7 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.randomness import SecretStream
 from sfumato.training.run import Optimization, TrainingResult, train
+from sfumato.training.surroundings import caveats_of_callers
 
 READ_FROM_DATA = "not private: read from data: "
 
@@ -26,8 +27,10 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     """Fit a small network, or a copy of `module`, with DP-SGD, in the manner of scikit-learn.
 
     Declare what is public: `classes`, `public_size` and `bounds`. What is not declared is read off the data,
-    for convenience: `private_` is then False, and the certificate says what was read. The trained network is
-    `module_`, the result with its certificate `result_`.
+    for convenience: `private_` is then False, and the certificate says what was read. The same goes for a
+    pipeline whose earlier steps were fitted on the rows (scale with `BoundedScaler`), and for a search that
+    scores on them without noise (score with `NoisyAccuracyScorer`, split with `CoinSplit`). The trained network
+    is `module_`, the result with its certificate `result_`.
 
     Args:
         epsilon: The ε of the fit, above 0.
@@ -96,7 +99,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         """
         X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
-        caveats = self._read_what_is_not_declared(X, y)
+        caveats = [*self._read_what_is_not_declared(X, y), *caveats_of_callers(self)]
         seed = 0 if self.random_state is None else self.random_state
         self.module_ = self._network(X.shape[1], seed) if self.module is None else copy.deepcopy(self.module)
         targets = np.searchsorted(self.classes_, y)

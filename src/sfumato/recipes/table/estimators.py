@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.policy import Column, Policy
 from sfumato.recipes.table.run import TableRun, TableTraining
+from sfumato.training.surroundings import caveats_of_callers
 
 Bounds = tuple[npt.ArrayLike, npt.ArrayLike]
 
@@ -24,6 +26,8 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
     Everything public is declared, and nothing read off the data: `bounds` are the lowest and the highest value
     of each column (one pair for all, or arrays), `target_bounds` those of the target, `public_size` about how
     many rows there are. Values beyond bounds are clipped; NaN has a place of its own. Each row is one person.
+    `private_` is False, and the certificate says why, where a pipeline fitted an earlier step on the rows, or a
+    search scores on them without noise.
 
     >>> X = np.linspace(0, 1, 2000)[:, None]; y = 3 * X[:, 0]
     >>> model = PrivateRegressor(epsilon=3, bounds=(0, 1), target_bounds=(0, 3), public_size=2000).fit(X, y)
@@ -55,8 +59,10 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
         ready = TableTraining.prepare(
             self._policy(X.shape[1]), target="y", epsilon=self.epsilon, delta=self.delta, model=self.model
         )
-        self.result_: TableRun = ready.train(ledger=self.ledger, data=_table(X, y))
+        caveats = caveats_of_callers(self)
+        self.result_: TableRun = replace(ready, notes=caveats).train(ledger=self.ledger, data=_table(X, y))
         self.epsilon_ = self.result_.epsilon
+        self.private_ = not caveats
         return self
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:

@@ -65,6 +65,7 @@ class TableTraining:
     target: Target
     plan: TablePlan | TrainingPlan
     delta: float
+    notes: tuple[str, ...] = ()  # further caveats of the certificate
 
     @classmethod
     def prepare(
@@ -155,7 +156,7 @@ class TableTraining:
     @property
     def caveats(self) -> tuple[str, ...]:
         left_out = [f"left out: {', '.join(self.encoding.left_out)}"] if self.encoding.left_out else []
-        return (SETTINGS, *left_out)
+        return (SETTINGS, *left_out, *self.notes)
 
     @property
     def purpose(self) -> str:

@@ -1,0 +1,84 @@
+"""A search among settings that is private: rows split by coins, and scores with noise, charged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator
+
+from sfumato import _validate
+from sfumato.accounting import Relation
+from sfumato.ledger import Ledger, Unrecorded
+from sfumato.mechanisms import DiscreteLaplace
+from sfumato.randomness import Sampler, SecretStream
+
+PURPOSE = "score of a search"
+
+
+class NoisyAccuracyScorer(BaseEstimator):
+    """A scorer for `GridSearchCV` and the like: the accuracy by noisy counts, each charged before it is taken.
+
+    *Guarantees*: released are the counts of right and of wrong answers with discrete Laplace noise of scale
+    1/ε. A record is in one count of the part that is scored, and adding or removing it moves that count by one:
+    ε-differential privacy a score. Every part and every setting is charged; so is every training.
+    Ghosh, Roughgarden & Sundararajan 2012; Dwork & Roth 2014, theorem 3.6.
+    """
+
+    def __init__(
+        self,
+        epsilon: float,
+        *,
+        ledger: Ledger | None = None,
+        delta: float = 1e-5,
+        sampler: Sampler | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.ledger = ledger
+        self.delta = delta
+        self.sampler = sampler
+
+    def __call__(self, estimator: Any, X: Any, y: Any) -> float:
+        mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=self.epsilon)
+        sampler = SecretStream() if self.sampler is None else self.sampler
+        (self.ledger or Unrecorded(delta=self.delta)).pay_for(
+            mechanism.event(),
+            purpose=PURPOSE,
+            relation=Relation.ADD_REMOVE,
+            unit="record" if self.ledger is None else self.ledger.budget.unit,
+            private=sampler.private,
+        )
+        right = int(np.sum(np.asarray(estimator.predict(X)) == np.asarray(y))) if len(y) else 0
+        noisy = mechanism.release(np.array([right, len(y) - right]), sampler)
+        counts = [max(0, int(count)) for count in noisy]
+        return counts[0] / max(1, sum(counts))
+
+
+class CoinRows(np.ndarray[Any, np.dtype[np.int64]]):
+    """Positions of rows that were chosen by a coin of each row's own."""
+
+
+class CoinSplit:
+    """Parts of the rows for cross-validation, each row by a secret draw of its own.
+
+    Folds by position move whole runs of rows when one record leaves, and neighbours would differ in several.
+    """
+
+    def __init__(self, n_splits: int = 5, *, sampler: Sampler | None = None) -> None:
+        self.n_splits = _validate.integer("n_splits", n_splits, least=2)
+        self.sampler = sampler
+
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[CoinRows, CoinRows]]:
+        sampler = SecretStream() if self.sampler is None else self.sampler
+        part = sampler.integers(self.n_splits, len(X))
+        for number in range(self.n_splits):
+            yield _rows(part != number), _rows(part == number)
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        return self.n_splits
+
+
+def _rows(chosen: npt.NDArray[np.bool_]) -> CoinRows:
+    return np.flatnonzero(chosen).view(CoinRows)

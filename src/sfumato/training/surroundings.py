@@ -1,0 +1,66 @@
+"""Who calls `fit`: a pipeline whose earlier steps saw the rows, or a search that scores on them.
+
+An estimator is handed rows and is not told what was done to them. scikit-learn's pipelines and searches are
+found among the callers, by their protocol: an object with `steps` that ends in the estimator; a trial with a
+scorer and the rows of its split; a search with its best estimator. What is done by hand before `fit` cannot be
+seen.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sfumato.training.scoring import CoinRows, CoinSplit, NoisyAccuracyScorer
+
+FITTED = "not private: read from data: the pipeline's step {name} ({kind}) was fitted on the rows"
+SCORED = (
+    "not private: the search scores on private rows without noise, or splits them by position; give it "
+    "scoring=sfumato.NoisyAccuracyScorer(...) and cv=sfumato.CoinSplit(...), or use sfumato tune"
+)
+
+
+def caveats_of_callers(estimator: Any) -> tuple[str, ...]:
+    """What the certificate of a fit must say about who called it; nothing where the rows came as they are."""
+    return tuple(dict.fromkeys(_found(estimator)))
+
+
+def _found(estimator: Any) -> Iterator[str]:
+    inner, frame = estimator, inspect.currentframe()
+    while frame is not None:
+        seen = frame.f_locals
+        owner = seen.get("self")
+        if _ends_in(owner, inner):
+            yield from map(_fitted, filter(_learns, owner.steps[:-1]))
+            inner = owner
+        elif seen.get("estimator") is inner and "scorer" in seen and "train" in seen:
+            yield from _scored(seen["scorer"], isinstance(seen["train"], CoinRows))
+        elif inner is not None and getattr(owner, "best_estimator_", None) is inner:
+            yield from _scored(owner.scoring, isinstance(owner.cv, CoinSplit))
+            inner = owner
+        frame = frame.f_back
+
+
+def _ends_in(owner: Any, inner: Any) -> bool:
+    steps = getattr(owner, "steps", None)
+    return isinstance(steps, list) and bool(steps) and steps[-1][-1] is inner
+
+
+def _learns(step: tuple[Any, ...]) -> bool:
+    """Whether a step takes anything from the rows that it is fitted on: by its tags, unless they deny it."""
+    transformer = step[1]
+    if transformer is None or isinstance(transformer, str):  # "passthrough"
+        return False
+    tags = getattr(transformer, "__sklearn_tags__", None)
+    return tags is None or bool(tags().requires_fit)
+
+
+def _fitted(step: tuple[Any, ...]) -> str:
+    return FITTED.format(name=step[0], kind=type(step[1]).__name__)
+
+
+def _scored(scorer: Any, by_coins: bool) -> list[str]:
+    each = list(scorer.values()) if isinstance(scorer, Mapping) else [scorer]
+    paid = all(isinstance(one, NoisyAccuracyScorer) for one in each)
+    return [] if paid and by_coins else [SCORED]
