@@ -31,7 +31,8 @@ from sfumato.query.plan import Query
 
 OWN_HASH = ("duckdb",)  # engines whose own hash is several times quicker than md5, which all have
 _TURN = 12  # letters of the hash
-_LARGEST_SUM = 2**62  # 2³² rows of a unit stay below it
+_LARGEST_SUM = 10**18 - 1  # 2²⁹ rows of a unit stay below it
+_COUNTS = (ibis.expr.operations.CountStar, ibis.expr.operations.Count)
 
 
 @ibis.udf.scalar.builtin(name="md5")  # type: ignore[untyped-decorator]
@@ -62,7 +63,7 @@ def sums(
         found = chosen.group_by(choosing.GROUP).agg(**_totals(chosen, linear))
         return choosing.with_keys(found, names, keys)
     rows = _in_categories(rows, names, keys)
-    units = _in_64_bits(rows.group_by([UNIT, *names]).agg(**_totals(rows, linear)), [UNIT, *names])
+    units = _unit_totals(rows, [UNIT, *names], linear)
     return _add_units(_bounded_units(units, names, policy, salt), names, linear)
 
 
@@ -70,7 +71,7 @@ def sums_by_unit(table: Value, where: Condition | None, measures: Sequence[Measu
     """One row for each unit: its rows that count, and the columns of each measure but counted ones."""
     linear = [measure for measure in measures if not isinstance(measure, Counted)]
     rows = _filtered(table, Query(outputs=(), where=where), linear, policy)
-    return _in_64_bits(rows.group_by(UNIT).agg(**_totals(rows, linear)), [UNIT])
+    return _unit_totals(rows, [UNIT], linear)
 
 
 def sums_of_units(
@@ -153,16 +154,23 @@ def _totals(rows: Value, linear: Sequence[Measure]) -> dict[str, Value]:
     return found
 
 
-def _in_64_bits(units: Value, names: Sequence[str]) -> Value:
-    """Sums as whole numbers of 64 bits, within which they are: engines add up in wider ones, which are slow.
+def _unit_totals(rows: Value, names: Sequence[str], linear: Sequence[Measure]) -> Value:
+    """The totals of each unit (and group), in whole numbers of 64 bits.
 
-    Ibis takes a sum for 64 bits and drops a plain cast, so that this goes through a decimal.
+    Engines add up in wider numbers, which are slow. Ibis takes a sum for 64 bits and drops a plain cast, so that
+    it goes through a decimal; one of 18 digits is stored in 64 bits. Counts are that wide already.
     """
-    wide = {name: units[name].cast("decimal(38, 0)") for name in units.columns if name not in names}
-    most = ibis.literal(_LARGEST_SUM).cast("decimal(38, 0)")
-    return units.select(
-        *names, **{name: clip(value, -most, most).cast("int64") for name, value in wide.items()}
-    )
+    totals = _totals(rows, linear)
+    units = rows.group_by(list(names)).agg(**totals)
+    narrow = {
+        name: _narrow(units[name], counted=isinstance(value.op(), _COUNTS)) for name, value in totals.items()
+    }
+    return units.select(*names, **narrow)
+
+
+def _narrow(value: Value, *, counted: bool) -> Value:
+    most = whole(_LARGEST_SUM)
+    return value if counted else clip(value, -most, most).cast("decimal(18, 0)").cast("int64")
 
 
 def _in_categories(rows: Value, names: Sequence[str], keys: Sequence[Sequence[Key]] | None) -> Value:

@@ -75,12 +75,21 @@ def clip(value: Value, lower: Value, upper: Value) -> Value:
     return ibis.cases((value.between(lower, upper), value), (value < lower, lower), (value > upper, upper))
 
 
+@ibis.udf.scalar.builtin(name="divide")  # type: ignore[untyped-decorator]
+def _divide(dividend: int, divisor: int) -> int:
+    """DuckDB's division of whole numbers, which Ibis would do in doubles."""
+    raise AssertionError
+
+
 def whole_quotient(dividend: Value, divisor: Value) -> Value:
     """⌊dividend / divisor⌋ of whole numbers ≥ 0 and ≥ 1, exactly, for quotients below 2⁵⁰.
 
-    dividend − dividend mod divisor is a multiple of the divisor; rounding both to doubles moves the quotient by
-    less than ½, so that rounding it is exact, where flooring would not be.
+    DuckDB divides whole numbers. Elsewhere, dividend − dividend mod divisor is a multiple of the divisor;
+    rounding both to doubles moves the quotient by less than ½, so that rounding it is exact, where flooring
+    would not be.
     """
+    if dividend.get_backend().name == "duckdb":
+        return _divide(dividend, divisor)
     multiple = dividend - dividend % divisor
     return (multiple.cast("float64") / divisor.cast("float64")).round().cast("int64")
 
@@ -94,8 +103,9 @@ def steps_above(
     """
     value, found = compiled(expression, table, policy), range_of(expression, policy)
     ends = [math.floor((end - low) * (1 / grid)) for end in (found.low, found.high)]
-    if value.type().is_integer() and grid == 1:
+    if value.type().is_integer() and (1 / grid).is_integer() and float(low).is_integer():
         steps = value - whole(int(low)) if low else value
+        steps = steps * whole(int(1 / grid)) if grid != 1 else steps
     else:
         steps = ((value.cast("float64") - double(low)) * double(1 / grid)).floor().cast("int64")
     return _within(steps, ends, 0, most)
@@ -105,8 +115,8 @@ def multiples(expression: Expression, low: int, grid: float, high: int, table: V
     """⌊x / grid⌋ of a number within its range, as a whole number from low to high, or NULL."""
     value, found = compiled(expression, table, policy), range_of(expression, policy)
     ends = [math.floor(end * (1 / grid)) for end in (found.low, found.high)]
-    if value.type().is_integer() and grid == 1:
-        return _within(value, ends, low, high)
+    if value.type().is_integer() and (1 / grid).is_integer():
+        return _within(value * whole(int(1 / grid)) if grid != 1 else value, ends, low, high)
     return _within((value.cast("float64") * double(1 / grid)).floor().cast("int64"), ends, low, high)
 
 

@@ -401,12 +401,11 @@ def _square_over(value: Value, span: int) -> Value:
 def _scaled(units: Value, count_name: str, names: list[str]) -> dict[str, Value]:
     """A unit's values count in proportion to its rows: as many of their mean as are kept."""
     count, kept, rows = units[count_name], units[KEPT], units[ROWS]
-    kept_count = (kept == rows).ifelse(count, whole_quotient(count * kept, rows))
+    kept_count = whole_quotient(count * kept, rows)  # of all its rows it is `count`; CASE would be slower
     return {count_name: kept_count} | {name: _share(units[name], count, kept_count) for name in names}
 
 
 def _share(value: Value, count: Value, kept: Value) -> Value:
     """⌊value · kept / count⌋ without overflow: the quotient and the remainder are scaled apart."""
-    divisor = (count > 0).ifelse(count, whole(1))
-    scaled = whole_quotient(value, divisor) * kept + whole_quotient((value % divisor) * kept, divisor)
-    return (kept == count).ifelse(value, scaled)
+    divisor = ibis.greatest(count, whole(1))
+    return whole_quotient(value, divisor) * kept + whole_quotient((value % divisor) * kept, divisor)

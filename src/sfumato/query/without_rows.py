@@ -24,7 +24,8 @@ def without_rows(connection: Any, tables: Iterable[Value]) -> Any:
         name = _quoted(place.catalog, place.database, operation.name)
         # The types as they are stored, and not as Ibis knows them; DESCRIBE looks at no row.
         stored = connection.execute(f"DESCRIBE SELECT * FROM {name}").fetchall()
-        empty.execute(f"CREATE TABLE {name} ({', '.join(f'{_quoted(row[0])} {row[1]}' for row in stored)})")
+        columns = ", ".join(f"{_quoted(row[0])} {row[1]}" for row in stored)
+        empty.execute(f"CREATE {'TEMPORARY ' if place.catalog == 'temp' else ''}TABLE {name} ({columns})")
     return empty
 
 
