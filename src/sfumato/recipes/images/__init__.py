@@ -1,0 +1,1 @@
+"""Synthetic images of nobody: drawings moved to where private images lie, labelled by a private head."""
