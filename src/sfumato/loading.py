@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,18 +16,24 @@ from torch import Tensor, nn
 from sfumato import local, models
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate
-from sfumato.models import PriorNet, prior_note
+from sfumato.models import LATENTS, PRIORS, PriorNet, shipped_note
 from sfumato.recipes import features
 from sfumato.recipes.features import Recipe
+from sfumato.recipes.images import ARCHITECTURE as SYNTHETIC_IMAGES
+from sfumato.recipes.images import ImageSampler, sampler_from
 from sfumato.recipes.table.model import TableModel, is_table_model, read_table_model
 from sfumato.released import MODEL, OWN_MODULE, ModelCard, Predictor, Scores, module_scores, read_model
 from sfumato.storage import CERTIFICATE
 
+SHIPPED = (*PRIORS, *LATENTS)
 Tensors = Mapping[str, Tensor]
+Built = TypeVar("Built")
 Rebuild = Callable[[ModelCard, Tensors], Scores]
 
 
-def load(folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> Predictor | TableModel:
+def load(
+    folder: str | os.PathLike[str], *, model: nn.Module | None = None
+) -> Predictor | TableModel | ImageSampler:
     """The model that `train`, `tune`, `pate` or `local learn` left in `folder`, with its certificate.
 
     `folder` is a run folder, or a copy of its release half. A module of your own cannot be built from a file:
@@ -41,11 +47,14 @@ def load(folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> P
         return replace(read_table_model(place.half / MODEL), certificate=place.certificate())
     card, tensors = read_model(place.half / MODEL)
     card = _card_before_0_2(place.half, tensors) if card is None else card
+    if card.architecture == SYNTHETIC_IMAGES:
+        _check_priors(card)
+        return replace(_rebuilt(card, tensors, sampler_from), certificate=place.certificate())
     if model is not None:
         scores = module_scores(_filled(copy.deepcopy(model), tensors))
     elif card.architecture in ARCHITECTURES:
         _check_priors(card)
-        scores = _rebuilt(card, tensors)
+        scores = _rebuilt(card, tensors, ARCHITECTURES[card.architecture])
     else:
         raise _unknown(card, place.half)
     return Predictor(card=card, scores=scores, certificate=place.certificate())
@@ -90,9 +99,9 @@ def _unknown(card: ModelCard, place: Path) -> InvalidInput:
     )
 
 
-def _rebuilt(card: ModelCard, tensors: Tensors) -> Scores:
+def _rebuilt(card: ModelCard, tensors: Tensors, rebuild: Callable[[ModelCard, Tensors], Built]) -> Built:
     try:
-        return ARCHITECTURES[card.architecture](card, tensors)
+        return rebuild(card, tensors)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, ArithmeticError) as error:
         raise DataCorrupted(
             f"expected the weights of a model of architecture {card.architecture!r}, got others; "
@@ -114,7 +123,7 @@ def _filled(module: nn.Module, tensors: Tensors) -> nn.Module:
 def _check_priors(card: ModelCard) -> None:
     """The public weights that the model stands on must be those that are installed."""
     for name, digest in card.priors.items():
-        if name not in models.PRIORS or prior_note(name)["sha256"] != digest:
+        if name not in SHIPPED or shipped_note(name)["sha256"] != digest:
             raise DataCorrupted(
                 f"expected the public prior {name[:40]!r} with sha256={digest[:16]}…, on which the model was "
                 "trained, got another; install the version of sfumato that its certificate names"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sfumato import _validate, accounting
@@ -98,9 +98,3 @@ class ImagePlan:
             if statistics is None
             else StatisticsPlan(**{**statistics, "layout": Layout(**statistics["layout"])}),
         )
-
-    def with_statistics_noise(self, noise_multiplier: float) -> ImagePlan:
-        """The same with other noise of the statistics, which changes the price."""
-        if self.statistics is None:
-            raise InvalidInput("expected a plan with statistics, got one without")
-        return replace(self, statistics=replace(self.statistics, noise_multiplier=noise_multiplier))

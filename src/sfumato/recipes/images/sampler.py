@@ -1,4 +1,4 @@
-"""Draws images from noisy statistics and public drawings, and labels them: post-processing, at no further cost."""
+"""Draws images from noisy statistics and public drawings, and labels them: post-processing, free of charge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sfumato.models import FeatureClassifier
 from sfumato.randomness import public_generator
 from sfumato.recipes.images.latent_model import LatentModel
 from sfumato.recipes.images.statistics import Statistics
-from sfumato.recipes.images.styles import Floats, Integers, Styles
+from sfumato.recipes.images.styles import Integers, Styles
 
 Images = npt.NDArray[np.uint8]
 
@@ -23,7 +23,7 @@ CONFIDENCE = 0.5
 """An image is kept if the head gives its label at least this probability."""
 
 _BATCH = 2000  # images drawn at a time
-_MOST_ROUNDS = 8  # of drawing, over those that a head which drops nothing would need
+_MOST_ROUNDS = 8  # of drawing, for each that a head which drops nothing would need
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,8 @@ class Drawn:
 class ImageSampler:
     """The released model: it draws as many images as wanted.
 
-    Without `statistics` images are drawings as they are; without `head` they keep the class they were drawn for.
+    Without `statistics` images are drawings as they are; without `head` they keep the class that they were
+    drawn for.
     """
 
     styles: Styles
@@ -53,17 +54,17 @@ class ImageSampler:
     certificate: Certificate | None = None
 
     def draw(self, count: int, *, seed: int) -> Drawn:
-        """`count` images; the same seed gives the same ones."""
+        """`count` images; the same seed gives the same ones.
+
+        Where the head is sure of hardly any, images that it is not sure of are taken in the end: `sure` tells.
+        """
         count = _validate.integer("count", count, least=1)
         generator = public_generator(seed)
         parts: list[Drawn] = []
-        most = _MOST_ROUNDS * -(-count // _BATCH)
-        for number in range(most):
-            missing = count - sum(map(len, parts))
-            if missing == 0:
-                break
+        patience = _MOST_ROUNDS * -(-count // _BATCH)
+        while missing := count - sum(map(len, parts)):
             size = _BATCH if missing > _BATCH else missing + missing // 4 + 8
-            least = CONFIDENCE if number < most - 1 else 0.0
+            least = CONFIDENCE if len(parts) < patience else 0.0
             parts.append(self._labelled(self._images(size, generator), missing, least))
         return Drawn(
             images=np.concatenate([part.images for part in parts]),
@@ -85,8 +86,10 @@ class ImageSampler:
             return bank.images[chosen], labels
         labels, latents = self._model.draw(count, generator)
         chosen = bank.nearest(labels, latents)
-        wanted, had = (bank.net.decode(torch.from_numpy(each)).numpy()[:, 0] for each in
-                       (latents.astype(np.float32), bank.latents[chosen]))
+        wanted, had = (
+            bank.net.decode(torch.from_numpy(each)).numpy()[:, 0]
+            for each in (latents.astype(np.float32), bank.latents[chosen])
+        )
         moved = bank.images[chosen] / np.float32(255) + wanted - had
         return np.rint(255 * np.clip(moved, 0.0, 1.0)).astype(np.uint8), labels
 

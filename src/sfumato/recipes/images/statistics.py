@@ -69,13 +69,13 @@ class Layout:
 class StatisticsPlan:
     """One Gaussian release of all sums.
 
-    A person with label c, nearest cluster k of c, its group g, and residual r (latents less the cluster's centre,
-    over `reach`, clipped to length 1) adds √.15 at (c, k), √.35·r at (c, g) and √.5·rrᵀ at c. As the length of
-    rrᵀ is that of r squared, the vector's length is at most √(.15 + .35 + .5) = 1.
+    A person with label c, nearest cluster k of c, its group g, and residual r (latents less the cluster's
+    centre, over `reach`, clipped to length 1) adds √.15 at (c, k), √.35·r at (c, g) and √.5·rrᵀ at c. As the
+    length of rrᵀ is that of r squared, the vector's length is at most √(.15 + .35 + .5) = 1.
 
-    *Guarantees*: the cost of a Gaussian mechanism of `noise_multiplier` under add/remove of one row. A row with a
-    label outside the classes, or with pixels that are no numbers, adds nothing. Public: all fields. Secret: the
-    rows, the sums, the noise.
+    *Guarantees*: the cost of a Gaussian mechanism of `noise_multiplier` under add/remove of one row. A row with
+    a label outside the classes, or with pixels that are no numbers, adds nothing. Public: all fields. Secret:
+    the rows, the sums, the noise.
     """
 
     layout: Layout
