@@ -12,6 +12,7 @@ from sfumato.cli.reproduce.membership import membership
 from sfumato.cli.reproduce.pate import pate
 from sfumato.cli.reproduce.private_cnn import private_cnn
 from sfumato.cli.reproduce.published_mnist import published_mnist
+from sfumato.cli.reproduce.synthesis import synthesis
 from sfumato.cli.reproduce.tracing import tracing
 
 RECIPES = (
@@ -23,6 +24,7 @@ RECIPES = (
     epsilon_sweep,
     private_cnn,
     published_mnist,
+    synthesis,
     tracing,
 )
 

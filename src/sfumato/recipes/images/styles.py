@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +70,7 @@ class Styles:
     @classmethod
     def of(cls, settings: StyleSettings, *, classes: int) -> Styles:
         """The clusters of the drawings, by k-means on their latents."""
-        bank = Bank.of(settings, classes=classes)
+        bank = drawn_bank(settings, classes)
         made = [_clusters(bank, number, settings) for number in range(classes if settings.matched else 1)]
         centres, groups, lengths = zip(*made, strict=True)
         copies = 1 if settings.matched else classes
@@ -81,9 +81,9 @@ class Styles:
             reach=_MARGIN * float(np.quantile(np.concatenate(lengths), _REACH)),
         )
 
-    @cached_property
+    @property
     def bank(self) -> Bank:
-        return Bank.of(self.settings, classes=len(self.centres))
+        return drawn_bank(self.settings, len(self.centres))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,17 +95,6 @@ class Bank:
     members: tuple[Integers, ...]  # of each class
     net: Autoencoder
 
-    @classmethod
-    def of(cls, settings: StyleSettings, *, classes: int) -> Bank:
-        images, kinds = DRAW[settings.latents](settings.drawings, seed=_SEED)
-        net = load_latents(settings.latents)
-        latents = net.encode(torch.from_numpy(images).unsqueeze(1) / 255).numpy()
-        every = np.arange(len(images))
-        members = [np.flatnonzero(kinds == number) if settings.matched else every for number in range(classes)]
-        for number, found in enumerate(members):
-            _validate.integer(f"drawings of class {number}", len(found), least=settings.fine)
-        return cls(images=images, latents=latents, members=tuple(members), net=net)
-
     def nearest(self, labels: Integers, latents: Floats) -> Integers:
         """The drawing of each label's class that lies nearest in the latents."""
         chosen = np.empty(len(labels), dtype=np.int64)
@@ -115,6 +104,19 @@ class Bank:
             wanted = torch.from_numpy(latents[rows].astype(np.float32))
             chosen[rows] = members[torch.cdist(wanted, near).argmin(dim=1).numpy()]
         return chosen
+
+
+@lru_cache(maxsize=1)  # drawing takes as long as all else that is public
+def drawn_bank(settings: StyleSettings, classes: int) -> Bank:
+    """The drawings of these settings, always the same."""
+    images, kinds = DRAW[settings.latents](settings.drawings, seed=_SEED)
+    net = load_latents(settings.latents)
+    latents = net.encode(torch.from_numpy(images).unsqueeze(1) / 255).numpy()
+    every = np.arange(len(images))
+    members = [np.flatnonzero(kinds == number) if settings.matched else every for number in range(classes)]
+    for number, found in enumerate(members):
+        _validate.integer(f"drawings of class {number}", len(found), least=settings.fine)
+    return Bank(images=images, latents=latents, members=tuple(members), net=net)
 
 
 def _clusters(bank: Bank, number: int, settings: StyleSettings) -> tuple[Floats, Integers, Floats]:
