@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,19 +17,25 @@ from sfumato import local, models
 from sfumato.array_files import damaged_unless_read
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate
-from sfumato.models import PriorNet, prior_note
+from sfumato.models import LATENTS, PRIORS, PriorNet, shipped_note
 from sfumato.recipes import features
 from sfumato.recipes.features import Recipe
+from sfumato.recipes.images import ARCHITECTURE as SYNTHETIC_IMAGES
+from sfumato.recipes.images import ImageSampler, sampler_from
 from sfumato.recipes.table.model import TableModel, is_table_model, read_table_model
 from sfumato.released import MODEL, OWN_MODULE, ModelCard, Predictor, Scores, module_scores, read_model
 from sfumato.storage import CERTIFICATE, read_json
 
+SHIPPED = (*PRIORS, *LATENTS)
 Tensors = Mapping[str, Tensor]
 _MOST_PIXELS = 2**20  # of an image for a network of ours, all channels together
+Built = TypeVar("Built")
 Rebuild = Callable[[ModelCard, Tensors], Scores]
 
 
-def load(folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> Predictor | TableModel:
+def load(
+    folder: str | os.PathLike[str], *, model: nn.Module | None = None
+) -> Predictor | TableModel | ImageSampler:
     """The model that `train`, `tune`, `pate` or `local learn` left in `folder`, with its certificate.
 
     A module of your own cannot be built from a file: give one of the same layers as `model`.
@@ -40,7 +46,7 @@ def load(folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> P
             is.
 
     Returns:
-        An object with `predict`, `predict_proba` and `certificate`.
+        An object with `predict`, `predict_proba` and `certificate`; of synthetic images, one that draws more.
 
     Raises:
         DataUnavailable: If there is no finished run.
@@ -58,11 +64,14 @@ def load(folder: str | os.PathLike[str], *, model: nn.Module | None = None) -> P
         return replace(read_table_model(place.half / MODEL), certificate=place.certificate())
     card, tensors = read_model(place.half / MODEL)
     card = _card_before_0_2(place.half, tensors) if card is None else card
+    if card.architecture == SYNTHETIC_IMAGES:
+        _check_priors(card)
+        return replace(_rebuilt(card, tensors, sampler_from), certificate=place.certificate())
     if model is not None:
         scores = module_scores(_filled(copy.deepcopy(model), tensors))
     elif card.architecture in ARCHITECTURES:
         _check_priors(card)
-        scores = _rebuilt(card, tensors)
+        scores = _rebuilt(card, tensors, ARCHITECTURES[card.architecture])
     else:
         raise _unknown(card, place.half)
     return Predictor(card=card, scores=scores, certificate=place.certificate())
@@ -107,12 +116,12 @@ def _unknown(card: ModelCard, place: Path) -> InvalidInput:
     )
 
 
-def _rebuilt(card: ModelCard, tensors: Tensors) -> Scores:
+def _rebuilt(card: ModelCard, tensors: Tensors, rebuild: Callable[[ModelCard, Tensors], Built]) -> Built:
     with damaged_unless_read(
         f"expected the weights of a model of architecture {card.architecture!r}, got others; "
         "the file is damaged or of another version"
     ):
-        return ARCHITECTURES[card.architecture](card, tensors)
+        return rebuild(card, tensors)
 
 
 def _filled(module: nn.Module, tensors: Tensors) -> nn.Module:
@@ -129,7 +138,7 @@ def _filled(module: nn.Module, tensors: Tensors) -> nn.Module:
 def _check_priors(card: ModelCard) -> None:
     """The public weights that the model stands on must be those that are installed."""
     for name, digest in card.priors.items():
-        if name not in models.PRIORS or prior_note(name)["sha256"] != digest:
+        if name not in SHIPPED or shipped_note(name)["sha256"] != digest:
             raise DataCorrupted(
                 f"expected the public prior {name[:40]!r} with sha256={digest[:16]}…, on which the model was "
                 "trained, got another; install the version of sfumato that its certificate names"

@@ -67,6 +67,8 @@ def _planned(plan: Mapping[str, Any]) -> Planned | None:
     """By the fields that only one kind of plan has."""
     if "noise_multiplier" in plan or "sample_rate" in plan:
         return _training(plan)
+    if "images" in plan:
+        return _images(plan)
     if "votes" in plan:
         return _votes(plan["votes"])
     if "trial" in plan:
@@ -81,6 +83,14 @@ def _training(plan: Mapping[str, Any]) -> Planned:
 
     trained = TrainingPlan.from_json(plan)
     return Planned(event=trained.event(), whole=True, relation=str(trained.relation), unit=trained.unit)
+
+
+def _images(plan: Mapping[str, Any]) -> Planned:
+    from sfumato.recipes.images import ImagePlan
+
+    own = ImagePlan.from_json(plan)
+    unit = None if own.head is None else own.head.unit
+    return Planned(event=own.event(), whole=True, relation="add-remove", unit=unit)
 
 
 def _votes(votes: Mapping[str, Any]) -> Planned:

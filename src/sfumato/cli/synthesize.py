@@ -1,4 +1,4 @@
-"""`sfumato synthesize`: a table of nobody, with the types and the statistics of a private one."""
+"""`sfumato synthesize`: a table or images of nobody, with the statistics of private ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sfumato.cli import show
+from sfumato.cli.options import Rule, check
+from sfumato.cli.synthesize_images import synthesize_images
 from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -19,18 +21,44 @@ if TYPE_CHECKING:
 CANARIES = 200  # a few among the people, so that the run is like the released one
 
 
+_TABLES_ONLY = "they describe a table, which has a policy"
+_IMAGES_ONLY = "a table's policy says it"
+RULES = (
+    *(
+        Rule(option=name, excludes=("images",), because=_TABLES_ONLY)
+        for name in ("rows", "target", "columns", "workload", "engine", "master", "attack")
+    ),
+    *(
+        Rule(option=name, needs=("images",), because=_IMAGES_ONLY)
+        for name in ("prior", "public_size", "classes", "ledger")
+    ),
+)
+
+
 def register(parent: typer.Typer) -> None:
     parent.command()(synthesize)
 
 
 def synthesize(
-    policy: Annotated[Path, typer.Argument(help="The policy of the table, a TOML file.")],
-    rows: Annotated[int, typer.Option(help="How many rows to draw.")],
-    epsilon: Annotated[float, typer.Option(help="What the table may cost.")],
-    out: Annotated[
-        Path, typer.Option(help="A new .csv or .parquet file; its certificate, model and report go beside it.")
+    context: typer.Context,
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Policy of a table, a TOML file; or images: mnist, fashion-mnist, a folder, an .npz file."
+        ),
     ],
-    delta: Annotated[float | None, typer.Option(help="δ to spend. Default: the budget's δ.")] = None,
+    epsilon: Annotated[float, typer.Option(help="What the table or the images may cost.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="A new .csv, .parquet or, for images, .npz file; certificate, model and report go beside it."
+        ),
+    ],
+    rows: Annotated[int | None, typer.Option(help="How many rows of a table to draw.")] = None,
+    images: Annotated[int | None, typer.Option(help="How many images to draw.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Default: the budget's for a table, 1e-5 for images.")
+    ] = None,
     target: Annotated[
         str | None,
         typer.Option(help="The column that models will predict: how it depends on the rest is kept."),
@@ -53,6 +81,19 @@ def synthesize(
             help="Also attack a second run that has invented people in it. The outcome goes to private/.",
         ),
     ] = False,
+    prior: Annotated[
+        str | None,
+        typer.Option(help="Drawings that images start from: strokes or shapes; default: by the data set."),
+    ] = None,
+    public_size: Annotated[
+        int | None, typer.Option(help="With your own images: how many people they are from.")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="With your own images: how many classes, or their names (cat,dog).")
+    ] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="Ledger of the images. It is charged before any is looked at.")
+    ] = None,
     test_seed: Annotated[
         int | None,
         typer.Option(
@@ -61,15 +102,33 @@ def synthesize(
     ] = None,
     json: show.Json = False,
 ) -> None:
-    """Draw a synthetic table with the declared types and ranges, for a share of the budget.
+    """Draw a synthetic table or synthetic images, for a share of the budget.
 
     Example: sfumato synthesize people.toml --rows 50000 --epsilon 1 --out people-synthetic.parquet
     """
+    check(context, RULES)
+    if images is not None:
+        synthesize_images(
+            source,
+            images=images,
+            epsilon=epsilon,
+            delta=1e-5 if delta is None else delta,
+            out=out,
+            prior=prior,
+            public_size=public_size,
+            classes=classes,
+            ledger=ledger,
+            test_seed=test_seed,
+            json=json,
+        )
+        return
+    if rows is None:
+        raise InvalidInput("expected --rows for a table or --images for images, got neither")
     from sfumato.policy import load_policy
     from sfumato.synthesis import Places, Request
     from sfumato.synthesis.inference import load_mbi
 
-    started = time.perf_counter()
+    started, policy = time.perf_counter(), Path(source)
     load_mbi()  # what is not installed is said before anything is spent
     rules = load_policy(policy)
     request = Request.of(

@@ -5,9 +5,10 @@ model = sfumato.models.build("cnn", seed=1)
 
 from sfumato.models.cnn import CNN
 from sfumato.models.feature_classifier import FeatureClassifier
+from sfumato.models.latents import LATENTS, Autoencoder, load_latents
 from sfumato.models.mlp import MLP
 from sfumato.models.normalization import replace_batchnorm
-from sfumato.models.prior import PRIORS, PriorLevels, PriorNet, load_prior, prior_note
+from sfumato.models.prior import PRIORS, PriorLevels, PriorNet, load_prior, prior_note, shipped_note
 from sfumato.models.registry import MODELS, Task, build
 from sfumato.models.resnet import ResNet, resnet18
 from sfumato.models.scattering import Scattering
@@ -15,9 +16,11 @@ from sfumato.models.tanh_cnn import TanhCNN
 
 __all__ = [
     "CNN",
+    "LATENTS",
     "MLP",
     "MODELS",
     "PRIORS",
+    "Autoencoder",
     "FeatureClassifier",
     "PriorLevels",
     "PriorNet",
@@ -26,8 +29,10 @@ __all__ = [
     "TanhCNN",
     "Task",
     "build",
+    "load_latents",
     "load_prior",
     "prior_note",
     "replace_batchnorm",
     "resnet18",
+    "shipped_note",
 ]

@@ -120,6 +120,11 @@ def prior_note(name: str = "strokes") -> dict[str, Any]:
     True
     """
     _validate.one_of("name", name, PRIORS)
+    return shipped_note(name)
+
+
+def shipped_note(name: str) -> dict[str, Any]:
+    """The note beside the weights of this name."""
     note: dict[str, Any] = json.loads(_weights_folder().joinpath(f"{name}.json").read_text())
     return note
 
@@ -136,7 +141,16 @@ def load_prior(name: str = "strokes") -> PriorNet:
     >>> load_prior("strokes").linear.out_features
     10
     """
-    expected = prior_note(name)["sha256"]
+    weights = shipped_weights(_validate.one_of("name", name, PRIORS))
+    net = PriorNet(classes=len(weights["linear.bias"]))
+    net.load_state_dict(weights)
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
+    return net.eval()
+
+
+def shipped_weights(name: str) -> dict[str, Tensor]:
+    """Weights that come with the package, if they have the digest of their note."""
+    expected = shipped_note(name)["sha256"]
     content = _weights_folder().joinpath(f"{name}.safetensors").read_bytes()
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
@@ -144,11 +158,7 @@ def load_prior(name: str = "strokes") -> PriorNet:
             f"expected the weights of prior {name!r} to have sha256={expected}, got {found}; "
             f"reinstall the package, or make them anew with: sfumato prior"
         )
-    weights = safetensors.torch.load(content)
-    net = PriorNet(classes=len(weights["linear.bias"]))
-    net.load_state_dict(weights)
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
-    return net.eval()
+    return safetensors.torch.load(content)
 
 
 def _weights_folder() -> Any:

@@ -15,6 +15,7 @@ from sfumato.reproduce.membership_command import membership
 from sfumato.reproduce.pate_command import pate
 from sfumato.reproduce.private_cnn_command import private_cnn
 from sfumato.reproduce.published_mnist_command import published_mnist
+from sfumato.reproduce.synthesis_command import synthesis
 from sfumato.reproduce.tracing_command import tracing
 
 RECIPES = (
@@ -26,6 +27,7 @@ RECIPES = (
     epsilon_sweep,
     private_cnn,
     published_mnist,
+    synthesis,
     tracing,
 )
 

@@ -1,0 +1,39 @@
+"""Synthetic images of nobody: drawings moved to where private images lie, labelled by a private head.
+
+```python
+request = ImageRequest.of(rows, images=60_000, epsilon=1)
+made = release_images(request, rows, ledger=ledger, out=Path("digits.npz"), sampler=SecretStream())
+made.sampler.draw(1000, seed=1).images
+```
+"""
+
+from sfumato.recipes.images.plan import ImagePlan
+from sfumato.recipes.images.release import (
+    ImagePlaces,
+    ImageRequest,
+    ReleasedImages,
+    learn_sampler,
+    release_images,
+)
+from sfumato.recipes.images.sampler import Drawn, ImageSampler
+from sfumato.recipes.images.sampler_file import ARCHITECTURE, sampler_from
+from sfumato.recipes.images.statistics import Layout, Statistics, StatisticsPlan
+from sfumato.recipes.images.styles import Styles, StyleSettings
+
+__all__ = [
+    "ARCHITECTURE",
+    "Drawn",
+    "ImagePlaces",
+    "ImagePlan",
+    "ImageRequest",
+    "ImageSampler",
+    "Layout",
+    "ReleasedImages",
+    "Statistics",
+    "StatisticsPlan",
+    "StyleSettings",
+    "Styles",
+    "learn_sampler",
+    "release_images",
+    "sampler_from",
+]

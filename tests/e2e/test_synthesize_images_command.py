@@ -1,0 +1,67 @@
+"""`sfumato synthesize --images` from a user's file to a certificate that verifies."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sfumato.datasets import strokes
+from sfumato.recipes import THINGS, features
+from sfumato.recipes.images import StyleSettings
+
+
+@pytest.fixture
+def own_images(tmp_path, monkeypatch):
+    """Two classes of drawings, as a user's file; a quick head."""
+    small = replace(THINGS, drawn=100, directions=16, steps=5, sample_rate=0.5, extractors=("shapes",))
+    monkeypatch.setattr(features, "THINGS", small)
+    few = StyleSettings(drawings=500, fine=5, coarse=2, matched=False)
+    monkeypatch.setattr(
+        StyleSettings, "for_data", lambda data, latents: replace(few, latents=latents or few.latents)
+    )
+    images, labels = strokes.draw(600, seed=4)
+    chosen = labels < 2
+    np.savez(tmp_path / "mine.npz", images=images[chosen], labels=np.array(["nought", "one"])[labels[chosen]])
+    return tmp_path / "mine.npz"
+
+
+def test_own_images_are_charged_drawn_and_certified(own_images, sfumato):
+    folder = own_images.parent
+    ledger, out = str(folder / "l.db"), folder / "s.npz"
+    assert sfumato("ledger", "create", ledger, "--epsilon", "5", "--delta", "1e-5")[0] == 0
+    words = ["--images", "40", "--epsilon", "4", "--out", str(out), "--ledger", ledger, "--json"]
+    told = ["--public-size", "120", "--classes", "nought,one"]
+    code, text, error = sfumato("synthesize", str(own_images), *words, *told, "--prior", "strokes")
+    assert code == 0, error
+    answer = json.loads(text)
+    assert answer["epsilon"] <= 4
+    assert answer["epsilon_left"] < 1.1
+    with np.load(out) as content:
+        assert content["images"].shape == (40, 28, 28)
+        assert set(content["labels"]) <= {"nought", "one"}
+    assert sfumato("verify", str(folder / "s.certificate.json"))[0] == 0
+    code, _, error = sfumato("synthesize", str(own_images), *words[:4], "--out", str(folder / "t.npz"), *told,
+                             "--ledger", ledger)  # fmt: skip
+    assert code == 3, error
+    assert not (folder / "t.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--images", "5", "--out", "s.csv"], "npz"),
+        (["--images", "5", "--rows", "5", "--out", "s.npz"], "--images"),
+        (["--out", "s.npz"], "--rows"),
+        (["--rows", "5", "--out", "s.csv", "--prior", "strokes"], "--images"),
+        (["--images", "5", "--out", "s.npz", "--prior", "faces"], "prior"),
+    ],
+)
+def test_wrong_words_are_refused_before_anything_is_read(words, said, tmp_path, monkeypatch, sfumato):
+    monkeypatch.chdir(tmp_path)
+    code, _, error = sfumato("synthesize", "mnist", "--epsilon", "1", *words)
+    assert code != 0
+    assert said in error
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,214 @@
+"""Synthetic images end to end on drawings: one plan, one charge, a sampler that loads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import sfumato
+from sfumato.accounting import Budget
+from sfumato.cli.plans import check_plan
+from sfumato.datasets import Dataset, strokes
+from sfumato.errors import BudgetExceeded, DataCorrupted, InvalidInput, NotVerified
+from sfumato.ledger import Certificate, Ledger, Unrecorded
+from sfumato.models.latents import Autoencoder, load_latents
+from sfumato.randomness import SecretStream
+from sfumato.recipes import DIGITS
+from sfumato.recipes.images import (
+    ImagePlan,
+    ImageRequest,
+    ImageSampler,
+    StyleSettings,
+    learn_sampler,
+    release,
+    release_images,
+)
+from sfumato.recipes.images.measures import coverage, frechet, learn, nearest_distances
+from sfumato.recipes.images.sampler import CONFIDENCE
+from sfumato.recipes.latents import LatentsRecipe, make_latents
+from sfumato.released import MODEL, model_bytes, read_model
+
+QUICK = replace(DIGITS, drawn=400, directions=64, steps=20, sample_rate=0.5)
+SMALL = StyleSettings(drawings=1000, fine=6, coarse=2)
+
+
+def private_rows(count: int = 1200, **more) -> Dataset:
+    images, labels = strokes.draw(count, seed=11)
+    told = {"name": "strokes", "classes": 10, "public_size": count, **more}
+    return Dataset(
+        inputs=(images[:, np.newaxis] / 255).astype(np.float32), targets=labels, visibility="private", **told
+    )
+
+
+def wanted(rows: Dataset, **more) -> ImageRequest:
+    terms = {"images": 200, "epsilon": 8.0, "settings": SMALL, "recipe": QUICK, **more}
+    return ImageRequest.of(rows, **terms)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    rows = private_rows()
+    with Ledger.open(folder / "l.db", budget=Budget(epsilon=8.5, delta=1e-5)) as ledger:
+        found = release_images(
+            wanted(rows),
+            rows,
+            ledger=ledger,
+            out=folder / "s.npz",
+            sampler=SecretStream(),
+            test=private_rows(300),
+        )
+        return folder, found, ledger.charges(), ledger.epsilon_spent
+
+
+def test_all_is_charged_at_once_and_costs_what_was_asked(made):
+    _, found, charges, spent = made
+    assert [charge.purpose for charge in charges] == ["synthetic images"]
+    assert 8.0 * 0.99 <= found.epsilon <= 8.0
+    assert spent == pytest.approx(found.epsilon)
+
+
+def test_the_files_hold_images_labels_a_sheet_and_a_report(made):
+    folder, found, *_ = made
+    with np.load(folder / "s.npz") as content:
+        assert content["images"].shape == (200, 28, 28)
+        assert content["images"].dtype == np.uint8
+        assert content["labels"].tolist() == found.drawn.labels.tolist()
+    assert (folder / "s.png").read_bytes().startswith(b"\x89PNG")
+    assert sum(line["images"] for line in found.report["classes"]) == 200
+    assert "Fréchet distance" in (folder / "s.fidelity.txt").read_text()
+
+
+def test_published_labels_are_those_that_the_head_is_sure_of(made):
+    drawn = made[1].drawn
+    assert drawn.sure.min() >= CONFIDENCE
+    assert drawn.tried >= len(drawn)
+
+
+def test_the_certificate_is_of_the_plan_and_another_plan_is_found_out(made):
+    stated = Certificate.read(made[0] / "s.certificate.json")
+    assert stated.verify().pld == pytest.approx(made[1].epsilon)
+    assert check_plan(stated)
+    less_noise = {**stated.plan["images"]["statistics"], "noise_multiplier": 0.1}
+    other = {**stated.plan, "images": {**stated.plan["images"], "statistics": less_noise}}
+    with pytest.raises(NotVerified):
+        check_plan(replace(stated, plan=other))
+
+
+def test_the_sampler_loads_and_draws_the_same_again(made):
+    folder, found, *_ = made
+    again = sfumato.load(folder / "s.sampler")
+    assert isinstance(again, ImageSampler)
+    assert again.certificate == Certificate.read(folder / "s.certificate.json")
+    one, two = found.sampler.draw(30, seed=5), again.draw(30, seed=5)
+    assert np.array_equal(one.images, two.images)
+    assert np.array_equal(one.labels, two.labels)
+    assert not np.array_equal(one.images, again.draw(30, seed=6).images)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("counts", torch.zeros(10, 7, dtype=torch.float64)),
+        ("moments", torch.full((10, 24, 24), float("nan"), dtype=torch.float64)),
+        ("groups", torch.full((10, 6), 9)),
+        ("head.head.bias", torch.zeros(9)),
+    ],
+)
+def test_a_damaged_sampler_is_refused(made, tmp_path, name, value):
+    card, tensors = read_model(made[0] / "s.sampler" / MODEL)
+    (tmp_path / MODEL).write_bytes(model_bytes(card, {**tensors, name: value}))
+    (tmp_path / "certificate.json").write_bytes((made[0] / "s.certificate.json").read_bytes())
+    with pytest.raises(DataCorrupted):
+        sfumato.load(tmp_path)
+
+
+def test_a_plan_that_does_not_fit_is_refused_before_any_row_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(release.features, "fitted", lambda rows: pytest.fail("a row was read"))
+    rows = private_rows()
+    with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=1, delta=1e-5)) as ledger:
+        with pytest.raises(BudgetExceeded):
+            release_images(
+                wanted(rows, epsilon=2.0), rows, ledger=ledger, out=tmp_path / "s.npz", sampler=SecretStream()
+            )
+        assert ledger.charges() == []
+    assert [place.name for place in tmp_path.iterdir()] == ["l.db"]
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_controls_are_the_same_release_with_all_of_the_budget_in_one_part(share):
+    rows = private_rows()
+    request = wanted(rows, head_share=share, epsilon=4.0)
+    assert (request.plan.head is None, request.plan.statistics is None) == (share == 0, share == 1)
+    assert 4.0 * 0.99 <= request.plan.epsilon(1e-5) <= 4.0
+    sampler = learn_sampler(request, rows, ledger=Unrecorded(delta=1e-5), sampler=SecretStream())
+    assert len(sampler.draw(20, seed=1)) == 20
+
+
+def test_a_plan_survives_its_json():
+    plan = wanted(private_rows()).plan
+    assert ImagePlan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    ("more", "rows", "words"),
+    [
+        ({"images": 0}, {}, "images"),
+        ({"delta": 0.0}, {}, "delta > 0"),
+        ({}, {"public_size": None}, "declare"),
+        ({}, {"unit": "person"}, "one image for each person"),
+        ({"head_share": 1.5}, {}, "head_share"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_a_sentence(more, rows, words):
+    with pytest.raises(InvalidInput, match=words):
+        wanted(private_rows(20, **rows), **more)
+
+
+def test_a_request_is_for_its_own_rows():
+    with pytest.raises(InvalidInput, match="for which the request was made"):
+        wanted(private_rows(20)).check_rows(private_rows(30))
+
+
+def test_a_release_is_made_once(made):
+    folder = made[0]
+    with pytest.raises(InvalidInput, match="made once"):
+        release.ImagePlaces(folder / "s.npz")
+    with pytest.raises(InvalidInput, match="npz"):
+        release.ImagePlaces(folder / "s.csv")
+
+
+def test_an_autoencoder_is_made_by_its_recipe_and_loads(tmp_path):
+    recipe = LatentsRecipe(rounds=1, drawings=200, epochs=1, batch=50)
+    note = make_latents(Path(tmp_path), recipe=recipe)
+    assert note["bytes"] < 4_000_000
+    assert 0 < note["mean_squared_error"] < 1
+
+
+def test_shipped_latents_describe_drawings_they_never_saw():
+    net = load_latents("strokes-latents")
+    assert isinstance(net, Autoencoder)
+    images = torch.from_numpy(strokes.draw(100, seed=77)[0]).unsqueeze(1) / 255
+    error = (net.decode(net.encode(images)) - images).square().mean()
+    assert error < 0.3 * images.var()  # a net that knows nothing answers the mean, whose error is the variance
+
+
+def test_measures_tell_copies_and_missing_styles():
+    generator = np.random.default_rng(1)
+    real = generator.normal(size=(200, 3))
+    assert frechet(real, real) == pytest.approx(0.0, abs=1e-8)
+    assert coverage(real, real) == 1.0
+    assert coverage(np.full_like(real, 100.0), real) == 0.0
+    images = strokes.draw(20, seed=1)[0]
+    assert nearest_distances(images[:5], images).max() < 1e-3
+    assert nearest_distances(255 - images[:5], images).min() > 0.3
+
+
+def test_a_reader_learns_drawings_it_is_given():
+    images, labels = strokes.draw(1000, seed=3)
+    found = learn(images, labels, classes=10, epochs=3)
+    assert found.held_out_accuracy > 0.5  # guessing gets a tenth
