@@ -151,7 +151,7 @@ def _content(trainer: PrivateTrainer, scheduler: Scheduler | None) -> bytes:
         "reservation": None if state.reservation is None else state.reservation.head.to_json(),
         "private": state.private,
     }
-    whole = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
+    whole = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     return save(whole, metadata={"sfumato": json.dumps(record)})
 
 
