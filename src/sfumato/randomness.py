@@ -112,8 +112,10 @@ def public_torch_seed(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def secret_global_generators(sampler: Sampler) -> Iterator[None]:
+def secret_global_generators(sampler: Sampler, device: torch.device | None = None) -> Iterator[None]:
     """Keys torch's, NumPy's and Python's global generators from `sampler` within the block.
+
+    Of torch's those of the CPU, of every CUDA device, and of `device`.
 
     Dropout, augmentation and whatever else draws from them is then as unpredictable as the noise, whatever seed
     was set outside. NumPy's and Python's get 256 secret bits; torch's, whose seed has 32, a whole secret state.
@@ -121,16 +123,53 @@ def secret_global_generators(sampler: Sampler) -> Iterator[None]:
     """
     import torch
 
-    devices = range(torch.cuda.device_count())
-    with torch.random.fork_rng(devices=devices), _kept_global_generators():
+    of_cuda = range(torch.cuda.device_count())
+    with torch.random.fork_rng(devices=of_cuda), _kept_global_generators():
         words = sampler.integers(2**32, _WORDS + 16)
         torch.default_generator.manual_seed(0)
         torch.set_rng_state(_torch_state(torch.get_rng_state(), words[:_WORDS]))
         np.random.set_bit_generator(np.random.PCG64DXSM(words[-16:-8].tolist()))  # type: ignore[attr-defined]
         random.seed(int.from_bytes(words[-8:].astype("<u4").tobytes(), "little"))
-        for device in devices:
-            torch.cuda.default_generators[device].manual_seed(int(sampler.integers(2**62, 1)[0]))
+        for number in of_cuda:
+            torch.cuda.default_generators[number].manual_seed(int(sampler.integers(2**62, 1)[0]))
+        with _keyed(device, sampler):
+            yield
+
+
+@contextmanager
+def _keyed(device: torch.device | None, sampler: Sampler) -> Iterator[None]:
+    """Keys the generator of an accelerator that is none of CUDA's."""
+    import torch
+
+    if device is None or device.type in ("cpu", "cuda"):
         yield
+        return
+    before = torch_state(device)
+    torch.get_device_module(device).manual_seed(int(sampler.integers(2**62, 1)[0]))
+    try:
+        yield
+    finally:
+        set_torch_state(device, before)
+
+
+def torch_state(device: torch.device) -> torch.Tensor:
+    """Where torch's own generator of a device is."""
+    import torch
+
+    if device.type == "cpu":
+        return torch.get_rng_state()
+    state: torch.Tensor = torch.get_device_module(device).get_rng_state(device)
+    return state
+
+
+def set_torch_state(device: torch.device, state: torch.Tensor) -> None:
+    """Put torch's own generator of a device where it was."""
+    import torch
+
+    if device.type == "cpu":
+        torch.set_rng_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state, device)
 
 
 @contextmanager

@@ -119,7 +119,7 @@ class Released:
 
 def model_bytes(card: ModelCard, tensors: Mapping[str, Tensor]) -> bytes:
     """A safetensors file with the card in its header."""
-    whole = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
+    whole = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     return save(whole, metadata={_HEADER: json.dumps(card.to_json(), ensure_ascii=False, allow_nan=False)})
 
 

@@ -40,9 +40,13 @@ def predict(
 
     Example: sfumato predict out/mnist mnist --out answers.csv
     """
+    from sfumato.errors import InvalidInput
     from sfumato.loading import load
+    from sfumato.recipes.images import ImageSampler
 
     model = load(run)
+    if isinstance(model, ImageSampler):
+        raise InvalidInput(f"expected a model that predicts, got {run}, which draws; in Python: load(run).draw")
     rows, names = _inputs(model, data)
     answer: dict[str, Any] = {"predictions": model.predict(rows).tolist()}
     if probabilities:

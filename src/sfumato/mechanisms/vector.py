@@ -117,6 +117,12 @@ class GridGaussian:
         spread_rounded_normal(sampler, self.sigma / self.grid, self.dimension, finish)
         return released
 
+    def draw(self, sampler: NoiseSource) -> Integers:
+        """The noise alone, in grid steps, for sums on another device."""
+        noise = sampler.rounded_normal(self.sigma / self.grid, self.dimension)
+        _require_noise(noise)
+        return noise
+
     def add_noise_in_place(self, sums: Integers, sampler: NoiseSource) -> None:
         """sums += noise, in grid steps."""
         self._check(sums)
@@ -138,7 +144,7 @@ class GridGaussian:
         grids.check_values(sums, 1.0 if sums.dtype == np.int64 else self.grid, steps=_EXACT)
 
 
-def _require_noise(noise: Floats) -> None:
+def _require_noise(noise: Floats | Integers) -> None:
     """σ is a thousand grid steps and more: so many draws that all round to zero are no draws at all."""
     if noise.size >= _CERTAIN and not noise[:_CERTAIN].any():
         raise Refused("the sampler drew no noise; nothing was released, and the step did not happen")

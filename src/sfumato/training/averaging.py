@@ -26,6 +26,13 @@ class WeightAverage:
             value.lerp_(self._parameters[name], 1 - decay)
         self.updates += 1
 
+    @torch.no_grad()
+    def take_up(self, values: Mapping[str, Tensor], updates: int) -> None:
+        """Go on from an average that was kept, on whatever device the weights are now."""
+        for name, value in self.values.items():
+            value.copy_(values[name])
+        self.updates = updates
+
     @contextmanager
     def applied(self) -> Iterator[None]:
         kept = {name: self._parameters[name].detach().clone() for name in self.values}

@@ -198,7 +198,7 @@ def _content(
         "private": state.private,
         "past_noise": past_noise,  # its name; the noise itself is secret, and the checkpoint is not
     }
-    whole = {name: value.detach().clone().contiguous() for name, value in tensors.items()}
+    whole = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     return save(whole, metadata={"sfumato": json.dumps(record)})
 
 

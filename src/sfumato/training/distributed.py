@@ -24,7 +24,7 @@ from sfumato.errors import InvalidInput, Refused
 from sfumato.ledger import Ledger, Reservation
 from sfumato.mechanisms import Gaussian, GridGaussian
 from sfumato.randomness import NoiseSource, Sampler
-from sfumato.training.noise import NoisySum
+from sfumato.training.noise import StepSum
 
 Bytes = npt.NDArray[np.uint8]
 _KEY_BYTES = 32
@@ -147,14 +147,14 @@ class Peers:
         if not self.several:
             return
         for tensor in tensors:
-            whole = tensor.detach().clone(memory_format=torch.contiguous_format)
+            whole = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
             self._from_first(whole.view(-1).view(torch.uint8))
             tensor.copy_(whole)
 
     # Releasing
 
     def release(
-        self, sums: NoisySum, mechanism: GridGaussian, sampler: NoiseSource, *, divisor: float
+        self, sums: StepSum, mechanism: GridGaussian, sampler: NoiseSource, *, divisor: float
     ) -> dict[str, Tensor]:
         """The noised sum over all ranks, the same on each; rank 0 adds its noise before anything is sent."""
         if not self.several:

@@ -24,6 +24,7 @@ from sfumato.training import probe
 from sfumato.training.blocks import POOL, Bits
 from sfumato.training.capture import LayerCall, Pass, count_rows, run
 from sfumato.training.clipping import Clipping, Flat
+from sfumato.training.devices import device_of, moved
 from sfumato.training.memory import Memory, tensors_of
 from sfumato.training.precision import plain_float32
 from sfumato.training.probe import Survey
@@ -112,7 +113,7 @@ def clipped_gradient_sum(
     _check_units(units, rows)
     if rows == 0:
         return _zeros(model)
-    known = probe.survey(model, loss_fn, inputs, targets)
+    known = probe.survey(model, loss_fn, *_take((inputs, targets), slice(1)))
     size = chunk_rows(known) if chunk is None else _validate.integer("chunk", chunk, least=1)
     totals: dict[str, Tensor] = {}
     for part in _slices(rows, units, size):
@@ -170,6 +171,7 @@ def clip_chunk(
         return _nothing(model, clipping)
     known = known or probe.survey(model, loss_fn, inputs, targets, views=views)
     task = _Task.of(model, loss_fn, views, known)
+    inputs, targets = moved((inputs, targets), task.device)
     with plain_float32():
         if units is None:
             return _joined([block.clipped(clipping) for block in _blocks(task, inputs, targets, rows, 1)])
@@ -193,12 +195,14 @@ class _Task:
     views: RowMap | None
     known: Survey
     memory: Memory
+    device: torch.device
 
     @classmethod
     def of(cls, model: nn.Module, loss_fn: LossFunction, views: Views | None, known: Survey) -> _Task:
         weights = list(tensors_of(model).values())
         view_map = None if known.views is None or views is None else known.views.of(views, but=weights)
-        return cls(model, known.loss.of(loss_fn, but=weights), view_map, known, probe.model_memory(model))
+        loss, memory = known.loss.of(loss_fn, but=weights), probe.model_memory(model)
+        return cls(model, loss, view_map, known, memory, device_of(model))
 
     def run(self, inputs: Any, targets: Any) -> Pass:
         """One pass, of which model, loss and views remember nothing."""
@@ -236,7 +240,7 @@ class _Task:
 
         def of(units: Sequence[int]) -> Sequence[Tensor]:
             block = _Block(self, *self.public(units, rows_per_unit), len(units), len(units), rows_per_unit)
-            repeatable = same_randomness() if self.known.random else nullcontext()
+            repeatable = same_randomness(self.device) if self.known.random else nullcontext()
             with repeatable, probe.other_weights(self.model):
                 return block.bits()
 
@@ -275,7 +279,7 @@ class _Block:
         with _workspaces.setdefault(self.task.model, Workspace()).lend():
             uses = _uses(passed)
             terms = {name: term(contributions, self.height) for name, contributions in uses.items()}
-            squares, doubtful = _squared_norms(terms, layers, clipping.floors(len(layers)), self.height)
+            squares, doubtful = _squared_norms(terms, layers, clipping.floors(len(layers)), self._nobody)
             norms, doubtful = squares[: self.units].sqrt(), doubtful[: self.units]
             finite = norms.isfinite().all(1) & ~raised
             coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
@@ -292,6 +296,10 @@ class _Block:
         losses = losses[: self.units * self.rows_per_unit]
         return ChunkResult(sums, norms, coefficients, finite, raised, losses, *chunk_errors(parts, self.units))
 
+    @property
+    def _nobody(self) -> Tensor:
+        return torch.zeros(self.height, device=self.task.device)
+
     def bits(self) -> list[Tensor]:
         """Everything that a unit's clipped gradient is made of: layer inputs, gradients, and both norms."""
         passed = self.task.run(self.inputs, self.targets)
@@ -303,8 +311,8 @@ class _Block:
             found += [t.detach().reshape(self.height, -1) for t in kept if t is not None]
         terms = {name: term(contributions, self.height) for name, contributions in _uses(passed).items()}
         each = [[name] for name in terms]
-        squares, doubtful = _squared_norms(terms, each, [1.0] * len(each), self.height)
-        portions = _portions(terms, torch.ones(self.height, dtype=torch.bool))
+        squares, doubtful = _squared_norms(terms, each, [1.0] * len(each), self._nobody)
+        portions = _portions(terms, torch.ones(self.height, dtype=torch.bool, device=self.task.device))
         if len(portions) == self.height:  # gradients so large that each is formed alone
             return [*found, squares, doubtful]
         exact = torch.cat([_exact_squares(terms, each, some) for some in portions])
@@ -312,7 +320,7 @@ class _Block:
 
     def _passed(self) -> tuple[Pass, Tensor]:
         """The pass, and which units' rows raised: public rows took their places."""
-        raised = torch.zeros(self.units, dtype=torch.bool)
+        raised = torch.zeros(self.units, dtype=torch.bool, device=self.task.device)
         passed = self._attempt()
         if passed is None:
             found = self._raising()
@@ -352,9 +360,8 @@ class _Block:
         """The block with a public unit in the place of each given one."""
         inputs, targets = self.task.public([0], self.rows_per_unit)
         span = self.rows_per_unit
-        places = torch.as_tensor(
-            [unit * span + row for unit in units for row in range(span)], dtype=torch.int64
-        )
+        numbers = [unit * span + row for unit in units for row in range(span)]
+        places = torch.as_tensor(numbers, dtype=torch.int64, device=self.task.device)
 
         def put(leaf: Any, public: Any) -> Any:
             if not isinstance(leaf, Tensor) or not len(places):
@@ -534,11 +541,11 @@ def _uses(passed: Pass) -> dict[str, list[Contribution]]:
 
 
 def _squared_norms(
-    terms: Mapping[str, Term], layers: Sequence[Sequence[str]], floors: Sequence[float], units: int
+    terms: Mapping[str, Term], layers: Sequence[Sequence[str]], floors: Sequence[float], nobody: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Squared norms (units, layers), and which units needed their gradient formed."""
+    """Squared norms (units, layers), and which units needed their gradient formed; `nobody`: zeros (units,)."""
     pairs = {name: part.squared_norms() for name, part in terms.items()}
-    like = next(iter(pairs.values()))[0] if pairs else torch.zeros(units)
+    like = next(iter(pairs.values()))[0] if pairs else nobody
     columns = [[pairs[name] for name in names if name in pairs] for names in layers]
     squares = torch.stack([_added([square for square, _ in column], like) for column in columns], 1)
     slacks = torch.stack(
@@ -559,7 +566,7 @@ def _added(parts: Sequence[Tensor], like: Tensor) -> Tensor:
 def _exact_squares(terms: Mapping[str, Term], layers: Sequence[Sequence[str]], some: Tensor) -> Tensor:
     """Squared norms of formed gradients, in float64, where no float32 square overflows."""
     gradients = {name: part.gradient(some).flatten(1).double() for name, part in terms.items()}
-    zero = torch.zeros(len(some), dtype=torch.float64)
+    zero = torch.zeros(len(some), dtype=torch.float64, device=some.device)
     columns = [
         sum((gradients[name].square().sum(1) for name in names if name in gradients), zero) for names in layers
     ]
@@ -596,8 +603,9 @@ def _trainable(model: nn.Module) -> list[str]:
 
 
 def _nothing(model: nn.Module, clipping: Clipping) -> ChunkResult:
-    none, nobody = torch.zeros(0, len(clipping.layers(_trainable(model)))), torch.zeros(0, dtype=torch.bool)
-    return ChunkResult(_zeros(model), none, none, nobody, nobody, torch.zeros(0), 0.0, 0.0)
+    none = torch.zeros(0, len(clipping.layers(_trainable(model))), device=device_of(model))
+    nobody = torch.zeros(0, dtype=torch.bool, device=none.device)
+    return ChunkResult(_zeros(model), none, none, nobody, nobody, none.flatten(), 0.0, 0.0)
 
 
 def _zeros(model: nn.Module) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,22 @@ def joining_error(chunks: int, units: int) -> float:
     """
     joined = min(chunks, JOINED)
     return 1.02 * 2 * joined * joined * units * 2.0**-24  # 1.02: second-order terms
+
+
+class StepSum(Protocol):
+    """What a step adds up and releases: `NoisySum` on the CPU, `device_sum.DeviceSum` elsewhere."""
+
+    dimension: int
+
+    def prepare(self, mechanism: GridGaussian, sampler: NoiseSource) -> None: ...
+    def add(self, sums: Mapping[str, Tensor], mechanism: GridGaussian, *, chunk: int = 0) -> None: ...
+    def release(
+        self, mechanism: GridGaussian, sampler: NoiseSource, *, divisor: float
+    ) -> dict[str, Tensor]: ...
+    def discard(self) -> None: ...
+    def total(self, mechanism: GridGaussian) -> npt.NDArray[np.int64]: ...
+    def add_noise(self, mechanism: GridGaussian, sampler: NoiseSource) -> None: ...
+    def take(self, mechanism: GridGaussian, *, divisor: float) -> dict[str, Tensor]: ...
 
 
 class NoisySum:
@@ -51,6 +67,9 @@ class NoisySum:
         self._group = 0  # which chunks wait: those numbered JOINED · group and on
         self._total: npt.NDArray[np.int64] | None = None
         self._buffer: npt.NDArray[np.int64] | None = None  # kept from step to step, for its pages
+
+    def prepare(self, mechanism: GridGaussian, sampler: NoiseSource) -> None:
+        """Nothing: on the CPU noise is drawn as it is added, block by block in the cache."""
 
     def add(self, sums: Mapping[str, Tensor], mechanism: GridGaussian, *, chunk: int = 0) -> None:
         """Add chunk number `chunk`, and take its memory; which chunks are joined depends on their numbers only.

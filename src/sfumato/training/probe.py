@@ -36,6 +36,7 @@ from sfumato.training.capture import (
     run,
     watch_calls,
 )
+from sfumato.training.devices import device_of, moved
 from sfumato.training.memory import Memory, keeps_nothing, tensors_of, written_nowhere
 from sfumato.training.precision import plain_float32
 from sfumato.training.rowwise import Identity, LossFunction, RowMap, Views, mapped, row_axes
@@ -199,9 +200,10 @@ def random_rows(like: Any, rows: int, seed: int = 21) -> Any:
 
 
 def _look(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, views: Views | None) -> Survey:
+    inputs, targets = moved((inputs, targets), device_of(model))
     raw, labels = random_rows(inputs, 2 * _ROWS, 20), random_rows(targets, 2 * _ROWS, 22)
-    memory = model_memory(model)
-    with plain_float32(), same_randomness() as draws, other_weights(model), written_nowhere(model):
+    memory, device = model_memory(model), device_of(model)
+    with plain_float32(), same_randomness(device) as draws, other_weights(model), written_nowhere(model):
         view_map, rows = _mapped_views(model, views, raw)
         labels_of_rows = _repeated(labels, count_rows(rows) // count_rows(raw))
         layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows, memory)
@@ -581,4 +583,4 @@ def _signature(model: nn.Module, *data: Any) -> Any:
     shapes = tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves if isinstance(leaf, Tensor))
     parts = tuple((type(module), *_settings(module)) for module in model.modules())
     trained = tuple((parameter.requires_grad, parameter.dtype) for parameter in model.parameters())
-    return tree, shapes, parts, trained
+    return tree, shapes, parts, trained, device_of(model)

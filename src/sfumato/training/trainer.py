@@ -21,11 +21,13 @@ from sfumato.randomness import NoiseSource, Sampler, SecretStream, secret_global
 from sfumato.training.agreement import digest, terms
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.batches import Batch, TrainingData
+from sfumato.training.device_sum import DeviceSum
+from sfumato.training.devices import CPU, device_of
 from sfumato.training.distributed import ALONE, Peers
 from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk, prepare_blocks, rounding_bound
 from sfumato.training.hugging_face import decoder_inputs
 from sfumato.training.memory import written_nowhere
-from sfumato.training.noise import NoisySum, joining_error
+from sfumato.training.noise import NoisySum, StepSum, joining_error
 from sfumato.training.order import FixedOrder
 from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.plan import TrainingPlan
@@ -109,7 +111,8 @@ class PrivateTrainer:
         self.reservation: Reservation | None = None
         self.charge: Charge | None = None
         self._seeded_before = False  # whether steps before a resume had noise from a seeded stream
-        self._sum = NoisySum(self.parameters)
+        self.device = device_of(model)
+        self._sum = _sum_on(self.device, self.parameters)
         self._chunk_error = 0.0
         self._largest_chunk = 0
         self._chunks = 0
@@ -183,6 +186,7 @@ class PrivateTrainer:
         self._reserve()
         self.steps_started += 1
         try:
+            self._sum.prepare(self._mechanism(), self._noise_source)
             with self.peers.together("in a step"):
                 below: float = self._add_up(batch, loss_fn, known)
             gradients = self.peers.release(
@@ -203,7 +207,7 @@ class PrivateTrainer:
         """Add the clipped gradients of a batch; returns what adaptive clipping counts, which has no noise."""
         clipping, mechanism = self.plan.clipping_at(self.clip_norm), self._mechanism()
         below = 0
-        with written_nowhere(self.model), secret_global_generators(self.sampler):
+        with written_nowhere(self.model), secret_global_generators(self.sampler, self.device):
             for number, rows in batch.chunks(self._chunks):
                 result = clip_chunk(
                     self.model,
@@ -218,7 +222,7 @@ class PrivateTrainer:
                 self._check_rounding(result)
                 self._sum.add(result.sums, mechanism, chunk=number)
                 below += self._below(result)
-                batch.data.leave_out(rows.numbers[result.raised.numpy()])
+                batch.data.leave_out(rows.numbers[result.raised.cpu().numpy()])
                 self.private_log.add(result)
         return below
 
@@ -280,8 +284,7 @@ class PrivateTrainer:
                     "was destroyed or left out: start anew"
                 )
             self._correlated.go_on(state.past_noise, state.step)
-        self.average.values.update(state.average)
-        self.average.updates = state.averaged
+        self.average.take_up(state.average, state.averaged)
         self.clip_norm = state.clip_norm
         self.steps_done = self.steps_started = state.step
         self._seeded_before = not state.private
@@ -504,6 +507,10 @@ class PrivateTrainer:
         fraction = noisy / self.plan.expected_batch + 0.5
         factor = math.exp(min(50.0, max(-50.0, -choice.rate * (fraction - choice.quantile))))
         self.clip_norm = min(norm * _FARTHEST, max(norm / _FARTHEST, self.clip_norm * factor))
+
+
+def _sum_on(device: torch.device, parameters: dict[str, nn.Parameter]) -> StepSum:
+    return NoisySum(parameters) if device == CPU else DeviceSum(parameters, device)
 
 
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:

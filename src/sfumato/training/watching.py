@@ -6,7 +6,7 @@ import datetime
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sfumato.randomness import GENERATOR_FILES, GENERATORS, numpy_state
+from sfumato.randomness import GENERATOR_FILES, GENERATORS, numpy_state, set_torch_state, torch_state
 
 
 class ReadsValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -119,10 +119,15 @@ class BothSides(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def same_randomness() -> Iterator[OneDrawForAll]:
+def same_randomness(device: torch.device) -> Iterator[OneDrawForAll]:
     """Within, what torch draws is the same for every row and each time: masks then tell nothing of a row."""
-    with torch.random.fork_rng(devices=[]), OneDrawForAll(torch.get_rng_state()) as draws:
-        yield draws
+    states = {place: torch_state(place) for place in (torch.device("cpu"), device)}
+    try:
+        with OneDrawForAll(states) as draws:
+            yield draws
+    finally:
+        for place, state in states.items():
+            set_torch_state(place, state)
 
 
 class OneDrawForAll(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -131,10 +136,10 @@ class OneDrawForAll(TorchDispatchMode):  # type: ignore[no-untyped-call]
     `used` says whether torch's own generator was drawn from; one that is passed by hand is left alone.
     """
 
-    def __init__(self, state: Tensor) -> None:
+    def __init__(self, states: Mapping[torch.device, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.used = False
-        self._state = state
+        self._states = states  # of the generator of every device in use
         self._luck: float | None = None
 
     @contextmanager
@@ -154,9 +159,10 @@ class OneDrawForAll(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
-        torch.set_rng_state(self._state)
+        for device, state in self._states.items():
+            set_torch_state(device, state)
         drawn = self._draw(func, args, kwargs)
-        self.used |= not torch.equal(torch.get_rng_state(), self._state)
+        self.used |= any(not torch.equal(torch_state(d), state) for d, state in self._states.items())
         return drawn
 
     def _draw(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -1,0 +1,49 @@
+"""Which device a model is on, and how rows get there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from sfumato.errors import UnsupportedModel
+
+CPU = torch.device("cpu")
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The one device of all weights and buffers; the CPU where there are none.
+
+    Raises:
+        UnsupportedModel: If there are two, if the weights have no values, or if the device has no float64.
+
+    >>> device_of(nn.Linear(2, 1))
+    device(type='cpu')
+    """
+    found: dict[torch.device, str] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        found.setdefault(tensor.device, name)
+    places = list(found)
+    if len(places) > 1:
+        here, there = (f"{found[place]} on {place}" for place in places[:2])
+        raise UnsupportedModel(
+            f"expected the whole model on one device, got {here} and {there}; call model.to({str(places[0])!r})"
+        )
+    if places and places[0].type == "meta":
+        raise UnsupportedModel(
+            f"expected weights with values, got {found[places[0]]} on the device 'meta'; build the model on a "
+            "real device"
+        )
+    if places and places[0].type == "mps":
+        raise UnsupportedModel(
+            f"expected a device that computes in float64, which exact norms need, got {places[0]}; "
+            "call model.to('cpu')"
+        )
+    return places[0] if places else CPU
+
+
+def moved(data: Any, device: torch.device) -> Any:
+    """The same tree with its tensors on the device."""
+    return pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device), data)
