@@ -157,8 +157,8 @@ def _totals(rows: Value, linear: Sequence[Measure]) -> dict[str, Value]:
 def _unit_totals(rows: Value, names: Sequence[str], linear: Sequence[Measure]) -> Value:
     """The totals of each unit (and group), in whole numbers of 64 bits.
 
-    Engines add up in wider numbers, which are slow. Ibis takes a sum for 64 bits and drops a plain cast, so that
-    it goes through a decimal; one of 18 digits is stored in 64 bits. Counts are that wide already.
+    Engines add up in wider numbers, which are slow. Ibis takes a sum for 64 bits and drops a plain cast, so
+    that it goes through a decimal; one of 18 digits is stored in 64 bits. Counts are that wide already.
     """
     totals = _totals(rows, linear)
     units = rows.group_by(list(names)).agg(**totals)
