@@ -61,7 +61,8 @@ def ask(
         typer.Option(help="How to share ε among the aggregates, in the order of the query, such as 3,1."),
     ] = None,
     noise: Annotated[
-        str | None, typer.Option(help="laplace or gaussian; default: what errs less and leaves as much.")
+        str | None,
+        typer.Option(help="laplace or gaussian. Default: whichever errs less and leaves as much budget."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write the answer to a new .csv, .parquet or .json file.")

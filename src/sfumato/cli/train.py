@@ -27,7 +27,7 @@ RULES = (
     ),
     Rule(option="hold_out_epsilon", needs=("hold_out",), because="it pays for what is kept out"),
     Rule(option="canaries", needs=("audit",), because="it says of which kind the canaries are"),
-    Rule(option="audit", needs=("out",), because="what the canaries tell goes to its private half"),
+    Rule(option="audit", needs=("out",), because="what the canaries show goes to its private folder"),
     Rule(option="ledger", needs=("out", "dry_run"), because="a model that is paid for must be kept somewhere"),
 )
 

@@ -85,7 +85,13 @@ STAGES: tuple[Stage, ...] = (
         uses=("data", "membership_rows", "membership_networks", "membership_targets"),
     ),
     Stage(name="audit", title="attacking the private step", run=audit, seconds=(10, 3), uses=("audit_pairs",)),
-    Stage(name="epidemic", title="an epidemic held down", run=epidemic, seconds=(2, 1), uses=("town", "days")),
+    Stage(
+        name="epidemic",
+        title="contact tracing in an epidemic",
+        run=epidemic,
+        seconds=(2, 1),
+        uses=("town", "days"),
+    ),
     Stage(
         name="ledger",
         title="the budget, spent",

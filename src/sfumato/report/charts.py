@@ -52,6 +52,7 @@ class Format:
 
 WIDE = Format(width=760, height=400)
 PHONE = Format(width=360, height=320, left=40, right=10, narrow=True)
+_LABEL_ROOM = 18  # above the chart, for what the upward axis shows
 
 
 @dataclass
@@ -117,8 +118,9 @@ class Chart:
         room = self.format
         inside = "".join([*self._grid(), *self._shapes])
         kind = "narrow" if room.narrow else "wide"
+        above = _LABEL_ROOM if self.y.label else 0
         return Markup(
-            f'<svg class="chart {kind}" viewBox="0 0 {room.width} {room.height}" role="img" '
+            f'<svg class="chart {kind}" viewBox="0 {-above} {room.width} {room.height + above}" role="img" '
             f'aria-label="{escape(label)}">{inside}</svg>'
         )
 
@@ -135,6 +137,8 @@ class Chart:
             yield _text("tick", across, bottom + 19, label, "middle")
         yield _stroke("base", room.left, bottom, right, bottom)
         yield _text("name", (room.left + right) / 2, room.height - 4, self.x.label, "middle")
+        if self.y.label:
+            yield _text("name", 0, -6, self.y.label, "start")
 
 
 def _stroke(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:

@@ -45,4 +45,6 @@ def _ages(room: Format, result: Differencing) -> Markup:
     return chart.svg("Histogram of the age an attacker computes from private averages, against the exact one")
 
 
-SECTION = Section(name="differencing", title="Two averages, one secret", kinds=(Differencing,), facts=_facts)
+SECTION = Section(
+    name="differencing", title="The age of one person, from two averages", kinds=(Differencing,), facts=_facts
+)

@@ -68,7 +68,7 @@ def _prevalence(room: Format, shown: Sequence[_Shown]) -> Markup:
     top = min(1.0, 1.15 * max(*(value for one in shown for value in one.curve.prevalence), 0.001))
     ticks = [(day, text) for day, text in round_ticks(last) if day.is_integer()]
     x = Axis(low=0, high=max(last, 1), label="day", ticks=ticks)
-    chart = Chart(room, x, Axis(low=0, high=top, ticks=_share_ticks(top)))
+    chart = Chart(room, x, Axis(low=0, high=top, ticks=_share_ticks(top), label="share of people infected"))
     for one in shown:
         points = list(enumerate(one.curve.prevalence))
         if one.style == "soft":
@@ -84,4 +84,6 @@ def _share_ticks(top: float) -> list[tuple[float, str]]:
     return [(value / 100, f"{text}%") for value, text in round_ticks(100 * top)]
 
 
-SECTION = Section(name="epidemic", title="An epidemic, held down in private", kinds=(Tracing,), facts=_facts)
+SECTION = Section(
+    name="epidemic", title="Contact tracing with private risk scores", kinds=(Tracing,), facts=_facts
+)

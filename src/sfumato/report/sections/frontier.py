@@ -99,7 +99,10 @@ def _epochs(context: Context) -> tuple[int, int] | None:
 
 
 def _chart(room: Format, found: _Frontier) -> Markup:
-    x, y = epsilon_axis(found.epsilons, label=found.label), accuracy_axis(found.accuracies)
+    x, y = (
+        epsilon_axis(found.epsilons, label=found.label),
+        replace(accuracy_axis(found.accuracies), label="accuracy on public test data"),
+    )
     chart = Chart(replace(room, height=room.height + 60), x, y)
     if found.plain is not None:
         chart.horizontal_line(found.plain, "soft dashed")

@@ -77,4 +77,6 @@ def _chart(room: Format, curves: Sequence[tuple[str, list[Point]]], y: Axis, lab
     return chart.svg(label)
 
 
-SECTION = Section(name="learning", title="Epoch by epoch", kinds=(Comparison, Training), facts=_facts)
+SECTION = Section(
+    name="learning", title="Accuracy and loss after each epoch", kinds=(Comparison, Training), facts=_facts
+)

@@ -25,7 +25,7 @@ def _both(result: LedgerStatement) -> Markup:
 def _burn_down(room: Format, result: LedgerStatement) -> Markup:
     """What is left after each charge, as steps downward."""
     budget, count = result.epsilon, len(result.charges)
-    y = Axis(low=0, high=budget, ticks=round_ticks(budget))
+    y = Axis(low=0, high=budget, ticks=round_ticks(budget), label="ε spent")
     x = Axis(low=0, high=max(count, 8), label="releases, in the order in which they were charged")
     chart = Chart(replace(room, height=300, top=30), x, y)
     before = budget
@@ -38,4 +38,4 @@ def _burn_down(room: Format, result: LedgerStatement) -> Markup:
     return chart.svg(f"What is left of epsilon = {budget:g} after each of {count} charges")
 
 
-SECTION = Section(name="ledger", title="The budget, spent", kinds=(LedgerStatement,), facts=_facts)
+SECTION = Section(name="ledger", title="What the budget was spent on", kinds=(LedgerStatement,), facts=_facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from markupsafe import Markup
 
@@ -32,8 +33,15 @@ def _both(networks: Sequence[AttackedNetwork]) -> Markup:
 
 
 def _roc(room: Format, networks: Sequence[AttackedNetwork]) -> Markup:
-    x = Axis(low=_LEAST, high=1, log=True, ticks=_TICKS, label="accused though not in the data")
-    chart = Chart(room, x, Axis(low=_LEAST, high=1, log=True, ticks=_TICKS))
+    x = Axis(
+        low=_LEAST,
+        high=1,
+        log=True,
+        ticks=_TICKS,
+        label="false positives: named by the attacker, and not in the data",
+    )
+    y = replace(x, label="true positives: named by the attacker, and in the data")
+    chart = Chart(room, x, y)
     chart.line([(_LEAST, _LEAST), (1, 1)], "soft dashed")
     chart.text((_LEAST, _LEAST), "guessing", "soft", move=(30, 0))
     for network, style in _styled(networks):
@@ -49,4 +57,6 @@ def _roc(room: Format, networks: Sequence[AttackedNetwork]) -> Markup:
     return chart.svg("Members found against others accused, on log axes, with and without privacy")
 
 
-SECTION = Section(name="membership", title="Were you in the data?", kinds=(Membership,), facts=_facts)
+SECTION = Section(
+    name="membership", title="Who was in the data: membership inference", kinds=(Membership,), facts=_facts
+)

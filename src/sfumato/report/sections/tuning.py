@@ -14,4 +14,4 @@ def _facts(context: Context) -> Facts | None:
     return {"runs": known} if runs else None
 
 
-SECTION = Section(name="tuning", title="Settings chosen in private", kinds=(Tuning,), facts=_facts)
+SECTION = Section(name="tuning", title="Settings chosen privately", kinds=(Tuning,), facts=_facts)
