@@ -106,7 +106,7 @@ class PrivateTrainer:
         """The batches of all steps that are left, each to be handed to `step`.
 
         `data`: (inputs, targets), anything with `.inputs` and `.targets`, a map-style data set, or a DataLoader
-        of one (its collate_fn and workers are used, its sampling is not). `units`
+        of one (its collate_fn is used, its sampling is not, its workers are threads). `units`
         names each row's person, and must be given where the plan is about persons. `views(inputs)` returns K
         random views of each row, (rows, K, …), whose gradients are averaged before clipping. `example` is a
         public (input, target) like those of a map-style data set; without it the first record is asked for
