@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sfumato.display import visible_json
 from sfumato.errors import InvalidInput
@@ -171,6 +171,19 @@ def destroy(path: str | os.PathLike[str]) -> None:
         return
     Path(path).unlink(missing_ok=True)
     sync_folder(Path(path).parent)
+
+
+@contextmanager
+def unnamed_file(folder: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A file on the folder's disk that has no name: nobody else can open it, and it is gone with its last user.
+
+    What maps it into memory uses it beyond the block.
+    """
+    place = Path(folder)
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        raise InvalidInput(f"expected a folder that can be written, got folder={place}; choose another")
+    with tempfile.TemporaryFile(dir=place) as file:
+        yield file
 
 
 def write_figure(path: str | os.PathLike[str], figure: Any, *, readable: bool = False, dpi: int = 144) -> Path:

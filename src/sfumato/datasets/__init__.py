@@ -11,6 +11,7 @@ from sfumato.datasets.archive import Archive, ArchiveFile, LocalFile
 from sfumato.datasets.dataset import Dataset
 from sfumato.datasets.images import fetch, load, resize
 from sfumato.datasets.own_images import read_images
+from sfumato.datasets.parquet import parquet_dataset
 from sfumato.datasets.pictures import Pictures, read_pictures
 from sfumato.datasets.registry import DATASETS, DatasetSpec, public_name
 from sfumato.datasets.tables import read_table, table_dataset
@@ -25,6 +26,7 @@ __all__ = [
     "Pictures",
     "fetch",
     "load",
+    "parquet_dataset",
     "public_name",
     "read_images",
     "read_pictures",

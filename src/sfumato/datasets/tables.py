@@ -19,6 +19,8 @@ from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 if TYPE_CHECKING:
     import pandas as pd
 
+_MOSTLY = 0.5  # of a column's cells
+
 
 def read_table(path: str | Path, *, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """Read the rows of a CSV or Parquet file.
@@ -38,9 +40,7 @@ def read_table(path: str | Path, *, columns: Sequence[str] | None = None) -> pd.
     """
     path = Path(path).expanduser()
     reader = _READERS[_validate.one_of("the file's ending", path.suffix.lower(), _READERS)]
-    if not path.is_file():
-        raise DataUnavailable(f"there is no file {path}; give the path of a CSV or Parquet file")
-    frame = _read(reader, path)
+    frame: pd.DataFrame = open_or_refuse(reader, path)
     if columns is None:
         return frame
     _require_columns(frame, columns, str(path))
@@ -64,8 +64,8 @@ def table_dataset(
 
     *Guarantees*: each row is judged by itself. A cell that is not a finite number becomes `missing`; a row
     whose target is none of the categories is left out. `categories`, `missing` and `public_size` are public:
-    say them without looking at the rows. An input without categories in which every cell is a text that is no
-    number is refused, for the holder's eyes: it would be `missing` in every row.
+    say them without looking at the rows. An input without categories that holds no number, and texts in most
+    of its cells, is refused, for the holder's eyes: it would be `missing` in every row.
 
     Args:
         frame: The rows.
@@ -95,20 +95,34 @@ def table_dataset(
     _require_columns(frame, [*inputs, target], name)
     declared = input_categories or {}
     for values in (categories, *declared.values()):
-        _require_different(values)
-    missing = _validate.real("missing", missing)
-    columns = [_inputs(frame, column, declared.get(column), missing) for column in inputs]
-    classes = _classes(frame[target], categories)
-    known = classes >= 0
+        require_different(values)
+    _refuse_texts(frame, [column for column in inputs if column not in declared])
+    found, classes = encoded(frame, inputs, target, categories, declared, _validate.real("missing", missing))
     return Dataset(
-        inputs=np.concatenate([np.empty((len(frame), 0), dtype=np.float32), *columns], axis=1)[known],
-        targets=classes[known],
+        inputs=found,
+        targets=classes,
         name=name,
         visibility=visibility,
         unit=unit,
         classes=len(categories),
         public_size=public_size,
     )
+
+
+def encoded(
+    frame: pd.DataFrame,
+    inputs: Sequence[str],
+    target: str,
+    categories: Sequence[Any],
+    declared: Mapping[str, Sequence[Any]],
+    missing: float,
+) -> tuple[Inputs, npt.NDArray[np.int64]]:
+    """Inputs and classes of the rows whose target is one of the categories, each judged by itself."""
+    columns = [_inputs(frame[column], declared.get(column), missing) for column in inputs]
+    classes = _classes(frame[target], categories)
+    known = classes >= 0
+    whole = np.concatenate([np.empty((len(frame), 0), dtype=np.float32), *columns], axis=1)
+    return whole[known], classes[known]
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
@@ -139,7 +153,10 @@ _READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
 }
 
 
-def _read(reader: Callable[[Path], pd.DataFrame], path: Path) -> pd.DataFrame:
+def open_or_refuse(reader: Callable[[Path], Any], path: Path) -> Any:
+    """What `reader` makes of the file; one sentence with its name where that is not there, or damaged."""
+    if not path.is_file():
+        raise DataUnavailable(f"there is no file {path}; give the path of a CSV or Parquet file")
     try:
         return reader(path)
     except OSError as error:
@@ -169,25 +186,31 @@ def _require_columns(frame: pd.DataFrame, columns: Sequence[str], name: str) -> 
         )
 
 
-def _require_different(categories: Sequence[Any]) -> None:
+def require_different(categories: Sequence[Any]) -> None:
     if len({_spelling(category) for category in categories}) != len(categories):
         raise InvalidInput(
             f"expected categories to differ from each other, got categories={list(categories)!r}"
         )
 
 
-def _inputs(frame: pd.DataFrame, column: str, categories: Sequence[Any] | None, missing: float) -> Inputs:
+def _inputs(column: pd.Series[Any], categories: Sequence[Any] | None, missing: float) -> Inputs:
     """(rows, 1) numbers, or (rows, categories) ones and zeros."""
     if categories is not None:
-        return (_classes(frame[column], categories)[:, None] == np.arange(len(categories))).astype(np.float32)
-    numbers = _numbers(frame[column])
-    if len(frame) and np.isnan(numbers).all() and frame[column].notna().all():
-        raise InvalidInput(
-            f"expected numbers in column {column}, got texts; declare its values as "
-            f"input_categories={{{column!r}: [...]}}, or leave it out of inputs"
-        )
+        return (_classes(column, categories)[:, None] == np.arange(len(categories))).astype(np.float32)
+    numbers = _numbers(column)
     numbers[~np.isfinite(numbers)] = missing
     return numbers[:, None]
+
+
+def _refuse_texts(frame: pd.DataFrame, columns: Sequence[str]) -> None:
+    """A column without a single number, most of whose cells are texts, would be `missing` in every row."""
+    for column in columns:
+        filled = frame[column].notna()
+        if filled.mean() > _MOSTLY and np.isnan(_numbers(frame[column])).all():
+            raise InvalidInput(
+                f"expected numbers in column {column}, got texts; declare its values as "
+                f"input_categories={{{column!r}: [...]}}, or leave it out of inputs"
+            )
 
 
 def _numbers(column: pd.Series[Any]) -> Inputs:

@@ -34,8 +34,9 @@ class TrainingData:
 
     Takes a pair (inputs, targets) of tensors or arrays (inputs may be a tuple or dict of them), anything with
     `.inputs` and `.targets`, a map-style data set of pairs (input, target) or of dicts with a field `labels`,
-    or a DataLoader of one, whose collate_fn and workers are used and whose sampling is not. `units` names each
-    row's person, of whose rows the first `rows_per_unit` count; without it each row is a unit.
+    or a DataLoader of one, whose collate_fn is used, with threads as its workers, and whose sampling is not.
+    `units` names each row's person, of whose rows the first `rows_per_unit` count; without it each row is a
+    unit.
     `views(inputs)` gives K random views of each row, (rows, K, …), which are rows of the same unit.
 
     `example` is a public item (input, target) that says how items of a map-style data set are made; without it

@@ -30,9 +30,9 @@ def _found(estimator: Any) -> Iterator[str]:
     inner, frame = estimator, inspect.currentframe()
     while frame is not None:
         seen = frame.f_locals
-        owner = seen.get("self")
+        owner: Any = seen.get("self")
         if _ends_in(owner, inner):
-            yield from map(_fitted, filter(_learns, owner.steps[:-1]))
+            yield from (_fitted(step) for step in owner.steps[:-1] if _learns(step))
             inner = owner
         elif seen.get("estimator") is inner and "scorer" in seen and "train" in seen:
             yield from _scored(seen["scorer"], isinstance(seen["train"], CoinRows))

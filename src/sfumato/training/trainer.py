@@ -136,7 +136,8 @@ class PrivateTrainer:
 
         Args:
             data: (inputs, targets), anything with `.inputs` and `.targets`, a map-style data set, or a
-                DataLoader of one. A loader's collate_fn and workers are used; its sampling is not.
+                DataLoader of one. A loader's collate_fn is used, its sampling is not, and its workers are
+                threads.
             units: The person behind each row. Required where the plan is about persons.
             views: `views(inputs)` returns K random views of each row, (rows, K, …), whose gradients are
                 averaged before clipping.
