@@ -299,7 +299,10 @@ class PrivateTrainer:
             prepare_blocks(self.model, loss_fn, known, batch / chunks, views=source.views)
         try_step(self.model, self.optimizer, loss_fn, source)
         self._chunks = chunks
-        self.eta = self._mechanism().eta
+        mechanism = self._mechanism()
+        if self._correlated is not None:
+            self._correlated.check_scale(mechanism.sigma / mechanism.grid)
+        self.eta = mechanism.eta
 
     def _check_room(self) -> None:
         """Refuse now what the ledger would refuse later; it reserves nothing."""
