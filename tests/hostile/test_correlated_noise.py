@@ -183,6 +183,23 @@ def test_older_noise_is_overwritten_and_removed(plan, tmp_path):
     assert new != old
 
 
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("steps", [5, 12])
+def test_no_past_noise_is_left_beside_a_checkpoint_when_the_run_is_finished(plan, steps, tmp_path):
+    """Written before the run was resumed, and after; at the last step, and where it was stopped."""
+    first, path = make_trainer(plan), tmp_path / "c.safetensors"
+    take(first, 3)
+    save_checkpoint(first, path)
+    second = make_trainer(plan)
+    resume(second, path)
+    take(second, 4)
+    save_checkpoint(second, tmp_path / "other.safetensors")
+    assert len(noise_files(tmp_path)) == 2
+    take(second, steps)
+    second.finish()
+    assert not noise_files(tmp_path)
+
+
 def test_past_noise_is_wiped_from_memory_at_the_end():
     trainer = make_trainer()
     take(trainer, 5)

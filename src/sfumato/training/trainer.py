@@ -6,6 +6,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from sfumato.training.memory import written_nowhere
 from sfumato.training.noise import NoisySum, joining_error
 from sfumato.training.order import FixedOrder
 from sfumato.training.ownership import Ownership, check_units, share_out
+from sfumato.training.past_noise import destroy_past_noise
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
 from sfumato.training.probe import Survey, survey
@@ -76,6 +78,7 @@ class PrivateTrainer:
         self.purpose, self.on_reserved = purpose, on_reserved
         self._sampler: Sampler = SecretStream() if sampler is None else sampler
         self._correlated = correlated_noise(plan.noise, self._sampler)
+        self.past_noise_beside: set[Path] = set()  # checkpoints; `finish` destroys it there
         self.peers = peers
         self.parameters = _trainable(model)
         _check_optimizer(optimizer, self.parameters)
@@ -199,6 +202,8 @@ class PrivateTrainer:
             self.reservation = None
         if self._correlated is not None:
             self._correlated.forget()
+        for checkpoint in self.past_noise_beside:
+            destroy_past_noise(checkpoint)
         return self.charge
 
     @property
