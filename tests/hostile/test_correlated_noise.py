@@ -9,16 +9,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load
+from safetensors.numpy import load, save
 from torch import nn
 from torch.nn import functional as F
 
 from sfumato.accounting import Budget, Relation
 from sfumato.cli.plans import check_plan
-from sfumato.errors import InvalidInput, NotVerified, Refused, RelationMismatch
+from sfumato.errors import DataCorrupted, InvalidInput, NotVerified, Refused, RelationMismatch
 from sfumato.ledger import Certificate, Ledger
 from sfumato.mechanisms import Banded, LambdaCGD
 from sfumato.training import AdaptiveClipping, PrivateTrainer, TrainingPlan, resume, save_checkpoint
+from sfumato.training.past_noise import read_past_noise
 
 PLAN = TrainingPlan(
     sample_rate=0.25,
@@ -182,6 +183,23 @@ def test_older_noise_is_overwritten_and_removed(plan, tmp_path):
     assert new != old
 
 
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("steps", [5, 12])
+def test_no_past_noise_is_left_beside_a_checkpoint_when_the_run_is_finished(plan, steps, tmp_path):
+    """Written before the run was resumed, and after; at the last step, and where it was stopped."""
+    first, path = make_trainer(plan), tmp_path / "c.safetensors"
+    take(first, 3)
+    save_checkpoint(first, path)
+    second = make_trainer(plan)
+    resume(second, path)
+    take(second, 4)
+    save_checkpoint(second, tmp_path / "other.safetensors")
+    assert len(noise_files(tmp_path)) == 2
+    take(second, steps)
+    second.finish()
+    assert not noise_files(tmp_path)
+
+
 def test_past_noise_is_wiped_from_memory_at_the_end():
     trainer = make_trainer()
     take(trainer, 5)
@@ -237,3 +255,31 @@ def test_a_step_that_failed_after_its_noise_was_drawn_leaves_no_checkpoint(plan,
     with pytest.raises(Refused, match="step failed"):
         save_checkpoint(trainer, tmp_path / "c.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", 7, "", ["a"], "x" * 32])
+def test_a_checkpoint_cannot_point_to_other_files(name, tmp_path):
+    with pytest.raises(DataCorrupted, match="name its past noise"):
+        read_past_noise(tmp_path / "c.safetensors", name)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_file_that_is_no_past_noise_is_refused(plan, tmp_path):
+    trainer, path = make_trainer(plan), tmp_path / "c.safetensors"
+    take(trainer, 3)
+    save_checkpoint(trainer, path)
+    (kept,) = noise_files(tmp_path)
+    for content in (b"", b"0" * 80, save({"other": np.zeros(3)}), save({"scale": np.zeros(0)})):
+        kept.write_bytes(content)
+        with pytest.raises(DataCorrupted, match="past noise"):
+            resume(make_trainer(plan), path)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_noise_that_could_not_be_drawn_exactly_is_refused_before_the_charge(plan, tmp_path):
+    budget = Budget(epsilon=50, delta=1e-5, relation=Relation.ZERO_OUT)
+    with Ledger.open(tmp_path / "l.db", budget=budget) as ledger:
+        trainer = make_trainer(replace(plan, noise_multiplier=2.0**38), ledger)
+        with pytest.raises(InvalidInput, match="noise_multiplier"):
+            take(trainer, 1)
+        assert not ledger.charges()

@@ -11,13 +11,15 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sfumato.errors import InvalidInput, Refused
+from sfumato.errors import DataCorrupted, InvalidInput, Refused
 from sfumato.mechanisms.factorisation import COEFFICIENT_BITS, Banded, Independent, LambdaCGD, Noise
 from sfumato.randomness import Integers, NoiseSource, Sampler, keyed_normal
 
 Past = Mapping[str, npt.NDArray[Any]]
 _KEY_BYTES = 32
 _EXACT = 2.0**52  # whole numbers that doubles hold, and sums of two of them
+_FARTHEST = 16  # standard deviations that no draw is away
+_LONG = 4096  # steps after which banded noise has forgotten a draw
 
 
 class CorrelatedNoise(NoiseSource, Protocol):
@@ -25,6 +27,10 @@ class CorrelatedNoise(NoiseSource, Protocol):
 
     drawn: int  # steps
     forgotten: bool
+
+    def check_scale(self, scale: float) -> None:
+        """Refuse a scale that could not be drawn exactly, before anything is."""
+        ...
 
     def past(self) -> Past:
         """What the steps to come need of the steps so far: secret."""
@@ -63,10 +69,14 @@ class BandedNoise:
         self._sampler = sampler
         column = noise.column(noise.bands) * 2**COEFFICIENT_BITS
         self._weights = column[1:]  # of what was one step ago, two, …
+        self._gain = float(np.abs(noise.inverse(_LONG)).sum())  # of noise over draws, at most
         self._last: npt.NDArray[np.float64] | None = None  # (bands - 1, size), step t in row t mod (bands - 1)
         self._scale = 0.0
         self.drawn = 0
         self.forgotten = False
+
+    def check_scale(self, scale: float) -> None:
+        _check_scale(scale * self._gain * (2**COEFFICIENT_BITS + float(self._weights.sum())))
 
     def rounded_normal(self, scale: float, size: int) -> Integers:
         last = self._memory(scale, size)
@@ -84,6 +94,7 @@ class BandedNoise:
         return {"last": self._last.astype(np.int64), "scale": np.array([self._scale])}
 
     def go_on(self, past: Past, drawn: int) -> None:
+        _check_fields(past, "last", "scale")
         last = np.asarray(past["last"], dtype=np.float64)
         if last.ndim != 2 or len(last) != self._weights.size:
             raise InvalidInput("expected the past noise of a plan with as many bands, got that of another")
@@ -132,6 +143,9 @@ class RegeneratedNoise:
         self.forgotten = False
         self._form: tuple[float, int] | None = None
 
+    def check_scale(self, scale: float) -> None:
+        _check_scale(scale)
+
     def rounded_normal(self, scale: float, size: int) -> Integers:
         _check_kept(self.forgotten)
         if self._form not in (None, (scale, size)):
@@ -157,11 +171,24 @@ class RegeneratedNoise:
         return {"key": key, "scale": np.array([scale]), "size": np.array([size])}
 
     def go_on(self, past: Past, drawn: int) -> None:
+        _check_fields(past, "key", "scale", "size")
         self._key, self.drawn = past["key"].tobytes(), drawn
         self._form = float(past["scale"][0]), int(past["size"][0])
 
     def forget(self) -> None:
         self._key, self.forgotten = None, True
+
+
+def _check_scale(largest: float) -> None:
+    if not largest * _FARTHEST < _EXACT:
+        raise InvalidInput(
+            "expected noise that doubles hold exactly, got a scale beyond that; use a smaller noise_multiplier"
+        )
+
+
+def _check_fields(past: Past, *names: str) -> None:
+    if set(past) != set(names) or not past["scale"].size:
+        raise DataCorrupted(f"expected past noise with the fields {', '.join(names)}, got another kind of file")
 
 
 def _check_kept(forgotten: bool) -> None:

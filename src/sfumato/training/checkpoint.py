@@ -66,6 +66,7 @@ def save_checkpoint(
     if not trainer.peers.leads:
         return
     target, state = Path(path), trainer.state
+    trainer.past_noise_beside.add(target)
     past_noise = keep_past_noise(target, state.past_noise)
     content = _content(trainer, state, past_noise, scheduler)
     digest = hashlib.sha256(content).hexdigest()
@@ -145,6 +146,8 @@ def _load(
         past_noise=read_past_noise(target, record.get("past_noise")) if trainer.peers.leads else None,
     )
     trainer.take_up(state)
+    if trainer.peers.leads:
+        trainer.past_noise_beside.add(target)
 
 
 def can_resume(path: str | os.PathLike[str], ledger: Ledger | None) -> bool:

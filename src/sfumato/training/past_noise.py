@@ -10,6 +10,7 @@ backups may keep an older copy. Where that matters, use an encrypted disk and de
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from sfumato.mechanisms.correlated import Past
 from sfumato.storage import destroy, write_whole
 
 _SUFFIX = ".noise"
+_NAME = re.compile("[0-9a-f]{32}")
 
 
 def keep_past_noise(checkpoint: Path, past: Past | None) -> str | None:
@@ -35,10 +37,12 @@ def keep_past_noise(checkpoint: Path, past: Past | None) -> str | None:
     return name
 
 
-def read_past_noise(checkpoint: Path, name: str | None) -> Past | None:
+def read_past_noise(checkpoint: Path, name: object) -> Past | None:
     """What was written under that name; Refused if it is gone."""
     if name is None:
         return None
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise DataCorrupted(f"expected {checkpoint} to name its past noise, got something else")
     path = _file(checkpoint, name)
     try:
         return load(path.read_bytes())
@@ -59,7 +63,7 @@ def destroy_past_noise(checkpoint: Path, *, but: str | None = None) -> None:
 
 
 def _file(checkpoint: Path, name: str) -> Path:
-    return checkpoint.with_name(f"{checkpoint.name}.{Path(name).name}{_SUFFIX}")
+    return checkpoint.with_name(f"{checkpoint.name}.{name}{_SUFFIX}")
 
 
 def _all_files(checkpoint: Path) -> Iterator[Path]:

@@ -6,6 +6,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -30,6 +31,7 @@ from sfumato.training.memory import written_nowhere
 from sfumato.training.noise import NoisySum, StepSum, joining_error
 from sfumato.training.order import FixedOrder
 from sfumato.training.ownership import Ownership, check_units, share_out
+from sfumato.training.past_noise import destroy_past_noise
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
 from sfumato.training.probe import Survey, survey
@@ -99,6 +101,7 @@ class PrivateTrainer:
         self.purpose, self.on_reserved = purpose, on_reserved
         self._sampler: Sampler = SecretStream() if sampler is None else sampler
         self._correlated = correlated_noise(plan.noise, self._sampler)
+        self.past_noise_beside: set[Path] = set()  # checkpoints; `finish` destroys it there
         self.peers = peers
         self.parameters = _trainable(model)
         _check_optimizer(optimizer, self.parameters)
@@ -242,6 +245,8 @@ class PrivateTrainer:
             self.reservation = None
         if self._correlated is not None:
             self._correlated.forget()
+        for checkpoint in self.past_noise_beside:
+            destroy_past_noise(checkpoint)
         return self.charge
 
     @property
@@ -362,7 +367,10 @@ class PrivateTrainer:
             prepare_blocks(self.model, loss_fn, known, batch / chunks, views=source.views)
         try_step(self.model, self.optimizer, loss_fn, source)
         self._chunks = chunks
-        self.eta = self._mechanism().eta
+        mechanism = self._mechanism()
+        if self._correlated is not None:
+            self._correlated.check_scale(mechanism.sigma / mechanism.grid)
+        self.eta = mechanism.eta
 
     def _check_room(self) -> None:
         """Refuse now what the ledger would refuse later; it reserves nothing."""
