@@ -42,16 +42,11 @@ from sfumato.training.precision import plain_float32
 from sfumato.training.rowwise import Identity, LossFunction, RowMap, Views, mapped, row_axes
 from sfumato.training.rules.fallback import layout_of
 from sfumato.training.rules.terms import Factors
-from sfumato.training.watching import (
-    LUCK,
-    BothSides,
-    OneDrawForAll,
-    ReadsValues,
-    noticed_draws,
-    same_randomness,
-)
+from sfumato.training.shadow import Shadow, Told
+from sfumato.training.watching import noticed_draws, same_randomness
 
 _ROWS = 4
+_FEW = 3  # rows that labels are followed for
 _TOLERANCE = 1e-6  # relative to the largest value: rounding, far below any real mixing
 _SHAPE_TOLERANCE = 1e-4  # kernels of other shapes round otherwise
 _ROWS_OF_A_BLOCK = 64  # that pay for laying out convolution weights channels last
@@ -207,15 +202,16 @@ def _look(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, vi
         view_map, rows = _mapped_views(model, views, raw)
         labels_of_rows = _repeated(labels, count_rows(rows) // count_rows(raw))
         layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows, memory)
-        alone = _must_be_alone(model, rows, memory)
         look = _Look(model, loss, layout, memory)
+        together = look.how_rows_meet(first(rows, _FEW), first(labels_of_rows, _FEW))
+        together = together or look.what_is_drawn(first(rows, _ROWS))
         base = look.at(rows, labels_of_rows, _ROWS)
         look.check_repeats(base, rows, labels_of_rows)
         look.check_other_rows(base, rows, labels_of_rows)
         look.check_one_row_more(base, rows, labels_of_rows)
         suits = look.runs_channels_last(base, rows, labels_of_rows)
-        if draws.used and not alone:
-            _check_other_draws(look, draws, rows, labels_of_rows)
+    if together:
+        warnings.warn(f"{together}, so each row is worked on alone, which is slow: {_REMEDY}", stacklevel=4)
     weights = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Conv2d))
     elements = sum(leaf.numel() // len(leaf) for leaf in pytree.tree_leaves(rows) if isinstance(leaf, Tensor))
     return Survey(
@@ -223,7 +219,7 @@ def _look(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, vi
         floats_per_row=_floats_per_row(base),
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         random=draws.used,
-        alone=alone,
+        alone=bool(together),
         layout=layout,
         loss=loss.forgotten(),
         views=None if view_map is None else view_map.forgotten(),
@@ -271,27 +267,7 @@ def _mapped_loss(
     return Layout(containers, calls), loss
 
 
-def _must_be_alone(model: nn.Module, rows: Any, memory: Memory) -> bool:
-    """Whether the forward pass decides in Python what it does: on values, on a draw outside torch, or the time.
-
-    What the survey does not see it decide, it might decide on private rows.
-    """
-    with ReadsValues() as mode, noticed_draws() as draws:
-        watch_calls(model, first(rows, _ROWS))
-    memory.put_back()
-    if mode.found:
-        warnings.warn(
-            "the model looks at values in its forward pass (if on a tensor, .item(), a mask as an index, sort) "
-            "and might bring rows together, so each row is worked on alone, which is slow: use torch.where",
-            stacklevel=2,
-        )
-    elif draws.found:
-        warnings.warn(
-            f"the model calls {draws.found[0]} in its forward pass and might bring rows together on what it "
-            "gets, so each row is worked on alone, which is slow: draw by torch, and use torch.where",
-            stacklevel=2,
-        )
-    return mode.found or bool(draws.found)
+_REMEDY = "use torch.where for choices, draw by torch, and reduce, sort and count within rows only"
 
 
 def _check_loss(loss: RowMap, columns: tuple[Any, Any]) -> None:
@@ -366,34 +342,46 @@ class _Look:
 
     def check_other_rows(self, base: Pass, inputs: Any, targets: Any) -> None:
         """One row with other inputs, then with other targets: no other row may notice, in any layer."""
-        self.check_changed_rows(base, inputs, targets)
-        self._check_odd_rows(first(inputs, _ROWS), targets)
-        relabelled = _with_row(first(targets, _ROWS), 0, random_rows(targets, _ROWS, 24))
-        _compare(base, self.at(inputs, relabelled, _ROWS), 0)
-
-    def check_changed_rows(self, base: Pass, inputs: Any, targets: Any) -> None:
         for row in range(_ROWS):
             changed = _with_row(first(inputs, _ROWS), row, random_rows(inputs, _ROWS, 23))
             _compare(base, self.at(changed, targets, _ROWS), row)
+        relabelled = _with_row(first(targets, _ROWS), 0, random_rows(targets, _ROWS, 24))
+        _compare(base, self.at(inputs, relabelled, _ROWS), 0)
 
-    def _check_odd_rows(self, inputs: Any, targets: Any) -> None:
-        """A row that is odd in some way, among ordinary ones: what it sets off must stay its own.
+    def how_rows_meet(self, inputs: Any, targets: Any) -> str:
+        """What lets rows meet, or nothing: whatever the values are, each element that counts is of one row."""
+        inputs, targets = pytree.tree_map(
+            lambda leaf: leaf.clone() if _holds_rows(leaf) else leaf, (inputs, targets)
+        )
+        shadow, rows = Shadow(self.model), count_rows(inputs)
+        shadow.mark((inputs, targets))
 
-        Zeros, values of every size, NaN and infinity, among rows as they are, and among rows between 0 and 1.
-        """
-        for company in (inputs, _floats(inputs, torch.sigmoid)):
-            base = self.at(company, targets, _ROWS)
-            for number, odd in enumerate(_ODD_VALUES):
-                self.check_odd_row(base, company, targets, row=number % _ROWS, odd=odd)
+        def loss(outputs: Any, targets: Any) -> Tensor:
+            ones = torch.ones(rows)
+            shadow.mark(ones)  # so that each row's gradients are its own from the start
+            with shadow.not_heeding():
+                return self.loss(outputs, targets) * ones
 
-    def check_odd_row(self, base: Pass, inputs: Any, targets: Any, *, row: int, odd: float) -> None:
         try:
-            other = self.at(_with_value(inputs, row, odd), targets, _ROWS)
-        except (InvalidInput, UnsupportedModel):
-            raise
-        except Exception:  # a row that raises is left out by itself
-            return
-        _compare(base, other, row)
+            with shadow, Told(shadow):
+                passed = run(self.model, loss, inputs, targets, self.layout)
+                held = [_rows_of(call, gradients) for call, gradients in passed.by_call()]
+        finally:
+            self.memory.put_back()
+        if shadow.reads:
+            return "the model looks at values in its forward or backward pass and might bring rows together"
+        counted = [passed.losses, *(values for of_call in held for values in of_call)]
+        if all(shadow.apart(values, rows) for values in counted):
+            return ""
+        return f"the model brings rows together, perhaps on rare values only (see {shadow.mixing[0]})"
+
+    def what_is_drawn(self, inputs: Any) -> str:
+        with noticed_draws() as draws:
+            watch_calls(self.model, inputs)
+        self.memory.put_back()
+        if not draws.found:
+            return ""
+        return f"the model calls {draws.found[0]} in its forward pass and might bring rows together on that"
 
     def check_one_row_more(self, base: Pass, inputs: Any, targets: Any) -> None:
         more = self.at(inputs, targets, _ROWS + 1)
@@ -410,20 +398,6 @@ class _Look:
         finally:
             self.memory.put_back()
         return torch.allclose(losses, base.losses, rtol=1e-3, atol=1e-5, equal_nan=True)
-
-
-def _check_other_draws(look: _Look, draws: OneDrawForAll, inputs: Any, targets: Any) -> None:
-    """The same with other luck: what mixes rows may do so on rare draws only.
-
-    First all draws are low, middling, high; then a choice between tensors takes something of both.
-    """
-    for luck in LUCK:
-        with draws.forced(luck):
-            base = look.at(inputs, targets, _ROWS)
-            look.check_changed_rows(base, inputs, targets)
-            look.check_one_row_more(base, inputs, targets)
-    with BothSides():  # type: ignore[no-untyped-call]
-        look.check_odd_row(look.at(inputs, targets, _ROWS), first(inputs, _ROWS), targets, row=1, odd=math.nan)
 
 
 def model_memory(model: nn.Module) -> Memory:
@@ -517,6 +491,11 @@ def _holds_rows(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.dim() > 0
 
 
+def _own(leaf: Any) -> Any:
+    """A row's values in memory that nothing else shares."""
+    return leaf.clone() if _holds_rows(leaf) else leaf
+
+
 def _with_row(rows: Any, row: int, source: Any) -> Any:
     def put(leaf: Any, other: Any) -> Any:
         if not _holds_rows(leaf):
@@ -527,24 +506,6 @@ def _with_row(rows: Any, row: int, source: Any) -> Any:
         return changed
 
     return pytree.tree_map(put, rows, source)
-
-
-_ODD_VALUES = (0.0, math.nan, math.inf, 1e4, -1e4, 1e-4, 255.0)
-
-
-def _floats(rows: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    return pytree.tree_map(
-        lambda leaf: change(leaf) if _holds_rows(leaf) and leaf.is_floating_point() else leaf, rows
-    )
-
-
-def _with_value(rows: Any, row: int, value: float) -> Any:
-    def put(leaf: Tensor) -> Tensor:
-        changed = leaf.clone()
-        changed[row] = value
-        return changed
-
-    return _floats(rows, put)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What happens inside a forward pass on public rows: whether it looks at values, and what it draws."""
+"""What a forward pass on public rows draws: from torch, from other generators, from the clock."""
 
 from __future__ import annotations
 
@@ -16,33 +16,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sfumato.randomness import GENERATOR_FILES, GENERATORS, numpy_state, set_torch_state, torch_state
-
-
-class ReadsValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes whether code asks what is in a tensor: what it does next may then depend on any row of it."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found = False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        self.found |= (kwargs or {}).get("generator") is not None
-        if name in ("index", "index_put", "index_put_"):  # by whole numbers, they read nothing for Python
-            self.found |= any(
-                isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
-            )
-        else:
-            self.found |= name in _READING or not _READING_TAGS.isdisjoint(func.tags)
-        return func(*args, **(kwargs or {}))
-
-
-_READING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-_READING = frozenset(["_local_scalar_dense", "equal", "is_nonzero", "sort", "argsort", "topk", "kthvalue"])
 
 
 @dataclass
@@ -99,25 +72,6 @@ def _is_source(called: Any) -> bool:
 _NOW = ("now", "utcnow", "today")
 
 
-class BothSides(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Where a tensor is chosen from two, NaN comes through from the one that was not chosen as well.
-
-    A row of NaN then shows where it could get to on other draws.
-    """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        chosen = func(*args, **(kwargs or {}))
-        sides = {"where": args[1:], "masked_fill": args[:1]}.get(func.overloadpacket.__name__, ())
-        for side in sides:
-            if isinstance(side, Tensor) and side.is_floating_point():
-                chosen = chosen + torch.zeros_like(side).masked_fill_(side.isnan(), torch.nan)
-        return chosen
-
-
 @contextmanager
 def same_randomness(device: torch.device) -> Iterator[OneDrawForAll]:
     """Within, what torch draws is the same for every row and each time: masks then tell nothing of a row."""
@@ -140,16 +94,6 @@ class OneDrawForAll(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.used = False
         self._states = states  # of the generator of every device in use
-        self._luck: float | None = None
-
-    @contextmanager
-    def forced(self, luck: float) -> Iterator[None]:
-        """Within, every draw is at one place of its range: `luck` is what a uniform draw from [0, 1) gives."""
-        self._luck = luck
-        try:
-            yield
-        finally:
-            self._luck = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -178,41 +122,10 @@ class OneDrawForAll(TorchDispatchMode):  # type: ignore[no-untyped-call]
         drawn = func(*args, **kwargs)
         if name not in _SOURCES or not isinstance(drawn, Tensor):
             return drawn
-        return _first_everywhere(drawn) if self._luck is None else _placed(drawn, func, args, self._luck)
+        return _first_everywhere(drawn)
 
-    def _uniform(self, room: Tensor) -> Tensor:
-        return _first_everywhere(room.uniform_()) if self._luck is None else room.fill_(self._luck)
-
-
-LUCK = (0.0, 0.5, 1 - 2.0**-24)
-
-
-def _placed(drawn: Tensor, func: Any, args: Any, luck: float) -> Tensor:
-    """A draw with every entry at one place of its range; far out where there is no end."""
-    name = func.overloadpacket.__name__.rstrip("_").removesuffix("_like")
-    if name == "randperm":
-        return drawn.copy_(torch.arange(len(drawn)).roll(int(luck * len(drawn))))
-    if name in ("randint", "random"):
-        low, high = _whole_range(func, args)
-        return drawn.fill_(min(high - 1, low + int(luck * (high - low))))
-    if name in ("uniform", "rand"):
-        low, high = (*args[1:3], 0.0, 1.0)[:2] if name == "uniform" and len(args) > 2 else (0.0, 1.0)
-        return drawn.fill_(low + luck * (high - low))
-    if name == "bernoulli":
-        return drawn.fill_(luck < (args[1] if len(args) > 1 else 0.5))
-    normal = torch.special.ndtri(torch.tensor(min(max(luck, 1e-15), 1 - 1e-15), dtype=torch.float64))
-    if name in ("normal", "randn", "cauchy"):
-        mean, spread = args[1:3] if name != "randn" and len(args) > 2 else (0.0, 1.0)
-        return drawn.fill_(mean + spread * float(normal))
-    return drawn.fill_(max(1.0, 50.0 * luck) if name == "geometric" else 50.0 * luck)
-
-
-def _whole_range(func: Any, args: Any) -> tuple[int, int]:
-    """Of randint and random_, whose ends stand in different places of their arguments."""
-    ends = [value for value in args if isinstance(value, int)]
-    if len(ends) >= 2:
-        return ends[0], ends[1]
-    return (0, ends[0]) if ends else (0, 2**24)
+    def _uniform(self, room: Tensor) -> Any:
+        return _first_everywhere(room.uniform_())
 
 
 _DISTRIBUTIONS = (
