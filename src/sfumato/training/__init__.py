@@ -8,6 +8,7 @@ for batch in trainer.batches(dataset):
 
 from sfumato._renamed import old_names
 from sfumato.results import EpochReport
+from sfumato.training.callbacks import Callback, StepReport
 from sfumato.training.checkpoint import resume, save_checkpoint
 from sfumato.training.classifier import PrivateClassifier
 from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
@@ -20,7 +21,7 @@ from sfumato.training.gradient import (
     clipped_gradient_sum,
     rounding_bound,
 )
-from sfumato.training.hold_out import HeldOut, NoisyAccuracy, keep_out, keep_some
+from sfumato.training.hold_out import HeldOut, NoisyAccuracy, NoisyGroups, keep_out, keep_some
 from sfumato.training.plan import AdaptiveClipping, TrainingPlan
 from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import cross_entropy
@@ -30,6 +31,7 @@ from sfumato.training.trainer import PrivateTrainer
 __all__ = [
     "AdaptiveClipping",
     "Automatic",
+    "Callback",
     "ChunkResult",
     "Clipping",
     "CostEstimate",
@@ -37,11 +39,13 @@ __all__ = [
     "Flat",
     "HeldOut",
     "NoisyAccuracy",
+    "NoisyGroups",
     "Optimization",
     "Peers",
     "PerLayer",
     "PrivateClassifier",
     "PrivateTrainer",
+    "StepReport",
     "Survey",
     "TrainingPlan",
     "TrainingResult",

@@ -61,11 +61,13 @@ def save_checkpoint(
     if trainer.reservation is not None and done:
         trainer.reservation.mark(trainer.plan.event(done), steps=done, digest=digest)
     _rename_durably(staged, target)
+    trainer.listeners.tell()
 
 
 def keep_from_start(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
     """Have the trainer write a checkpoint of step 0 as soon as its plan is reserved."""
     trainer.on_reserved = lambda reserved: save_checkpoint(reserved, path)
+    trainer.keeps_checkpoints = True
 
 
 def resume(
@@ -78,6 +80,7 @@ def resume(
     if trainer.ledger is not None and trainer.peers.leads:
         reservation = _take_up_reservation(trainer, trainer.ledger, target)
     _load(trainer, target, reservation, scheduler)
+    trainer.keeps_checkpoints = True
 
 
 def _load(

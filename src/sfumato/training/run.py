@@ -23,6 +23,7 @@ from sfumato.randomness import Sampler
 from sfumato.released import ModelCard, Released
 from sfumato.results import EpochReport, read_history
 from sfumato.storage import RunFolder, json_bytes
+from sfumato.training.callbacks import Callback
 from sfumato.training.checkpoint import (
     can_resume,
     keep_from_start,
@@ -30,10 +31,11 @@ from sfumato.training.checkpoint import (
     resume,
     save_checkpoint,
 )
+from sfumato.training.compiled import as_written
 from sfumato.training.hugging_face import default_loss
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rowwise import LossFunction, Views, cross_entropy
-from sfumato.training.trainer import PrivateTrainer
+from sfumato.training.trainer import PrivateTrainer, trainable_parameters
 from sfumato.training.wanted import Wanted, check_whose
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -69,7 +71,7 @@ class Optimization:
         _validate.non_negative("warmup_share", self.warmup_share)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        trainable = list(trainable_parameters(model).values())
         more = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
         make = OPTIMIZERS[self.optimizer]
         return make(trainable, lr=self.learning_rate, weight_decay=self.weight_decay, **more)
@@ -124,6 +126,7 @@ def train(
     sampler: Sampler | None = None,
     on_step: Callable[[PrivateTrainer], None] | None = None,
     on_epoch: Callable[[EpochReport], None] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> TrainingResult:
     """Train a model privately: under a given plan, or under one calibrated to (epsilon, delta).
 
@@ -136,8 +139,9 @@ def train(
     set. `test` must be public data; most have none, and get no accuracy. `out` names a run folder, from which
     an interrupted run is resumed; a finished one is refused. `released` is what the folder gets as its model,
     where that is another than `model`: the whole of which `model` is a part, or a module that `sfumato.load`
-    can build by itself.
+    can build by itself. `callbacks` are told of steps and epochs, in public figures, once they are durable.
     """
+    model = as_written(model)
     wanted = Wanted(
         epsilon=epsilon,
         public_size=public_size,
@@ -160,7 +164,13 @@ def train(
     loss_fn = default_loss(model) if loss_fn is None else loss_fn
     started = time.perf_counter()
     trainer = PrivateTrainer(
-        model, optimization.build(model), plan, ledger=ledger, purpose=purpose, sampler=sampler
+        model,
+        optimization.build(model),
+        plan,
+        ledger=ledger,
+        purpose=purpose,
+        sampler=sampler,
+        callbacks=callbacks,
     )
     history = _take_up(trainer, folder)
 
@@ -169,6 +179,7 @@ def train(
             on_step(trainer)
         if trainer.steps_done % plan.steps_an_epoch == 0 or trainer.steps_done == plan.steps:
             history.append(_end_epoch(trainer, test, delta, folder, history))
+            trainer.listeners.tell_epoch(history[-1])
             if on_epoch is not None:
                 on_epoch(history[-1])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,8 @@ from sfumato.randomness import Sampler, SecretStream, secret_global_generators
 from sfumato.training.agreement import digest, terms
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.batches import Batch, TrainingData
+from sfumato.training.callbacks import Callback, Listeners
+from sfumato.training.compiled import as_written
 from sfumato.training.device_sum import DeviceSum
 from sfumato.training.devices import CPU, device_of
 from sfumato.training.distributed import ALONE, Peers
@@ -57,7 +59,8 @@ class PrivateTrainer:
     and in the forward pass is keyed from the secret stream. A step that is interrupted leaves no sum behind.
     `sampler` may be seeded in tests: the ledger and the certificate then say that the run is not private.
     `on_reserved(trainer)` is called when the plan is reserved and no row was touched yet, to note down where
-    the run can be taken up after a crash; if it raises, the reservation is given back.
+    the run can be taken up after a crash; if it raises, the reservation is given back. `callbacks` are told of
+    steps once they are durable. Of a model that torch.compile made, the module inside is trained.
     """
 
     def __init__(
@@ -71,15 +74,19 @@ class PrivateTrainer:
         sampler: Sampler | None = None,
         peers: Peers = ALONE,
         on_reserved: Callable[[PrivateTrainer], None] | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
+        model = as_written(model)
         self.model, self.optimizer, self.plan, self.ledger = model, optimizer, plan, ledger
         self.purpose, self.on_reserved = purpose, on_reserved
         self._sampler: Sampler = SecretStream() if sampler is None else sampler
         self.peers = peers
-        self.parameters = _trainable(model)
+        self.parameters = trainable_parameters(model)
         _check_optimizer(optimizer, self.parameters)
         self.average = WeightAverage(self.parameters, plan.average_decay)
         self.private_log = PrivateLog()
+        self.listeners = Listeners(callbacks)
+        self.keeps_checkpoints = False
         self.clip_norm = plan.clip_norm
         self.steps_done = 0
         self.steps_started = 0
@@ -164,6 +171,14 @@ class PrivateTrainer:
         self.average.update()
         self.private_log.end_step()
         self.steps_done += 1
+        self._note(gradients)
+
+    def _note(self, gradients: dict[str, Tensor]) -> None:
+        """Tell of the step, or keep it until it is durable."""
+        rate = self.optimizer.param_groups[0]["lr"]
+        self.listeners.note(self.steps_done, learning_rate=rate, clip_norm=self.clip_norm, noised=gradients)
+        if self.ledger is None and not self.keeps_checkpoints:
+            self.listeners.tell()
 
     def _add_up(self, batch: Batch, loss_fn: LossFunction, known: Survey) -> int:
         """Add the clipped gradients of a batch; returns what adaptive clipping counts, which has no noise."""
@@ -198,6 +213,7 @@ class PrivateTrainer:
             started = None if self.steps_started >= self.plan.steps else self.plan.event(self.steps_started)
             self.charge = self.reservation.settle(started, private=self.private)
             self.reservation = None
+        self.listeners.tell()
         return self.charge
 
     @property
@@ -415,7 +431,8 @@ def _sum_on(device: torch.device, parameters: dict[str, nn.Parameter]) -> StepSu
     return NoisySum(parameters) if device == CPU else DeviceSum(parameters, device)
 
 
-def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that learn, by name; a model without any is refused."""
     found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not found:
         raise UnsupportedModel(
