@@ -29,11 +29,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import transformer
 from sfumato.models import CNN, resnet18
 from sfumato.training import clipped_gradient_sum
 
-MODELS: dict[str, Callable[[], nn.Module]] = {"cnn": CNN, "resnet18": resnet18}
-BATCHES = {"cnn": (64, 256, 1024, 4096, 8192), "resnet18": (64, 256)}
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "cnn": CNN,
+    "resnet18": resnet18,
+    "encoder": transformer.Encoder,
+    "lora": transformer.with_adapters,
+}
+BATCHES = {"cnn": (64, 256, 1024, 4096, 8192), "resnet18": (64, 256), "encoder": (32,), "lora": (32,)}
 RESULTS = Path(__file__).parent / "results" / "step.json"
 per_row = partial(F.cross_entropy, reduction="none")
 
@@ -42,19 +48,21 @@ STEPS_A_TURN = 3
 Step = Callable[[], None]
 
 
-def data(rows: int) -> tuple[Tensor, Tensor]:
+def data(model: nn.Module, rows: int) -> tuple[Tensor, Tensor]:
+    if isinstance(model, transformer.Encoder):
+        return transformer.sequences(rows)
     return torch.randn(rows, 1, 28, 28), torch.randint(0, 10, (rows,))
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=1e-4)
+    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-4)
 
 
 # Contenders: each makes a callable that takes one step
 
 
 def plain(model: nn.Module, batch: int) -> Step:
-    inputs, targets = data(batch)
+    inputs, targets = data(model, batch)
     optimizer = sgd(model)
 
     def step() -> None:
@@ -70,7 +78,7 @@ def plain_channels_last(model: nn.Module, batch: int) -> Step:
 
 
 def plain_backward(model: nn.Module, batch: int) -> Step:
-    inputs, targets = data(batch)
+    inputs, targets = data(model, batch)
 
     def step() -> None:
         model.zero_grad()
@@ -80,7 +88,7 @@ def plain_backward(model: nn.Module, batch: int) -> Step:
 
 
 def bounded_sum(model: nn.Module, batch: int) -> Step:
-    inputs, targets = data(batch)
+    inputs, targets = data(model, batch)
 
     def step() -> None:
         clipped_gradient_sum(model, per_row, inputs, targets, 1.0)
@@ -97,7 +105,7 @@ def private_step(model: nn.Module, batch: int) -> Step:
         sample_rate=batch / rows, expected_batch=batch, steps=10**6, noise_multiplier=1.0, clip_norm=1.0
     )
     trainer = PrivateTrainer(model, sgd(model), plan)
-    batches: Iterator[Any] = trainer.batches(data(rows))
+    batches: Iterator[Any] = trainer.batches(data(model, rows))
 
     def step() -> None:
         trainer.step(next(batches), per_row)
@@ -109,7 +117,7 @@ def opacus_hooks(model: nn.Module, batch: int, **options: Any) -> Step:
     from opacus.grad_sample import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
-    inputs, targets = data(batch)
+    inputs, targets = data(model, batch)
     sampled = GradSampleModule(model, **options)
     optimizer = DPOptimizer(sgd(model), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=batch)
 
@@ -132,7 +140,7 @@ def opacus_ghost(model: nn.Module, batch: int) -> Step:
     from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
-    inputs, targets = data(batch)
+    inputs, targets = data(model, batch)
     sampled = GradSampleModuleFastGradientClipping(model, max_grad_norm=1.0, use_ghost_clipping=True)
     optimizer = DPOptimizerFastGradientClipping(
         sgd(model), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=batch
@@ -151,7 +159,7 @@ def jax_privacy(model: nn.Module, batch: int) -> Step:
     """The quicker setting for each: a vectorised ResNet means grouped convolutions, which are slow in XLA."""
     import jax_step
 
-    return jax_step.private_step(model, *data(batch), microbatch=None if isinstance(model, CNN) else 1)
+    return jax_step.private_step(model, *data(model, batch), microbatch=None if isinstance(model, CNN) else 1)
 
 
 CONTENDERS: dict[str, Callable[[nn.Module, int], Step]] = {

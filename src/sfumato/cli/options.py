@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sfumato.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from sfumato.ledger import Ledger
+
+Allocation = Annotated[
+    str | None, typer.Option(help="Spend from this share of the budget (see sfumato ledger allocate).")
+]
+Purpose = Annotated[str | None, typer.Option(help="What this is for. The ledger shows it with the charge.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,3 +72,14 @@ PAYS = Rule(
     needs=("out",),
     because="what is paid for has to be kept somewhere",
 )
+SHARES = tuple(
+    Rule(option=option, needs=("ledger",), because="it is about what a ledger is charged")
+    for option in ("allocation", "purpose")
+)
+
+
+def charged(place: str | None, *, allocation: str | None, purpose: str | None) -> Ledger | None:
+    """The ledger at a place, spending under the share and purpose that were given; None for no place."""
+    from sfumato.ledger import Ledger
+
+    return None if place is None else Ledger.open(place).spend_under(allocation, purpose=purpose)

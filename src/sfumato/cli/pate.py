@@ -9,10 +9,11 @@ import typer
 from typer.core import TyperGroup
 
 from sfumato.cli import show
-from sfumato.cli.options import PAYS, check
+from sfumato.cli.options import PAYS, SHARES, Allocation, Purpose, charged, check
 
 if TYPE_CHECKING:
     from sfumato.datasets import Dataset
+    from sfumato.ledger import Ledger
     from sfumato.pate import PateSettings, VotePlan
 
 _HELP_WORDS = ("--help", "-h")
@@ -77,6 +78,8 @@ def run(
     ledger: Annotated[
         str | None, typer.Option(help="Ledger of the data set. It is charged before any answer.")
     ] = None,
+    allocation: Allocation = None,
+    purpose: Purpose = None,
     out: Annotated[Path | None, typer.Option(help="Run folder.")] = None,
     json: show.Json = False,
 ) -> None:
@@ -87,7 +90,7 @@ def run(
     from sfumato import datasets
     from sfumato.storage import RunFolder
 
-    check(context, (PAYS,))
+    check(context, (PAYS, *SHARES))
     if out is not None:
         RunFolder(out).refuse_finished()
     side = 28 if data == "digits" else None
@@ -96,7 +99,8 @@ def run(
         mechanism, teachers, epsilon, delta, queries, answers, threshold, len(public), public.classes or 2
     )
     settings = _settings(data, plan, teacher, epochs, adapt_steps, folds)
-    answer = _released(datasets.load(data, "train", side=side), public, settings, delta, ledger, out)
+    book = charged(ledger, allocation=allocation, purpose=purpose)
+    answer = _released(datasets.load(data, "train", side=side), public, settings, delta, book, out)
     if json:
         show.emit_json(answer)
     else:
@@ -156,14 +160,12 @@ def analyze(
 
 
 def _released(
-    private: Dataset, test: Dataset, settings: PateSettings, delta: float, place: str | None, out: Path | None
+    private: Dataset, test: Dataset, settings: PateSettings, delta: float, book: Ledger | None, out: Path | None
 ) -> dict[str, Any]:
     from dataclasses import replace
 
     from sfumato import pate
-    from sfumato.ledger import Ledger
 
-    book = None if place is None else Ledger.open(place)
     with show.progress() as bar:
         task = bar.add_task("starting", total=100, note="")
         result = pate.run(

@@ -14,6 +14,7 @@ from rich.text import Text
 from sfumato.cli import prompt, show
 from sfumato.cli.default_command import by_default
 from sfumato.cli.expected import Expected, show_expected
+from sfumato.cli.options import Allocation, Purpose
 from sfumato.errors import InvalidInput, SfumatoError
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ def ask(
         bool,
         typer.Option("--again", help="Repeat an answer that was already paid for, at no cost."),
     ] = False,
+    allocation: Allocation = None,
+    purpose: Purpose = None,
     json: show.Json = False,
 ) -> None:
     """Answer a query, each value with its 95% interval, for a share of the budget.
@@ -90,6 +93,7 @@ def ask(
     _refuse_places(out, certificate)
     kept = KeptAnswers.of(rules, policy)
     with open_ledger(rules, policy) as ledger:
+        ledger.spend_under(allocation, purpose=purpose)
         table = Table(rules, ledger, engine=engine, master=master, kept=kept)
         if sql is None:
             shown = 0.1 if epsilon is None else epsilon
@@ -173,6 +177,8 @@ def bounds(
     policy: Annotated[Path, typer.Argument(help="The policy of the table, a TOML file.")],
     column: Annotated[str, typer.Argument(help="A column of numbers, with bounds or without.")],
     epsilon: Annotated[float, typer.Option(help="What the bounds may cost.")],
+    allocation: Allocation = None,
+    purpose: Purpose = None,
     engine: Annotated[
         str | None, typer.Option(help="duckdb, postgres or spark. Default: what the policy's source needs.")
     ] = None,
@@ -188,6 +194,7 @@ def bounds(
 
     rules = load_policy(policy)
     with open_ledger(rules, policy) as ledger:
+        ledger.spend_under(allocation, purpose=purpose)
         found = Table(rules, ledger, engine=engine, master=master).approx_bounds(column, epsilon=epsilon)
     if json:
         show.emit_json(found.to_json())

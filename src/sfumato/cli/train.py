@@ -9,11 +9,12 @@ import typer
 
 from sfumato.cli import show
 from sfumato.cli.inputs import read_data, take_some
-from sfumato.cli.options import Rule, check
+from sfumato.cli.options import SHARES, Allocation, Purpose, Rule, charged, check
 from sfumato.cli.train_table import PolicyFile, TargetColumn, train_from_policy
 
 if TYPE_CHECKING:
     from sfumato.fitting import Evaluation
+    from sfumato.ledger import Ledger
     from sfumato.recipes import Classifier, Trained
     from sfumato.recipes.plain import PlainlyTrained
 
@@ -22,13 +23,14 @@ RULES = (
     Rule(option="data", needs=("epsilon", "plain"), because="say how much privacy may be spent"),
     Rule(
         option="plain",
-        excludes=("epsilon", "delta", "clip_norm", "ledger", "hold_out", "audit", "dry_run"),
+        excludes=("epsilon", "delta", "clip_norm", "ledger", "hold_out", "audit", "dry_run", "device"),
         because="without privacy nothing is clipped, charged or measured at a price; that takes --epsilon",
     ),
     Rule(option="hold_out_epsilon", needs=("hold_out",), because="it pays for what is kept out"),
     Rule(option="canaries", needs=("audit",), because="it says of which kind the canaries are"),
     Rule(option="audit", needs=("out",), because="what the canaries show goes to its private folder"),
     Rule(option="ledger", needs=("out", "dry_run"), because="a model that is paid for must be kept somewhere"),
+    *SHARES,
 )
 
 
@@ -88,6 +90,11 @@ def train(
     ledger: Annotated[
         str | None, typer.Option(help="Ledger of the data set. It is charged before training.")
     ] = None,
+    allocation: Allocation = None,
+    purpose: Purpose = None,
+    device: Annotated[
+        str, typer.Option(help="Where the model is trained: cpu, cuda, or another device of torch.")
+    ] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Run folder. An interrupted run is resumed from it.")] = None,
     audit: Annotated[
         int | None, typer.Option(min=1, help="Insert this many canaries, and audit the run with them.")
@@ -122,6 +129,7 @@ def train(
     if epsilon is None:
         answer = _plain_answer(train_plainly(rows, test, model=model, settings=settings, out=place))
     else:
+        book = charged(ledger, allocation=allocation, purpose=purpose)
         ready = Classifier.prepare(
             rows,
             test,
@@ -131,8 +139,8 @@ def train(
             settings=settings,
             hold_out=None if hold_out is None else HoldOut(share=hold_out, epsilon=hold_out_epsilon),
             canaries=None if audit is None else Canaries(count=audit, kind=canaries),
-        )
-        answer = _dry_run(ready, ledger) if dry_run else _private(ready, ledger, out)
+        ).on(device)
+        answer = _dry_run(ready, book) if dry_run else _private(ready, book, out)
     _show(answer, place, json=json)
 
 
@@ -144,12 +152,10 @@ def _show(answer: dict[str, Any], out: Path | None, *, json: bool) -> None:
         show.facts([(name.replace("_", " "), _text(value)) for name, value in shown.items()])
 
 
-def _private(ready: Classifier, place: str | None, out: Path | None) -> dict[str, Any]:
+def _private(ready: Classifier, book: Ledger | None, out: Path | None) -> dict[str, Any]:
     """Charge and train, under a bar."""
-    from sfumato.ledger import Ledger
     from sfumato.training import EpochReport, PrivateTrainer
 
-    book = None if place is None else Ledger.open(place)
     with show.progress() as bar:
         task = bar.add_task("training", total=ready.plan.steps, note="")
 
@@ -199,12 +205,10 @@ def _measured(test: Evaluation | None) -> dict[str, Any]:
     }
 
 
-def _dry_run(ready: Classifier, ledger: str | None) -> dict[str, Any]:
+def _dry_run(ready: Classifier, book: Ledger | None) -> dict[str, Any]:
     """What it would cost, and whether the ledger has room for it."""
-    from sfumato.ledger import Ledger
-
-    if ledger is not None:
-        with Ledger.open(ledger) as book:
+    if book is not None:
+        with book:
             ready.check_room(book)
     guess, both = ready.estimate(), ready.epsilon_with_hold_out
     return {

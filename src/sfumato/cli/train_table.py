@@ -23,7 +23,10 @@ PolicyFile = Annotated[
 TargetColumn = Annotated[str | None, typer.Option(help="Column to learn, of a policy's table.")]
 
 DEFAULT = "boosted"
-_TAKEN = {"policy", "target", "model", "epsilon", "delta", "test_data", "out", "dry_run", "json"}
+_TAKEN = {"policy", "target", "model", "epsilon", "delta", "test_data", "out", "dry_run", "json"} | {
+    "allocation",
+    "purpose",
+}
 _RULES = (Rule(option="target", needs=("policy",), because="it is a column of a policy's table"),)
 
 
@@ -82,7 +85,8 @@ def _open_ledger(policy: Policy, given: dict[str, Any]) -> Ledger:
     """The policy's own and no other: a second one would have a budget of its own."""
     from sfumato.query.opening import open_ledger
 
-    return open_ledger(policy, given["policy"])
+    book = open_ledger(policy, given["policy"])
+    return book.spend_under(given.get("allocation"), purpose=given.get("purpose"))
 
 
 def _trained(ready: TableTraining, book: Ledger, out: Path, test: str | None) -> TableRun:

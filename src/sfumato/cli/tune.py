@@ -9,7 +9,7 @@ import typer
 
 from sfumato.cli import show
 from sfumato.cli.inputs import read_data, take_some
-from sfumato.cli.options import PAYS, check
+from sfumato.cli.options import PAYS, SHARES, Allocation, Purpose, charged, check
 
 
 def register(app: typer.Typer) -> None:
@@ -39,6 +39,8 @@ def tune(
     ledger: Annotated[
         str | None, typer.Option(help="Ledger of the data set. It is charged before any trial.")
     ] = None,
+    allocation: Allocation = None,
+    purpose: Purpose = None,
     out: Annotated[Path | None, typer.Option(help="Run folder for the best trial.")] = None,
     json: show.Json = False,
 ) -> None:
@@ -48,11 +50,10 @@ def tune(
 
     Example: sfumato tune --data digits --epsilon 3 --trials 5 --out out/tuned
     """
-    from sfumato.ledger import Ledger
     from sfumato.recipes import tuning
     from sfumato.storage import RunFolder
 
-    check(context, (PAYS,))
+    check(context, (PAYS, *SHARES))
     if out is not None:
         RunFolder(out).refuse_finished()
     search = tuning.Tuning(
@@ -62,7 +63,7 @@ def tune(
     )
     rows, test = read_data(data, side=None, public_size=public_size, classes=classes, test_data=test_data)
     rows = take_some(rows, train_size, None)  # a search goes to its end, or begins anew
-    book = None if ledger is None else Ledger.open(ledger)
+    book = charged(ledger, allocation=allocation, purpose=purpose)
     with show.errors.status("training a secret number of times"):
         found = tuning.run(rows, test, epsilon=epsilon, delta=delta, tuning=search, ledger=book, out=out)
     answer: dict[str, Any] = {

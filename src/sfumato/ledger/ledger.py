@@ -76,6 +76,8 @@ class Ledger:
         if self._first.body.get("format") not in READABLE:
             raise LedgerError(f"{store.place} has a format this version cannot read; use a newer sfumato")
         self.budget = Budget(**self._first.body["budget"])
+        self.allocation: str | None = None
+        self._purpose: str | None = None
 
     @classmethod
     def open(
@@ -160,6 +162,21 @@ class Ledger:
 
     # Spending
 
+    def spend_under(self, allocation: str | None = None, *, purpose: str | None = None) -> Ledger:
+        """Have every later charge of this object come from a share of the budget, and say what it is for.
+
+        Whatever is handed the ledger then spends from that share and from nothing else. `purpose` is put before
+        what a charge says of itself. Returns the ledger.
+
+        Raises:
+            InvalidInput: If the budget has no share of that name.
+        """
+        if allocation is not None:
+            self.state.left(allocation)  # raises for one that is not there
+        self.allocation = allocation
+        self._purpose = None if purpose is None else check_text("purpose", purpose)
+        return self
+
     def charge(
         self,
         event: DpEvent | Sequence[DpEvent],
@@ -192,7 +209,7 @@ class Ledger:
         """
         plan = _one(event)
         counted = counted_event(plan, self.budget, relation=relation, unit=unit)
-        body = _spending_body("charge", plan, counted, purpose, allocation, relation, private)
+        body = self._body("charge", plan, counted, purpose, allocation, relation, private)
         return Charge.from_entry(self._spend(body, counted), unit=unit, settled=True)
 
     def pay_for(
@@ -260,7 +277,7 @@ class Ledger:
         plan = _one(event)
         counted = counted_event(plan, self.budget, relation=relation, unit=unit)
         lease = Lease(begun=bool(begun), private=bool(private))
-        body = _spending_body("reserve", plan, counted, purpose, allocation, relation, private)
+        body = self._body("reserve", plan, counted, purpose, allocation, relation, private)
         entry = self._spend({**body, "lease": lease.to_json()}, counted)
         return Reservation(self, Charge.from_entry(entry, unit=unit, settled=False), lease)
 
@@ -286,7 +303,7 @@ class Ledger:
             BudgetExceeded: If it would not fit.
         """
         counted = counted_event(_one(event), self.budget, relation=relation, unit=unit)
-        self._state(_open(self._last())).admit(counted, allocation)
+        self._state(_open(self._last())).admit(counted, self._share(allocation))
 
     # Reservations of other processes
 
@@ -406,8 +423,8 @@ class Ledger:
 
     @property
     def epsilon_left(self) -> float:
-        """The largest further pure-ε charge that would be accepted."""
-        return self.state.left()
+        """The largest further pure-ε charge that would be accepted, from the share that this object spends."""
+        return self.state.left(self.allocation)
 
     @property
     def private(self) -> bool:
@@ -578,6 +595,30 @@ class Ledger:
                 f"dataset={dataset!r}; one data set has one ledger, so use that one"
             )
 
+    def _share(self, allocation: str | None) -> str | None:
+        return self.allocation if allocation is None else allocation
+
+    def _body(
+        self,
+        kind: str,
+        plan: DpEvent,
+        counted: DpEvent,
+        purpose: str,
+        allocation: str | None,
+        relation: Relation,
+        private: bool,
+    ) -> dict[str, Any]:
+        purpose = purpose if self._purpose is None else f"{self._purpose}: {purpose}"
+        return {
+            "kind": kind,
+            "purpose": check_text("purpose", purpose),
+            "allocation": self._share(allocation),
+            "private": bool(private),
+            "event": event_to_json(plan),
+            "counted": event_to_json(counted),
+            "relation": str(Relation(relation)),
+        }
+
     def _spend(self, body: dict[str, Any], counted: DpEvent) -> Entry:
         # Refusals need no lock: the state read here was the newest at that moment. It also prices the event,
         # which takes long for a first plan, before others have to wait.
@@ -715,26 +756,6 @@ def _first_row(budget: Budget, dataset: str | None) -> Row:
 
 def _one(event: DpEvent | Sequence[DpEvent]) -> DpEvent:
     return event if isinstance(event, DpEvent) else compose(*event)
-
-
-def _spending_body(
-    kind: str,
-    plan: DpEvent,
-    counted: DpEvent,
-    purpose: str,
-    allocation: str | None,
-    relation: Relation,
-    private: bool,
-) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "purpose": check_text("purpose", purpose),
-        "allocation": allocation,
-        "private": bool(private),
-        "event": event_to_json(plan),
-        "counted": event_to_json(counted),
-        "relation": str(Relation(relation)),
-    }
 
 
 def _open(last: Entry) -> Entry:

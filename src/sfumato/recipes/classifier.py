@@ -45,6 +45,7 @@ from sfumato.training import (
     train,
 )
 from sfumato.training.checkpoint import can_resume
+from sfumato.training.devices import usable_device
 from sfumato.training.hold_out import size_without
 from sfumato.training.run import CHECKPOINT
 from sfumato.training.wanted import Wanted
@@ -191,6 +192,10 @@ class Classifier:
         size, more = _sizes(self.rows, self.hold_out, self.canaries)
         return replace(self, **_terms(self.recipe, epsilon, self.delta, size, more, self.rows.unit))
 
+    def on(self, device: str) -> Classifier:
+        """The same run with its network on a device of torch; the rows follow it there."""
+        return replace(self, network=copy.deepcopy(self.network).to(usable_device(device)))
+
     @property
     def events(self) -> list[DpEvent]:
         """All that the run releases: the training, and the accuracy on what is kept out."""
@@ -270,6 +275,7 @@ class Classifier:
             on_epoch=on_epoch,
         )
         result, verdict = self._learn(learner(released.module), rows, training, on_step, out)
+        released.module.cpu()  # where its predictor answers
         return Trained(
             result=replace(result, model=released.module),
             predictor=Predictor.of(released, result.certificate),

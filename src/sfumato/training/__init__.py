@@ -9,6 +9,7 @@ for batch in trainer.batches(dataset):
 from sfumato._renamed import old_names
 from sfumato.mechanisms import Banded, LambdaCGD
 from sfumato.results import EpochReport
+from sfumato.training.callbacks import Callback, StepReport
 from sfumato.training.checkpoint import resume, save_checkpoint
 from sfumato.training.classifier import PrivateClassifier
 from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
@@ -21,7 +22,7 @@ from sfumato.training.gradient import (
     clipped_gradient_sum,
     rounding_bound,
 )
-from sfumato.training.hold_out import HeldOut, NoisyAccuracy, keep_out, keep_some
+from sfumato.training.hold_out import HeldOut, NoisyAccuracy, NoisyGroups, keep_out, keep_some
 from sfumato.training.plan import AdaptiveClipping, TrainingPlan
 from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import cross_entropy
@@ -35,6 +36,7 @@ __all__ = [
     "Automatic",
     "Banded",
     "BoundedScaler",
+    "Callback",
     "ChunkResult",
     "Clipping",
     "CoinSplit",
@@ -45,11 +47,13 @@ __all__ = [
     "LambdaCGD",
     "NoisyAccuracy",
     "NoisyAccuracyScorer",
+    "NoisyGroups",
     "Optimization",
     "Peers",
     "PerLayer",
     "PrivateClassifier",
     "PrivateTrainer",
+    "StepReport",
     "Survey",
     "TrainingPlan",
     "TrainingResult",

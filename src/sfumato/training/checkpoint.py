@@ -77,11 +77,13 @@ def save_checkpoint(
         trainer.reservation.mark(trainer.plan.event(done), steps=done, digest=digest)
     _rename_durably(staged, target)
     destroy_past_noise(target, but=past_noise)
+    trainer.listeners.tell()
 
 
 def keep_from_start(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
     """Have the trainer write a checkpoint of step 0 as soon as its plan is reserved."""
     trainer.on_reserved = lambda reserved: save_checkpoint(reserved, path)
+    trainer.keeps_checkpoints = True
 
 
 def resume(
@@ -117,6 +119,7 @@ def resume(
     content = trainer.peers.share_bytes(content)
     with trainer.peers.together("to read its checkpoint", resumes=True):
         _load(trainer, content, target, reservation, scheduler)
+    trainer.keeps_checkpoints = True
 
 
 def _load(

@@ -35,7 +35,8 @@ class NoiseAhead:
 
     def __init__(self) -> None:
         self._stream: SecretStream | None = None
-        self._forget()
+        self._drawing: _Drawing | None = None
+        self._pool: ThreadPoolExecutor | None = None
         _all_ahead.add(self)
 
     def begin(self, mechanism: GridGaussian, sampler: NoiseSource) -> None:
@@ -62,8 +63,7 @@ class NoiseAhead:
             drawing.noise.add_done_callback(_wipe)
 
     def _forget(self) -> None:
-        self._drawing: _Drawing | None = None
-        self._pool: ThreadPoolExecutor | None = None
+        self._drawing = self._pool = None
 
     def __reduce__(self) -> tuple[type[NoiseAhead], tuple[()]]:
         return NoiseAhead, ()

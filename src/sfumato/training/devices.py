@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from sfumato.errors import UnsupportedModel
+from sfumato.errors import InvalidInput, UnsupportedModel
 
 CPU = torch.device("cpu")
 
@@ -47,3 +47,21 @@ def device_of(model: nn.Module) -> torch.device:
 def moved(data: Any, device: torch.device) -> Any:
     """The same tree with its tensors on the device."""
     return pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device), data)
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of that name, if something can be put there.
+
+    Raises:
+        InvalidInput: If torch does not know the name, or the machine has no such device.
+
+    >>> usable_device("cpu")
+    device(type='cpu')
+    """
+    try:
+        torch.zeros(1, device=name)
+        return torch.device(name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InvalidInput(
+            f"expected a device that torch can use here, got device={name!r}; 'cpu' is always there"
+        ) from error

@@ -24,6 +24,7 @@ from sfumato.training import probe
 from sfumato.training.blocks import POOL, Bits
 from sfumato.training.capture import LayerCall, Pass, count_rows, run
 from sfumato.training.clipping import Clipping, Flat
+from sfumato.training.compiled import as_written
 from sfumato.training.devices import device_of, moved
 from sfumato.training.memory import Memory, tensors_of
 from sfumato.training.precision import plain_float32
@@ -108,6 +109,7 @@ def clipped_gradient_sum(
     >>> [round(value, 4) for value in sums["weight"][0].tolist()]
     [0.9, 1.2]
     """
+    model = as_written(model)
     clipping = clip_norm if isinstance(clip_norm, Clipping) else Flat(norm=clip_norm)
     rows = count_rows(inputs)
     _check_units(units, rows)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,26 +89,143 @@ class HeldOut:
         privacy. What training cost is added to it, although no record is in both: simple, and never too low.
         Ghosh, Roughgarden & Sundararajan 2012; Dwork & Roth 2014, theorem 3.6.
         """
+        everyone = np.zeros(len(self.rows), dtype=np.int64)
+        found = self._measured(
+            model,
+            everyone,
+            ("all",),
+            purpose=PURPOSE,
+            epsilon=epsilon,
+            delta=delta,
+            ledger=ledger,
+            sampler=sampler,
+        )
+        low, high = found.interval["all"]
+        return NoisyAccuracy(
+            accuracy=found.accuracy["all"],
+            low=low,
+            high=high,
+            epsilon=epsilon,
+            certificate=found.certificate,
+        )
+
+    def accuracy_by_class(
+        self,
+        model: nn.Module,
+        *,
+        epsilon: float,
+        delta: float = 1e-5,
+        ledger: Ledger | None = None,
+        sampler: Sampler | None = None,
+    ) -> NoisyGroups:
+        """The same for each declared class: of its records, how many the model gets right.
+
+        A record is in one count of one class only, so that all classes together cost ε once.
+        """
+        if self.rows.classes is None:
+            raise InvalidInput(
+                f"expected {self.rows.name} to declare its classes, got none; they are not read off the records"
+            )
+        names = self.rows.class_names or tuple(map(str, range(self.rows.classes)))
+        return self._measured(
+            model,
+            self.rows.targets,
+            names,
+            purpose=f"{PURPOSE}, by class",
+            epsilon=epsilon,
+            delta=delta,
+            ledger=ledger,
+            sampler=sampler,
+        )
+
+    def accuracy_by_group(
+        self,
+        model: nn.Module,
+        groups: npt.ArrayLike,
+        *,
+        names: Sequence[str],
+        epsilon: float,
+        delta: float = 1e-5,
+        ledger: Ledger | None = None,
+        sampler: Sampler | None = None,
+    ) -> NoisyGroups:
+        """The same for each declared subgroup: `groups[n]` is the place in `names` of the group of record n.
+
+        `groups` is made from `rows`, whose records are those that were kept out. `names` must be declared, not
+        read off the records; a record of another group counts nowhere.
+        """
+        numbers = np.asarray(groups)
+        if numbers.shape != (len(self.rows),) or numbers.dtype.kind not in "iu":
+            raise InvalidInput("expected groups to hold one whole number for each record that was kept out")
+        return self._measured(
+            model,
+            numbers,
+            tuple(names),
+            purpose=f"{PURPOSE}, by group",
+            epsilon=epsilon,
+            delta=delta,
+            ledger=ledger,
+            sampler=sampler,
+        )
+
+    def _measured(
+        self,
+        model: nn.Module,
+        groups: npt.NDArray[Any],
+        names: Sequence[str],
+        *,
+        purpose: str,
+        epsilon: float,
+        delta: float,
+        ledger: Ledger | None,
+        sampler: Sampler | None,
+    ) -> NoisyGroups:
+        """Pay, then count right and wrong answers of every group, and add noise to each count."""
+        if not names or len(set(names)) != len(names):
+            raise InvalidInput(f"expected names that are all different, got names={tuple(names)!r}")
         mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=epsilon)
         sampler = SecretStream() if sampler is None else sampler
         certificate = (ledger or Unrecorded(delta=delta)).pay_for(
             mechanism.event(),
-            purpose=PURPOSE,
+            purpose=purpose,
             relation=Relation.ADD_REMOVE,
             unit=self.rows.unit,
             private=sampler.private,
         )
-        right = round(evaluate(model, self.rows).accuracy * len(self.rows)) if len(self.rows) else 0
-        noisy = mechanism.release(np.array([right, len(self.rows) - right]), sampler)
-        counts = [max(0, int(count)) for count in noisy]
-        low, high = _interval(*counts, slack=_noise_bound(mechanism.scale, (1 - _CONFIDENCE) / 4))
-        return NoisyAccuracy(
-            accuracy=counts[0] / max(1, sum(counts)),
-            low=low,
-            high=high,
+        counts = np.array([self._counts(model, groups == number) for number in range(len(names))])
+        noisy = mechanism.release(counts.reshape(-1), sampler).reshape(-1, 2).clip(0)
+        slack = _noise_bound(mechanism.scale, (1 - _CONFIDENCE) / 4)
+        pairs = {name: (int(right), int(wrong)) for name, (right, wrong) in zip(names, noisy, strict=True)}
+        return NoisyGroups(
+            accuracy={name: right / max(1, right + wrong) for name, (right, wrong) in pairs.items()},
+            interval={name: _interval(*pair, slack=slack) for name, pair in pairs.items()},
             epsilon=epsilon,
             certificate=certificate,
         )
+
+    def _counts(self, model: nn.Module, members: npt.NDArray[np.bool_]) -> tuple[int, int]:
+        """Right and wrong answers among some records."""
+        rows = self.rows.select(members)
+        right = round(evaluate(model, rows).accuracy * len(rows)) if len(rows) else 0
+        return right, len(rows) - right
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyGroups:
+    """Accuracy among the records kept out, group by group; all of it together cost ε once."""
+
+    accuracy: dict[str, float]
+    interval: dict[str, tuple[float, float]]  # each 95% by itself
+    epsilon: float
+    certificate: Certificate
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "accuracy": self.accuracy,
+            "interval": {name: list(ends) for name, ends in self.interval.items()},
+            "epsilon": self.epsilon,
+            "certificate": self.certificate.to_json(),
+        }
 
 
 def price(epsilon: float) -> DpEvent:

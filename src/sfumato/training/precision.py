@@ -15,7 +15,7 @@ _IEEE = ("ieee", "none")
 def plain_float32() -> Iterator[None]:
     """No autocast, and no TF32 or bfloat16 inside matrix products; afterwards everything as it was."""
     with ExitStack() as stack:
-        for device in ("cpu", "cuda"):
+        for device in ("cpu", "cuda", "xpu"):
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         for place in _places():

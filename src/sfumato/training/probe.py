@@ -114,7 +114,7 @@ def survey(
             return found
     _refuse_low_precision(model)
     _refuse_batch_statistics(model)
-    found = _tried(lambda: _look(model, loss_fn, inputs, targets, views))
+    found = _tried(lambda: _look(model, loss_fn, inputs, targets, views), _other_type(model, inputs))
     known.insert(0, (key, Identity(loss_fn), Identity(views), found))
     del known[_REMEMBERED:]
     return found
@@ -406,7 +406,18 @@ def model_memory(model: nn.Module) -> Memory:
     return Memory(*roots, name="the model", but=tensors_of(model).values())
 
 
-def _tried(look: Callable[[], Survey]) -> Survey:
+def _other_type(model: nn.Module, inputs: Any) -> str:
+    """What to do about inputs whose type no weight has, should the model not run."""
+    weights = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    given = {leaf.dtype for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)}
+    strangers = [kind for kind in given - weights if kind.is_floating_point]
+    if not strangers or not weights:
+        return ""
+    kind = str(next(iter(weights))).removeprefix("torch.")
+    return f"; the inputs are {strangers[0]}: convert them with .to(torch.{kind}), as the weights are"
+
+
+def _tried(look: Callable[[], Survey], remedy: str) -> Survey:
     try:
         return look()
     except (InvalidInput, UnsupportedModel):
@@ -414,7 +425,7 @@ def _tried(look: Callable[[], Survey]) -> Survey:
     except Exception as error:  # on public rows: its text tells nothing
         raise UnsupportedModel(
             "expected model, loss_fn and views to run on random rows like those of the data, got "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}{remedy}"
         ) from error
 
 

@@ -24,6 +24,7 @@ from sfumato.randomness import Sampler
 from sfumato.released import ModelCard, Released
 from sfumato.results import EpochReport, read_history
 from sfumato.storage import RunFolder, json_bytes
+from sfumato.training.callbacks import Callback
 from sfumato.training.checkpoint import (
     can_resume,
     keep_from_start,
@@ -31,10 +32,11 @@ from sfumato.training.checkpoint import (
     resume,
     save_checkpoint,
 )
+from sfumato.training.compiled import as_written
 from sfumato.training.hugging_face import default_loss
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rowwise import LossFunction, Views, cross_entropy
-from sfumato.training.trainer import PrivateTrainer
+from sfumato.training.trainer import PrivateTrainer, trainable_parameters
 from sfumato.training.wanted import Wanted, check_whose
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -82,7 +84,7 @@ class Optimization:
         _validate.non_negative("warmup_share", self.warmup_share)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        trainable = list(trainable_parameters(model).values())
         more = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
         make = OPTIMIZERS[self.optimizer]
         return make(trainable, lr=self.learning_rate, weight_decay=self.weight_decay, **more)
@@ -147,6 +149,7 @@ def train(
     sampler: Sampler | None = None,
     on_step: Callable[[PrivateTrainer], None] | None = None,
     on_epoch: Callable[[EpochReport], None] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> TrainingResult:
     """Train a model privately: under a given plan, or under one calibrated to (epsilon, delta).
 
@@ -177,6 +180,7 @@ def train(
         sampler: The secret stream; a seeded one, for tests, makes the run not private.
         on_step: Called after each step.
         on_epoch: Called after each epoch, with what may be published.
+        callbacks: Told of steps and epochs, in public figures, once they are durable.
 
     Returns:
         The model, its cost, its certificate, and accuracy on `test`.
@@ -190,6 +194,7 @@ def train(
     >>> 1.98 <= result.epsilon <= 2
     True
     """
+    model = as_written(model)
     wanted = Wanted(
         epsilon=epsilon,
         public_size=public_size,
@@ -207,7 +212,13 @@ def train(
     loss_fn = default_loss(model) if loss_fn is None else loss_fn
     started = time.perf_counter()
     trainer = PrivateTrainer(
-        model, optimization.build(model), plan, ledger=ledger, purpose=purpose, sampler=sampler
+        model,
+        optimization.build(model),
+        plan,
+        ledger=ledger,
+        purpose=purpose,
+        sampler=sampler,
+        callbacks=callbacks,
     )
     history = _take_up(trainer, folder)
 
@@ -216,6 +227,7 @@ def train(
             on_step(trainer)
         if trainer.steps_done % plan.steps_an_epoch == 0 or trainer.steps_done == plan.steps:
             history.append(_end_epoch(trainer, test, delta, folder, history))
+            trainer.listeners.tell_epoch(history[-1])
             if on_epoch is not None:
                 on_epoch(history[-1])
 

@@ -67,8 +67,24 @@ def columns_of(data: Any) -> tuple[Any, Any] | None:
         data = pair_of(data)
     if not _is_columns(data):
         return None
-    inputs, targets = (pytree.tree_map(torch.as_tensor, column) for column in data)
+    inputs, targets = (pytree.tree_map(_column, column, is_leaf=_is_array) for column in data)
     return inputs, targets
+
+
+def _column(values: Any) -> Tensor:
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):  # its text may quote a value
+        pass
+    raise InvalidInput(
+        "expected inputs and targets to be tensors or arrays of numbers, got others (texts, objects or dates); "
+        "turn them into numbers first, or hand over a data set whose items are"
+    )
+
+
+def _is_array(values: Any) -> bool:
+    """Text in a list is one column that cannot be, not many tensors."""
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
 def _is_columns(data: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from sfumato.randomness import NoiseSource, Sampler, SecretStream, secret_global
 from sfumato.training.agreement import digest, terms
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.batches import Batch, TrainingData
+from sfumato.training.callbacks import Callback, Listeners
+from sfumato.training.compiled import as_written
 from sfumato.training.device_sum import DeviceSum
 from sfumato.training.devices import CPU, device_of
 from sfumato.training.distributed import ALONE, Peers
@@ -61,7 +63,8 @@ class PrivateTrainer:
     and in the forward pass is keyed from the secret stream. A step that is interrupted leaves no sum behind.
 
     Args:
-        model: Any module without batch normalisation.
+        model: Any module without batch normalisation. Of one that torch.compile made, the module inside is
+            trained.
         optimizer: Any torch optimizer over the model's parameters.
         plan: What will be done, priced.
         ledger: Where the plan is reserved; without one nothing is recorded, and the certificate says so.
@@ -71,6 +74,7 @@ class PrivateTrainer:
         peers: The processes that take each step together.
         on_reserved: Called with the trainer when the plan is reserved and no row was touched yet, to note
             down where the run can be taken up after a crash. If it raises, the reservation is given back.
+        callbacks: Told of steps once they are durable.
 
     Raises:
         UnsupportedModel: If gradients of single rows cannot be told apart.
@@ -96,17 +100,21 @@ class PrivateTrainer:
         sampler: Sampler | None = None,
         peers: Peers = ALONE,
         on_reserved: Callable[[PrivateTrainer], None] | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
+        model = as_written(model)
         self.model, self.optimizer, self.plan, self.ledger = model, optimizer, plan, ledger
         self.purpose, self.on_reserved = purpose, on_reserved
         self._sampler: Sampler = SecretStream() if sampler is None else sampler
         self._correlated = correlated_noise(plan.noise, self._sampler)
         self.past_noise_beside: set[Path] = set()  # checkpoints; `finish` destroys it there
         self.peers = peers
-        self.parameters = _trainable(model)
+        self.parameters = trainable_parameters(model)
         _check_optimizer(optimizer, self.parameters)
         self.average = WeightAverage(self.parameters, plan.average_decay)
         self.private_log = PrivateLog()
+        self.listeners = Listeners(callbacks)
+        self.keeps_checkpoints = False
         self.clip_norm = plan.clip_norm
         self.steps_done = 0
         self.steps_started = 0
@@ -206,6 +214,14 @@ class PrivateTrainer:
         self.average.update()
         self.private_log.end_step()
         self.steps_done += 1
+        self._note(gradients)
+
+    def _note(self, gradients: dict[str, Tensor]) -> None:
+        """Tell of the step, or keep it until it is durable."""
+        rate = self.optimizer.param_groups[0]["lr"]
+        self.listeners.note(self.steps_done, learning_rate=rate, clip_norm=self.clip_norm, noised=gradients)
+        if self.ledger is None and not self.keeps_checkpoints:
+            self.listeners.tell()
 
     def _add_up(self, batch: Batch, loss_fn: LossFunction, known: Survey) -> int:
         """Add the clipped gradients of a batch; returns what adaptive clipping counts, which has no noise."""
@@ -247,6 +263,7 @@ class PrivateTrainer:
             self._correlated.forget()
         for checkpoint in self.past_noise_beside:
             destroy_past_noise(checkpoint)
+        self.listeners.tell()
         return self.charge
 
     @property
@@ -522,7 +539,8 @@ def _sum_on(device: torch.device, parameters: dict[str, nn.Parameter]) -> StepSu
     return NoisySum(parameters) if device == CPU else DeviceSum(parameters, device)
 
 
-def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that learn, by name; a model without any is refused."""
     found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not found:
         raise UnsupportedModel(

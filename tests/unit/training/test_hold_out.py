@@ -1,5 +1,7 @@
 """Accuracy on records kept out: counts of right and wrong answers, noised, charged first."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -120,3 +122,63 @@ def test_the_interval_holds_the_accuracy_as_often_as_said():
         missed += not found.low <= truth <= found.high
     assert binom.sf(44, repeats, 0.05) < 1e-6
     assert missed <= 44
+
+
+class SaysItsFirstColumn(nn.Module):
+    """Answers class 1 where the first column is positive, else 0."""
+
+    def forward(self, rows):
+        return torch.stack([torch.zeros(len(rows)), rows[:, 0]], 1)
+
+
+def three_groups():
+    """Class 0: 3 of 4 right; class 1: 1 of 2; class 2, which has no record, none."""
+    inputs = np.array([[-1.0], [-1.0], [-1.0], [1.0], [1.0], [-1.0]], np.float32)
+    targets = np.array([0, 0, 0, 0, 1, 1])
+    rows = Dataset(inputs=inputs, targets=targets, name="toy", visibility="private", public_size=6, classes=3)
+    return HeldOut(rows=rows)
+
+
+def without_noise(monkeypatch):
+    seen = []
+
+    def release(self, values, sampler):
+        assert self.sensitivity == 1
+        seen.append(np.array(values))
+        return np.array(values)
+
+    monkeypatch.setattr(DiscreteLaplace, "release", release)
+    return seen
+
+
+def test_classes_are_counted_each_by_itself_and_cost_epsilon_once(monkeypatch, tmp_path):
+    without_noise(monkeypatch)
+    with Ledger.create(tmp_path / "ledger.db", Budget(epsilon=0.3)) as ledger:
+        found = three_groups().accuracy_by_class(SaysItsFirstColumn(), epsilon=0.2, ledger=ledger)
+        assert ledger.epsilon_spent == pytest.approx(0.2)
+    assert found.accuracy == {"0": 0.75, "1": 0.5, "2": 0.0}
+    assert all(low <= found.accuracy[name] <= high for name, (low, high) in found.interval.items())
+
+
+def test_a_record_is_in_one_count_of_one_group(monkeypatch):
+    """Whoever leaves moves one number by one: otherwise all groups together would cost more than ε."""
+    seen, held = without_noise(monkeypatch), three_groups()
+    groups, model = np.array([0, 1, 0, 1, 1, 7]), SaysItsFirstColumn()
+    for left_out in (None, *range(6)):
+        kept = np.arange(6) != left_out
+        rows = replace(held, rows=held.rows.select(kept))
+        rows.accuracy_by_group(model, groups[kept], names=("a", "b"), epsilon=1)
+    base, *others = seen
+    assert [int(np.abs(base - other).sum()) for other in others] == [1, 1, 1, 1, 1, 0]  # of group 7: nowhere
+
+
+def test_groups_are_declared(tmp_path):
+    held, model = three_groups(), SaysItsFirstColumn()
+    with Ledger.create(tmp_path / "ledger.db", Budget(epsilon=1)) as ledger:
+        for groups, names in (([0] * 5, ("a",)), ([0.5] * 6, ("a",)), ([0] * 6, ("a", "a")), ([0] * 6, ())):
+            with pytest.raises(InvalidInput, match="expected"):
+                held.accuracy_by_group(model, groups, names=names, epsilon=1, ledger=ledger)
+        undeclared = replace(held, rows=replace(held.rows, classes=None))
+        with pytest.raises(InvalidInput, match="declare its classes"):
+            undeclared.accuracy_by_class(model, epsilon=1, ledger=ledger)
+        assert ledger.epsilon_spent == 0

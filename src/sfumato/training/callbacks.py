@@ -1,0 +1,70 @@
+"""What a logger is told of a run: public values, and of a step only what is durable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from sfumato.results import EpochReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """One step, in figures that were paid for: all follow from the plan and from noised sums."""
+
+    step: int  # from 1
+    learning_rate: float
+    clip_norm: float  # for the next step, as adaptive clipping left it
+    gradient_norm: float  # of the noised gradient
+
+
+class Callback:
+    """Override what you want to hear of, and hand it to `train(…, callbacks=[…])`.
+
+    *Guarantees*: nothing here is seen of private rows but what was released with noise. Where checkpoints are
+    kept, or a ledger pays, steps are told after the checkpoint is durable and the ledger has been told: a step
+    that a crash takes away, and that is taken again with fresh noise, was never shown. A callback that raises
+    stops the run, which can be resumed.
+    """
+
+    def on_step(self, report: StepReport) -> None:
+        """A step was taken."""
+
+    def on_epoch(self, report: EpochReport) -> None:
+        """An epoch is over: its price so far, and the accuracy on public data if there are some."""
+
+
+@dataclass
+class Listeners:
+    """The callbacks of a run, and the steps that they have not been told of yet."""
+
+    callbacks: Sequence[Callback]
+    waiting: list[StepReport] = field(default_factory=list)
+
+    def note(self, step: int, *, learning_rate: float, clip_norm: float, noised: Mapping[str, Tensor]) -> None:
+        """Remember a step, to be told of by `tell`."""
+        if not self.callbacks:
+            return
+        norms = torch.stack([torch.linalg.vector_norm(part.double()) for part in noised.values()])
+        self.waiting.append(
+            StepReport(
+                step=step,
+                learning_rate=float(learning_rate),
+                clip_norm=clip_norm,
+                gradient_norm=float(torch.linalg.vector_norm(norms)),
+            )
+        )
+
+    def tell(self) -> None:
+        """What waits is durable now."""
+        waiting, self.waiting = self.waiting, []
+        for report in waiting:
+            for callback in self.callbacks:
+                callback.on_step(report)
+
+    def tell_epoch(self, report: EpochReport) -> None:
+        for callback in self.callbacks:
+            callback.on_epoch(report)

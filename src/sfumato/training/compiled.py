@@ -1,0 +1,25 @@
+"""Models that went through torch.compile: rules see the modules as they were written."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from sfumato.errors import UnsupportedModel
+
+
+def as_written(model: nn.Module) -> nn.Module:
+    """The module inside a compiled one, which shares its weights; any other model as it is.
+
+    A compiled forward pass runs past the hooks that per-example gradients are made of.
+
+    Raises:
+        UnsupportedModel: If a part of the model was compiled by itself.
+    """
+    inside: nn.Module = getattr(model, "_orig_mod", model)
+    for name, module in inside.named_modules():
+        if "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None:
+            raise UnsupportedModel(
+                f"expected a model that is not compiled, or compiled as a whole by torch.compile(model), got "
+                f"{name or 'model'!r}, which was compiled by itself; compile it after training"
+            )
+    return inside

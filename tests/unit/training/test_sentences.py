@@ -1,0 +1,104 @@
+"""What users do wrong, and the sentence that says what to do; nothing is spent on any of it."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sfumato.accounting import Budget
+from sfumato.errors import SfumatoError
+from sfumato.ledger import Ledger
+from sfumato.training import clipped_gradient_sum, train
+
+INPUTS, TARGETS = torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)
+
+
+def model():
+    return nn.Linear(3, 2)
+
+
+class CastsInside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = model()
+
+    def forward(self, rows):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.layer(rows).float()
+
+
+def frozen():
+    return model().requires_grad_(False)
+
+
+def compiled_in_part():
+    return nn.Sequential(torch.compile(model()))
+
+
+def reduced(outputs, targets):
+    return F.cross_entropy(outputs, targets)
+
+
+WRONG = {
+    "float64 inputs": (
+        {"data": (INPUTS.double(), TARGETS)},
+        r"are torch.float64: convert them with .to\(torch.float32\)",
+    ),
+    "a loss that reduces": ({"loss_fn": reduced}, "use reduction='none'"),
+    "a frozen model": ({"model": frozen()}, "set requires_grad on some"),
+    "texts": ({"data": (np.array(["a"] * 8), TARGETS)}, "turn them into numbers first"),
+    "texts in a list": ({"data": (["a"] * 8, TARGETS)}, "turn them into numbers first"),
+    "a data set of texts": ({"data": [("a", 0)] * 8}, "turn texts and images into numbers"),
+    "a generator": (
+        {"data": (row for row in zip(INPUTS, TARGETS, strict=True))},
+        "make a data set with __getitem__",
+    ),
+    "no size": ({"public_size": None}, "expected public_size=..., got none; declare"),
+    "a size of nobody": ({"public_size": 0}, "whole number >= 1, got public_size=0"),
+    "half a person": ({"public_size": 2.5}, "whole number >= 1, got public_size=2.5"),
+    "a bfloat16 model": (
+        {"model": model().bfloat16(), "data": (INPUTS.bfloat16(), TARGETS)},
+        r"got weight of torch.bfloat16; norms need more digits: call model.float\(\)",
+    ),
+    "a float16 model": ({"model": model().half(), "data": (INPUTS.half(), TARGETS)}, r"call model.float\(\)"),
+    "autocast in the model": ({"model": CastsInside()}, "leave out autocast"),
+    "a model without values": ({"model": nn.Linear(3, 2, device="meta")}, "build the model on a real device"),
+    "a compiled part": ({"model": compiled_in_part()}, "got '0', which was compiled by itself"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "sentence"), WRONG.values(), ids=WRONG)
+def test_the_sentence_names_the_remedy_and_nothing_is_spent(wrong, sentence, tmp_path):
+    ledger = Ledger.open(tmp_path / "book.db", budget=Budget(epsilon=2, delta=1e-5))
+    right = {"model": model(), "data": (INPUTS, TARGETS), "public_size": 8}
+    given = {**right, **wrong}
+    with pytest.raises(SfumatoError, match=sentence):
+        train(given.pop("model"), given.pop("data"), epsilon=1, epochs=1, ledger=ledger, **given)
+    assert ledger.epsilon_spent == 0
+
+
+def test_autocast_around_a_step_changes_nothing():
+    """The sums, and so η, are those of float32 whatever was switched on outside."""
+    own, generator = model(), torch.Generator().manual_seed(1)
+    inputs = torch.randn(8, 3, generator=generator)
+    expected = clipped_gradient_sum(own, each, inputs, TARGETS, 0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = clipped_gradient_sum(own, each, inputs, TARGETS, 0.1)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_compiled_model_is_trained_as_it_was_written():
+    own = model()
+    expected = clipped_gradient_sum(own, each, INPUTS + 1, TARGETS, 0.1)
+    found = clipped_gradient_sum(torch.compile(own), each, INPUTS + 1, TARGETS, 0.1)
+    assert found.keys() == expected.keys() == {"weight", "bias"}
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    before = own.weight.detach().clone()
+    result = train(torch.compile(own), (INPUTS, TARGETS), epsilon=1, epochs=1, public_size=8)
+    assert result.model is own
+    assert not torch.equal(before, own.weight)
+
+
+def each(outputs, targets):
+    return F.cross_entropy(outputs, targets, reduction="none")
