@@ -71,23 +71,28 @@ def coverage(made: Floats, real: Floats, *, neighbours: int = 5) -> float:
     return float((torch.cdist(rows, other).min(dim=1).values <= reach).float().mean())
 
 
-class Reader(nn.Sequential):
+class Reader(nn.Module):
     """A plain convolutional network for 28 × 28 images: what is trained on synthetic images alone."""
 
     def __init__(self, classes: int) -> None:
-        super().__init__(
+        super().__init__()
+        self.body = nn.Sequential(
             *_block(1, 16),  # 14 × 14
             *_block(16, 32),  # 7 × 7
             nn.Flatten(),
             nn.Dropout(0.3),
             nn.Linear(32 * 49, 128),
             nn.ReLU(),
-            nn.Linear(128, classes),
         )
+        self.head = nn.Linear(128, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(images))
+        return logits
 
     def features(self, images: Tensor) -> Tensor:
         """(images, 128), of unit length."""
-        return functional.normalize(self[:-1](images), dim=1)
+        return functional.normalize(self.body(images), dim=1)
 
 
 def _block(inputs: int, outputs: int) -> list[nn.Module]:
