@@ -14,18 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato import randomness
-from sfumato.recipes.images.sampler import Images
+from sfumato.recipes.images.sampler import Images, to_inputs
 from sfumato.recipes.images.styles import Floats, Integers
 
 Features = Callable[[Tensor], Tensor]
 _BATCH = 100
 _ANSWERED = 1000  # images at a time
 _HELD_OUT = 0.1  # of the synthetic images, on which the number of epochs is chosen
-
-
-def to_inputs(images: Images) -> Tensor:
-    """(images, 1, 28, 28) in [0, 1]."""
-    return torch.from_numpy(np.ascontiguousarray(images)).unsqueeze(1).float() / 255
 
 
 def to_targets(labels: Integers) -> Tensor:
