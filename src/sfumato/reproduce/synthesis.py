@@ -25,6 +25,7 @@ from sfumato.randomness import SecretStream
 from sfumato.recipes.images import ImageRequest, ReleasedImages, release_images
 from sfumato.recipes.images import measures as measure
 from sfumato.recipes.images.plan import HEAD_SHARE
+from sfumato.recipes.images.sampler import to_inputs
 from sfumato.storage import RunFolder, read_json
 
 DELTA = 1e-5
@@ -163,7 +164,7 @@ def measured(made: ReleasedImages, rows: Dataset, test: Dataset, *, seed: int) -
     learned = measure.learn(drawn.images, drawn.labels, classes=_classes(rows), seed=seed)
     prior = made.sampler.styles.settings.latents.removesuffix("-latents")
     reader = _reader(rows.name)
-    some = measure.to_inputs(drawn.images[:_SEEN])
+    some = to_inputs(drawn.images[:_SEEN])
     found = {
         "test_accuracy": measure.accuracy(learned.net, inputs, targets),
         "epoch": learned.epoch,

@@ -9,8 +9,8 @@ import numpy as np
 from sfumato.datasets import Dataset
 from sfumato.models import load_prior
 from sfumato.recipes.features import fitted
-from sfumato.recipes.images.measures import features_of, frechet, to_inputs
-from sfumato.recipes.images.sampler import CONFIDENCE, Drawn, ImageSampler
+from sfumato.recipes.images.measures import features_of, frechet
+from sfumato.recipes.images.sampler import Drawn, ImageSampler, to_inputs
 
 _COMPARED = 5000  # images of either kind
 _NORMAL_95 = 1.96
@@ -23,7 +23,7 @@ def report(sampler: ImageSampler, drawn: Drawn, test: Dataset | None) -> dict[st
     found: dict[str, Any] = {
         "images": len(drawn),
         "left_out_as_unsure": round(1 - len(drawn) / drawn.tried, 4),
-        "unsure": round(float((drawn.sure < CONFIDENCE).mean()), 4),
+        "unsure": round(1 - drawn.passed / len(drawn), 4),
         "classes": _classes(sampler, drawn),
         "good_for": GOOD_FOR,
         "not_good_for": NOT_GOOD_FOR,
@@ -68,8 +68,8 @@ def in_words(found: dict[str, Any]) -> str:
     lines = [
         f"{found['images']:,} synthetic images. Good for: {found['good_for']}.",
         f"Not good for: {found['not_good_for']}.",
-        f"{found['left_out_as_unsure']:.1%} of the images that were drawn were left out: the head was not sure "
-        "of their label.",
+        f"{found['left_out_as_unsure']:.1%} of the images that were drawn were left out: the head read "
+        "another class, or was least sure of them.",
     ]
     if found["unsure"]:
         lines.append(

@@ -14,18 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato import randomness
-from sfumato.recipes.images.sampler import Images
+from sfumato.recipes.images.sampler import Images, to_inputs
 from sfumato.recipes.images.styles import Floats, Integers
 
 Features = Callable[[Tensor], Tensor]
 _BATCH = 100
 _ANSWERED = 1000  # images at a time
 _HELD_OUT = 0.1  # of the synthetic images, on which the number of epochs is chosen
-
-
-def to_inputs(images: Images) -> Tensor:
-    """(images, 1, 28, 28) in [0, 1]."""
-    return torch.from_numpy(np.ascontiguousarray(images)).unsqueeze(1).float() / 255
 
 
 def to_targets(labels: Integers) -> Tensor:
@@ -71,23 +66,28 @@ def coverage(made: Floats, real: Floats, *, neighbours: int = 5) -> float:
     return float((torch.cdist(rows, other).min(dim=1).values <= reach).float().mean())
 
 
-class Reader(nn.Sequential):
+class Reader(nn.Module):
     """A plain convolutional network for 28 × 28 images: what is trained on synthetic images alone."""
 
     def __init__(self, classes: int) -> None:
-        super().__init__(
+        super().__init__()
+        self.body = nn.Sequential(
             *_block(1, 16),  # 14 × 14
             *_block(16, 32),  # 7 × 7
             nn.Flatten(),
             nn.Dropout(0.3),
             nn.Linear(32 * 49, 128),
             nn.ReLU(),
-            nn.Linear(128, classes),
         )
+        self.head = nn.Linear(128, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(images))
+        return logits
 
     def features(self, images: Tensor) -> Tensor:
         """(images, 128), of unit length."""
-        return functional.normalize(self[:-1](images), dim=1)
+        return functional.normalize(self.body(images), dim=1)
 
 
 def _block(inputs: int, outputs: int) -> list[nn.Module]:

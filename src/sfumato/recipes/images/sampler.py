@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from sfumato import _validate
 from sfumato.ledger import Certificate
@@ -19,8 +20,8 @@ from sfumato.recipes.images.styles import Integers, Styles
 
 Images = npt.NDArray[np.uint8]
 
-CONFIDENCE = 0.5
-"""An image is kept if the head gives its label at least this probability."""
+SUREST = 0.85
+"""Of the images that the head reads as what they were drawn for, this share is kept: those it is surest of."""
 
 _BATCH = 2000  # images drawn at a time
 _MOST_ROUNDS = 8  # of drawing, for each that a head which drops nothing would need
@@ -28,12 +29,13 @@ _MOST_ROUNDS = 8  # of drawing, for each that a head which drops nothing would n
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """Synthetic images and their labels; `sure` is the probability that the head gave each label."""
+    """Synthetic images and their labels."""
 
     images: Images  # (images, 28, 28)
     labels: Integers  # (images,)
-    sure: npt.NDArray[np.float32]
-    tried: int  # images that were drawn, those that were dropped as the head was not sure of them included
+    sure: npt.NDArray[np.float32]  # the probability that the head gives each label
+    passed: int  # of these, how many the head read as what they were drawn for, and was sure of
+    tried: int  # images that were drawn, those that were left out included
 
     def __len__(self) -> int:
         return len(self.images)
@@ -56,20 +58,21 @@ class ImageSampler:
     def draw(self, count: int, *, seed: int) -> Drawn:
         """`count` images; the same seed gives the same ones.
 
-        Where the head is sure of hardly any, images that it is not sure of are taken in the end: `sure` tells.
+        Where the head reads hardly any as what it was drawn for, others are taken in the end: `passed` tells.
         """
         count = _validate.integer("count", count, least=1)
         generator = public_generator(seed)
         parts: list[Drawn] = []
         patience = _MOST_ROUNDS * -(-count // _BATCH)
         while missing := count - sum(map(len, parts)):
-            size = _BATCH if missing > _BATCH else missing + missing // 4 + 8
-            least = CONFIDENCE if len(parts) < patience else 0.0
-            parts.append(self._labelled(self._images(size, generator), missing, least))
+            size = _BATCH if missing > _BATCH else missing + missing // 3 + 8
+            strict = len(parts) < patience
+            parts.append(self._labelled(*self._images(size, generator), most=missing, strict=strict))
         return Drawn(
             images=np.concatenate([part.images for part in parts]),
             labels=np.concatenate([part.labels for part in parts]),
             sure=np.concatenate([part.sure for part in parts]),
+            passed=sum(part.passed for part in parts),
             tried=sum(part.tried for part in parts),
         )
 
@@ -90,15 +93,51 @@ class ImageSampler:
             bank.net.decode(torch.from_numpy(each)).numpy()[:, 0]
             for each in (latents.astype(np.float32), bank.latents[chosen])
         )
-        moved = bank.images[chosen] / np.float32(255) + wanted - had
-        return np.rint(255 * np.clip(moved, 0.0, 1.0)).astype(np.uint8), labels
+        drawings = bank.images[chosen]
+        return with_levels_of(drawings, drawings / np.float32(255) + wanted - had), labels
 
-    def _labelled(self, drawn: tuple[Images, Integers], most: int, least: float) -> Drawn:
-        """At most so many, each with the head's label, of those that it is sure enough of."""
-        images, labels = drawn
-        sure = np.ones(len(images), dtype=np.float32)
+    def _labelled(self, images: Images, labels: Integers, *, most: int, strict: bool) -> Drawn:
+        """At most so many, each with the head's label; if strict, of those that it is surest of.
+
+        Where the statistics told what the image should be, the head must read it so: what lies between two
+        classes is a scribble.
+        """
+        sure, kept = np.ones(len(images), dtype=np.float32), np.arange(len(images))
         if self.head is not None:
-            chances = torch.softmax(self.head(torch.from_numpy(images).unsqueeze(1) / 255), dim=1)
-            sure, labels = (part.detach().numpy() for part in chances.max(dim=1))
-        kept = np.flatnonzero(sure >= least)[:most]
-        return Drawn(images=images[kept], labels=labels[kept], sure=sure[kept], tried=len(images))
+            chances = torch.softmax(self.head(to_inputs(images)), dim=1).detach()
+            sure, read = (part.numpy() for part in chances.max(dim=1))
+            if strict:
+                kept = surest(sure, kept if self.statistics is None else np.flatnonzero(read == labels))
+            labels = read
+        kept = kept[:most]
+        passed = len(kept) if strict else 0
+        return Drawn(
+            images=images[kept], labels=labels[kept], sure=sure[kept], passed=passed, tried=len(images)
+        )
+
+
+def surest(sure: npt.NDArray[np.float32], places: Integers) -> Integers:
+    """Those of the places, in their order, that are among the surest."""
+    if not len(places):
+        return places
+    return places[sure[places] >= np.quantile(sure[places], 1 - SUREST)]
+
+
+def to_inputs(images: Images) -> Tensor:
+    """(images, 1, 28, 28) in [0, 1]."""
+    return torch.from_numpy(np.ascontiguousarray(images)).unsqueeze(1).float() / 255
+
+
+def with_levels_of(drawings: Images, wanted: npt.NDArray[np.floating]) -> Images:
+    """Each image with the grey levels of its drawing, laid out in the order of brightness that is wanted.
+
+    What an autoencoder adds is faint and blurred; strokes of a pen are not.
+
+    >>> levels = np.array([[[0, 255], [0, 128]]], dtype=np.uint8)
+    >>> with_levels_of(levels, np.array([[[0.9, 0.1], [0.2, 0.3]]])).tolist()
+    [[[255, 0], [0, 128]]]
+    """
+    order = np.argsort(wanted.reshape(len(wanted), -1), axis=1, kind="stable")
+    images = np.empty(order.shape, dtype=np.uint8)
+    np.put_along_axis(images, order, np.sort(drawings.reshape(order.shape), axis=1), axis=1)
+    return images.reshape(drawings.shape)
