@@ -4,17 +4,20 @@ A mechanism says what it costs (`event()`) before it touches data, and draws fro
 handed. What it refuses, it refuses before any noise is drawn.
 """
 
+from sfumato.mechanisms.discrete_draws import discrete_gaussian_draws
 from sfumato.mechanisms.gaussian import DiscreteGaussian, Gaussian
 from sfumato.mechanisms.grid import add_to_grid, from_grid, to_grid, vector_grid
 from sfumato.mechanisms.laplace import DiscreteLaplace, Laplace
 from sfumato.mechanisms.noisy_max import NoisyMax
 from sfumato.mechanisms.response import KaryResponse, Proportion, TwoCoinResponse
+from sfumato.mechanisms.shares import GaussianShares
 from sfumato.mechanisms.vector import GridGaussian
 
 __all__ = [
     "DiscreteGaussian",
     "DiscreteLaplace",
     "Gaussian",
+    "GaussianShares",
     "GridGaussian",
     "KaryResponse",
     "Laplace",
@@ -22,6 +25,7 @@ __all__ = [
     "Proportion",
     "TwoCoinResponse",
     "add_to_grid",
+    "discrete_gaussian_draws",
     "from_grid",
     "to_grid",
     "vector_grid",

@@ -1,0 +1,5 @@
+"""Several holders, one release: each adds its share of noise, masks hide what each adds, the sum is released."""
+
+from sfumato.holders.parties import Parties
+
+__all__ = ["Parties"]
