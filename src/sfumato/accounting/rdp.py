@@ -145,7 +145,7 @@ def _of_shares(event: GaussianSharesEvent, orders: Divergences) -> Divergences:
     return event.dimension * event.distance * (2 * orders - 1) / (orders - 1)
 
 
-def _sampled_shares(event: PoissonSampledEvent, orders: Divergences) -> Divergences:
+def _sampled_shares(rate: float, shares: GaussianSharesEvent, orders: Divergences) -> Divergences:
     """Poisson-sampled shares of noise: the continuous formula at whole orders; others cost as the next one.
 
     At a whole order, E_Q[((1−q) + q·P/Q)^α] is a sum of moments E_Q[(P/Q)^k], k = 0 … α, and for whole-number
@@ -153,11 +153,10 @@ def _sampled_shares(event: PoissonSampledEvent, orders: Divergences) -> Divergen
     depend on k. The other direction is no larger (Mironov, Talwar, Zhang 2019, theorem 5): z → Δ − z swaps P
     and Q. Divergences grow with their order, so an order between two whole ones costs at most the upper one.
     """
-    shares = event.event
     whole = np.maximum(2.0, np.ceil(orders))
-    continuous = PoissonSampledEvent(event.sampling_probability, GaussianEvent(shares.noise_multiplier))
-    ideal = _divergences.dispatch(object)(continuous, whole, Relation.ADD_REMOVE)
-    return ideal + _of_shares(shares, orders)
+    continuous = PoissonSampledEvent(rate, GaussianEvent(shares.noise_multiplier))
+    ideal: Divergences = _divergences.dispatch(object)(continuous, whole, Relation.ADD_REMOVE)
+    return np.add(ideal, _of_shares(shares, orders))
 
 
 @_divergences.register
@@ -210,7 +209,7 @@ def _(event: RepeatAndSelectEvent, orders: Divergences, relation: Relation) -> D
 def _(event: PoissonSampledEvent, orders: Divergences, relation: Relation) -> Divergences:
     if relation is not Relation.REPLACE_ONE:
         if isinstance(event.event, GaussianSharesEvent):
-            return _sampled_shares(event, orders)
+            return _sampled_shares(event.sampling_probability, event.event, orders)
         return _divergences.dispatch(object)(event, orders, relation)
     if not isinstance(event.event, GaussianEvent):
         raise NotPrivate(

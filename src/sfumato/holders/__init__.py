@@ -1,4 +1,4 @@
-"""Several holders, one release: each adds its share of noise, masks hide what each adds, the sum is released."""
+"""Several holders, one release: each adds its share of noise, masks hide the rest, the sum is released."""
 
 from sfumato.holders.parties import Parties
 
