@@ -186,7 +186,7 @@ def grid_gaussian_case() -> Case:
 def gaussian_shares_case() -> Case:
     """One party's share; the width of the whole noise over √shares, in grid steps."""
     mechanism = GaussianShares(clip_norm=0.3, dimension=DRAWS, noise_multiplier=3.0, shares=4)
-    width = 3.0 * 0.3 * (1 + 2.0**-8) / mechanism.grid / 2
+    width = 3.0 * 0.3 * (1 + 2.0**-5) / mechanism.grid / 2
     return Case(
         name="GaussianShares",
         mechanism=mechanism,

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sfumato.errors import NotVerified
@@ -33,7 +34,7 @@ class Terms:
     dimension: int
     bits: int
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Another for each round of each study: every key of a round is derived with it."""
         known = [self.study, self.number, self.dimension, self.bits, self.parties.threshold, self.parties.least]

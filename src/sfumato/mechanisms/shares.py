@@ -14,7 +14,9 @@ from sfumato.mechanisms.discrete_draws import discrete_gaussian_draws
 from sfumato.mechanisms.grid import Integers
 from sfumato.randomness import Sampler
 
-MARGIN = 2.0**-8
+MARGIN = 2.0**-5
+"""Of C: for rounding to the grid and in float32, the same for all parties, whatever their machines."""
+
 _CERTAIN = 16  # draws of a share that cannot all be zero
 
 

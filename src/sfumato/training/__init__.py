@@ -21,7 +21,7 @@ from sfumato.training.gradient import (
     rounding_bound,
 )
 from sfumato.training.hold_out import HeldOut, NoisyAccuracy, keep_out, keep_some
-from sfumato.training.plan import AdaptiveClipping, TrainingPlan
+from sfumato.training.plan import AdaptiveClipping, NoiseShares, TrainingPlan
 from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import cross_entropy
 from sfumato.training.run import Optimization, TrainingResult, train
@@ -36,6 +36,7 @@ __all__ = [
     "EpochReport",
     "Flat",
     "HeldOut",
+    "NoiseShares",
     "NoisyAccuracy",
     "Optimization",
     "Peers",

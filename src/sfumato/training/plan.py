@@ -10,6 +10,7 @@ from typing import Any
 from sfumato import _validate, accounting
 from sfumato.accounting import Budget, DpEvent, GaussianEvent, Relation
 from sfumato.errors import InvalidInput
+from sfumato.mechanisms import GaussianShares
 from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
 
 SAMPLING = ("poisson", "shuffle")
@@ -36,6 +37,18 @@ class AdaptiveClipping:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoiseShares:
+    """The noise of a step comes from several parties: so many of their shares count, for so many parameters."""
+
+    count: int
+    dimension: int
+
+    def __post_init__(self) -> None:
+        _validate.integer("count", self.count, least=1)
+        _validate.integer("dimension", self.dimension, least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
     """A DP-SGD run. No field is derived from private data.
 
@@ -46,7 +59,8 @@ class TrainingPlan:
     `noise_phases` are (share of the steps, factor of σ) pairs, priced exactly. `sampling="shuffle"` goes
     through the data in a random order instead, as most code does: it has no amplification, and none is
     claimed (`relation` must then be zero-out or replace-one, under which the number of units is public).
-    `rows_per_unit` bounds how many rows of one unit count, where units have several.
+    `rows_per_unit` bounds how many rows of one unit count, where units have several. `shares` is for sums over
+    several holders who each add a share of the noise: σ is then that of the shares that count together.
 
     >>> plan = TrainingPlan(
     ...     sample_rate=256 / 60000, expected_batch=256, steps=14062, noise_multiplier=1.1, clip_norm=1.0
@@ -68,6 +82,7 @@ class TrainingPlan:
     unit: str = "record"
     rows_per_unit: int | None = None
     average_decay: float = 0.0
+    shares: NoiseShares | None = None
 
     def __post_init__(self) -> None:
         _validate.probability(
@@ -88,6 +103,7 @@ class TrainingPlan:
             raise InvalidInput(f"expected average_decay in [0, 1), got average_decay={self.average_decay}")
         self._check_phases()
         self._check_sampling()
+        self._check_shares()
 
     @classmethod
     def calibrated(
@@ -169,6 +185,17 @@ class TrainingPlan:
         """The clipping rule at a clipping norm (the plan's own, unless it adapts)."""
         return CLIPPING[self.clipping](norm=norm)
 
+    def mechanism_of_shares(self, factor: float = 1.0) -> GaussianShares:
+        """How each of several holders makes its share of the noise."""
+        if self.shares is None:
+            raise InvalidInput("expected a plan with shares of noise, got one of a single holder")
+        return GaussianShares(
+            clip_norm=self.clipping_at(self.clip_norm).sensitivity,
+            dimension=self.shares.dimension,
+            noise_multiplier=self.noise_multiplier * factor,
+            shares=self.shares.count,
+        )
+
     @property
     def steps_an_epoch(self) -> int:
         return max(1, round(1 / self.sample_rate))
@@ -181,10 +208,14 @@ class TrainingPlan:
         values = dict(data)
         if values.get("adaptive") is not None:
             values["adaptive"] = AdaptiveClipping(**values["adaptive"])
+        if values.get("shares") is not None:
+            values["shares"] = NoiseShares(**values["shares"])
         values["noise_phases"] = tuple((share, factor) for share, factor in values["noise_phases"])
         return cls(**values)
 
     def _step_event(self, factor: float) -> DpEvent:
+        if self.shares is not None:
+            return accounting.poisson_sampled(self.sample_rate, self.mechanism_of_shares(factor).event())
         sigma = self.noise_multiplier * factor
         if self.adaptive is not None:
             # The gradient and the count are one Gaussian release (Andrew et al. 2021, theorem 1).
@@ -205,6 +236,15 @@ class TrainingPlan:
             _validate.positive("factor of a noise phase", factor)
         if not math.isclose(sum(share for share, _ in self.noise_phases), 1):
             raise InvalidInput(f"expected noise_phases whose shares add up to 1, got {self.noise_phases}")
+
+    def _check_shares(self) -> None:
+        if self.shares is None:
+            return
+        if self.relation is Relation.REPLACE_ONE or self.sampling != "poisson" or self.adaptive is not None:
+            raise InvalidInput(
+                "expected Poisson sampling, a fixed clipping norm and relation 'add-remove' or 'zero-out' with "
+                "shares of noise, got others; nothing else has a proven price"
+            )
 
     def _check_sampling(self) -> None:
         if self.sampling != "shuffle":
