@@ -30,6 +30,7 @@ from sfumato.mechanisms import (
     DiscreteGaussian,
     DiscreteLaplace,
     Gaussian,
+    GaussianShares,
     GridGaussian,
     KaryResponse,
     Laplace,
@@ -182,6 +183,21 @@ def grid_gaussian_case() -> Case:
     )
 
 
+def gaussian_shares_case() -> Case:
+    """One party's share; the width of the whole noise over √shares, in grid steps."""
+    mechanism = GaussianShares(clip_norm=0.3, dimension=DRAWS, noise_multiplier=3.0, shares=4)
+    width = 3.0 * 0.3 * (1 + 2.0**-5) / mechanism.grid / 2
+    return Case(
+        name="GaussianShares",
+        mechanism=mechanism,
+        scaled=lambda factor: replace(mechanism, noise_multiplier=3.0 * factor),
+        draw=lambda m, sampler: m.release(np.full(DRAWS, 9), sampler),
+        cdf=lambda x: stats.norm.cdf(x + 0.5, loc=9, scale=width),
+        grid=1.0,
+        refused=SUMS_REFUSED,
+    )
+
+
 def kary_case() -> Case:
     keep = math.exp(1.5) / (math.exp(1.5) + 3)
     other = 1 / (math.exp(1.5) + 3)
@@ -246,6 +262,7 @@ CASES = (
     discrete_laplace_case(),
     discrete_gaussian_case(),
     grid_gaussian_case(),
+    gaussian_shares_case(),
     whole_laplace_case(),
     whole_gaussian_case(),
     kary_case(),

@@ -44,6 +44,7 @@ def test_public_names():
         "tracing",
         "audit",
         "recipes",
+        "holders",
         "results",
     ],
 )
@@ -107,5 +108,5 @@ def test_no_two_packages_export_classes_of_one_name():
 
 PACKAGES = (
     *("accounting", "ledger", "mechanisms", "datasets", "models", "training", "pate", "local", "query"),
-    *("tracing", "audit", "recipes", "results"),
+    *("tracing", "audit", "recipes", "holders", "results"),
 )

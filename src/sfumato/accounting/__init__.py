@@ -22,6 +22,7 @@ from sfumato.accounting.events import (
     DpEvent,
     ExponentialMechanismEvent,
     GaussianEvent,
+    GaussianSharesEvent,
     LaplaceEvent,
     MixtureOfGaussiansEvent,
     NoEvent,
@@ -41,7 +42,7 @@ from sfumato.accounting.events import (
 from sfumato.accounting.filter import PrivacyFilter
 from sfumato.accounting.meaning import attacker_true_positive_rate, in_words, protection_warning
 from sfumato.accounting.pld import delta, epsilon
-from sfumato.accounting.rdp import rdp, rdp_epsilon
+from sfumato.accounting.rdp import rdp, rdp_delta, rdp_epsilon
 from sfumato.accounting.selection import best_of, calibrate_selection, draw_trials, selection_epsilon
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "DpEvent",
     "ExponentialMechanismEvent",
     "GaussianEvent",
+    "GaussianSharesEvent",
     "LaplaceEvent",
     "MixtureOfGaussiansEvent",
     "NoEvent",
@@ -82,6 +84,7 @@ __all__ = [
     "protection_warning",
     "pure",
     "rdp",
+    "rdp_delta",
     "rdp_epsilon",
     "repeat",
     "selection_epsilon",

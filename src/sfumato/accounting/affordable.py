@@ -10,6 +10,7 @@ from sfumato.accounting.events import (
     DiscreteLaplaceEvent,
     DpEvent,
     GaussianEvent,
+    GaussianSharesEvent,
     MixtureOfGaussiansEvent,
     PoissonSampledEvent,
     RandomizedResponseEvent,
@@ -70,7 +71,7 @@ def _work(event: DpEvent) -> float:
 
 
 @_work.register
-def _(event: GaussianEvent) -> float:
+def _(event: GaussianEvent | GaussianSharesEvent) -> float:
     return 1.0 if 1e-100 < event.noise_multiplier < 1e100 else math.inf
 
 

@@ -58,6 +58,10 @@ _KINDS: dict[str, tuple[type[Any], dict[str, _Field]]] = {
         events.RandomizedResponseEvent,
         {"noise_parameter": _number, "num_buckets": _whole},
     ),
+    "gaussian-shares": (
+        events.GaussianSharesEvent,
+        {"noise_multiplier": _number, "share_sigma": _number, "shares": _whole, "dimension": _whole},
+    ),
     "exponential-mechanism": (events.ExponentialMechanismEvent, {"epsilon": _number}),
     "approximate": (events.ApproximateEvent, {"epsilon": _number, "delta": _number}),
     "mixture-of-gaussians": (

@@ -1,4 +1,4 @@
-"""What was done, as frozen values; dp-accounting's events, and three that it lacks.
+"""What was done, as frozen values; dp-accounting's events, and four that it lacks.
 
 Every noise multiplier is noise / sensitivity *under the relation in force*: under replace-one the sensitivity
 of a sum of vectors of norm ≤ C is 2C, and whoever makes the event divides by that.
@@ -90,6 +90,47 @@ class DiscreteGaussianEvent(DpEvent):
     def __attrs_post_init__(self) -> None:
         _validate.non_negative("sigma", self.sigma)
         _validate.integer("sensitivity", self.sensitivity)
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
+class GaussianSharesEvent(DpEvent):
+    """Whole-number vectors plus the sum of `shares` discrete Gaussian vectors, each of `share_sigma` steps.
+
+    `noise_multiplier` is √shares · share_sigma / L2 sensitivity in steps. The sum of shares is not a discrete
+    Gaussian, which `distance` bounds: the log of the ratio of the two probabilities of one number is at most
+    `distance` in size (Kairouz, Liu, Steinke 2021, "The distributed discrete Gaussian mechanism", theorem 11).
+
+    *Proof.* Let X and Y be discrete Gaussians of variances a, b ≥ 1/4 and 1/s² = 1/a + 1/b. Completing the
+    square, P[X+Y = z] ∝ e^{−z²/2(a+b)} · Σₓ e^{−(x−az/(a+b))²/2s²}. By Poisson summation the sum over x is
+    √2π·s·(1 + 2Σₖ e^{−2π²s²k²} cos(…)), which varies with z by factors between 1 ± 2θ, θ = Σₖ e^{−2π²s²k²} ≤
+    1.1·e^{−2π²s²}. Both laws add up to 1, so that the log of their ratio is between ln((1−2θ)/(1+2θ)) and its
+    opposite, and |…| ≤ 4.2θ ≤ 5·e^{−2π²s²} for θ ≤ 0.1. Add one share after another: 1/s² = (1 + 1/k)/σ²; a
+    convolution with the same share keeps a bounded log ratio, so the bounds add up.
+    """
+
+    noise_multiplier: float
+    share_sigma: float
+    shares: int
+    dimension: int
+
+    def __attrs_post_init__(self) -> None:
+        _validate.non_negative("noise_multiplier", self.noise_multiplier)
+        _validate.integer("shares", self.shares, least=1)
+        _validate.integer("dimension", self.dimension, least=1)
+        if not _validate.positive("share_sigma", self.share_sigma) >= 0.5:
+            raise InvalidInput(
+                f"expected share_sigma >= 0.5 grid steps, got share_sigma={self.share_sigma}; take a finer grid"
+            )
+
+    @property
+    def distance(self) -> float:
+        """Σₖ 5·exp(−2π²σ²·k/(k+1)) over k = 1 … shares − 1; beyond k = 64 each term as that one."""
+        first = min(self.shares - 1, 64)
+        terms = (
+            5 * math.exp(-2 * (math.pi * self.share_sigma) ** 2 * k / (k + 1)) for k in range(1, first + 1)
+        )
+        rest = (self.shares - 1 - first) * 5 * math.exp(-2 * (math.pi * self.share_sigma) ** 2 * 64 / 65)
+        return math.fsum(terms) + rest
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
@@ -221,7 +262,7 @@ def gives_everything(event: DpEvent) -> bool:
     inner = event.event if isinstance(event, PoissonSampledEvent) else event
     if isinstance(inner, NonPrivateEvent):
         return True
-    if isinstance(inner, GaussianEvent | LaplaceEvent):
+    if isinstance(inner, GaussianEvent | LaplaceEvent | GaussianSharesEvent):
         return bool(inner.noise_multiplier == 0)
     if isinstance(inner, DiscreteGaussianEvent):
         return inner.sigma == 0 and inner.sensitivity > 0
@@ -254,7 +295,9 @@ def _(event: NonPrivateEvent) -> None:
 
 
 @check.register
-def _(event: ApproximateEvent | DiscreteGaussianEvent | ExponentialMechanismEvent) -> None:
+def _(
+    event: ApproximateEvent | DiscreteGaussianEvent | ExponentialMechanismEvent | GaussianSharesEvent,
+) -> None:
     event.__attrs_post_init__()
 
 
@@ -408,7 +451,7 @@ def _(event: NonPrivateEvent, size: int) -> DpEvent:
 
 
 @_group_atom.register
-def _(event: GaussianEvent | LaplaceEvent, size: int) -> DpEvent:
+def _(event: GaussianEvent | LaplaceEvent | GaussianSharesEvent, size: int) -> DpEvent:
     return attr.evolve(event, noise_multiplier=event.noise_multiplier / size)
 
 

@@ -21,6 +21,7 @@ from sfumato.accounting.events import (
     DpEvent,
     ExponentialMechanismEvent,
     GaussianEvent,
+    GaussianSharesEvent,
     LaplaceEvent,
     MixtureOfGaussiansEvent,
     PoissonSampledEvent,
@@ -31,7 +32,7 @@ from sfumato.accounting.events import (
     repeat,
     replacing,
 )
-from sfumato.accounting.rdp import rdp, rdp_epsilon
+from sfumato.accounting.rdp import rdp, rdp_delta, rdp_epsilon
 from sfumato.errors import InvalidInput, NotPrivate
 
 Floats = npt.NDArray[np.float64]
@@ -41,7 +42,8 @@ SMALLEST_DELTA = 1e-10
 """Below this the tails lost to truncation and Fourier rounding are no longer negligible."""
 
 LARGEST_LOSS, MOST_RELEASES = 1e5, 10**6
-"""Beyond either no loss distribution is made: the Rényi bound stands in for the exact ε."""
+"""Beyond either no loss distribution is made: the Rényi bound stands in for the exact ε. So it does for shares
+of noise, whose loss has no distribution that is known."""
 
 _GRID, _SMALL_GRID = 2**20, 2**17  # points of a distribution, so that memory and time are bounded
 _NEGLIGIBLE = 1e-22  # probability at which dp-accounting cuts off the tails of a Gaussian
@@ -129,7 +131,7 @@ def deltas(event: DpEvent, epsilons: Sequence[float], *, relation: Relation = Re
     """δ at each of several ε, from one loss distribution."""
     parts = merged(event)
     if _beyond_a_grid(parts, relation):
-        return np.ones(len(epsilons))
+        return np.array([rdp_delta(event, epsilon, relation=relation) for epsilon in epsilons])
     losses = _distribution(parts, relation, _interval(parts, max(epsilons), 1e-4, relation))
     return np.minimum(1.0, np.asarray(losses.get_delta_for_epsilon(list(epsilons))) + _LOST_MASS)
 
@@ -178,8 +180,15 @@ def _deviation(parts: dict[DpEvent, int], relation: Relation) -> float:
 
 
 def _beyond_a_grid(parts: dict[DpEvent, int], relation: Relation) -> bool:
+    if any(_only_rdp(part) for part in parts):
+        return True
     releases = sum(count for part, count in parts.items() if not isinstance(part, GaussianEvent))
     return releases > MOST_RELEASES or not _reach(parts, relation) <= LARGEST_LOSS
+
+
+def _only_rdp(part: DpEvent) -> bool:
+    inner = part.event if isinstance(part, PoissonSampledEvent) else part
+    return isinstance(inner, GaussianSharesEvent)
 
 
 def _reach(parts: dict[DpEvent, int], relation: Relation) -> float:

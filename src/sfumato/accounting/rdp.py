@@ -22,6 +22,7 @@ from sfumato.accounting.events import (
     DpEvent,
     ExponentialMechanismEvent,
     GaussianEvent,
+    GaussianSharesEvent,
     MixtureOfGaussiansEvent,
     PoissonSampledEvent,
     RandomizedResponseEvent,
@@ -84,6 +85,18 @@ def rdp_epsilon(event: DpEvent, delta: float, *, relation: Relation = Relation.A
     return max(0.0, float(np.min(to_epsilon(np.array(ORDERS)[finite], divergences[finite], delta))))
 
 
+def rdp_delta(event: DpEvent, epsilon: float, *, relation: Relation = Relation.ADD_REMOVE) -> float:
+    """The δ of `event` at ε by the best order of a grid: the inverse of `rdp_epsilon`.
+
+    >>> round(rdp_delta(GaussianEvent(noise_multiplier=4.530877), 1.0) / 1e-6, 2)
+    1.0
+    """
+    orders, divergences = np.array(ORDERS), rdp(event, relation=relation)
+    with np.errstate(over="ignore"):
+        logs = (orders - 1) * (divergences - epsilon + np.log1p(-1 / orders)) - np.log(orders)
+    return float(np.exp(min(0.0, np.min(logs))))
+
+
 def to_epsilon(orders: Divergences, divergences: Divergences, delta: float) -> Divergences:
     """ε = ρ + ln(1−1/α) − ln(δα)/(α−1) at each order (Canonne, Kamath, Steinke 2020, Prop. 12)."""
     return divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
@@ -131,6 +144,35 @@ def _dp_accounting_relation(event: DpEvent, relation: Relation) -> NeighboringRe
 def _(event: DiscreteGaussianEvent, orders: Divergences, relation: Relation) -> Divergences:
     # αΔ²/2σ², as for the continuous Gaussian (Canonne, Kamath, Steinke 2020, Prop. 5).
     return orders * (event.sensitivity / event.sigma) ** 2 / 2 if event.sensitivity else np.zeros(len(orders))
+
+
+@_divergences.register
+def _(event: GaussianSharesEvent, orders: Divergences, relation: Relation) -> Divergences:
+    # Of the discrete Gaussian, in every direction (Canonne, Kamath, Steinke 2020, Prop. 5), and the distance.
+    return orders / (2 * event.noise_multiplier**2) + _of_shares(event, orders)
+
+
+def _of_shares(event: GaussianSharesEvent, orders: Divergences) -> Divergences:
+    """What it adds that a sum of shares is not a discrete Gaussian, alone or in a mixture with its shift.
+
+    In d coordinates both laws P, Q of a pair of neighbours are within factors e^{±cd} of the ideal ones, c the
+    distance: P^α Q^{1−α} is larger by e^{cd(2α−1)} at most, so the divergence by cd·(2α−1)/(α−1).
+    """
+    return event.dimension * event.distance * (2 * orders - 1) / (orders - 1)
+
+
+def _sampled_shares(rate: float, shares: GaussianSharesEvent, orders: Divergences) -> Divergences:
+    """Poisson-sampled shares of noise: the continuous formula at whole orders; others cost as the next one.
+
+    At a whole order, E_Q[((1−q) + q·P/Q)^α] is a sum of moments E_Q[(P/Q)^k], k = 0 … α, and for whole-number
+    noise and shift these are e^{k(k−1)Δ²/2σ²}, as for the continuous Gaussian: Σₓ e^{−(x−kΔ)²/2σ²} does not
+    depend on k. The other direction is no larger (Mironov, Talwar, Zhang 2019, theorem 5): z → Δ − z swaps P
+    and Q. Divergences grow with their order, so an order between two whole ones costs at most the upper one.
+    """
+    whole = np.maximum(2.0, np.ceil(orders))
+    continuous = PoissonSampledEvent(rate, GaussianEvent(shares.noise_multiplier))
+    ideal: Divergences = _divergences.dispatch(object)(continuous, whole, Relation.ADD_REMOVE)
+    return np.add(ideal, _of_shares(shares, orders))
 
 
 @_divergences.register
@@ -182,6 +224,8 @@ def _(event: RepeatAndSelectEvent, orders: Divergences, relation: Relation) -> D
 @_divergences.register
 def _(event: PoissonSampledEvent, orders: Divergences, relation: Relation) -> Divergences:
     if relation is not Relation.REPLACE_ONE:
+        if isinstance(event.event, GaussianSharesEvent):
+            return _sampled_shares(event.sampling_probability, event.event, orders)
         return _divergences.dispatch(object)(event, orders, relation)
     if not isinstance(event.event, GaussianEvent):
         raise NotPrivate(

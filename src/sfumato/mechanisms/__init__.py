@@ -5,12 +5,14 @@ handed. What it refuses, it refuses before any noise is drawn.
 """
 
 from sfumato.mechanisms.correlated import CorrelatedNoise, correlated_noise
+from sfumato.mechanisms.discrete_draws import discrete_gaussian_draws
 from sfumato.mechanisms.factorisation import Banded, Independent, LambdaCGD
 from sfumato.mechanisms.gaussian import DiscreteGaussian, Gaussian
 from sfumato.mechanisms.grid import add_to_grid, from_grid, to_grid, vector_grid
 from sfumato.mechanisms.laplace import DiscreteLaplace, Laplace
 from sfumato.mechanisms.noisy_max import NoisyMax
 from sfumato.mechanisms.response import KaryResponse, Proportion, TwoCoinResponse
+from sfumato.mechanisms.shares import GaussianShares
 from sfumato.mechanisms.vector import GridGaussian
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "DiscreteGaussian",
     "DiscreteLaplace",
     "Gaussian",
+    "GaussianShares",
     "GridGaussian",
     "Independent",
     "KaryResponse",
@@ -29,6 +32,7 @@ __all__ = [
     "TwoCoinResponse",
     "add_to_grid",
     "correlated_noise",
+    "discrete_gaussian_draws",
     "from_grid",
     "to_grid",
     "vector_grid",

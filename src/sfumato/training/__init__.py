@@ -23,7 +23,7 @@ from sfumato.training.gradient import (
     rounding_bound,
 )
 from sfumato.training.hold_out import HeldOut, NoisyAccuracy, NoisyGroups, keep_out, keep_some
-from sfumato.training.plan import AdaptiveClipping, TrainingPlan
+from sfumato.training.plan import AdaptiveClipping, NoiseShares, TrainingPlan
 from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import cross_entropy
 from sfumato.training.run import Optimization, TrainingResult, train
@@ -45,6 +45,7 @@ __all__ = [
     "Flat",
     "HeldOut",
     "LambdaCGD",
+    "NoiseShares",
     "NoisyAccuracy",
     "NoisyAccuracyScorer",
     "NoisyGroups",

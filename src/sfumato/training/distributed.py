@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,16 @@ _KEY_BYTES = 32
 _FAILED, _RESUMES = 1, 2  # what ranks say to each other after a part of the work
 
 
+class Aggregation(Protocol):
+    """How several holders, who do not show each other their sums, add them up."""
+
+    def add_up(
+        self, total: npt.NDArray[np.int64], mechanism: GridGaussian, sampler: Sampler
+    ) -> npt.NDArray[np.int64]:
+        """The sum over all holders in grid steps, with the noise that their shares make."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Peers:
     """The processes that take each step together; this one is number `rank` of `count`.
@@ -39,6 +49,7 @@ class Peers:
         rank: The number of this process, from 0.
         count: How many there are.
         sharded: True if each process holds units that no other has; False if all hold the same data.
+        through: How a holder's sums reach those of other holders, with whom it has no process group.
 
     >>> Peers(rank=0, count=1).count
     1
@@ -47,6 +58,7 @@ class Peers:
     rank: int
     count: int
     sharded: bool = False
+    through: Aggregation | None = None
 
     @classmethod
     def of_world(cls, *, sharded: bool = False) -> Peers:
@@ -60,11 +72,12 @@ class Peers:
 
     @property
     def leads(self) -> bool:
-        return self.rank == 0
+        return self.rank == 0 or self.through is not None
 
     @property
     def several(self) -> bool:
-        return self.count > 1
+        """Whether there is a process group; holders have none."""
+        return self.count > 1 and self.through is None
 
     # Agreeing
 
@@ -157,6 +170,12 @@ class Peers:
         self, sums: StepSum, mechanism: GridGaussian, sampler: NoiseSource, *, divisor: float
     ) -> dict[str, Tensor]:
         """The noised sum over all ranks, the same on each; rank 0 adds its noise before anything is sent."""
+        if self.through is not None:
+            total = sums.total(mechanism)
+            total[:] = self.through.add_up(
+                total, mechanism, cast(Sampler, sampler)
+            )  # shares are not correlated
+            return sums.take(mechanism, divisor=divisor)
         if not self.several:
             return sums.release(mechanism, sampler, divisor=divisor)
         with self.together("to draw the noise"):

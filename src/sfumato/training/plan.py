@@ -11,6 +11,7 @@ from typing import Any
 from sfumato import _validate, accounting
 from sfumato.accounting import Budget, DpEvent, GaussianEvent, Relation
 from sfumato.errors import InvalidInput
+from sfumato.mechanisms import GaussianShares
 from sfumato.mechanisms.factorisation import (
     INDEPENDENT,
     Independent,
@@ -58,6 +59,18 @@ class AdaptiveClipping:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoiseShares:
+    """The noise of a step comes from several parties: so many of their shares count, for so many parameters."""
+
+    count: int
+    dimension: int
+
+    def __post_init__(self) -> None:
+        _validate.integer("count", self.count, least=1)
+        _validate.integer("dimension", self.dimension, least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
     """A DP-SGD run. No field is derived from private data.
 
@@ -83,6 +96,8 @@ class TrainingPlan:
         rows_per_unit: How many rows of one unit count, where units have several.
         average_decay: The weights released are an average of all steps with this decay; 0 releases the
             last.
+        shares: For sums over several holders who each add a share of the noise: σ is then that of the shares
+            that count together.
 
     Raises:
         InvalidInput: If a field is outside its range.
@@ -108,6 +123,7 @@ class TrainingPlan:
     rows_per_unit: int | None = None
     average_decay: float = 0.0
     noise: Noise = INDEPENDENT
+    shares: NoiseShares | None = None
 
     def __post_init__(self) -> None:
         _validate.probability(
@@ -132,6 +148,7 @@ class TrainingPlan:
             chosen = chosen_noise(self.noise, steps=self.steps, steps_a_pass=self.steps_an_epoch)
             object.__setattr__(self, "noise", chosen)
         self._check_noise()
+        self._check_shares()
 
     @classmethod
     def calibrated(
@@ -257,6 +274,17 @@ class TrainingPlan:
         """
         return CLIPPING[self.clipping](norm=norm)
 
+    def mechanism_of_shares(self, factor: float = 1.0) -> GaussianShares:
+        """How each of several holders makes its share of the noise."""
+        if self.shares is None:
+            raise InvalidInput("expected a plan with shares of noise, got one of a single holder")
+        return GaussianShares(
+            clip_norm=self.clipping_at(self.clip_norm).sensitivity,
+            dimension=self.shares.dimension,
+            noise_multiplier=self.noise_multiplier * factor,
+            shares=self.shares.count,
+        )
+
     @property
     def steps_an_epoch(self) -> int:
         return max(1, round(1 / self.sample_rate))
@@ -270,6 +298,8 @@ class TrainingPlan:
         plain = {**asdict(self), "relation": str(self.relation), "noise": noise_to_json(self.noise)}
         if isinstance(self.noise, Independent):
             del plain["noise"]  # as plans were written before there was any other
+        if self.shares is None:
+            del plain["shares"]
         return plain
 
     @classmethod
@@ -285,12 +315,16 @@ class TrainingPlan:
         values = dict(data)
         if values.get("adaptive") is not None:
             values["adaptive"] = AdaptiveClipping(**values["adaptive"])
+        if values.get("shares") is not None:
+            values["shares"] = NoiseShares(**values["shares"])
         values["noise_phases"] = tuple((share, factor) for share, factor in values["noise_phases"])
         if "noise" in values:
             values["noise"] = noise_from_json(values["noise"])
         return cls(**values)
 
     def _step_event(self, factor: float) -> DpEvent:
+        if self.shares is not None:
+            return accounting.poisson_sampled(self.sample_rate, self.mechanism_of_shares(factor).event())
         sigma = self.noise_multiplier * factor
         if self.adaptive is not None:
             # The gradient and the count are one Gaussian release (Andrew et al. 2021, theorem 1).
@@ -318,6 +352,15 @@ class TrainingPlan:
             _validate.positive("factor of a noise phase", factor)
         if not math.isclose(sum(share for share, _ in self.noise_phases), 1):
             raise InvalidInput(f"expected noise_phases whose shares add up to 1, got {self.noise_phases}")
+
+    def _check_shares(self) -> None:
+        if self.shares is None:
+            return
+        if self.relation is Relation.REPLACE_ONE or self.sampling != "poisson" or self.adaptive is not None:
+            raise InvalidInput(
+                "expected Poisson sampling, a fixed clipping norm and relation 'add-remove' or 'zero-out' with "
+                "shares of noise, got others; nothing else has a proven price"
+            )
 
     def _check_sampling(self) -> None:
         if self.sampling == "poisson":

@@ -1,0 +1,213 @@
+"""A study at a desk: all holders and the coordinator in one process, with the keys and masks of real ones."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from torch import nn
+
+from sfumato.datasets import Dataset
+from sfumato.errors import BudgetExceeded, InvalidInput, Refused
+from sfumato.fitting import evaluate
+from sfumato.holders.coordinator_round import CoordinatorRound
+from sfumato.holders.desk_round import Lost, run_round
+from sfumato.holders.holder_round import HolderRound
+from sfumato.holders.messages import Terms
+from sfumato.holders.node import Node, Opened
+from sfumato.holders.parties import Parties
+from sfumato.holders.study import Study
+from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger.signing import PrivateKey
+from sfumato.mechanisms.grid import Integers
+from sfumato.randomness import Sampler, SecretStream
+from sfumato.recipes import features
+
+Losses = Callable[[int], Mapping[int, Lost]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """What came of a study at a desk."""
+
+    study: Study
+    model: nn.Module
+    test_accuracy: float | None
+    certificates: Mapping[int, Certificate]
+    abandoned: int
+    seconds: float
+
+
+class Desk:
+    """Passes the messages of each round; one holder works at a time, the others wait for their turn.
+
+    One at a time, since a step keys the global generators of the process.
+    """
+
+    def __init__(self, keys: Mapping[int, PrivateKey], losses: Losses) -> None:
+        self._keys, self._losses = keys, losses
+        self._turn = threading.Lock()
+        self._meeting = threading.Barrier(len(keys), action=self._hold)
+        self._terms: dict[int, Terms] = {}
+        self._contributions: dict[int, Callable[[], Integers]] = {}
+        self._opened: Opened | None = None
+
+    def work(self, place: int, task: Callable[[], Certificate]) -> Certificate:
+        """Do a holder's work; where it fails, nobody waits for it."""
+        with self._turn:
+            try:
+                return task()
+            except BaseException:
+                self._meeting.abort()
+                raise
+
+    def exchange(self, terms: Terms, place: int, contribution: Callable[[], Integers]) -> Opened | None:
+        self._terms[place], self._contributions[place] = terms, contribution
+        self._turn.release()
+        try:
+            self._meeting.wait()
+        except threading.BrokenBarrierError as error:
+            raise Refused("another holder failed, so the study ends; see what that one says") from error
+        finally:
+            self._turn.acquire()
+        return self._opened
+
+    def _hold(self) -> None:
+        """One round, when all have brought what they add."""
+        terms = next(iter(self._terms.values()))
+        parts = {place: HolderRound(self._terms[place], place, key) for place, key in self._keys.items()}
+        coordinator = CoordinatorRound(terms)
+        lost = self._losses(terms.number)
+        try:
+            total = run_round(coordinator, parts, self._contributions, lost=lost)
+            self._opened = Opened(total, len(coordinator.survivors))
+        except Refused:
+            self._opened = None
+
+
+def simulate(
+    rows: Dataset,
+    test: Dataset | None,
+    *,
+    parties: Parties,
+    epsilon: float,
+    delta: float = 1e-5,
+    spare: int = 0,
+    losses: Losses | None = None,
+    ledgers: Mapping[int, Ledger] | None = None,
+    on_step: Callable[[], None] | None = None,
+) -> Simulated:
+    """Deal the rows out to holders, row after row, and train the default recipe over them.
+
+    `losses(number)` says who is lost in a round, and at which message; by default as many holders as
+    `parties.dropped`, chosen anew in each round. A holder whose ledger has no room stays out of the study.
+    """
+    started = time.perf_counter()
+    keys = {place: PrivateKey(Ed25519PrivateKey.generate()) for place in range(1, parties.holders + 1)}
+    study = _study(rows, parties, keys, epsilon=epsilon, delta=delta, spare=spare)
+    admitted = _admitted(study, keys, ledgers or {})
+    network = features.build(study.recipe, classes=study.classes)
+    seen_rows = features.featured(network, rows)
+    dealt = {place: _dealt(seen_rows, place, parties.holders) for place in admitted}
+    heads = {place: copy.deepcopy(network.head) for place in admitted}
+    desk = Desk(admitted, losses or random_losses(parties, SecretStream()))
+    signatures = [study.signed(key) for key in keys.values()]
+    nodes = {
+        place: Node(study, key, signatures, desk, ledger=(ledgers or {}).get(place))
+        for place, key in admitted.items()
+    }
+    first = min(admitted)
+
+    def task(place: int) -> Certificate:
+        seen = (lambda _: on_step()) if on_step is not None and place == first else None
+        return desk.work(place, lambda: nodes[place].train(heads[place], dealt[place], on_step=seen))
+
+    certificates = _side_by_side(task, list(admitted))
+    seen = None if test is None else features.featured(network, test)
+    return Simulated(
+        study=study,
+        model=heads[first],
+        test_accuracy=None if seen is None else evaluate(heads[first], seen).accuracy,
+        certificates=certificates,
+        abandoned=nodes[first].abandoned,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def random_losses(parties: Parties, sampler: Sampler) -> Losses:
+    """As many holders as may be lost, each at any message, others in every round."""
+
+    def lost(number: int) -> Mapping[int, Lost]:
+        order = np.argsort(sampler.uniform(parties.holders))[: parties.dropped] + 1
+        messages = sampler.integers(len(Lost) - 1, parties.dropped)
+        return {int(place): Lost(int(message)) for place, message in zip(order, messages, strict=True)}
+
+    return lost
+
+
+def _study(
+    rows: Dataset,
+    parties: Parties,
+    keys: Mapping[int, PrivateKey],
+    *,
+    epsilon: float,
+    delta: float,
+    spare: int,
+) -> Study:
+    size, classes = features.declared(rows)
+    return Study(
+        name=f"{rows.name} at a desk",
+        data=rows.name,
+        classes=classes,
+        public_size=size,
+        largest_share=1 / parties.holders,
+        unit=rows.unit,
+        epsilon=epsilon,
+        delta=delta,
+        parties=parties,
+        spare=spare,
+        keys={f"holder {place}": key.public for place, key in keys.items()},
+    )
+
+
+def _admitted(
+    study: Study, keys: Mapping[int, PrivateKey], ledgers: Mapping[int, Ledger]
+) -> dict[int, PrivateKey]:
+    """Those who can pay."""
+
+    def pays(place: int) -> bool:
+        try:
+            if place in ledgers:
+                study.check_room(ledgers[place])
+        except BudgetExceeded:
+            return False
+        return True
+
+    admitted = {place: key for place, key in keys.items() if pays(place)}
+    if len(admitted) < study.parties.least:
+        raise InvalidInput(
+            f"expected at least {study.parties.least} holders whose ledgers have room for the study, got "
+            f"{len(admitted)}; nothing was charged"
+        )
+    return admitted
+
+
+def _dealt(rows: Dataset, place: int, holders: int) -> Dataset:
+    part = slice(place - 1, None, holders)
+    return replace(rows, inputs=rows.inputs[part].copy(), targets=rows.targets[part].copy())
+
+
+def _side_by_side(task: Callable[[int], Certificate], places: list[int]) -> dict[int, Certificate]:
+    with ThreadPoolExecutor(len(places), "holder") as threads:
+        futures = {place: threads.submit(task, place) for place in places}
+        failed = [error for future in futures.values() if (error := future.exception()) is not None]
+    if failed:
+        # The first failure is the cause; the others say that somebody else failed.
+        raise min(failed, key=lambda error: isinstance(error, Refused) and "another holder" in str(error))
+    return {place: future.result() for place, future in futures.items()}

@@ -1,0 +1,241 @@
+"""What all parties of a study agree on and sign: a TOML file that says everything that affects privacy.
+
+[study]
+name = "digits of ten hospitals"
+data = "mnist"            # which recipe: the name of a data set
+classes = 10
+public_size = 60000       # about how many units all holders have together, if that may be known
+largest_share = 0.1       # of these, that one holder has at most
+unit = "record"
+epsilon = 1.0             # against the best informed adversary that is declared here
+delta = 1e-5
+dropped = 2               # holders that may be lost in a round
+colluding = 3             # holders that may collude with the coordinator
+spare = 10                # rounds that may be abandoned; they are priced like all others
+
+[holders]                 # in this order; each with the middle line of its .pub file, from: sfumato key create
+delft = "MCowBQYDK2VwAyEA…"
+utrecht = "MCowBQYDK2VwAyEA…"
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from sfumato import _validate
+from sfumato.errors import InvalidInput, NotVerified
+from sfumato.holders.masks import Modulus
+from sfumato.holders.messages import Signed, Terms
+from sfumato.holders.parties import Parties
+from sfumato.ledger import Ledger
+from sfumato.ledger.chain import canonical
+from sfumato.ledger.signing import PrivateKey, PublicKey, signer
+from sfumato.mechanisms import GaussianShares
+from sfumato.recipes import Recipe, recipe_for
+from sfumato.recipes.features import bare
+from sfumato.training import NoiseShares, Optimization, TrainingPlan
+
+STUDY = "holders study"
+_PARTIES = ("dropped", "colluding")
+_LARGEST_FILE = 2**20
+_PREFIX = bytes.fromhex("302a300506032b6570032100")  # of every Ed25519 key in such a file (RFC 8410)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A linear head on public features, trained by DP-SGD over the rows of several holders.
+
+    `keys` are the holders' public signing keys by name; a holder's place is its number in them, from 1.
+    """
+
+    name: str
+    data: str
+    classes: int
+    public_size: int
+    largest_share: float
+    unit: str
+    epsilon: float
+    delta: float
+    parties: Parties
+    spare: int
+    keys: Mapping[str, PublicKey]
+
+    def __post_init__(self) -> None:
+        for name in ("name", "data", "unit"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidInput(f"expected {name} of a study to be a text, got another type")
+        _validate.integer("classes", self.classes, least=2)
+        _validate.integer("public_size", self.public_size, least=1)
+        _validate.integer("spare", self.spare)
+        _validate.positive("epsilon", self.epsilon)
+        _validate.probability("largest_share", self.largest_share)
+        _validate.probability("delta", self.delta)
+        object.__setattr__(self, "keys", MappingProxyType(dict(self.keys)))
+        if len(self.keys) != self.parties.holders or len(set(self.keys.values())) != len(self.keys):
+            raise InvalidInput("expected one key of each holder, all of them different, got others")
+
+    @classmethod
+    def read(cls, path: str | Path) -> Study:
+        with Path(path).open("rb") as file:
+            text = file.read(_LARGEST_FILE)
+        try:
+            data = tomllib.loads(text.decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"expected {path} to be a TOML file, got another: {error}") from error
+        return cls.from_dict(data)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Study:
+        """Of the sections `study` and `holders`; nothing else may be there, and nothing has a default."""
+        _check_names("a study file", data, ("study", "holders"))
+        said, keys = data["study"], data["holders"]
+        expected = {field.name for field in fields(cls)} - {"parties", "keys"} | set(_PARTIES)
+        _check_names("section study", said, expected)
+        parties = Parties(holders=len(keys), **{name: said[name] for name in _PARTIES})
+        terms = {name: value for name, value in said.items() if name not in _PARTIES}
+        return cls(parties=parties, keys={name: _key(name, value) for name, value in keys.items()}, **terms)
+
+    def to_dict(self) -> dict[str, Any]:
+        terms = {field.name: getattr(self, field.name) for field in fields(self)}
+        parties: Parties = terms.pop("parties")
+        keys = {name: _line(key) for name, key in terms.pop("keys").items()}
+        return {"study": {**terms, **{name: getattr(parties, name) for name in _PARTIES}}, "holders": keys}
+
+    # Agreeing
+
+    @cached_property
+    def digest(self) -> str:
+        """Another for every study that differs in anything, the order of the holders included."""
+        ordered = {**self.to_dict(), "order": list(self.keys)}
+        return hashlib.sha256(canonical(ordered)).hexdigest()
+
+    def signed(self, key: PrivateKey) -> Signed:
+        """A holder's agreement."""
+        return key.sign(STUDY, {"study": self.digest})
+
+    def check_signatures(self, signatures: Collection[Signed]) -> None:
+        """Raise unless every holder signed this very study."""
+        found = {signer(STUDY, signature) for signature in signatures if signature.get("study") == self.digest}
+        missing = [name for name, key in self.keys.items() if key not in found]
+        if missing:
+            raise NotVerified(
+                f"expected the signature of every holder under this study, got none of {missing[0]}"
+            )
+
+    def place_of(self, key: PublicKey) -> int:
+        for place, known in enumerate(self.keys.values(), 1):
+            if known == key:
+                return place
+        raise InvalidInput("expected the key of a holder of the study, got another; ask to be put into it")
+
+    # What will be done
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        return recipe_for(self.data)
+
+    @cached_property
+    def plan(self) -> TrainingPlan:
+        """Priced against the best informed adversary; rounds that are abandoned are priced like the others."""
+        recipe = self.recipe
+        head = bare(recipe, classes=self.classes).head
+        dimension = sum(parameter.numel() for parameter in head.parameters())
+        return TrainingPlan.calibrated(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            public_size=self.public_size,
+            expected_batch=recipe.sample_rate * self.public_size,
+            steps=recipe.steps + self.spare,
+            clip_norm=recipe.clip_norm,
+            average_decay=recipe.average_decay,
+            unit=self.unit,
+            shares=NoiseShares(count=self.parties.counted, dimension=dimension),
+        )
+
+    @cached_property
+    def noise(self) -> GaussianShares:
+        return self.plan.mechanism_of_shares()
+
+    @property
+    def optimization(self) -> Optimization:
+        return self.recipe.optimization(epsilon=self.epsilon, public_size=self.public_size)
+
+    def epsilons(self) -> dict[str, float]:
+        """ε against each adversary, after all declared drop-outs."""
+        return {name: self._against(count) for name, count in self.parties.shares_against.items()}
+
+    def _against(self, count: int) -> float:
+        seen, shares = self.noise.under(count), self.plan.shares
+        assert shares is not None
+        plan = replace(self.plan, noise_multiplier=seen.noise_multiplier, shares=replace(shares, count=count))
+        return plan.epsilon(self.delta)
+
+    @cached_property
+    def modulus(self) -> Modulus:
+        return Modulus.fitting(largest=self._largest, sigma=self._widest, dimension=self.noise.dimension)
+
+    @property
+    def chance_of_wrap(self) -> float:
+        """Of a sum that is wrong in one round, at most; it is no less private."""
+        return self.modulus.chance_of_wrap(
+            largest=self._largest, sigma=self._widest, dimension=self.noise.dimension
+        )
+
+    @property
+    def _largest(self) -> float:
+        """In grid steps: as if twice the expected batch pulled one parameter with all its norm."""
+        return 2 * self.plan.expected_batch * self.noise.clip_norm / self.noise.grid
+
+    @property
+    def _widest(self) -> float:
+        return self.noise.share_sigma * self.parties.holders**0.5
+
+    def terms(self, number: int) -> Terms:
+        """Of one round, numbered from 1."""
+        if not 1 <= _validate.integer("number", number) <= self.plan.steps:
+            raise InvalidInput(f"expected a round from 1 to {self.plan.steps}, got number={number}")
+        return Terms(
+            study=self.digest,
+            number=number,
+            parties=self.parties,
+            places=dict(enumerate(self.keys.values(), 1)),
+            dimension=self.noise.dimension,
+            bits=self.modulus.bits,
+        )
+
+    def check_room(self, ledger: Ledger) -> None:
+        """Raise what charging the study would raise; nothing is charged."""
+        ledger.check(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
+
+
+def _check_names(where: str, data: Any, expected: Collection[str]) -> None:
+    if not isinstance(data, Mapping) or set(data) != set(expected):
+        raise InvalidInput(
+            f"expected in {where} exactly {', '.join(sorted(expected))}, got "
+            f"{_validate.shown(sorted(map(str, data)) if isinstance(data, Mapping) else data)}"
+        )
+
+
+def _key(name: str, value: Any) -> PublicKey:
+    """From the line between BEGIN and END in a .pub file."""
+    try:
+        content = base64.b64decode(value, validate=True)
+    except (TypeError, ValueError):
+        content = b""
+    if len(content) != len(_PREFIX) + 32 or not content.startswith(_PREFIX):
+        raise InvalidInput(
+            f"expected the key of {name} to be the line between BEGIN and END in its .pub file, got another"
+        )
+    return PublicKey(content[len(_PREFIX) :])
+
+
+def _line(key: PublicKey) -> str:
+    return base64.b64encode(_PREFIX + key.raw).decode()
