@@ -117,7 +117,7 @@ def test_figures_come_from_the_result(everything, tmp_path, write_run):
     words = text_of(page)
     assert "41 · 31 − 40 · 30.25 = 61 years old" in words
     assert "exact averages: 61" in words
-    assert "97" not in words.split("The age of one person, from two averages")[1].split("Drawn by")[0]
+    assert "97" not in words.split("An age from two averages")[1].split("Drawn by")[0]
 
 
 def test_the_page_needs_nothing_from_outside(demo_folder, tmp_path):

@@ -45,6 +45,4 @@ def _ages(room: Format, result: Differencing) -> Markup:
     return chart.svg("Histogram of the age an attacker computes from private averages, against the exact one")
 
 
-SECTION = Section(
-    name="differencing", title="The age of one person, from two averages", kinds=(Differencing,), facts=_facts
-)
+SECTION = Section(name="differencing", title="An age from two averages", kinds=(Differencing,), facts=_facts)

@@ -134,4 +134,4 @@ def _holder_height(chart: Chart, epsilon: float, level: Level) -> Any:
     return None if level.holder is None else chart.at(epsilon, level.holder)[1]
 
 
-SECTION = Section(name="dissolve", title="Watch a digit dissolve", kinds=(NoisedDigits,), facts=_facts)
+SECTION = Section(name="dissolve", title="Digits with more and more noise", kinds=(NoisedDigits,), facts=_facts)

@@ -84,6 +84,4 @@ def _share_ticks(top: float) -> list[tuple[float, str]]:
     return [(value / 100, f"{text}%") for value, text in round_ticks(100 * top)]
 
 
-SECTION = Section(
-    name="epidemic", title="Contact tracing with private risk scores", kinds=(Tracing,), facts=_facts
-)
+SECTION = Section(name="epidemic", title="Private contact tracing", kinds=(Tracing,), facts=_facts)

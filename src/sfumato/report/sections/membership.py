@@ -57,6 +57,4 @@ def _roc(room: Format, networks: Sequence[AttackedNetwork]) -> Markup:
     return chart.svg("Members found against others accused, on log axes, with and without privacy")
 
 
-SECTION = Section(
-    name="membership", title="Who was in the data: membership inference", kinds=(Membership,), facts=_facts
-)
+SECTION = Section(name="membership", title="Membership inference", kinds=(Membership,), facts=_facts)
