@@ -2,6 +2,7 @@
 
     python bench/query.py            10 million rows
     python bench/query.py --large    also 100 million rows: is it linear, and is memory flat?
+    python bench/query.py --growth   time and memory by rows alone
 
 Everything that is compared is timed in turn, and ratios are of medians. The private times include parsing, the
 charge to a ledger on disk, noise and intervals. OpenDP's path needs polars (see its extra of the same name) and
@@ -260,7 +261,8 @@ from query import WHOLE, policy
 from sfumato.ledger import Ledger
 from sfumato.query import Table
 path, folder = Path(sys.argv[1]), Path(sys.argv[2])
-rules = policy(path)
+many = int(sys.argv[4]) > 1
+rules = policy(path, **({"column": "person", "rows": int(sys.argv[4]), "groups": 3} if many else {}))
 with Ledger.open(folder / (path.stem + ".db"), budget=rules.budget) as ledger:
     table = Table(rules, ledger)
     table.ask(WHOLE, epsilon=1.0)
@@ -272,11 +274,12 @@ print(json.dumps([seconds, int(status["VmHWM"].split()[0]) / 1024]))
 """
 
 
-def growth(folder: Path, sizes: list[int]) -> None:
-    print("how it grows: one row a person, AVG by city, each in a process of its own  (linear, memory flat)")
+def growth(folder: Path, sizes: list[int], *, rows_a_person: int) -> None:
+    """Time and peak memory; with many rows a person, a row is held for each person, so that it grows."""
+    print(f"how it grows: {rows_a_person} row(s) a person, AVG by city, each in a process of its own")
     for rows in sizes:
-        path = folder / f"rows{rows}.parquet"
-        make_rows(path, rows)
+        path = folder / f"rows{rows}of{rows_a_person}.parquet"
+        make_rows(path, rows, rows_a_person=rows_a_person)
         command = [
             sys.executable,
             "-W",
@@ -286,6 +289,7 @@ def growth(folder: Path, sizes: list[int]) -> None:
             str(path),
             str(folder),
             str(Path(__file__).parent),
+            str(rows_a_person),
         ]
         found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         seconds, megabytes = json.loads(found.splitlines()[-1])
@@ -297,15 +301,19 @@ def growth(folder: Path, sizes: list[int]) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--large", action="store_true", help="also 100 million rows")
-    large = options.parse_args().large
+    options.add_argument("--growth", action="store_true", help="time and memory by rows, and nothing else")
+    chosen = options.parse_args()
+    sizes = [1_000_000, 10_000_000, *([100_000_000] if chosen.large else [])]
     print(f"{os.cpu_count()} cores, {platform.machine()}; duckdb {duckdb.__version__}, ibis {ibis.__version__}")
     with tempfile.TemporaryDirectory(prefix="sfumato-bench-") as name:
         folder = Path(name)
-        one_row_a_person(folder)
-        many_rows_a_person(folder)
-        a_join(folder, ROWS, ROWS // 10)
-        a_text_file(folder)
-        growth(folder, [1_000_000, 10_000_000, *([100_000_000] if large else [])])
+        if not chosen.growth:
+            one_row_a_person(folder)
+            many_rows_a_person(folder)
+            a_join(folder, ROWS, ROWS // 10)
+            a_text_file(folder)
+        for rows_a_person in (1, 5):
+            growth(folder, sizes, rows_a_person=rows_a_person)
 
 
 if __name__ == "__main__":

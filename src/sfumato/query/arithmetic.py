@@ -77,6 +77,9 @@ def _folded(found: Arithmetic, names: Names) -> Expression:
 @translates(exp.Mod)
 def _(node: Expr, names: Names) -> Expression:
     of, by = parts(node, "this", "expression")
+    if isinstance(of, (exp.Add, exp.Sub)) or isinstance(by, exp.Binary):
+        # The parser binds % less tightly than SQL does: it reads a + b % 7 as (a + b) % 7.
+        raise QueryRefused(f"{shown(node)} is not answered: write brackets around what % divides")
     divisor = constant(by)
     if divisor is None or not divisor.is_integer():
         raise QueryRefused(f"{shown(node)} is not answered: % takes a whole constant on its right")
