@@ -90,7 +90,7 @@ SCRIPT = textwrap.dedent(
     path, room = sys.argv[1], int(sys.argv[2])
 
     def steps(rows):
-        plan = TrainingPlan(sample_rate=0.002, expected_batch=200, steps=2, noise_multiplier=1.0)
+        plan = TrainingPlan(sample_rate=0.003, expected_batch=210, steps=2, noise_multiplier=1.0)
         model = torch.nn.Linear(250, 2)
         trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan)
         for batch in trainer.batches(rows):
@@ -103,7 +103,7 @@ SCRIPT = textwrap.dedent(
         now = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmData"))
     resource.setrlimit(resource.RLIMIT_DATA, (now + room, now + room))
     inputs = [f"x{place}" for place in range(250)]
-    rows = parquet_dataset(path, inputs=inputs, target="y", categories=(0, 1), public_size=100_000)
+    rows = parquet_dataset(path, inputs=inputs, target="y", categories=(0, 1), public_size=70_000)
     print(len(rows), rows.inputs.nbytes > room, steps(rows))
     try:
         read_table(path)
@@ -115,7 +115,7 @@ SCRIPT = textwrap.dedent(
 
 
 def test_a_file_larger_than_memory_is_trained_on(tmp_path):
-    rows, room = 100_000, 64 * 2**20
+    rows, room = 70_000, 64 * 2**20
     values = (np.arange(rows * 250, dtype=np.float32) % 251).reshape(rows, 250)
     table = pa.table({**{f"x{n}": values[:, n] for n in range(250)}, "y": np.arange(rows) % 2})
     options = {"compression": "NONE", "use_dictionary": False, "row_group_size": 2_000}
@@ -128,4 +128,4 @@ def test_a_file_larger_than_memory_is_trained_on(tmp_path):
         timeout=300,
         env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"},
     )
-    assert done.stdout.split() == ["100000", "True", "2"], done.stdout + done.stderr
+    assert done.stdout.split() == ["70000", "True", "2"], done.stdout + done.stderr
