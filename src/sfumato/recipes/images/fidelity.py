@@ -70,8 +70,7 @@ def in_words(found: dict[str, Any]) -> str:
         f"Not good for: {found['not_good_for']}.",
         f"{found['left_out_as_unsure']:.1%} of the images that were drawn were left out: those whose label the "
         "head was least sure of. The head gives the labels of the others a probability of "
-        f"{found['mean_confidence']:.2f} on "
-        "average; far below 1, it learned too little for labels to be relied on.",
+        f"{found['mean_confidence']:.2f} on average; far below 1, it learned too little to rely on its labels.",
     ]
     for line in found["classes"]:
         people = ""

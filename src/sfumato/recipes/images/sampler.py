@@ -86,7 +86,10 @@ class ImageSampler:
             for each in (latents.astype(np.float32), bank.latents[chosen])
         )
         drawings = bank.images[chosen]
-        return with_levels_of(drawings, drawings / np.float32(255) + wanted - had), labels
+        moved = drawings / np.float32(255) + wanted - had
+        if self.styles.settings.of_a_pen:
+            return with_levels_of(drawings, moved), labels
+        return np.rint(255 * np.clip(moved, 0.0, 1.0)).astype(np.uint8), labels
 
     def _labelled(self, images: Images, labels: Integers, *, most: int) -> Drawn:
         """At most so many, each with the label that the head reads, of those that it is surest of."""
