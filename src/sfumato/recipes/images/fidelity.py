@@ -23,7 +23,7 @@ def report(sampler: ImageSampler, drawn: Drawn, test: Dataset | None) -> dict[st
     found: dict[str, Any] = {
         "images": len(drawn),
         "left_out_as_unsure": round(1 - len(drawn) / drawn.tried, 4),
-        "unsure": round(1 - drawn.passed / len(drawn), 4),
+        "mean_confidence": round(float(drawn.sure.mean()), 4),
         "classes": _classes(sampler, drawn),
         "good_for": GOOD_FOR,
         "not_good_for": NOT_GOOD_FOR,
@@ -68,14 +68,10 @@ def in_words(found: dict[str, Any]) -> str:
     lines = [
         f"{found['images']:,} synthetic images. Good for: {found['good_for']}.",
         f"Not good for: {found['not_good_for']}.",
-        f"{found['left_out_as_unsure']:.1%} of the images that were drawn were left out: the head read "
-        "another class, or was least sure of them.",
+        f"{found['left_out_as_unsure']:.1%} of the images that were drawn were left out: those whose label the "
+        "head was least sure of. The head gives the labels of the others a probability of "
+        f"{found['mean_confidence']:.2f} on average; far below 1, it learned too little to rely on its labels.",
     ]
-    if found["unsure"]:
-        lines.append(
-            f"{found['unsure']:.1%} of the images have a label that the head is not sure of: it learned too "
-            "little; a larger epsilon, or more people, would help."
-        )
     for line in found["classes"]:
         people = ""
         if "people" in line:

@@ -20,11 +20,10 @@ from sfumato.recipes.images.styles import Integers, Styles
 
 Images = npt.NDArray[np.uint8]
 
-SUREST = 0.85
-"""Of the images that the head reads as what they were drawn for, this share is kept: those it is surest of."""
+SUREST = 0.9
+"""This share of the images is kept: those whose label the head is surest of."""
 
 _BATCH = 2000  # images drawn at a time
-_MOST_ROUNDS = 8  # of drawing, for each that a head which drops nothing would need
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,6 @@ class Drawn:
     images: Images  # (images, 28, 28)
     labels: Integers  # (images,)
     sure: npt.NDArray[np.float32]  # the probability that the head gives each label
-    passed: int  # of these, how many the head read as what they were drawn for, and was sure of
     tried: int  # images that were drawn, those that were left out included
 
     def __len__(self) -> int:
@@ -56,23 +54,17 @@ class ImageSampler:
     certificate: Certificate | None = None
 
     def draw(self, count: int, *, seed: int) -> Drawn:
-        """`count` images; the same seed gives the same ones.
-
-        Where the head reads hardly any as what it was drawn for, others are taken in the end: `passed` tells.
-        """
+        """`count` images; the same seed gives the same ones."""
         count = _validate.integer("count", count, least=1)
         generator = public_generator(seed)
         parts: list[Drawn] = []
-        patience = _MOST_ROUNDS * -(-count // _BATCH)
         while missing := count - sum(map(len, parts)):
-            size = _BATCH if missing > _BATCH else missing + missing // 3 + 8
-            strict = len(parts) < patience
-            parts.append(self._labelled(*self._images(size, generator), most=missing, strict=strict))
+            size = _BATCH if missing > _BATCH else missing + missing // 8 + 2
+            parts.append(self._labelled(*self._images(size, generator), most=missing))
         return Drawn(
             images=np.concatenate([part.images for part in parts]),
             labels=np.concatenate([part.labels for part in parts]),
             sure=np.concatenate([part.sure for part in parts]),
-            passed=sum(part.passed for part in parts),
             tried=sum(part.tried for part in parts),
         )
 
@@ -94,33 +86,20 @@ class ImageSampler:
             for each in (latents.astype(np.float32), bank.latents[chosen])
         )
         drawings = bank.images[chosen]
-        return with_levels_of(drawings, drawings / np.float32(255) + wanted - had), labels
+        moved = drawings / np.float32(255) + wanted - had
+        if self.styles.settings.of_a_pen:
+            return with_levels_of(drawings, moved), labels
+        return np.rint(255 * np.clip(moved, 0.0, 1.0)).astype(np.uint8), labels
 
-    def _labelled(self, images: Images, labels: Integers, *, most: int, strict: bool) -> Drawn:
-        """At most so many, each with the head's label; if strict, of those that it is surest of.
-
-        Where the statistics told what the image should be, the head must read it so: what lies between two
-        classes is a scribble.
-        """
+    def _labelled(self, images: Images, labels: Integers, *, most: int) -> Drawn:
+        """At most so many, each with the label that the head reads, of those that it is surest of."""
         sure, kept = np.ones(len(images), dtype=np.float32), np.arange(len(images))
         if self.head is not None:
             chances = torch.softmax(self.head(to_inputs(images)), dim=1).detach()
-            sure, read = (part.numpy() for part in chances.max(dim=1))
-            if strict:
-                kept = surest(sure, kept if self.statistics is None else np.flatnonzero(read == labels))
-            labels = read
+            sure, labels = (part.numpy() for part in chances.max(dim=1))
+            kept = np.flatnonzero(sure >= np.quantile(sure, 1 - SUREST))
         kept = kept[:most]
-        passed = len(kept) if strict else 0
-        return Drawn(
-            images=images[kept], labels=labels[kept], sure=sure[kept], passed=passed, tried=len(images)
-        )
-
-
-def surest(sure: npt.NDArray[np.float32], places: Integers) -> Integers:
-    """Those of the places, in their order, that are among the surest."""
-    if not len(places):
-        return places
-    return places[sure[places] >= np.quantile(sure[places], 1 - SUREST)]
+        return Drawn(images=images[kept], labels=labels[kept], sure=sure[kept], tried=len(images))
 
 
 def to_inputs(images: Images) -> Tensor:

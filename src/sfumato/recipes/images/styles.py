@@ -47,6 +47,11 @@ class StyleSettings:
         for name in ("drawings", "fine", "coarse"):
             _validate.integer(name, getattr(self, name), least=1)
 
+    @property
+    def of_a_pen(self) -> bool:
+        """Whether drawings are lines on an empty page, and not things of many tones."""
+        return self.latents == "strokes-latents"
+
     @classmethod
     def for_data(cls, data: str, latents: str | None = None, **more: int) -> StyleSettings:
         """Drawings for a data set by name: digits for digits, else shapes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,22 +86,10 @@ def test_the_files_hold_images_labels_a_sheet_and_a_report(made):
 def test_published_labels_are_those_that_the_head_is_sure_of(made):
     _, found, *_ = made
     drawn = found.drawn
-    assert drawn.passed == len(drawn) == 200
-    assert len(drawn) <= SUREST * drawn.tried
+    assert len(drawn) == 200
+    assert drawn.tried >= 200 / SUREST
     chances = torch.softmax(found.sampler.head(torch.from_numpy(drawn.images).unsqueeze(1) / 255), dim=1)
     assert chances.argmax(dim=1).tolist() == drawn.labels.tolist()
-
-
-def test_a_head_that_reads_nothing_still_gives_images_and_says_so(made):
-    """A loop that waits for a head which learned nothing would never end."""
-    head = copy.deepcopy(made[1].sampler.head)
-    with torch.no_grad():
-        head.head.weight.zero_()
-        head.head.bias.copy_(torch.tensor([0.0] * 9 + [50.0]))
-    nothing = replace(made[1].sampler.statistics, counts=np.eye(10, 6))  # nobody in the last classes
-    drawn = replace(made[1].sampler, head=head, statistics=nothing).draw(20, seed=1)
-    assert len(drawn) == 20
-    assert drawn.passed == 0
 
 
 def test_the_certificate_is_of_the_plan_and_another_plan_is_found_out(made):
