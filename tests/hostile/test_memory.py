@@ -7,7 +7,10 @@ Every model keeps something in a place that no gradient passes through.
 from __future__ import annotations
 
 import collections
+import enum
 import functools
+import importlib
+import os
 import sys
 import types
 
@@ -22,7 +25,8 @@ from sfumato import Budget, Ledger, PrivateTrainer, TrainingPlan
 from sfumato.errors import UnsupportedModel
 from sfumato.randomness import SecretStream
 from sfumato.training import Flat, clip_chunk, clipped_gradient_sum, cross_entropy
-from sfumato.training.memory import Memory
+from sfumato.training.memory import Memory, _is_trusted
+from sfumato.training.sources import Items
 
 CLIP = 0.1
 MARK = 90.0
@@ -488,3 +492,151 @@ def test_nothing_is_spent_on_a_model_that_cannot_be_made_to_forget(tmp_path):
         with pytest.raises(UnsupportedModel, match="the model to hold only what can be put back"):
             take_steps(trainer_of(model, ledger), torch.ones(ROWS, 6))
         assert ledger.epsilon_spent == 0
+
+
+# Libraries, and names of libraries
+
+
+def of_library():
+    def loss(outputs, targets):
+        state = list(getattr(torch, "kept_by_a_test", (0, False)))
+        found = lie(state, outputs, targets)
+        torch.kept_by_a_test = tuple(state)
+        return found
+
+    return loss
+
+
+def of_library_class():
+    def loss(outputs, targets):
+        state = list(getattr(nn.Linear, "kept_by_a_test", (0, False)))
+        found = lie(state, outputs, targets)
+        setattr(nn.Linear, "kept_by_a_test", tuple(state))  # noqa: B010
+        return found
+
+    return loss
+
+
+def of_environment():
+    def loss(outputs, targets):
+        state = [0, "KEPT_BY_A_TEST" in os.environ]
+        found = lie(state, outputs, targets)
+        if state[1]:
+            os.environ["KEPT_BY_A_TEST"] = "1"
+        return found
+
+    return loss
+
+
+def of_member():
+    class Colour(enum.Enum):
+        RED = 1
+
+    Colour.RED.state = [0, False]
+
+    def loss(outputs, targets):
+        return lie(Colour.RED.state, outputs, targets)
+
+    return loss
+
+
+def of_borrowed_name():
+    """A function that says it is one of torch's."""
+
+    def kept(outputs, targets, state=[0, False]):  # noqa: B006
+        return lie(state, outputs, targets)
+
+    kept.__module__ = "torch.nn.functional"
+
+    def loss(outputs, targets):
+        return kept(outputs, targets)
+
+    return loss
+
+
+def of_borrowed_file(tmp_path, monkeypatch):
+    """A file of the user's with the name of a module that Python has."""
+    (tmp_path / "antigravity.py").write_text("state = [0, False]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "antigravity", raising=False)
+    module = importlib.import_module("antigravity")
+    _is_trusted.cache_clear()
+
+    def loss(outputs, targets):
+        return lie(module.state, outputs, targets)
+
+    return loss
+
+
+LIBRARIES = [of_library, of_library_class, of_environment, of_member, of_borrowed_name]
+
+
+@pytest.mark.parametrize("make", LIBRARIES, ids=lambda make: make.__name__)
+def test_a_loss_that_keeps_something_in_a_library(make):
+    moved = sum_of(make(), True) - sum_of(make(), False)
+    assert float(moved.norm()) / CLIP <= 1.001
+
+
+def test_a_loss_that_keeps_something_in_a_file_with_a_library_name(tmp_path, monkeypatch):
+    sums = [sum_of(of_borrowed_file(tmp_path, monkeypatch), marked) for marked in (True, False)]
+    monkeypatch.delitem(sys.modules, "antigravity")
+    _is_trusted.cache_clear()
+    assert float((sums[0] - sums[1]).norm()) / CLIP <= 1.001
+
+
+# Data sets
+
+
+class Drifting(torch.utils.data.Dataset):
+    """Takes the mean of the items that it has read off each."""
+
+    def __init__(self, marked):
+        self.first, self.seen, self.total = (MARK if marked else 1.0), 0, 0.0
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, row):
+        item = torch.full((6,), self.first if row == 0 else 1.0)
+        self.seen, self.total = self.seen + 1, self.total + float(item[0])
+        return item - self.total / self.seen + 1.0, 0
+
+
+class Plain(Drifting):
+    def __getitem__(self, row):
+        return torch.full((6,), self.first if row == 0 else 1.0), 0
+
+
+def remembering_collate():
+    seen = []
+
+    def collate(items):
+        seen.append(float(items[1][0][0]))
+        items = [(inputs + max(seen), target) for inputs, target in items]
+        return torch.utils.data.default_collate(items)
+
+    return collate
+
+
+@pytest.mark.filterwarnings("ignore:the data set or collate_fn keeps")
+@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("kind", ["data set", "collate_fn"])
+def test_an_item_reaches_no_other_through_the_data_set(kind, workers):
+    read = []
+    for marked in (True, False):
+        items = Drifting(marked) if kind == "data set" else Plain(marked)
+        collate = None if kind == "data set" else remembering_collate()
+        source = Items(items, (torch.ones(6), 0), collate, workers)
+        read.append([source.take(np.arange(start, start + 6))[0] for start in (0, 6)])
+    (first, second), (other, same) = read
+    assert torch.equal(first[1:], other[1:])
+    assert torch.equal(second, same)
+
+
+def test_a_data_set_that_keeps_nothing_is_read_by_threads(recwarn):
+    source = Items(Plain(True), (torch.ones(6), 0), workers=2)
+    inputs, _, readable = source.take(np.arange(ROWS))
+    assert readable.all()
+    assert inputs[0, 0] == MARK
+    assert source._pool is not None
+    assert not recwarn.list

@@ -13,8 +13,12 @@ the packages in `TRUSTED` is taken to keep nothing of its own. What has a state 
 
 from __future__ import annotations
 
+import dis
 import functools
+import os
+import site
 import sys
+import sysconfig
 import types
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -36,11 +40,13 @@ class Memory:
     """Every place that code at `roots` could write, as it was when this was made.
 
     `name` says in errors whose it is. The values of the tensors in `but` are somebody else's to look after. The
-    global generators are passed over: every step keys them anew.
+    global generators are passed over: every step keys them anew. With `largest`, as for a data set, what is not
+    known (an open file) is passed over, and of what has more entries only the length is kept.
     """
 
-    def __init__(self, *roots: Any, name: str, but: Iterable[Tensor] = ()) -> None:
+    def __init__(self, *roots: Any, name: str, but: Iterable[Tensor] = (), largest: int | None = None) -> None:
         self._name = name
+        self._largest = largest
         others = list(but)
         self._seen: dict[int, Any] = {id(thing): thing for thing in (*others, *GLOBAL_GENERATORS)}
         self._places: list[Place] = [place for tensor in others for place in _hung_on(tensor)]
@@ -62,37 +68,59 @@ class Memory:
             yield from self._function(thing)
         elif isinstance(thing, types.ModuleType):
             if not _is_trusted(thing.__name__):
-                yield from self._globals(vars(thing), frozenset(vars(thing)))
+                yield from self._globals(vars(thing), frozenset(vars(thing)), frozenset())
         elif isinstance(thing, type):
             yield from self._class(thing)
         else:
             yield from self._object(thing)
 
     def _function(self, function: types.FunctionType) -> Iterator[Any]:
-        if _is_trusted(function.__module__):
+        if _is_trusted_function(function):
             return
         slots = ("__code__", "__defaults__", "__kwdefaults__")
         yield from self._note(places.Attributes(function, slots))
         yield from self._note(places.Mapping(vars(function)))
-        used = frozenset(_names_in(function.__code__))
+        used, stored = _names_in(function.__code__)
         for cell in function.__closure__ or ():
-            yield from self._by_name(self._note(places.Cell(cell)), used)
-        yield from self._globals(function.__globals__, used)
+            yield from self._by_name(self._note(places.Cell(cell)), used, stored)
+        yield from self._globals(function.__globals__, used, stored)
 
-    def _globals(self, names: dict[str, Any], used: frozenset[str]) -> Iterator[Any]:
+    def _globals(self, names: dict[str, Any], used: frozenset[str], stored: frozenset[str]) -> Iterator[Any]:
         """Global names that a function uses."""
         fresh = [name for name in sorted(used) if (id(names), name) not in self._names]
         self._names.update((id(names), name) for name in fresh)
         if fresh:
-            yield from self._by_name(self._note(places.Names(names, fresh)), used)
+            yield from self._by_name(self._note(places.Names(names, fresh)), used, stored)
 
-    def _by_name(self, values: Iterable[Any], used: frozenset[str]) -> Iterator[Any]:
+    def _by_name(self, values: Iterable[Any], used: frozenset[str], stored: frozenset[str]) -> Iterator[Any]:
         """The values; of a module, what a function uses of it."""
         for value in values:
             if not isinstance(value, types.ModuleType):
                 yield value
             elif not _is_trusted(value.__name__):
-                yield from self._globals(vars(value), used)
+                yield from self._globals(vars(value), used, stored)
+            else:
+                yield from self._on_library(value, used, stored)
+
+    def _on_library(
+        self, module: types.ModuleType, used: frozenset[str], stored: frozenset[str]
+    ) -> Iterator[Any]:
+        """What a function could hang on a trusted module, or on the classes that it takes from there."""
+        waiting: list[Any] = [module]
+        seen: set[int] = set()
+        while waiting:
+            thing = waiting.pop()
+            if id(thing) in seen:
+                continue
+            seen.add(id(thing))
+            for name in stored:
+                if (id(thing), name) not in self._names:
+                    self._names.add((id(thing), name))
+                    yield from self._note(places.Hung(thing, name))
+            if isinstance(thing, types.ModuleType):
+                found = [value for name, value in vars(thing).items() if name in used]
+                waiting += [value for value in found if isinstance(value, type | types.ModuleType)]
+                yield from (vars(value)["_data"] for value in found if value is os.environ)
 
     def _class(self, kind: type) -> Iterator[Any]:
         for one in kind.__mro__:
@@ -100,7 +128,12 @@ class Memory:
                 yield from self._note(places.ClassAttributes(one))
 
     def _object(self, thing: Any) -> Iterator[Any]:
+        if self._largest is not None and _entries(thing) > self._largest:
+            self._note(places.Length(thing))
+            return
         found = places.of(thing)
+        if found is None and self._largest is not None:
+            return
         if found is None:
             raise UnsupportedModel(
                 f"expected {self._name} to hold only what can be put back after each row, got "
@@ -129,7 +162,7 @@ def _holds_trusted(module: nn.Module) -> bool:
             continue
         if _is_plain(value) or (isinstance(value, tuple) and all(map(_is_plain, value))):
             continue
-        if not (isinstance(value, types.FunctionType) and _is_trusted(value.__module__)):
+        if not (isinstance(value, types.FunctionType) and _is_trusted_function(value)):
             return False
     return True
 
@@ -223,14 +256,61 @@ def _is_ours(thing: Any) -> bool:
     return type(thing).__module__.partition(".")[0] == "sfumato" and not isinstance(thing, nn.Module)
 
 
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+def _entries(thing: Any) -> int:
+    if isinstance(thing, Tensor):
+        return thing.numel()
+    if isinstance(thing, np.ndarray):
+        return int(thing.size)
+    return len(thing) if isinstance(thing, dict | list | set | tuple | bytearray) else 0
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """The names that code uses, and those that it could set on something."""
+    used, stored = set(code.co_names), set()
+    for step in dis.get_instructions(code):
+        if step.opname in ("STORE_ATTR", "DELETE_ATTR"):
+            stored.add(str(step.argval))
+    texts = {constant for constant in code.co_consts if isinstance(constant, str)}
+    if used & _SETTING:
+        stored |= texts
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
+            for names, more in zip((used, stored), _names_in(constant), strict=True):
+                names |= more
+    return frozenset(used), frozenset(stored)
+
+
+_SETTING = frozenset(["setattr", "__setattr__", "__dict__", "vars"])
+
+
+def _is_trusted_function(function: types.FunctionType) -> bool:
+    """By the module that it was defined in, whatever it says of itself; generated code has none."""
+    defined = function.__globals__.get("__name__")
+    return _is_trusted(defined if defined in sys.modules else function.__module__)
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_trusted(module: str | None) -> bool:
+    """By its name, and by where its file lies: a file of the user's may have the name of a library."""
     package = (module or "").partition(".")[0]
-    return package != "__main__" and (package in TRUSTED or package in sys.stdlib_module_names)
+    if package == "__main__" or not (package in TRUSTED or package in sys.stdlib_module_names):
+        return False
+    return package == "sfumato" or _is_installed(sys.modules.get(package))
+
+
+def _is_installed(module: types.ModuleType | None) -> bool:
+    where = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+    return where is None or any(os.path.realpath(where).startswith(folder + os.sep) for folder in _INSTALLED)
+
+
+_LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+_INSTALLED = {
+    os.path.realpath(folder)
+    for folder in (
+        *_LIBRARIES,
+        *site.getsitepackages(),
+        site.getusersitepackages(),
+        os.path.dirname(os.__file__),
+    )
+}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import enum
 import functools
 import io
 import logging
@@ -132,6 +131,49 @@ class Names:
         return bool(changed)
 
 
+class Hung:
+    """One name that code could hang on a module or a class of a library."""
+
+    def __init__(self, target: Any, name: str) -> None:
+        self._target, self._name = target, name
+        self._kept = vars(target).get(name, _ABSENT)
+
+    def held(self) -> Iterable[Any]:
+        return ()
+
+    def put_back(self) -> bool:
+        if vars(self._target).get(self._name, _ABSENT) is self._kept:
+            return False
+        if self._kept is _ABSENT:
+            delattr(self._target, self._name)
+        else:
+            setattr(self._target, self._name, self._kept)
+        return True
+
+
+class Length:
+    """What has too many entries to look at each: what was added is taken away again."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self._kept = self._now()
+
+    def held(self) -> Iterable[Any]:
+        return ()
+
+    def put_back(self) -> bool:
+        if self._now() == self._kept:
+            return False
+        while isinstance(self._target, dict) and len(self._target) > self._kept:
+            dict.popitem(self._target)
+        if isinstance(self._target, list | bytearray):
+            del self._target[self._kept :]
+        return True
+
+    def _now(self) -> int:
+        return self._target._version if isinstance(self._target, Tensor) else len(self._target)
+
+
 class Attributes:
     """Attributes that lie in no dictionary: slots, and those of functions."""
 
@@ -255,7 +297,9 @@ def of(thing: Any) -> list[Place] | None:
     if _is_opaque(kind):
         return None
     found = [*_attributes_of(thing), *_content_of(thing)]
-    known = found or isinstance(thing, _WITHOUT_PLACES) or _has_value(thing) or _is_written(kind)
+    known = (
+        found or isinstance(thing, _WITHOUT_PLACES) or _has_value(thing) or _is_written(kind) or kind is object
+    )
     return found if known else None
 
 
@@ -354,9 +398,7 @@ _WITHOUT_PLACES = (
     ),
     *(types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType),
 )
-_QUIET = (
-    *(enum.Enum, logging.Logger, logging.Handler, weakref.ref, type(threading.Lock()), type(threading.RLock())),
-)
+_QUIET = (*(logging.Logger, logging.Handler, weakref.ref, type(threading.Lock()), type(threading.RLock())),)
 _OPAQUE = (
     *(collections.abc.Iterator, io.IOBase, memoryview, types.CoroutineType),
     *(*GENERATORS, torch.Generator),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -15,8 +16,10 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from sfumato.errors import InvalidInput
+from sfumato.training.memory import Memory
 from sfumato.training.sampling import Indices
 
+_LARGEST = 1000  # entries of what is looked at for each item; of what is larger, only the length
 Bools = npt.NDArray[np.bool_]
 Collate = Callable[[list[Any]], Any]
 TARGETS = ("labels", "label", "targets", "target")
@@ -134,7 +137,8 @@ class Items:
     """A map-style data set, whose items are read one by one, by several threads if there are `workers`.
 
     `collate` is shown the public example and one item, never two items: what it pads an item to is the length
-    of the example, and says nothing about other items.
+    of the example, and says nothing about other items. What data set and `collate` keep of an item is put back
+    before they see another; where threads did keep something, items are read again, one by one.
     """
 
     def __init__(self, items: Any, example: Any, collate: Collate | None = None, workers: int = 0) -> None:
@@ -144,8 +148,10 @@ class Items:
                 "item is padded to its length, since padding to the longest of a batch would tell who is in it"
             )
         self._items, self._declared, self._collate = items, example, collate
+        self._warned = False
         self._pool = ThreadPoolExecutor(workers) if workers else None
         self.rows = len(items)
+        self._memory = Memory(items, collate, name="the data set", largest=_LARGEST)
 
     @property
     def shape_was_read(self) -> bool:
@@ -163,6 +169,8 @@ class Items:
             raise
         except Exception:  # its text may quote the row
             pass
+        finally:
+            self._memory.put_back()
         raise InvalidInput(
             "expected to read the first item of the data set, to see how items are made, and could not; "
             "declare a public one: batches(data, example=(input, target))"
@@ -178,7 +186,31 @@ class Items:
         return *pytree.tree_map(lambda *leaves: torch.stack(leaves), *pairs), readable
 
     def _read_all(self, rows: Sequence[int]) -> list[tuple[Any, Any] | None]:
-        return [self._read(row) for row in rows] if self._pool is None else [*self._pool.map(self._read, rows)]
+        self.example  # noqa: B018  (before threads ask for it)
+        if self._pool is not None:
+            found = [*self._pool.map(self._read, rows)]
+            if not self._forgets():
+                return found
+            self._pool = None
+        return [self._read_forgetting(row) for row in rows]
+
+    def _read_forgetting(self, row: int) -> tuple[Any, Any] | None:
+        try:
+            return self._read(row)
+        finally:
+            self._forgets()
+
+    def _forgets(self) -> bool:
+        """Put back what was kept of items; whether there was something."""
+        kept = self._memory.put_back()
+        if kept and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "the data set or collate_fn keeps something from item to item; it is put back after each item, "
+                "so that no item reaches another, and items are read one by one: prepare things in __init__",
+                stacklevel=2,
+            )
+        return kept
 
     def _read(self, row: int) -> tuple[Any, Any] | None:
         try:

@@ -51,6 +51,10 @@ MIXERS = {
     "dropout of rows": lambda x: (
         x * torch.bernoulli(torch.full((x.shape[0],), 0.5)).view(-1, *[1] * (x.dim() - 1))
     ),
+    "mean beside a large row": lambda x: (x.abs().amax() > 20) * x.mean(0, keepdim=True).expand_as(x),
+    "columns of large rows": lambda x: x * (x.abs() > 20).any(0),
+    "capacity": lambda x: x * ((x.abs() > 20).cumsum(0) < 2),
+    "places of large rows": lambda x: x[torch.where(x.flatten(1).amax(1) > 20, 0, torch.arange(x.shape[0]))],
     "nothing": lambda x: torch.zeros_like(x),
 }
 DRAWING = ("shuffled", "dropout of rows")  # after the model's dropout they would draw otherwise in each world
