@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from sfumato.randomness import public_torch_generator
+
 Labels: TypeAlias = npt.NDArray[np.uint8]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 VARIES = 0x80
@@ -344,6 +346,10 @@ def put_by_index(op: Operation) -> Iterable[Labels]:
     return [labels | room]
 
 
+class _NoRule(Exception):
+    """What no rule covers counts as depending on everything."""
+
+
 def _free_places(op: Operation, labels: Labels) -> tuple[Labels, tuple[Any, ...], Labels]:
     """Where an index is not constant it may be anything, so its dimension is united to one place."""
     places: list[Any] = [slice(None)] * labels.ndim
@@ -356,7 +362,7 @@ def _free_places(op: Operation, labels: Labels) -> tuple[Labels, tuple[Any, ...]
         constant = not mine.any()
         spans = index.dim() if index.dtype in (torch.bool, torch.uint8) else 1
         if spans > 1 or (not constant and index.dtype == torch.bool):
-            raise NotImplementedError("a mask over several dimensions, or of rows")
+            raise _NoRule("a mask over several dimensions, or of rows")
         if not constant:
             labels = _over(labels, [dim])
         places[dim] = index.numpy() if constant else np.zeros(index.shape, np.intp)
@@ -437,7 +443,7 @@ def _changed_by(
     masks: Sequence[Tensor], op: Operation, tensors: Sequence[Tensor]
 ) -> list[npt.NDArray[np.bool_]]:
     """Where the results differ as the masked elements do, on any of the draws."""
-    generator = torch.Generator().manual_seed(29)
+    generator = public_torch_generator(29)
     found = [np.zeros(out.shape, bool) for out in op.outputs]
     for base in range(_BASES):
         values = [_fresh(tensor, base, generator) for tensor in tensors]

@@ -61,7 +61,7 @@ def usable_device(name: str) -> torch.device:
     try:
         torch.zeros(1, device=name)
         return torch.device(name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         raise InvalidInput(
             f"expected a device that torch can use here, got device={name!r}; 'cpu' is always there"
         ) from error
