@@ -36,6 +36,8 @@ def load(
 ) -> Predictor | TableModel | ImageSampler:
     """The model that `train`, `tune`, `pate` or `local learn` left in `folder`, with its certificate.
 
+    Of synthetic images it is the sampler, which draws more.
+
     `folder` is a run folder, or a copy of its release half. A module of your own cannot be built from a file:
     give one of the same layers as `model`; it is copied, and left as it is.
 

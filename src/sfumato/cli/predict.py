@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sfumato.cli import show
+from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,8 +42,14 @@ def predict(
     Example: sfumato predict out/mnist mnist --out answers.csv
     """
     from sfumato.loading import load
+    from sfumato.recipes.images import ImageSampler
 
     model = load(run)
+    if isinstance(model, ImageSampler):
+        raise InvalidInput(
+            f"expected a model that answers, got a sampler of synthetic images at {run}; draw images with "
+            "sfumato.load(folder).draw(count, seed=1)"
+        )
     rows, names = _inputs(model, data)
     answer: dict[str, Any] = {"predictions": model.predict(rows).tolist()}
     if probabilities:
