@@ -43,6 +43,9 @@ def test_own_images_are_charged_drawn_and_certified(own_images, sfumato):
         assert content["images"].shape == (40, 28, 28)
         assert set(content["labels"]) <= {"nought", "one"}
     assert sfumato("verify", str(folder / "s.certificate.json"))[0] == 0
+    code, _, error = sfumato("predict", str(folder / "s.sampler"), str(out))
+    assert code != 0
+    assert "draw images with" in error
     code, _, error = sfumato("synthesize", str(own_images), *words[:4], "--out", str(folder / "t.npz"), *told,
                              "--ledger", ledger)  # fmt: skip
     assert code == 3, error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sfumato.cli import show
+from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,10 @@ def predict(
 
     model = load(run)
     if isinstance(model, ImageSampler):
-        raise InvalidInput(f"expected a model that predicts, got {run}, which draws; in Python: load(run).draw")
+        raise InvalidInput(
+            f"expected a model that answers, got a sampler of synthetic images at {run}; draw images with "
+            "sfumato.load(folder).draw(count, seed=1)"
+        )
     rows, names = _inputs(model, data)
     answer: dict[str, Any] = {"predictions": model.predict(rows).tolist()}
     if probabilities:

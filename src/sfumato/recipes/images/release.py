@@ -35,7 +35,8 @@ PURPOSE = "synthetic images"
 CAVEATS = (
     "images are drawings moved to where the noisy statistics say that private ones lie; they are nobody's",
     "the head's labels are right as often as the head is; images that it is not sure of are left out",
-    "styles, shares of the budget and clipping were set on drawings and scikit-learn's digits, uncharged",
+    "styles, shares of the budget and clipping were set on drawings and scikit-learn's digits, uncharged; "
+    "which images are left out was set after an accuracy on MNIST's public test images had been seen",
     "the sampler is taken as ideal",
 )
 MOST_IMAGES = 1_000_000
