@@ -17,7 +17,8 @@ from sfumato import local, models
 from sfumato.array_files import damaged_unless_read
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate
-from sfumato.models import LATENTS, PRIORS, PriorNet, shipped_note
+from sfumato.models import LATENTS, PRIORS, PriorNet
+from sfumato.models.prior import shipped_note
 from sfumato.recipes import features
 from sfumato.recipes.features import Recipe
 from sfumato.recipes.images import ARCHITECTURE as SYNTHETIC_IMAGES

@@ -106,6 +106,15 @@ class GaussianSharesEvent(DpEvent):
     1.1·e^{−2π²s²}. Both laws add up to 1, so that the log of their ratio is between ln((1−2θ)/(1+2θ)) and its
     opposite, and |…| ≤ 4.2θ ≤ 5·e^{−2π²s²} for θ ≤ 0.1. Add one share after another: 1/s² = (1 + 1/k)/σ²; a
     convolution with the same share keeps a bounded log ratio, so the bounds add up.
+
+    Attributes:
+        noise_multiplier: Of all the shares together: √shares · share_sigma / L2 sensitivity in grid steps.
+        share_sigma: The σ of one share on each coordinate, in grid steps, at least 0.5.
+        shares: How many shares the adversary does not know, at least 1.
+        dimension: How many coordinates the vectors have.
+
+    >>> GaussianSharesEvent(noise_multiplier=4.0, share_sigma=2.0, shares=5, dimension=100).distance < 1e-15
+    True
     """
 
     noise_multiplier: float

@@ -88,6 +88,17 @@ def rdp_epsilon(event: DpEvent, delta: float, *, relation: Relation = Relation.A
 def rdp_delta(event: DpEvent, epsilon: float, *, relation: Relation = Relation.ADD_REMOVE) -> float:
     """The δ of `event` at ε by the best order of a grid: the inverse of `rdp_epsilon`.
 
+    Args:
+        event: What is released.
+        epsilon: The ε at which δ is wanted.
+        relation: Which data sets are neighbours.
+
+    Returns:
+        δ, at most 1: an upper bound, and 1 where no order has one.
+
+    Raises:
+        NotPrivate: If no Rényi price is known for the event.
+
     >>> round(rdp_delta(GaussianEvent(noise_multiplier=4.530877), 1.0) / 1e-6, 2)
     1.0
     """

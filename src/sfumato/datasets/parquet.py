@@ -42,9 +42,32 @@ def parquet_dataset(
     mapped into memory, so that a batch costs its own rows and the system keeps the pages that are asked for
     often.
 
+    Args:
+        path: The Parquet file.
+        inputs: The columns to learn from.
+        target: The column to learn.
+        categories: What `target` can be; they become the classes 0, 1, …, and other rows are left out.
+        public_size: The declared number of units.
+        name: What errors and reports call the data set.
+        missing: What stands for a cell that is no finite number.
+        input_categories: The categories of inputs that are no numbers. Each becomes one input: 1 in the
+            rows that have it, 0 elsewhere.
+        visibility: "private" or "public".
+        unit: Whose one row is.
+        folder: Where the file without a name lies; the folder of `path` by default.
+
+    Returns:
+        The data set.
+
     Raises:
         InvalidInput: a column is not there, or holds neither numbers nor declared categories, by its type in
             the file and not by its cells.
+
+    ```python
+    rows = parquet_dataset(
+        "people.parquet", inputs=["age"], target="ill", categories=["no", "yes"], public_size=10_000_000
+    )
+    ```
     """
     path, declared = Path(path).expanduser(), dict(input_categories or {})
     for values in (categories, *declared.values()):

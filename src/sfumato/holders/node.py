@@ -25,7 +25,15 @@ from sfumato.training.rowwise import cross_entropy
 
 @dataclass(frozen=True)
 class Opened:
-    """The sum of one round, over so many holders."""
+    """What a `Channel` hands a node of one round that was not abandoned.
+
+    Attributes:
+        total: The noisy sum in grid steps, one whole number for each parameter.
+        holders: How many holders' inputs are in it.
+
+    >>> Opened(np.zeros(3, dtype=np.int64), holders=9).holders
+    9
+    """
 
     total: Integers
     holders: int
@@ -47,6 +55,24 @@ class Node:
     inputs; each input has this holder's share of the noise; every round has a fresh sample. An abandoned round
     is not repeated: its input may have been seen, and a second one of the same sample would cost more than
     another round. The step is skipped, and stays paid.
+
+    Args:
+        study: What all holders agreed on.
+        key: This holder's signing key; its public half is in the study.
+        signatures: The agreement of every holder, this one included.
+        channel: How messages reach the coordinator and come back.
+        ledger: This holder's ledger; None charges nowhere.
+        sampler: Where sampling and noise come from; a fresh secret stream by default.
+
+    Raises:
+        NotVerified: If a holder has not signed this very study.
+        InvalidInput: If the key is not that of a holder of the study.
+
+    ```python
+    signatures = [read_signature(path) for path in Path("signatures").glob("*.json")]
+    node = Node(study, PrivateKey.read("delft.key"), signatures, channel, ledger=Ledger.open("mine.db"))
+    certificate = node.train(head, rows)  # rows as the study's public features see them
+    ```
     """
 
     def __init__(

@@ -17,6 +17,14 @@ class Parties:
     together: a coordinator that tells two stories needs as many helpers for each, and only colluders help in
     both (Bonawitz et al. 2017, theorem 6.5).
 
+    Args:
+        holders: How many take part, at least 3.
+        dropped: How many of them may be lost in each round; a round that loses more is abandoned.
+        colluding: How many of them may show the coordinator all that they know.
+
+    Raises:
+        InvalidInput: If those who stay are fewer than `threshold`, or leave no share of noise unknown.
+
     >>> ten = Parties(holders=10, dropped=2, colluding=3)
     >>> ten.threshold, ten.shares_against["coalition"]
     (7, 5)

@@ -14,7 +14,19 @@ _LARGEST = 2**14
 
 
 def write_signature(path: str | os.PathLike[str], signature: Signed) -> None:
-    """Into a new file, which anyone may read."""
+    """Write a holder's agreement to a study into a new file, which anyone may read.
+
+    Args:
+        path: The file, which must not be there yet.
+        signature: What `Study.signed` gave.
+
+    Raises:
+        InvalidInput: If there is a file already.
+
+    ```python
+    write_signature("delft.json", study.signed(PrivateKey.read("delft.key")))
+    ```
+    """
     try:
         write_new(Path(path), json_bytes(dict(signature)), readable=True)
     except FileExistsError as error:
@@ -22,6 +34,21 @@ def write_signature(path: str | os.PathLike[str], signature: Signed) -> None:
 
 
 def read_signature(path: str | os.PathLike[str]) -> Signed:
+    """Read what `write_signature` wrote. Whose signature it is, and of which study, is not checked here.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The signature, for `Study.check_signatures` or a `Node`.
+
+    Raises:
+        InvalidInput: If the file does not hold one JSON object of at most 16 KiB.
+
+    ```python
+    study.check_signatures([read_signature(path) for path in ("delft.json", "utrecht.json", "leiden.json")])
+    ```
+    """
     with Path(path).open("rb") as file:
         text = file.read(_LARGEST)
     try:

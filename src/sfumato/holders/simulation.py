@@ -34,7 +34,16 @@ Losses = Callable[[int], Mapping[int, Lost]]
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """What came of a study at a desk."""
+    """What came of a study at a desk.
+
+    Attributes:
+        study: The study that was rehearsed, with keys made for it.
+        model: The trained head, which takes features and not rows; all holders have the same.
+        test_accuracy: The share of right answers on the public test rows; None without any.
+        certificates: Of each holder that took part, by its place from 1.
+        abandoned: How many rounds were abandoned; at most `study.spare`.
+        seconds: How long it took, features included.
+    """
 
     study: Study
     model: nn.Module
@@ -105,8 +114,32 @@ def simulate(
 ) -> Simulated:
     """Deal the rows out to holders, row after row, and train the default recipe over them.
 
-    `losses(number)` says who is lost in a round, and at which message; by default as many holders as
-    `parties.dropped`, chosen anew in each round. A holder whose ledger has no room stays out of the study.
+    A holder whose ledger has no room stays out of the study.
+
+    Args:
+        rows: Private rows that declare their size and classes; their name says which recipe.
+        test: Public rows to measure accuracy on; None to measure nothing.
+        parties: How many holders there are, and how many may be lost or collude.
+        epsilon: The ε of the study against the best informed adversary of `parties`.
+        delta: Its δ.
+        spare: How many rounds may be abandoned; they are priced like all others.
+        losses: Says for the number of a round, from 1, who is lost in it and at which message; by default
+            `parties.dropped` holders, chosen anew in each round.
+        ledgers: The holders' ledgers by place, from 1; who has none is not charged.
+        on_step: Called after each step of the first holder that takes part.
+
+    Returns:
+        The trained head, its accuracy, and a certificate of each holder.
+
+    Raises:
+        InvalidInput: If fewer than `parties.least` holders can pay; nothing is charged.
+        Refused: If more than `spare` rounds were abandoned; what was charged stays charged.
+
+    ```python
+    rows, test = sfumato.datasets.load("mnist", "train"), sfumato.datasets.load("mnist", "test")
+    done = simulate(rows, test, parties=Parties(holders=10, dropped=2, colluding=3), epsilon=1)
+    print(done.test_accuracy, done.study.epsilons())
+    ```
     """
     started = time.perf_counter()
     keys = {place: PrivateKey(Ed25519PrivateKey.generate()) for place in range(1, parties.holders + 1)}

@@ -53,7 +53,28 @@ _PREFIX = bytes.fromhex("302a300506032b6570032100")  # of every Ed25519 key in s
 class Study:
     """A linear head on public features, trained by DP-SGD over the rows of several holders.
 
-    `keys` are the holders' public signing keys by name; a holder's place is its number in them, from 1.
+    It is agreed on as a TOML file, which `read` takes; the fields are those of the file.
+
+    Args:
+        name: What reports and ledgers call the study.
+        data: The name of a data set, which says the recipe: features and settings of the training.
+        classes: How many classes there are, at least 2.
+        public_size: About how many units all holders have together, if that may be known.
+        largest_share: The share of these that one holder has at most, in (0, 1].
+        unit: Who is protected, such as "record" or "person".
+        epsilon: The ε of all rounds against the best informed adversary that `parties` declare.
+        delta: Its δ, above 0.
+        parties: How many holders there are, and how many may be lost or collude.
+        spare: How many rounds may be abandoned; so many steps more are planned and priced.
+        keys: The holders' public signing keys by name; a holder's place is its number in them, from 1.
+
+    Raises:
+        InvalidInput: If a field is outside its range, or there is not one key of each holder.
+
+    ```python
+    study = Study.read("study.toml")
+    print(study.epsilons())  # against each adversary: recipient, holder, coordinator, coalition
+    ```
     """
 
     name: str

@@ -165,8 +165,14 @@ class Ledger:
     def spend_under(self, allocation: str | None = None, *, purpose: str | None = None) -> Ledger:
         """Have every later charge of this object come from a share of the budget, and say what it is for.
 
-        Whatever is handed the ledger then spends from that share and from nothing else. `purpose` is put before
-        what a charge says of itself. Returns the ledger.
+        Whatever is handed the ledger then spends from that share, unless a charge itself names another.
+
+        Args:
+            allocation: The name of a share that `allocate` set aside; None for what no share holds.
+            purpose: Put before what each charge says of itself; None for nothing.
+
+        Returns:
+            The ledger itself.
 
         Raises:
             InvalidInput: If the budget has no share of that name.
@@ -417,6 +423,17 @@ class Ledger:
         """ε that later charges would start from if `event` were charged now; nothing is written.
 
         It is more than `epsilon_spent` would say of a single plan, whose exact price holds while it is alone.
+
+        Args:
+            event: What would be released.
+            relation: The relation under which the event is priced.
+            unit: The unit for which it is priced; the budget's.
+
+        Returns:
+            That ε, whether the event fits or not.
+
+        Raises:
+            RelationMismatch: If relation or unit are not the budget's.
         """
         counted = counted_event(event, self.budget, relation=relation, unit=unit)
         return Rule(self.budget).counted_after(self.state.whole, counted)

@@ -46,7 +46,20 @@ class CorrelatedNoise(NoiseSource, Protocol):
 
 
 def correlated_noise(noise: Noise, sampler: Sampler) -> CorrelatedNoise | None:
-    """The source of a kind of noise; None for independent noise, which is the sampler's own."""
+    """The source of a kind of noise; None for independent noise, which is the sampler's own.
+
+    Args:
+        noise: How the noise of a step follows from that of earlier ones.
+        sampler: The secret stream behind all draws.
+
+    Returns:
+        A source to draw from once in each step of one run, or None.
+
+    >>> from sfumato.randomness import SecretStream
+    >>> source = correlated_noise(LambdaCGD(cancelled=0.5), SecretStream())
+    >>> source.rounded_normal(1000.0, 3).shape, source.drawn
+    ((3,), 1)
+    """
     match noise:
         case Independent():
             return None

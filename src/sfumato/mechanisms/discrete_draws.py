@@ -48,6 +48,17 @@ def discrete_gaussian_draws(sampler: Sampler, sigma: float, size: int) -> Intege
     Canonne, Kamath & Steinke 2020, "The discrete Gaussian for differential privacy", for the law; Karney 2016,
     "Sampling exactly from the normal distribution", for deciding lazily.
 
+    Args:
+        sampler: The secret stream.
+        sigma: σ of the formula, from 0.25 to 2⁴⁵.
+        size: How many draws.
+
+    Returns:
+        The draws, as int64.
+
+    Raises:
+        InvalidInput: If σ is outside its range; nothing is drawn.
+
     >>> from sfumato.randomness import SecretStream
     >>> draws = discrete_gaussian_draws(SecretStream(), 1000.0, 10_000)
     >>> bool(900 < draws.std() < 1100)

@@ -43,7 +43,11 @@ _CHOICE_OF_SHARES = (0.0, 0.5, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99
 
 @dataclass(frozen=True, kw_only=True)
 class Independent:
-    """Fresh noise in each step: C is the identity."""
+    """Fresh noise in each step: C is the identity. What a plan has unless it says otherwise.
+
+    >>> Independent().column(100).tolist()
+    [1.0]
+    """
 
     kind: ClassVar[str] = "independent"
 
@@ -63,6 +67,11 @@ class Banded:
     The generating function is ((1 − decay·x)(1 − momentum·x))^−½, cut off after `bands` terms (Kalinin &
     Lampert 2024, "Banded square root matrix factorization", theorem 1). The last bands − 1 noise vectors are
     kept in memory, eight bytes a parameter each.
+
+    Args:
+        bands: How many diagonals of C are not zero, from 1 to 256; with 1 the noise is independent.
+        momentum: The momentum of the optimizer, in [0, 1); 0 for none.
+        decay: By what the weights are multiplied in each step, in (0, 1]; 1 without weight decay.
 
     >>> Banded(bands=3).column(100).tolist()
     [1.0, 0.5, 0.375]
@@ -102,6 +111,9 @@ class LambdaCGD:
 
     C has λⁱ in its i-th band. z_{t−1} is drawn again from its key, so that no vector is kept in memory
     (Kalinin, McKenna, Pagh & Lampert 2026, "DP-λCGD: Efficient noise correlation").
+
+    Args:
+        cancelled: λ, in [0, 1); 0 is independent noise.
 
     >>> LambdaCGD(cancelled=0.5).column(3).tolist()
     [1.0, 0.5, 0.25]

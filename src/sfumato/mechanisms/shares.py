@@ -37,6 +37,13 @@ class GaussianShares:
     Kairouz, Liu & Steinke 2021, "The distributed discrete Gaussian mechanism for federated learning with secure
     aggregation", theorem 11 and proposition 14; the proof is with `accounting.GaussianSharesEvent`.
 
+    Args:
+        clip_norm: C, the bound of one unit's vector in L2 norm.
+        dimension: How many coordinates the vectors have.
+        noise_multiplier: Of `shares` shares together: their standard deviation over C(1 + margin).
+        shares: How many shares count: those that the adversary does not know.
+        margin: By what share of C rounding may lengthen a vector; 2⁻⁵ by default.
+
     >>> from sfumato.randomness import SecretStream
     >>> part = GaussianShares(clip_norm=1.0, dimension=4, noise_multiplier=2.0, shares=5)
     >>> part.release(np.zeros(4, dtype=np.int64), SecretStream()).dtype

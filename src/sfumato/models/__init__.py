@@ -8,7 +8,7 @@ from sfumato.models.feature_classifier import FeatureClassifier
 from sfumato.models.latents import LATENTS, Autoencoder, load_latents
 from sfumato.models.mlp import MLP
 from sfumato.models.normalization import replace_batchnorm
-from sfumato.models.prior import PRIORS, PriorLevels, PriorNet, load_prior, prior_note, shipped_note
+from sfumato.models.prior import PRIORS, PriorLevels, PriorNet, load_prior, prior_note
 from sfumato.models.registry import MODELS, Task, build
 from sfumato.models.resnet import ResNet, resnet18
 from sfumato.models.scattering import Scattering
@@ -34,5 +34,4 @@ __all__ = [
     "prior_note",
     "replace_batchnorm",
     "resnet18",
-    "shipped_note",
 ]

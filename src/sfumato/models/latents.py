@@ -24,6 +24,10 @@ class Autoencoder(nn.Module):
 
     An image's latents depend on that image alone. What the decoder gives lies in [0, 1].
 
+    Args:
+        size: How many latents an image has.
+        hidden: The widths of the two hidden layers, that next to the image first.
+
     >>> net = Autoencoder(size=4, hidden=(16, 8)).eval()
     >>> net.decode(net.encode(torch.zeros(3, 1, 28, 28))).shape
     torch.Size([3, 1, 28, 28])
@@ -67,6 +71,15 @@ def latents_note(name: str) -> dict[str, Any]:
 
 def load_latents(name: str) -> Autoencoder:
     """The autoencoder with the weights that ship with the package, in evaluation mode.
+
+    Args:
+        name: A name of `LATENTS`.
+
+    Returns:
+        The autoencoder, in single precision.
+
+    Raises:
+        DataCorrupted: If the weights do not have the digest of their note.
 
     >>> load_latents("strokes-latents").size
     24

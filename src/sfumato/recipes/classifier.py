@@ -193,7 +193,17 @@ class Classifier:
         return replace(self, **_terms(self.recipe, epsilon, self.delta, size, more, self.rows.unit))
 
     def on(self, device: str) -> Classifier:
-        """The same run with its network on a device of torch; the rows follow it there."""
+        """The same run with its network on a device of torch; the rows follow it there.
+
+        Args:
+            device: As torch names it, such as "cpu", "cuda" or "cuda:1".
+
+        Returns:
+            The other run, with a copy of the network; this one stays where it is.
+
+        Raises:
+            InvalidInput: If torch does not know the name, or the machine has no such device.
+        """
         return replace(self, network=copy.deepcopy(self.network).to(usable_device(device)))
 
     @property

@@ -13,12 +13,22 @@ from sfumato.results import EpochReport
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """One step, in figures that were paid for: all follow from the plan and from noised sums."""
+    """One step, in figures that were paid for: all follow from the plan and from noised sums.
 
-    step: int  # from 1
+    Attributes:
+        step: The number of the step, from 1.
+        learning_rate: That of the optimizer's first group of parameters.
+        clip_norm: The clipping norm of the next step, as adaptive clipping left it.
+        gradient_norm: The L2 norm of the noised gradient.
+
+    >>> StepReport(step=1, learning_rate=0.1, clip_norm=1.0, gradient_norm=0.7).step
+    1
+    """
+
+    step: int
     learning_rate: float
-    clip_norm: float  # for the next step, as adaptive clipping left it
-    gradient_norm: float  # of the noised gradient
+    clip_norm: float
+    gradient_norm: float
 
 
 class Callback:
@@ -28,6 +38,17 @@ class Callback:
     kept, or a ledger pays, steps are told after the checkpoint is durable and the ledger has been told: a step
     that a crash takes away, and that is taken again with fresh noise, was never shown. A callback that raises
     stops the run, which can be resumed.
+
+    >>> class Curve(Callback):
+    ...     def __init__(self):
+    ...         self.norms = []
+    ...
+    ...     def on_step(self, report):
+    ...         self.norms.append(report.gradient_norm)
+    >>> curve = Curve()
+    >>> curve.on_step(StepReport(step=1, learning_rate=0.1, clip_norm=1.0, gradient_norm=0.7))
+    >>> curve.norms
+    [0.7]
     """
 
     def on_step(self, report: StepReport) -> None:

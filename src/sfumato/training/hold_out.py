@@ -212,10 +212,17 @@ class HeldOut:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyGroups:
-    """Accuracy among the records kept out, group by group; all of it together cost ε once."""
+    """Accuracy among the records kept out, group by group; all of it together cost ε once.
+
+    Attributes:
+        accuracy: The share of right answers in each group, from noisy counts.
+        interval: Lower and upper end of each group's interval, each 95% by itself.
+        epsilon: What measuring all groups cost.
+        certificate: The certificate of this release.
+    """
 
     accuracy: dict[str, float]
-    interval: dict[str, tuple[float, float]]  # each 95% by itself
+    interval: dict[str, tuple[float, float]]
     epsilon: float
     certificate: Certificate
 

@@ -60,7 +60,19 @@ class AdaptiveClipping:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseShares:
-    """The noise of a step comes from several parties: so many of their shares count, for so many parameters."""
+    """The noise of a step comes from several parties: so many of their shares count, for so many parameters.
+
+    Args:
+        count: How many shares the best informed adversary does not know, at least 1.
+        dimension: How many parameters are trained.
+
+    >>> shares = NoiseShares(count=5, dimension=1000)
+    >>> plan = TrainingPlan(
+    ...     sample_rate=0.01, expected_batch=600, steps=100, noise_multiplier=1.0, shares=shares
+    ... )
+    >>> plan.mechanism_of_shares().shares
+    5
+    """
 
     count: int
     dimension: int
@@ -275,7 +287,17 @@ class TrainingPlan:
         return CLIPPING[self.clipping](norm=norm)
 
     def mechanism_of_shares(self, factor: float = 1.0) -> GaussianShares:
-        """How each of several holders makes its share of the noise."""
+        """How each of several holders makes its share of the noise.
+
+        Args:
+            factor: What σ is multiplied by, as a phase of noise does.
+
+        Returns:
+            The mechanism of one holder's share.
+
+        Raises:
+            InvalidInput: If the plan has no shares.
+        """
         if self.shares is None:
             raise InvalidInput("expected a plan with shares of noise, got one of a single holder")
         return GaussianShares(

@@ -15,7 +15,9 @@ from sfumato.errors import InvalidInput
 class BoundedScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Scales features from declared bounds to ±1, and clips what lies beyond; nothing is read off the rows.
 
-    `bounds` are the lowest and the highest value of a feature: one pair for all, or two arrays.
+    Args:
+        bounds: The lowest and the highest value of a feature, said without looking at the rows: one pair for
+            all features, or two arrays with an entry for each.
 
     >>> BoundedScaler(bounds=(0, 10)).fit_transform([[0.0], [5.0], [20.0]]).ravel().tolist()
     [-1.0, 0.0, 1.0]

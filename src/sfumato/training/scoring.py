@@ -25,6 +25,17 @@ class NoisyAccuracyScorer(BaseEstimator):
     1/ε. A record is in one count of the part that is scored, and adding or removing it moves that count by one:
     ε-differential privacy a score. Every part and every setting is charged; so is every training.
     Ghosh, Roughgarden & Sundararajan 2012; Dwork & Roth 2014, theorem 3.6.
+
+    Args:
+        epsilon: The ε of each score.
+        ledger: The ledger that each score is charged to; None records nothing.
+        delta: The δ at which scores are stated where no ledger is given; a ledger has its own.
+        sampler: Where the noise comes from; a fresh secret stream by default.
+
+    >>> from sklearn.dummy import DummyClassifier
+    >>> X, y = np.zeros((1000, 1)), np.zeros(1000)
+    >>> NoisyAccuracyScorer(1.0)(DummyClassifier().fit(X, y), X, y) > 0.9
+    True
     """
 
     def __init__(
@@ -64,6 +75,13 @@ class CoinSplit:
     """Parts of the rows for cross-validation, each row by a secret draw of its own.
 
     Folds by position move whole runs of rows when one record leaves, and neighbours would differ in several.
+
+    Args:
+        n_splits: How many parts there are, at least 2; each is scored once.
+        sampler: Where the draws come from; a fresh secret stream by default.
+
+    >>> sum(len(scored) for _, scored in CoinSplit(3).split(np.zeros((10, 2))))
+    10
     """
 
     def __init__(self, n_splits: int = 5, *, sampler: Sampler | None = None) -> None:
