@@ -41,7 +41,6 @@ def predict(
 
     Example: sfumato predict out/mnist mnist --out answers.csv
     """
-    from sfumato.errors import InvalidInput
     from sfumato.loading import load
     from sfumato.recipes.images import ImageSampler
 

@@ -19,6 +19,7 @@ from sfumato.datasets import Dataset, public_name
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.models import PriorNet, prior_note
+from sfumato.models.rows_apart import rows_apart
 from sfumato.pate.adaptation import Adaptation, Representation, adapt
 from sfumato.pate.aggregation import PURPOSE, RELATION, Answers, Voting
 from sfumato.pate.plan import VotePlan
@@ -316,7 +317,7 @@ def _votes(
         if not mine.any():  # few queries may all lie in one half
             continue
         asked = side.features[own][queries[mine]]
-        features = view.features(images) if prepared is None else prepared[own]
+        features = rows_apart(view.features, images) if prepared is None else prepared[own]
         votes[:, mine] = vote(features, targets, table, asked, config, classes=classes, start=view.head)
     return votes
 

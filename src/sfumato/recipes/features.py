@@ -20,6 +20,7 @@ from sfumato.datasets import Dataset, shapes, strokes
 from sfumato.datasets.images import to_shape
 from sfumato.errors import InvalidInput
 from sfumato.models import FeatureClassifier, PriorLevels, Scattering, load_prior, prior_note
+from sfumato.models.rows_apart import rows_apart
 from sfumato.models.scattering import CHANNELS as SCATTERING_CHANNELS
 from sfumato.released import ModelCard, class_names
 from sfumato.training import Optimization, TrainingPlan
@@ -201,8 +202,8 @@ def fitted(rows: Dataset) -> Dataset:
 
 
 def featured(model: FeatureClassifier, rows: Dataset) -> Dataset:
-    """The same rows as features; what is declared of them stays."""
-    return replace(rows, inputs=model.features(fitted(rows).tensors()[0]).numpy())
+    """The same rows as features, each computed by itself to the last bit; what is declared of them stays."""
+    return replace(rows, inputs=rows_apart(model.features, fitted(rows).tensors()[0]).numpy())
 
 
 def declared(rows: Dataset) -> tuple[int, int]:

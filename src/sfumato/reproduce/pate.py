@@ -18,6 +18,7 @@ import numpy as np
 
 from sfumato import datasets, pate
 from sfumato.datasets import Dataset
+from sfumato.models.rows_apart import rows_apart
 from sfumato.pate import Adaptation, PateSettings, PublicSide, VotePlan, queries_for
 from sfumato.reproduce import pate_figures, pate_source
 from sfumato.storage import json_bytes, write_whole
@@ -87,7 +88,7 @@ def run(
     )
     progress("features of the private rows")
     images = private.tensors()[0]
-    features = side.views[0].features(images), side.views[1].features(images)
+    features = rows_apart(side.views[0].features, images), rows_apart(side.views[1].features, images)
     rows: list[PateRow] = []
     kept: dict[int, pate.PateResult] = {}
     for epsilon in epsilons:

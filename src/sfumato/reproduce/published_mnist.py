@@ -26,6 +26,7 @@ from sfumato.accounting import DpEvent, GaussianEvent, Relation
 from sfumato.datasets import Dataset
 from sfumato.datasets.dataset import Inputs
 from sfumato.datasets.strokes import draw
+from sfumato.models.rows_apart import rows_apart
 from sfumato.models.scattering import CHANNELS, STRIDE, Scattering
 from sfumato.reproduce.kept_runs import DELTA, Repeated, Run, Watch, private_run, unwatched
 from sfumato.reproduce.pixels import standardized
@@ -280,7 +281,7 @@ def _blocks(
     made = np.empty((len(part), CHANNELS * (images.shape[-1] // STRIDE) ** 2), dtype=np.float32)
     for start in range(0, len(made), _BLOCK):
         block = slice(start, start + _BLOCK)
-        maps = (transform(images[block]) - mean[:, None, None]) / deviation[:, None, None]
+        maps = (rows_apart(transform, images[block]) - mean[:, None, None]) / deviation[:, None, None]
         made[block] = maps.flatten(1).numpy()
         watch(f"scattering {part.name}", min(1.0, (start + _BLOCK) / len(made)))
     return made

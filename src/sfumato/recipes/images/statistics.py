@@ -7,22 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from sfumato import _validate
 from sfumato.accounting import DpEvent
 from sfumato.datasets import Dataset
 from sfumato.mechanisms.grid import to_grid
 from sfumato.mechanisms.vector import GridGaussian
-from sfumato.models.latents import Autoencoder
+from sfumato.models.rows_apart import rows_apart
 from sfumato.randomness import Sampler
 from sfumato.recipes.images.styles import Floats, Integers, Styles, nearest
 
 COUNT_WEIGHT, MEAN_WEIGHT, MOMENT_WEIGHT = 0.15, 0.35, 0.5  # of the squared norm of one person's vector
 _FLOAT_ERROR = 2.0**-30  # of a vector's norm, computed in doubles
-_BLOCK = 64  # images encoded at a time, a public number
 _ROWS = 2000  # people whose vectors are made at a time
 
 
@@ -131,7 +127,7 @@ def exact_sums(rows: Dataset, styles: Styles, layout: Layout) -> Integers:
 
 def _contributions(rows: Dataset, styles: Styles, layout: Layout) -> Iterator[tuple[Integers, Floats]]:
     """Places and values (people, entries) of each person's vector, all others being zero."""
-    latents = encode_each(styles.bank.net, rows.tensors()[0]).astype(np.float64)
+    latents = rows_apart(styles.bank.net.encode, rows.tensors()[0]).numpy().astype(np.float64)
     known = np.isfinite(latents).all(axis=1) & (rows.targets >= 0) & (rows.targets < layout.classes)
     for label in range(layout.classes):
         found = latents[known & (rows.targets == label)]
@@ -170,27 +166,3 @@ def clipped(residuals: Floats) -> Floats:
     """Rows of length at most 1."""
     lengths = np.sqrt(np.square(residuals).sum(axis=1, keepdims=True))
     return residuals / np.maximum(1.0, lengths)
-
-
-@torch.no_grad()
-def encode_each(net: Autoencoder, images: Tensor) -> npt.NDArray[np.float32]:
-    """Latents whose bits depend on no other image: blocks of one public height, the last one padded.
-
-    Kernels choose their order of additions by shape. Where public images do not come out with the same bits at
-    every place of a block, blocks hold one image.
-    """
-    height = _BLOCK if _places_agree(net) else 1
-    missing = -len(images) % height
-    padded = torch.cat([images, torch.zeros(missing, *images.shape[1:])]) if missing else images
-    parts = [net.encode(block).numpy() for block in torch.split(padded, height)] if len(padded) else []
-    found: npt.NDArray[np.float32] = np.concatenate(parts) if parts else np.zeros((0, net.size), np.float32)
-    return found[: len(images)]
-
-
-def _places_agree(net: Autoencoder) -> bool:
-    """Whether public rows have the same bits wherever in a block they stand."""
-    block = (torch.arange(_BLOCK * 28 * 28).reshape(_BLOCK, 1, 28, 28) * 37 % 256) / 255
-    expected = net.encode(block)
-    return all(
-        net.encode(block.roll(shift, 0)).equal(expected.roll(shift, 0)) for shift in (1, 2, 5, 11, 23, 32)
-    )

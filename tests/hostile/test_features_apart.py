@@ -1,0 +1,59 @@
+"""Features of private rows: nobody's presence changes a bit of another's, whatever kernels do with shapes."""
+
+import numpy as np
+import pytest
+import torch
+
+from sfumato import datasets
+from sfumato.models.rows_apart import rows_apart
+from sfumato.pate import Adaptation, PublicSide
+from sfumato.recipes import features
+
+
+def neighbours_agree(compute, rows):
+    """Without its first row everybody has another place, and the last part of the batch another height."""
+    whole = rows_apart(compute, rows)
+    return all(
+        rows_apart(compute, rows[gone:]).equal(whole[gone:])
+        and rows_apart(compute, rows[:-gone]).equal(whole[:-gone])
+        for gone in (1, 2, 57)
+    )
+
+
+@pytest.mark.parametrize("data", ["mnist", "photographs"])
+def test_features_of_the_default_recipe(data):
+    recipe = features.recipe_for(data)
+    model = features.bare(recipe, classes=10)
+    images = torch.from_numpy(datasets.load("digits", "train").inputs[:200]).reshape(-1, 1, 8, 8)
+    images = torch.nn.functional.interpolate(images, size=(28, 28))
+    assert neighbours_agree(model.features, images)
+
+
+def test_features_of_teachers():
+    drawn = datasets.load("strokes", "train").take(60).inputs
+    side = PublicSide.of(drawn, Adaptation(steps=0), classes=10, progress=lambda what, share: None)
+    images = torch.from_numpy(np.concatenate([drawn, drawn, drawn])[:150])
+    assert neighbours_agree(side.views[0].features, images)
+
+
+def test_a_computation_whose_bits_hang_on_the_height_gets_one_row_at_a_time():
+    heights = []
+
+    def by_height(rows):
+        heights.append(len(rows))
+        return rows * (1 + 1e-3 * len(rows))
+
+    def by_place(rows):
+        heights.append(len(rows))
+        return rows + 1e-3 * torch.arange(len(rows))[:, None]
+
+    rows = torch.rand(70, 3)
+    assert neighbours_agree(by_height, rows)  # one height for all
+    assert set(heights) == {128}
+    heights.clear()
+    assert neighbours_agree(by_place, rows)
+    assert heights[-1] == 1
+
+
+def test_a_computation_that_brings_rows_together_gets_one_row_at_a_time():
+    assert neighbours_agree(lambda rows: rows - rows.mean(0), torch.rand(9, 4))
