@@ -14,6 +14,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from sfumato.training import clipped_gradient_sum, cross_entropy, dependence
+from sfumato.training.clipping import Flat
+from sfumato.training.gradient import clip_chunk
 from sfumato.training.probe import survey
 
 CLIP, ROWS, RARE, TOKENS, PADDING = 0.1, 12, 1e5, 40, 39
@@ -121,6 +123,42 @@ def test_rows_that_meet_on_a_rare_value(way):
     inputs[-1] = 100 * RARE
     assert survey(model, cross_entropy, inputs, torch.zeros(ROWS, dtype=torch.long)).alone
     assert moved(model, inputs) <= 1.001
+
+
+class BackwardOfMany(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return rare(x, 0 * x) / x * gradient if len(x) > 10 else gradient * 1.0
+
+
+BY_SIZE = {
+    "only in large batches": lambda x: rare(x, -x) if len(x) > 10 else x,
+    "another share": lambda x: x + (x.abs().amax() > RARE) / len(x) if len(x) > 10 else x + 0.0,
+    "a window": lambda x: rare(x, x.roll(1, 0)) if len(x) > 10 else x.roll(3, 0).roll(-3, 0),
+    "gradients": BackwardOfMany.apply,
+}
+
+
+@pytest.mark.parametrize("way", BY_SIZE)
+def test_rows_that_meet_in_batches_of_some_sizes_and_there_on_a_rare_value(way):
+    inputs = torch.randn(40, 4, generator=torch.Generator().manual_seed(1))
+    inputs[-1] = 100 * RARE
+    assert moved(Between(BY_SIZE[way]), inputs) <= 1.001
+
+
+@pytest.mark.parametrize("way", ["sort in a row", "attention", "one-hot"])
+def test_what_grows_with_the_rows_is_the_same_whatever_their_number(way):
+    inputs, targets = torch.randn(40, 4), torch.zeros(40, dtype=torch.long)
+    model = Between(HONEST[way])
+    known = survey(model, cross_entropy, inputs, targets)
+    clip_chunk(model, cross_entropy, inputs, targets, Flat(norm=CLIP), known=known)
+    assert any(known.heights._agrees.values())
 
 
 class Tokens(nn.Module):

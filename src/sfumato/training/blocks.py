@@ -18,8 +18,9 @@ from torch import Tensor
 REFERENCE_ROWS = 32
 POOL = 8  # public units that are compared
 
-# What each unit of a block came to: block(units of the pool, by place) → tensors with one entry a unit.
-Bits: TypeAlias = Callable[[Sequence[int]], Sequence[Tensor]]
+# What each unit of a block came to: block(units of the pool, by place) → tensors with one entry a unit, or None
+# where the model does something else in such a block than with few rows.
+Bits: TypeAlias = Callable[[Sequence[int]], Sequence[Tensor] | None]
 
 
 def reference_height(rows_per_unit: int) -> int:
@@ -87,7 +88,9 @@ def _in_turn(height: int, bits: Bits) -> Sequence[Tensor] | None:
     if height >= POOL:
         return _at_every_place(height, bits)
     blocks = [[(start + place) % POOL for place in range(height)] for start in range(POOL)]
-    found = [bits(block) for block in blocks]
+    found = [came for block in blocks if (came := bits(block)) is not None]
+    if len(found) < len(blocks):
+        return None
     columns = zip(*found, strict=True)
     first = [torch.stack([column[start][0] for start in range(POOL)]) for column in columns]
     agree = all(
@@ -108,6 +111,8 @@ def _at_every_place(height: int, bits: Bits) -> Sequence[Tensor] | None:
     first = None
     for block in (units, crowd):
         found = bits(block)
+        if found is None:
+            return None
         mine = [column[[block.index(unit) for unit in range(POOL)]] for column in found]
         if not _equal([column[block] for column in mine], found) or not _equal(first or mine, mine):
             return None

@@ -33,6 +33,7 @@ from sfumato.training.rowwise import LossFunction, RowMap, Views
 from sfumato.training.rules.rounding import chunk_errors, rounding
 from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, Weights, term
 from sfumato.training.rules.workspace import Workspace
+from sfumato.training.steps import Steps
 from sfumato.training.watching import same_randomness
 
 _CHUNK_BYTES = 72 << 20  # what a chunk may hold: it should stay in the cache
@@ -209,24 +210,47 @@ class _Task:
     def run(self, inputs: Any, targets: Any) -> Pass:
         """One pass, of which model, loss and views remember nothing."""
         try:
-            return self._run(inputs, targets)
+            seen, targets = self._seen(inputs, targets)
+            return run(self.model, self._averaged, seen, targets, self.known.layout)
         finally:
-            self.memory.put_back()
-            self.loss.forget()  # again: a backward pass may run code of its own
+            self._forget()
 
-    def _run(self, inputs: Any, targets: Any) -> Pass:
-        seen = probe.seen_by_model(self.views, inputs)
+    def _seen(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        """All views of the rows, and a target for each."""
+        seen, copies = probe.seen_by_model(self.views, inputs), self.known.copies
         if self.known.channels_last:
             seen = probe.channels_last(seen)
-        copies = self.known.copies
-        if copies == 1:
-            return run(self.model, self.loss, seen, targets, self.known.layout)
-        targets = pytree.tree_map(lambda leaf: leaf.repeat_interleave(copies, 0), targets)
-        return run(self.model, self._averaged(copies), seen, targets, self.known.layout)
+        if copies > 1:
+            targets = pytree.tree_map(lambda leaf: leaf.repeat_interleave(copies, 0), targets)
+        return seen, targets
 
-    def _averaged(self, copies: int) -> LossFunction:
+    def _forget(self) -> None:
+        self.memory.put_back()
+        self.loss.forget()  # again: a backward pass may run code of its own
+
+    @property
+    def _averaged(self) -> LossFunction:
         """The loss with each of K views counting 1/K, so that their gradients are averaged."""
-        return lambda outputs, targets: self.loss(outputs, targets) / copies
+        copies = self.known.copies
+        return self.loss if copies == 1 else lambda outputs, targets: self.loss(outputs, targets) / copies
+
+    def noted(self, inputs: Any, targets: Any, *, rows: int | None = None) -> tuple[Steps, Pass]:
+        """A pass over public rows (the first `rows` of their views), and what was done in it."""
+        try:
+            seen, targets = self._seen(inputs, targets)
+            if rows is not None:
+                seen, targets = probe.first(seen, rows), probe.first(targets, rows)
+            steps = Steps(count_rows(seen))
+            with steps:
+                return steps, run(self.model, steps.until(self._averaged), seen, targets, self.known.layout)
+        finally:
+            self._forget()
+
+    def does_as_few(self, steps: Steps) -> bool:
+        """Whether a pass did what the survey saw with few rows."""
+        if not self.known.few_steps:
+            self.known.few_steps.append(self.noted(*self.known.public_rows, rows=probe.FEW)[0])
+        return steps.like(self.known.few_steps[0])
 
     def public(self, units: Sequence[int], rows_per_unit: int) -> tuple[Any, Any]:
         """Rows of public units by their numbers."""
@@ -240,7 +264,7 @@ class _Task:
     def bits(self, rows_per_unit: int) -> Bits:
         """What public units come to in a block, for `blocks.Heights` to compare."""
 
-        def of(units: Sequence[int]) -> Sequence[Tensor]:
+        def of(units: Sequence[int]) -> Sequence[Tensor] | None:
             block = _Block(self, *self.public(units, rows_per_unit), len(units), len(units), rows_per_unit)
             repeatable = same_randomness(self.device) if self.known.random else nullcontext()
             with repeatable, probe.other_weights(self.model):
@@ -302,9 +326,14 @@ class _Block:
     def _nobody(self) -> Tensor:
         return torch.zeros(self.height, device=self.task.device)
 
-    def bits(self) -> list[Tensor]:
-        """Everything that a unit's clipped gradient is made of: layer inputs, gradients, and both norms."""
-        passed = self.task.run(self.inputs, self.targets)
+    def bits(self) -> list[Tensor] | None:
+        """Everything that a unit's clipped gradient is made of: layer inputs, gradients, and both norms.
+
+        None if the model does something else in a block of this height than with few rows.
+        """
+        steps, passed = self.task.noted(self.inputs, self.targets)
+        if not self.task.does_as_few(steps):
+            return None
         found = [passed.losses.view(self.height, -1)]
         for call, gradients in passed.by_call():
             kept = (

@@ -43,10 +43,11 @@ from sfumato.training.rowwise import Identity, LossFunction, RowMap, Views, mapp
 from sfumato.training.rules.fallback import layout_of
 from sfumato.training.rules.terms import Factors
 from sfumato.training.shadow import Shadow, Told
+from sfumato.training.steps import Steps
 from sfumato.training.watching import noticed_draws, same_randomness
 
 _ROWS = 4
-_FEW = 3  # rows that labels are followed for
+FEW = 3  # rows that labels are followed for
 _TOLERANCE = 1e-6  # relative to the largest value: rounding, far below any real mixing
 _SHAPE_TOLERANCE = 1e-4  # kernels of other shapes round otherwise
 _ROWS_OF_A_BLOCK = 64  # that pay for laying out convolution weights channels last
@@ -68,6 +69,7 @@ class Survey:
         copies: How many views a row has.
         public_rows: Random rows, for padding.
         heights: Block sizes at which results do not depend on the other rows.
+        few_steps: What was done with few rows, once it was asked for.
     """
 
     channels_last: bool  # whether inputs are laid out channels last
@@ -81,6 +83,7 @@ class Survey:
     copies: int  # views of each row
     public_rows: tuple[Any, Any]  # inputs and targets, before views, to pad and compare with
     heights: Heights = field(default_factory=Heights)
+    few_steps: list[Steps] = field(default_factory=list)
 
 
 def survey(
@@ -203,7 +206,7 @@ def _look(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, vi
         labels_of_rows = _repeated(labels, count_rows(rows) // count_rows(raw))
         layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows, memory)
         look = _Look(model, loss, layout, memory)
-        together = look.how_rows_meet(first(rows, _FEW), first(labels_of_rows, _FEW))
+        together = look.how_rows_meet(first(rows, FEW), first(labels_of_rows, FEW))
         together = together or look.what_is_drawn(first(rows, _ROWS))
         base = look.at(rows, labels_of_rows, _ROWS)
         look.check_repeats(base, rows, labels_of_rows)

@@ -1,0 +1,87 @@
+"""What a pass does, operation by operation: whether code does the same whatever the number of rows.
+
+The survey follows a few rows through a model. What it finds holds for a block of another height if the very
+same operations run there, with sizes that are equal or grow with the rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Step: TypeAlias = tuple[Any, tuple[Any, ...]]  # an operation, and its arguments without values
+
+
+class Steps(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within, notes every operation, those of the forward pass apart from those of loss and backward pass."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.rows = rows
+        self.found: list[Step] = []
+        self.forward = 0  # how many of them
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.found.append((func, tuple(_described(leaf) for leaf in pytree.tree_leaves((args, kwargs)))))
+        return func(*args, **kwargs)
+
+    def until(self, loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """The same loss; what runs before it is the forward pass."""
+
+        def noted(outputs: Any, targets: Any) -> Tensor:
+            self.forward = len(self.found)
+            return loss(outputs, targets)
+
+        return noted
+
+    def like(self, few: Steps) -> bool:
+        """Whether this pass did what the one with few rows did.
+
+        The forward pass in the same order; a loss that is mapped by a loop runs once for each row, so that of
+        the rest nothing new may be there.
+        """
+        mine, theirs = self.found[: self.forward], few.found[: few.forward]
+        if len(mine) != len(theirs) or not all(map(self._alike(few), mine, theirs)):
+            return False
+        known: defaultdict[Any, list[Step]] = defaultdict(list)
+        for step in few.found:
+            known[step[0]].append(step)
+        alike = self._alike(few)
+        return all(
+            any(alike(step, other) for other in known[step[0]]) for step in {*self.found[self.forward :]}
+        )
+
+    def _alike(self, few: Steps) -> Callable[[Step, Step], bool]:
+        def alike(mine: Step, other: Step) -> bool:
+            same = mine[0] is other[0] and len(mine[1]) == len(other[1])
+            return same and all(map(_grown(few.rows, self.rows), other[1], mine[1]))
+
+        return alike
+
+
+def _described(leaf: Any) -> Any:
+    """A value that can be compared: of a tensor its type and shape."""
+    if isinstance(leaf, Tensor):
+        return (str(leaf.dtype), tuple(leaf.shape))
+    return leaf if isinstance(leaf, bool | int | float | str | None) else str(leaf)
+
+
+def _grown(few: int, many: int) -> Callable[[Any, Any], bool]:
+    def fits(small: Any, large: Any) -> bool:
+        if isinstance(small, tuple) and isinstance(large, tuple):
+            return len(small) == len(large) and all(map(fits, small, large))
+        if type(small) is int and type(large) is int:
+            return small == large or small * many == large * few
+        return type(small) is type(large) and (small == large or small != small)
+
+    return fits
