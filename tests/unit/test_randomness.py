@@ -149,7 +149,8 @@ DRAW_CALLS: dict[str, tuple[float, ...]] = {
 
 
 def test_every_kind_of_draw_is_covered_here() -> None:
-    methods = {name for name in vars(randomness.Sampler) if not name.startswith("_")}
+    protocols = randomness.Sampler, randomness.NoiseSource
+    methods = {name for protocol in protocols for name in vars(protocol) if not name.startswith("_")}
     assert methods - {"private"} == set(DRAW_CALLS)
 
 

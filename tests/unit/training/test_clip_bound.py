@@ -35,7 +35,7 @@ def on_positions(rows, positions, width, *, offset=0.0, scale=1.0):
     return inputs, gradients
 
 
-EXTREMES = [1e30, 1e19, 1e-19, 1e-30, 1e-40, 0.0]
+EXTREMES = [1e30, 1e-19, 1e-40, 0.0]
 
 
 @pytest.mark.parametrize("clipping", [Flat(norm=1.0), Automatic(norm=1.0), PerLayer(norm=1.0)])
