@@ -95,6 +95,34 @@ def written(func: Any) -> tuple[str, ...]:
     return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
+def views(func: Any, arguments: dict[str, Any], result: Any) -> Iterator[tuple[Tensor, Iterable[Tensor]]]:
+    """Arguments, and the results that share their elements by the schema."""
+    names = _shared(func)
+    results = result if len(names) > 1 else (result,)
+    for name, part in zip(names, results, strict=True):
+        if name is not None and isinstance(arguments[name], Tensor):
+            yield arguments[name], tensors_in(part)
+
+
+@lru_cache(maxsize=4096)
+def _shared(func: Any) -> tuple[str | None, ...]:
+    """For each result the argument that it shares its elements with, for certain: `reshape` may copy."""
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return (None,) * len(func._schema.returns)
+    owners = {
+        letter: argument.name
+        for argument in func._schema.arguments
+        if argument.alias_info is not None
+        for letter in argument.alias_info.before_set
+    }
+    return tuple(
+        next((owners[letter] for letter in back.alias_info.before_set if letter in owners), None)
+        if back.alias_info is not None
+        else None
+        for back in func._schema.returns
+    )
+
+
 def labels_after(operation: Operation) -> list[Labels]:
     """The labels of every output."""
     found = rule_of(operation.func)(operation)
