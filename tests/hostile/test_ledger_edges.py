@@ -272,7 +272,7 @@ def test_a_first_checkpoint_whose_reservation_was_given_back_is_no_checkpoint(
 def test_a_later_file_does_not_pass_for_the_first_checkpoint(tmp_path: Path, ledger: Ledger) -> None:
     """The ledger was told of no step; a file that holds some was never released."""
     trainer = take(trainer_of(ledger), 2)
-    (tmp_path / "c").write_bytes(checkpoint._content(trainer, None))
+    (tmp_path / "c").write_bytes(checkpoint._content(trainer, trainer.state, None, None))
     with pytest.raises(Refused, match="which it was not"):
         resume(trainer_of(ledger), tmp_path / "c")
 

@@ -95,6 +95,34 @@ def written(func: Any) -> tuple[str, ...]:
     return tuple(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
+def views(func: Any, arguments: dict[str, Any], result: Any) -> Iterator[tuple[Tensor, Iterable[Tensor]]]:
+    """Arguments, and the results that share their elements by the schema."""
+    names = _shared(func)
+    results = result if len(names) > 1 else (result,)
+    for name, part in zip(names, results, strict=True):
+        if name is not None and isinstance(arguments[name], Tensor):
+            yield arguments[name], tensors_in(part)
+
+
+@lru_cache(maxsize=4096)
+def _shared(func: Any) -> tuple[str | None, ...]:
+    """For each result the argument that it shares its elements with, for certain: `reshape` may copy."""
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return (None,) * len(func._schema.returns)
+    owners = {
+        letter: argument.name
+        for argument in func._schema.arguments
+        if argument.alias_info is not None
+        for letter in argument.alias_info.before_set
+    }
+    return tuple(
+        next((owners[letter] for letter in back.alias_info.before_set if letter in owners), None)
+        if back.alias_info is not None
+        else None
+        for back in func._schema.returns
+    )
+
+
 def labels_after(operation: Operation) -> list[Labels]:
     """The labels of every output."""
     found = rule_of(operation.func)(operation)
@@ -291,7 +319,7 @@ def selected(op: Operation) -> Iterable[Labels]:
 def _picked_lines(labels: Labels, index: Tensor, chosen_by: Labels, dim: int) -> Labels:
     """Lines of a table: constant places pick their own labels, others may pick any."""
     dim %= max(1, labels.ndim)
-    constant = np.take(labels, index.numpy(), axis=dim)
+    constant = np.take(labels, _numbers(index), axis=dim)
     anything = np.take(_over(labels, [dim]), np.zeros(index.shape, np.intp), axis=dim)
     by = chosen_by.reshape(*chosen_by.shape, *[1] * (labels.ndim - dim - 1))
     return np.where(by != 0, anything | by, constant)
@@ -301,7 +329,7 @@ def gathered(op: Operation) -> Iterable[Labels]:
     labels, by, dim = op.labels("self"), op.labels("index"), op["dim"]
     if not labels.ndim:
         return [labels | by]
-    index = op["index"].numpy()
+    index = _numbers(op["index"])
     constant = labels[_line_places(index, dim % labels.ndim)]
     anything = _over(labels, [dim])[_line_places(np.zeros_like(index), dim % labels.ndim)]
     return [np.where(by != 0, anything | by, constant)]
@@ -317,8 +345,13 @@ def scattered(op: Operation) -> Iterable[Labels]:
         lines = _over(put, [dim])
         spread[tuple(map(slice, lines.shape))] = lines
         return [labels | _over(spread, [dim])]
-    np.bitwise_or.at(labels, _line_places(op["index"].numpy(), dim % labels.ndim), put)
+    np.bitwise_or.at(labels, _line_places(_numbers(op["index"]), dim % labels.ndim), put)
     return [labels]
+
+
+def _numbers(tensor: Tensor) -> npt.NDArray[Any]:
+    """The values of a tensor, wherever it is."""
+    return np.asarray(tensor.detach().cpu().numpy())
 
 
 def _is_tensor(value: Any) -> bool:
@@ -365,7 +398,7 @@ def _free_places(op: Operation, labels: Labels) -> tuple[Labels, tuple[Any, ...]
             raise _NoRule("a mask over several dimensions, or of rows")
         if not constant:
             labels = _over(labels, [dim])
-        places[dim] = index.numpy() if constant else np.zeros(index.shape, np.intp)
+        places[dim] = _numbers(index) if constant else np.zeros(index.shape, np.intp)
         by.append(mine if index.dtype not in (torch.bool, torch.uint8) else by[0])
         dim += 1
     return labels, tuple(places), _joined(by)
@@ -428,7 +461,9 @@ def tried(op: Operation) -> Iterable[Labels]:
         return everything(op)
     found = [np.zeros(out.shape, np.uint8) for out in op.outputs]
     for bit in (1 << place for place in range(BITS) if present & (1 << place)):
-        changed = _changed_by([torch.from_numpy(np.asarray((mine & bit) != 0)) for mine in labels], op, every)
+        masks = [torch.from_numpy(np.asarray((mine & bit) != 0)) for mine in labels]
+        masks = [mask.to(tensor.device) for mask, tensor in zip(masks, every, strict=True)]
+        changed = _changed_by(masks, op, every)
         if not any(each.any() for each in changed):
             return everything(op)
         for each, where in zip(found, changed, strict=True):
@@ -454,18 +489,20 @@ def _changed_by(
                 for value, mask, tensor in zip(values, masks, tensors, strict=True)
             ]
             for where, a, b in zip(found, before, _results(op, tensors, others), strict=True):
-                where |= ~((a == b) | ((a != a) & (b != b))).numpy()
+                where |= ~_numbers((a == b) | ((a != a) & (b != b)))
     return found
 
 
 def _fresh(tensor: Tensor, base: int, generator: torch.Generator) -> Tensor:
+    """Public values of a tensor's shape and type, where it is: the operation that runs there is tried."""
     if tensor.is_floating_point() or tensor.is_complex():
         drawn = torch.rand(tensor.shape, generator=generator) * 0.8 + 0.1
-        return drawn.to(tensor.dtype)
+        return drawn.to(tensor.device, tensor.dtype)
     highest = _highest(tensor)
     if base < 2:
-        return torch.full(tensor.shape, base * highest, dtype=tensor.dtype)
-    return torch.randint(0, highest + 1, tensor.shape, generator=generator).to(tensor.dtype)
+        return torch.full(tensor.shape, base * highest, dtype=tensor.dtype, device=tensor.device)
+    drawn = torch.randint(0, highest + 1, tensor.shape, generator=generator)
+    return drawn.to(tensor.device, tensor.dtype)
 
 
 def _changed(

@@ -360,10 +360,11 @@ class _Look:
         shadow.mark((inputs, targets))
 
         def loss(outputs: Any, targets: Any) -> Tensor:
-            ones = torch.ones(rows)
-            shadow.mark(ones)  # so that each row's gradients are its own from the start
             with shadow.not_heeding():
-                return self.loss(outputs, targets) * ones
+                losses = self.loss(outputs, targets)
+                ones = torch.ones(rows, device=losses.device)
+                shadow.mark(ones)  # so that each row's gradients are its own from the start
+                return losses * ones
 
         try:
             with shadow, Told(shadow):

@@ -27,13 +27,25 @@ class Labelled:
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Any, Labels, int]] = {}  # storage, labels, smallest element
+        self._bases: dict[int, tuple[Any, Any]] = {}  # a storage, and the one that it stands for
 
     def has(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage()._cdata in self._kept
+        return self.storage(tensor)._cdata in self._kept
+
+    def storage(self, tensor: Tensor) -> Any:
+        """Where a tensor's elements are."""
+        own = tensor.untyped_storage()
+        return self._bases.get(own._cdata, (own, own))[1]
+
+    def view(self, tensor: Tensor, base: Tensor) -> None:
+        """Note that two tensors share their elements: those that wrap others do not say so by their storage."""
+        own, shared = tensor.untyped_storage(), self.storage(base)
+        if own._cdata != shared._cdata:
+            self._bases[own._cdata] = own, shared
 
     def of(self, tensor: Tensor) -> Labels:
         """The labels of a tensor's elements; zero for what was never labelled."""
-        found = self._kept.get(tensor.untyped_storage()._cdata)
+        found = self._kept.get(self.storage(tensor)._cdata)
         if found is None or not tensor.numel():
             return np.zeros(tuple(tensor.shape), np.uint8)
         storage, labels, smallest = found
@@ -46,7 +58,7 @@ class Labelled:
     def put(self, tensor: Tensor, labels: Labels) -> None:
         if not tensor.numel():
             return
-        storage = tensor.untyped_storage()
+        storage = self.storage(tensor)
         known = self._kept.get(storage._cdata)
         if known is None:
             if not labels.any():
@@ -123,18 +135,25 @@ class Shadow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.told(_tells(func, arguments, sources))
             labelled = any(self.labels.has(tensor) for tensor in sources)
             if not labelled and not dependence.draws(func):
-                return func(*args, **kwargs)
+                return self._called(func, args, kwargs, arguments)
             before = {id(tensor): self.labels.of(tensor).copy() for tensor in sources}
-            result = func(*args, **kwargs)
+            result = self._called(func, args, kwargs, arguments)
             self._follow(func, arguments, before, result, sources)
             return result
+
+    def _called(self, func: Any, args: Any, kwargs: Any, arguments: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        for base, views in dependence.views(func, arguments, result):
+            for view in views:
+                self.labels.view(view, base)
+        return result
 
     def _follow(self, func: Any, arguments: Any, before: Any, result: Any, sources: Sequence[Tensor]) -> None:
         """Label what an operation returned or wrote; views have their labels already."""
         changed = [t for name in dependence.written(func) for t in dependence.tensors_in(arguments[name])]
-        known = {tensor.untyped_storage()._cdata for tensor in sources}
+        known = {self.labels.storage(tensor)._cdata for tensor in sources}
         outputs = list(dependence.tensors_in(result if isinstance(result, list | tuple) else [result]))
-        fresh = [t for t in outputs if t.untyped_storage()._cdata not in known or _is_one(t, changed)]
+        fresh = [t for t in outputs if self.labels.storage(t)._cdata not in known or _is_one(t, changed)]
         fresh += [t for t in changed if not _is_one(t, outputs)]
         if not fresh or func.overloadpacket.__name__ in _LAYING_OUT:
             return

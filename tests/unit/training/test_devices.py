@@ -37,6 +37,7 @@ from sfumato.training import (
 from sfumato.training.clipping import PerLayer
 from sfumato.training.device_sum import DeviceSum, NoiseAhead
 from sfumato.training.noise import NoisySum
+from sfumato.training.probe import survey
 
 NAME = "elsewhere"
 GENERATOR = torch.Generator()
@@ -232,6 +233,52 @@ def test_clipped_sums_are_those_of_the_cpu(name, elsewhere):
     for part, value in found.items():
         assert value.device == elsewhere
         torch.testing.assert_close(value.cpu(), expected[part])
+
+
+class Rarely(nn.Module):
+    """Brings rows together on values that no public row has."""
+
+    def __init__(self, meet):
+        super().__init__()
+        self.head, self.meet = nn.Linear(5, 3), meet
+
+    def forward(self, rows):
+        return self.head(self.meet(rows))
+
+
+def by_a_view(rows):
+    rows = rows.clone()
+    first = rows[:1]
+    first.add_((rows[1:2] > 1e9).to(rows.dtype))
+    return rows
+
+
+def into_room(rows):
+    room = torch.zeros_like(rows)
+    first = room[:1]
+    first.add_((rows[1:2] > 1e9).to(rows.dtype))
+    return rows + room
+
+
+def only_there(rows):
+    return rows if rows.device.type == "cpu" else rows + (rows[:1] > 1e9)
+
+
+def by_looking(rows):
+    return rows if rows.sum() < 1e9 else rows.flip(0)
+
+
+@pytest.mark.parametrize("meet", [by_a_view, into_room, only_there, by_looking])
+def test_rows_that_might_meet_there_are_worked_on_alone(meet, elsewhere):
+    _, inputs, targets = made("linear")
+    with pytest.warns(UserWarning, match="each row is worked on alone"):
+        assert survey(Rarely(meet).to(elsewhere), own_loss, inputs, targets).alone
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_that_do_not_meet_there_are_worked_on_together(name, elsewhere):
+    model, inputs, targets = made(name)
+    assert not survey(model.to(elsewhere), own_loss, inputs, targets).alone
 
 
 def test_rows_that_raise_or_are_not_finite_are_left_out_there_too(elsewhere):
