@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from sfumato.errors import DataUnavailable, InvalidInput, SfumatoError
 from sfumato.ledger import Ledger
-from sfumato.query import Policy, QueryRefused, Table, bounding, parse_query, policy_from_dict
+from sfumato.query import Policy, QueryRefused, Table, bounding, choosing, parse_query, policy_from_dict
 from sfumato.query import table as table_module
 from sfumato.query.aggregates import measures_for
 from sfumato.query.early_sums import early_sums
@@ -125,12 +125,15 @@ def data(visits: Rows, people: Rows) -> dict[str, pa.Table]:
     }
 
 
-def released(engine: Engine, rule: Policy, query: str) -> list[tuple[Measure, dict[Any, list[int]]]]:
+Released = list[tuple[Measure, dict[Any, list[int]]]]
+
+
+def released(engine: Engine, rule: Policy, query: str) -> Released:
     """Each measure's exact numbers by group, and by cell: what noise would be added to."""
     exact = Table(rule, None, engine=engine).exact_sums(query, salt="salt")
     plan = parse_query(query, rule)
     linear = [item for item in measures_for(plan, scope(plan, rule)) if not isinstance(item, Counted)]
-    found: list[tuple[Measure, dict[Any, list[int]]]] = []
+    found: Released = []
     for position, measure in enumerate(linear):
         numbers = {}
         for row in exact.sums:
@@ -145,16 +148,16 @@ def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(value for name, value in row.items() if name.startswith(("key", "cell")))
 
 
-def check_neighbours(engine: Engine, others: Engine, rule: Policy, query: str) -> None:
+def check_neighbours(engine: Engine, others: Engine, rule: Policy, query: str) -> Released:
     """All rows of one person come or go: each measure moves by at most its sensitivity, in L1."""
     plan = parse_query(query, rule)
     unit = touched_unit(plan, scope(plan, rule))
-    for (measure, one), (_, two) in zip(
-        released(engine, rule, query), released(others, rule, query), strict=True
-    ):
+    everyone = released(engine, rule, query)
+    for (measure, one), (_, two) in zip(everyone, released(others, rule, query), strict=True):
         pairs = [zip_longest(one.get(key, ()), two.get(key, ()), fillvalue=0) for key in {*one, *two}]
         moved = sum(abs(a - b) for pair in pairs for a, b in pair)
         assert moved <= measure.sensitivity(unit), measure
+    return everyone
 
 
 def without(visits: Rows, people: Rows, person: str) -> dict[str, pa.Table]:
@@ -273,10 +276,12 @@ def test_sums_before_the_join_are_those_after_it(
     """The cheaper order of work moves by no more, and gives the same numbers."""
     rule = policy(*limits)
     everyone = open_engine(rule, data=data(visits, people))
-    check_neighbours(everyone, open_engine(rule, data=without(visits, people, person)), rule, query)
-    early = released(everyone, rule, query)
+    others = open_engine(rule, data=without(visits, people, person))
+    early = check_neighbours(everyone, others, rule, query)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_module, "early_sums", lambda *_, **__: None)
+        # DuckDB may count some of a person's rows where sums count all of them by their mean.
+        patch.setattr(choosing, "applies", lambda *_: False)
         assert released(everyone, rule, query) == early
 
 

@@ -6,16 +6,17 @@ from collections.abc import Iterable
 from typing import Any
 
 import duckdb
+import ibis.expr.operations as ops
 
 from sfumato.query.compilation import Value
 
 _OWN = ("memory", "temp", "system")
 
 
-def without_rows(connection: Any, tables: Iterable[Value]) -> Any:
-    """A database in memory with empty tables of the same names and stored types."""
+def without_rows(connection: Any, expressions: Iterable[Value]) -> Any:
+    """A database in memory: an empty table, by name and stored types, for each one the expressions name."""
     empty = duckdb.connect()
-    for operation in {table.op() for table in tables}:
+    for operation in {table for one in expressions for table in one.op().find(ops.DatabaseTable)}:
         place = operation.namespace
         if place.catalog is not None and place.catalog not in _OWN:
             empty.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {_quoted(place.catalog)}")
@@ -25,7 +26,8 @@ def without_rows(connection: Any, tables: Iterable[Value]) -> Any:
         # The types as they are stored, and not as Ibis knows them; DESCRIBE looks at no row.
         stored = connection.execute(f"DESCRIBE SELECT * FROM {name}").fetchall()
         columns = ", ".join(f"{_quoted(row[0])} {row[1]}" for row in stored)
-        empty.execute(f"CREATE {'TEMPORARY ' if place.catalog == 'temp' else ''}TABLE {name} ({columns})")
+        kind = "TEMPORARY TABLE" if place.catalog == "temp" else "TABLE"
+        empty.execute(f"CREATE {kind} IF NOT EXISTS {name} ({columns})")
     return empty
 
 
