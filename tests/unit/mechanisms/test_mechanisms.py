@@ -33,7 +33,8 @@ def test_exported_names() -> None:
     assert sorted(mechanisms.__all__) == mechanisms.__all__
     assert set(mechanisms.__all__) == {
         "Banded", "CorrelatedNoise", "DiscreteGaussian", "DiscreteLaplace", "Gaussian", "GaussianShares",
-        "GridGaussian", "Independent", "KaryResponse", "LambdaCGD", "Laplace", "NoisyMax", "Proportion", "TwoCoinResponse",
+        "GridGaussian", "Independent", "KaryResponse", "LambdaCGD", "Laplace", "NoisyMax", "Proportion",
+        "TwoCoinResponse",
         "add_to_grid", "correlated_noise", "discrete_gaussian_draws", "from_grid", "to_grid", "vector_grid",
     }  # fmt: skip
 
