@@ -40,7 +40,7 @@ def test_a_canary_owns_one_coordinate():
 
 
 def test_the_bound_is_close_to_the_claim():
-    """At 12 pairs of steps the bound is 98.2 ± .7% of 2.382; at 5 its deviation is about 1.1% and its mean 97%."""
+    """At 12 pairs of steps the bound is 98.2 ± .7% of 2.382; at 5 it is about 97 ± 1.1%."""
     verdict = mechanism_audit.run(pairs=5)
     assert verdict.claimed_epsilon == pytest.approx(2.38169, abs=1e-3)
     assert 0.91 * verdict.claimed_epsilon <= verdict.lower_bound
