@@ -377,4 +377,5 @@ def _load_optimizer(
     groups = optimizer.state_dict()["param_groups"]
     for group, kept in zip(groups, record.get("groups", ()), strict=False):
         group.update(kept | {"params": group["params"]})
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    in_order = dict(sorted(state.items()))  # a file gives its tensors in any order
+    optimizer.load_state_dict({"state": in_order, "param_groups": groups})
