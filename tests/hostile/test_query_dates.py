@@ -119,6 +119,7 @@ def test_odd_times_in_postgresql(tmp_path: Path, postgres_url: str, kind: str) -
     check_answered(tmp_path, policy(), engine=Engine("postgres", connection, connection.table("odd_times")))
 
 
+@pytest.mark.slow
 def test_odd_times_on_spark(tmp_path: Path, spark_engine: Callable[[pd.DataFrame], Engine]) -> None:
     session = spark_engine(pd.DataFrame({"x": [1]})).connection._session
     parquet.write_table(times("ms", 2**62), tmp_path / "t.parquet")
@@ -185,7 +186,7 @@ def frame(values: list[Any]) -> pd.DataFrame:
     return pd.DataFrame({"V": pd.Series(values, dtype=object), "person": pd.Series(values, dtype=object)})
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(kind=st.sampled_from(KINDS), values=st.lists(st.sampled_from(OBJECTS), max_size=6))
 def test_a_value_among_objects_is_read_by_itself(kind: str, values: list[Any]) -> None:
     """One type whatever the rows, and each value what it would be alone."""
