@@ -6,7 +6,7 @@ Nothing here is ever read off the data. A policy is a TOML file:
     name = "people"                  # what queries call it
     source = "people.csv"            # .csv, .csv.gz, .parquet, parts/*.parquet or a .duckdb file, beside the
                                      # policy; a table's name in a database
-    public_size = 10000              # optional: about how many rows, if that is public; only for --dry-run
+    public_size = 10000              # optional: about how many rows, if that is public; `train` needs it
     version = "2026-05"              # optional: change it with the data; an answer to the same question about
                                      # the same version can be given again for nothing
     delimiter = ","                  # of a text file, as are the next three
@@ -225,7 +225,7 @@ class Policy:
         unit: Whose privacy is kept.
         ledger: Where charges are recorded: a file or a postgresql:// URL.
         dataset: The declared id of the data set, which its ledger names.
-        public_size: The declared number of units.
+        public_size: The declared number of rows.
         delimiter: What separates the values of a text file.
         header: Whether a text file begins with the names of its columns.
         fields: The names of a text file's columns, where it has no header.
