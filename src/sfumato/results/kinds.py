@@ -44,7 +44,7 @@ def from_json(data: Mapping[str, Any]) -> Result:
         raise InvalidInput(
             f"expected a result of format {FORMAT} or older, got format={data['format']!r}; update sfumato"
         )
-    if data.get("kind") not in KINDS:
+    if not isinstance(data.get("kind"), str) or data["kind"] not in KINDS:
         raise InvalidInput(
             f"expected a result of a known kind, got kind={data.get('kind')!r}; known: {_known()}"
         )
