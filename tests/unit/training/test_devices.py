@@ -1,4 +1,4 @@
-"""Training on another device, in a process of its own: torch counts devices once, before its first backward pass."""
+"""Training on another device, in a process of its own: torch counts devices once, before a backward pass."""
 
 import subprocess
 import sys
