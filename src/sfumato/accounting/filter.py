@@ -14,6 +14,9 @@ from sfumato.accounting.rdp import Divergences, rdp, to_epsilon
 from sfumato.errors import NotPrivate
 
 _LEAST = 2.0**-20  # above 1, of an order: nearer to it floating point cannot divide by the difference
+_LARGER = (4.0, 8.0, 16.0, 32.0, 64.0)  # times the order that suits the whole budget
+_LARGER_SHARE = 0.1  # of δ
+_LARGEST_ORDER = 2048.0  # a sampled Gaussian's price takes as many terms
 _APPROXIMATE_SHARE = 0.1  # of δ, for charges of which only (ε, δ) is known
 
 
@@ -37,13 +40,17 @@ class PrivacyFilter:
     Rényi filter (Feldman & Zrnic 2021, Thm 4.3; Haney et al. 2023): at one order α fixed beforehand, charges
     may be chosen adaptively as long as their divergences sum to at most ρ_α, where ρ_α converts to ε at δ.
 
-    A few orders are fixed at creation instead of one, each with an equal share of δ, and a charge fits while
+    A few orders are fixed at creation instead of one, each with its share δ_α of δ, and a charge fits while
     *any* of them has room. *Proof.* Let τ_α be the time at which order α would stop and L_t the privacy loss of
     the first t charges. Per order, exp((α−1)(L_t − Σρ)) is a supermartingale, so E[(1 − e^{ε−L_{τ_α}})₊] ≤
-    δ/|Λ|. The run ends at T = max_α τ_α, which is one of the τ_α, so pointwise (1 − e^{ε−L_T})₊ ≤ Σ_α (1 −
+    δ_α. The run ends at T = max_α τ_α, which is one of the τ_α, so pointwise (1 − e^{ε−L_T})₊ ≤ Σ_α (1 −
     e^{ε−L_{τ_α}})₊, whose expectation is at most δ. Going on while any order of a grid fits *without* sharing δ
     has no such proof and is not valid. The order α = ∞, at which pure ε add up, needs no share: there the loss
     never exceeds ε (Rogers et al. 2016, Thm 3.4).
+
+    Three orders suit spending of the whole budget. While little of it is spent they say far too much: the
+    first Gaussian charge of ε = 0.1 counts 0.6 of a budget of 3. Larger orders suit that. With `fine` some of
+    them are there too, with a tenth of δ together, which costs the three less than a hundredth of their room.
 
     Charges of which only (ε, δ') is known count as ε-DP outside an event of probability δ'; their δ' add up in
     a share of δ set aside.
@@ -52,19 +59,28 @@ class PrivacyFilter:
         budget: The ε and δ that all charges together must keep to. It also fixes the orders.
         taken: The part of δ that is used up elsewhere.
         limit: An ε to hold the charges to in place of the budget's.
+        fine: Whether to count at larger orders too.
 
     >>> spent = PrivacyFilter(Budget(epsilon=1)).spending(pure(0.75))
     >>> PrivacyFilter(Budget(epsilon=1)).fits(spent + spent)
     False
     """
 
-    def __init__(self, budget: Budget, *, taken: float = 0.0, limit: float | None = None) -> None:
+    def __init__(
+        self, budget: Budget, *, taken: float = 0.0, limit: float | None = None, fine: bool = False
+    ) -> None:
         self.budget = budget
         self.limit = budget.epsilon if limit is None else limit
-        self.orders = _orders(budget)
+        coarse = _orders(budget)
+        larger = _larger_orders(budget, coarse) if fine else ()
+        self.orders = (*coarse, *larger)
         free = max(0.0, budget.delta - taken)
         self._failure = free * _APPROXIMATE_SHARE
-        self._delta = free * (1 - _APPROXIMATE_SHARE) / max(1, len(self.orders))
+        shared = free * (1 - _APPROXIMATE_SHARE)
+        for_larger = shared * _LARGER_SHARE if larger else 0.0
+        self._deltas = np.array(
+            [(shared - for_larger) / len(coarse) for _ in coarse] + [for_larger / len(larger) for _ in larger]
+        )
 
     @property
     def nothing(self) -> Spending:
@@ -90,9 +106,9 @@ class PrivacyFilter:
     def epsilon(self, spending: Spending) -> float:
         """ε at the budget's δ of all that was charged, under this rule."""
         *divergences, pure_epsilon = spending.divergences
-        if not divergences or not any(spending.divergences) or self._delta == 0:
+        if not divergences or not any(spending.divergences) or not self._deltas.all():
             return pure_epsilon
-        by_order = to_epsilon(np.array(self.orders), np.array(divergences), self._delta)
+        by_order = to_epsilon(np.array(self.orders), np.array(divergences), self._deltas)
         return max(0.0, min(float(np.min(by_order)), pure_epsilon))
 
     def largest_pure_charge(self, spending: Spending) -> float:
@@ -133,6 +149,15 @@ def _orders(budget: Budget) -> tuple[float, ...]:
     best = 2 * math.log(1 / budget.delta) / budget.epsilon
     ideal = (1 + max(best * factor, _LEAST) for factor in (0.5, 1.0, 2.0))
     return tuple(sorted({float(round(order)) if order >= 2.5 else order for order in ideal}))
+
+
+def _larger_orders(budget: Budget, coarse: tuple[float, ...]) -> tuple[float, ...]:
+    """Whole orders above the others, each twice the one before, which suit half as much spending."""
+    if not coarse:
+        return ()
+    best = 2 * math.log(1 / budget.delta) / budget.epsilon
+    larger = {float(round(1 + best * factor)) for factor in _LARGER}
+    return tuple(sorted(order for order in larger if coarse[-1] < order <= _LARGEST_ORDER))
 
 
 def _without_failure(event: DpEvent) -> DpEvent:

@@ -108,7 +108,7 @@ def rdp_delta(event: DpEvent, epsilon: float, *, relation: Relation = Relation.A
     return float(np.exp(min(0.0, np.min(logs))))
 
 
-def to_epsilon(orders: Divergences, divergences: Divergences, delta: float) -> Divergences:
+def to_epsilon(orders: Divergences, divergences: Divergences, delta: float | Divergences) -> Divergences:
     """ε = ρ + ln(1−1/α) − ln(δα)/(α−1) at each order (Canonne, Kamath, Steinke 2020, Prop. 12)."""
     return divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
 

@@ -47,7 +47,7 @@ def best_of(trial: DpEvent, mean_trials: float) -> DpEvent:
 
 
 def selection_epsilon(event: DpEvent, budget: Budget) -> float:
-    """ε at the budget's δ, by the rule under which an empty ledger of that budget counts a selection.
+    """ε at the budget's δ, by the rules under which empty ledgers, new ones and old ones, count a selection.
 
     Args:
         event: What `best_of` gave.
@@ -61,8 +61,9 @@ def selection_epsilon(event: DpEvent, budget: Budget) -> float:
     >>> selection_epsilon(best_of(GaussianEvent(8.0), 5), budget) < 3
     True
     """
-    rule = PrivacyFilter(budget)
-    return max(rule.epsilon(rule.spending(event)), rdp_epsilon(event, budget.delta, relation=budget.relation))
+    rules = [PrivacyFilter(budget, fine=fine) for fine in (False, True)]
+    counted = [rule.epsilon(rule.spending(event)) for rule in rules]
+    return max(*counted, rdp_epsilon(event, budget.delta, relation=budget.relation))
 
 
 def trial_parameter(mean_trials: float) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from sfumato.accounting import DpEvent, Relation, event_from_json, event_to_json
@@ -30,6 +32,7 @@ class Charge:
         settled: False while a reservation is open.
         epsilon_spent: ε of all charges up to this one.
         planned: The whole plan, if the run was stopped early.
+        drawn: Whether it was paid for by an earlier charge, of the plan that `allocation` names.
     """
 
     head: Head
@@ -44,6 +47,7 @@ class Charge:
     settled: bool
     epsilon_spent: float  # of the whole ledger, with this charge
     planned: DpEvent | None = None  # all that was reserved, if it was stopped before it had all run
+    drawn: bool = False  # from a plan that was charged before: it costs nothing more
 
     @classmethod
     def from_entry(cls, entry: Entry, *, unit: str, settled: bool) -> Charge:
@@ -52,15 +56,16 @@ class Charge:
             head=entry.head,
             time=body["time"],
             purpose=body["purpose"],
-            event=event_from_json(body["event"]),
-            counted=event_from_json(body["counted"]),
+            event=_event(repr(body["event"])),
+            counted=_event(repr(body["counted"])),
             relation=Relation(body["relation"]),
             unit=unit,
             allocation=body["allocation"],
             private=body["private"],
             settled=settled,
             epsilon_spent=body["epsilon_spent"],
-            planned=event_from_json(body["planned"]) if body.get("planned") else None,
+            planned=_event(repr(body["planned"])) if body.get("planned") else None,
+            drawn=bool(body.get("drawn")),
         )
 
     @property
@@ -69,9 +74,19 @@ class Charge:
         return self.planned is not None
 
 
+@lru_cache(maxsize=4096)
+def _event(written: str) -> DpEvent:
+    """Of what JSON held, as Python writes it: many charges are alike, and then have one event."""
+    return event_from_json(ast.literal_eval(written))
+
+
 def charges_of(entries: Iterable[Entry], *, unit: str) -> list[Charge]:
     """The charges that entries tell of, a settlement in the place of its reservation."""
-    found: dict[int, Charge] = {}
+    return list(add_charges({}, entries, unit=unit).values())
+
+
+def add_charges(found: dict[int, Charge], entries: Iterable[Entry], *, unit: str) -> dict[int, Charge]:
+    """The charges that are known already, by entry, with what newer entries tell."""
     for entry in entries:
         if entry.kind in ("charge", "reserve"):
             found[entry.sequence] = Charge.from_entry(entry, unit=unit, settled=entry.kind == "charge")
@@ -79,7 +94,7 @@ def charges_of(entries: Iterable[Entry], *, unit: str) -> list[Charge]:
             found[entry.settles] = Charge.from_entry(entry, unit=unit, settled=True)
         elif entry.about is not None and not entry.body["lease"]["private"]:
             found[entry.about] = replace(found[entry.about], private=False)
-    return list(found.values())
+    return found
 
 
 def part_of(event: DpEvent, whole: DpEvent) -> bool:

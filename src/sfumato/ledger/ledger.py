@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,22 +23,25 @@ from sfumato.accounting import (
     event_from_json,
     event_to_json,
 )
-from sfumato.errors import InvalidInput, LedgerError, LedgerTampered, Refused
+from sfumato.errors import InvalidInput, LedgerError, LedgerTampered, Refused, RelationMismatch
 from sfumato.ledger.agreement import check_agreement
 from sfumato.ledger.certificate import Certificate
 from sfumato.ledger.chain import Entry, Head, Row, linked, seal, unseal
 from sfumato.ledger.charge import Charge, charges_of, check_text
 from sfumato.ledger.conversion import check_unit, counted_event
+from sfumato.ledger.exceeded import KIND as EXCEEDED
+from sfumato.ledger.exceeded import Exceeded, exceeded_by
 from sfumato.ledger.lease import Lease, first_lease
 from sfumato.ledger.replay import replay
 from sfumato.ledger.reservation import Reservation, settlement_body
-from sfumato.ledger.rule import Rule, Tally
+from sfumato.ledger.rule import Tally
 from sfumato.ledger.state import State
 from sfumato.ledger.store import Store, store_at
 
-FORMAT = 2
-READABLE = (1, 2)
-"""Format 1 had no leases and named no data set."""
+FORMAT = 3
+READABLE = (1, 2, 3)
+"""Format 1 had no leases and named no data set; up to format 2 the filter counts by fewer orders."""
+_FINE_SINCE = 3
 
 
 class Ledger:
@@ -76,6 +80,7 @@ class Ledger:
         if self._first.body.get("format") not in READABLE:
             raise LedgerError(f"{store.place} has a format this version cannot read; use a newer sfumato")
         self.budget = Budget(**self._first.body["budget"])
+        self._fine = self._first.body["format"] >= _FINE_SINCE
         self.allocation: str | None = None
         self._purpose: str | None = None
 
@@ -218,6 +223,81 @@ class Ledger:
         body = self._body("charge", plan, counted, purpose, allocation, relation, private)
         return Charge.from_entry(self._spend(body, counted), unit=unit, settled=True)
 
+    def record(self, event: DpEvent, *, purpose: str, relation: Relation, unit: str) -> Charge | None:
+        """Enter a release that has happened already, outside the ledger; it is charged, or closes the ledger.
+
+        What was released cannot be refused any more. It counts against the whole budget and what no share
+        claims, also where shares claim everything; no plan pays for it. Where the whole budget has no room, an
+        entry says so and nothing can be charged after it: the promise of this budget is broken, and the ledger
+        shows by how much.
+
+        Args:
+            event: What was released.
+            purpose: One line for the ledger's readers.
+            relation: The relation under which the event is priced.
+            unit: The unit for which it is priced; the budget's.
+
+        Returns:
+            The charge; None where it did not fit and the ledger was closed.
+
+        Raises:
+            RelationMismatch: If relation or unit are not the budget's.
+        """
+        counted = counted_event(event, self.budget, relation=relation, unit=unit)
+        body = self._body(EXCEEDED, event, counted, purpose, None, relation, True) | {"allocation": None}
+        self._state(_open(self._last())).take(counted)  # prices it before others have to wait
+        with self._writing() as last:
+            before = self._state(last)
+            after = before.take(counted)
+            Ledger.spent_here = True
+            if after is None:
+                owed = before.of_whole.counted_after(before.whole, counted)
+                self._append({**body, "owed": owed if math.isfinite(owed) else None}, before, last)
+                return None
+            price = {name: tally.to_json() for name, tally in before.price(counted, None).items()}
+            entry = self._append({**body, "kind": "charge", "outside": True, "price": price}, after, last)
+        return Charge.from_entry(entry, unit=unit, settled=True)
+
+    def prepay(
+        self,
+        name: str,
+        event: DpEvent | Sequence[DpEvent],
+        *,
+        purpose: str,
+        relation: Relation,
+        unit: str,
+        allocation: str | None = None,
+    ) -> Charge:
+        """Charge a plan of releases as one, and keep it under a name that later releases are drawn from.
+
+        It costs its exact price where it is the first charge, which is less than its releases one by one. A
+        charge with `allocation=name` then costs nothing, as long as the plan still holds a release with exactly
+        that noise.
+
+        Args:
+            name: How later charges name the plan, as they name a share.
+            event: All its releases.
+            purpose: One line for the ledger's readers.
+            relation: The relation under which the releases are priced; the budget's.
+            unit: The unit for which they are priced; the budget's.
+            allocation: The share to charge, if shares were set aside.
+
+        Returns:
+            The charge.
+
+        Raises:
+            BudgetExceeded: If it does not fit. Nothing is written.
+        """
+        plan, name = _one(event), check_text("name", name)
+        if Relation(relation) is not self.budget.relation:
+            raise RelationMismatch(
+                f"expected a plan priced under {self.budget.relation}, as the budget is, got {relation}"
+            )
+        counted = counted_event(plan, self.budget, relation=relation, unit=unit)
+        body = self._body("charge", plan, counted, purpose, allocation, relation, True)
+        entry = self._spend({**body, "plan": name}, counted)
+        return Charge.from_entry(entry, unit=unit, settled=True)
+
     def pay_for(
         self,
         event: DpEvent,
@@ -308,8 +388,13 @@ class Ledger:
         Raises:
             BudgetExceeded: If it would not fit.
         """
-        counted = counted_event(_one(event), self.budget, relation=relation, unit=unit)
-        self._state(_open(self._last())).admit(counted, self._share(allocation))
+        plan, share = _one(event), self._share(allocation)
+        counted = counted_event(plan, self.budget, relation=relation, unit=unit)
+        state = self._state(_open(self._last()))
+        if share in state.plans:
+            state.draw(share, plan, relation)
+        else:
+            state.admit(counted, share)
 
     # Reservations of other processes
 
@@ -398,10 +483,39 @@ class Ledger:
         Raises:
             InvalidInput: If the name has a share, or so much is not left.
         """
-        name, epsilon = check_text("name", name), _validate.positive("epsilon", epsilon)
+        self.allocate_all({name: epsilon})
+
+    def allocate_all(self, shares: Mapping[str, float], *, purpose: str | None = None) -> None:
+        """Set several shares aside at once, or none of them.
+
+        Args:
+            shares: The size of each, by name.
+            purpose: One line for the ledger's readers, such as who approved it and why.
+
+        Raises:
+            InvalidInput: If a name has a share, or so much is not left. Nothing is written.
+        """
+        said = {} if purpose is None else {"purpose": check_text("purpose", purpose)}
+        sizes = {check_text("name", name): _validate.positive("epsilon", size) for name, size in shares.items()}
         with self._writing() as last:
-            state = self._state(last).allocate(name, epsilon)
-            self._append({"kind": "allocate", "allocation": name, "epsilon": epsilon}, state, last)
+            for name, size in sizes.items():
+                state = self._state(last).allocate(name, size)
+                last = self._append(
+                    {"kind": "allocate", "allocation": name, "epsilon": size, **said}, state, last
+                )
+
+    def note(self, text: str) -> Head:
+        """Write a line that costs nothing, such as a decision, into the chain.
+
+        Args:
+            text: The line.
+
+        Returns:
+            Its entry.
+        """
+        text = check_text("text", text)
+        with self._writing() as last:
+            return self._append({"kind": "note", "text": text}, self._state(last), last).head
 
     # Reading
 
@@ -417,7 +531,13 @@ class Ledger:
     @property
     def epsilon_spent(self) -> float:
         """ε at the budget's δ of all that was charged, under the ledger's rule."""
-        return self.state.spent
+        broken = self.exceeded
+        return self.state.spent if broken is None else broken.owed
+
+    @property
+    def exceeded(self) -> Exceeded | None:
+        """What was released outside and broke the budget; None while the budget holds."""
+        return exceeded_by(self._last())
 
     def counted_after(self, event: DpEvent, *, relation: Relation, unit: str) -> float:
         """ε that later charges would start from if `event` were charged now; nothing is written.
@@ -436,12 +556,12 @@ class Ledger:
             RelationMismatch: If relation or unit are not the budget's.
         """
         counted = counted_event(event, self.budget, relation=relation, unit=unit)
-        return Rule(self.budget).counted_after(self.state.whole, counted)
+        return self.state.of_whole.counted_after(self.state.whole, counted)
 
     @property
     def epsilon_left(self) -> float:
         """The largest further pure-ε charge that would be accepted, from the share that this object spends."""
-        return self.state.left(self.allocation)
+        return 0.0 if self.exceeded is not None else self.state.left(self.allocation)
 
     @property
     def private(self) -> bool:
@@ -477,6 +597,25 @@ class Ledger:
             LedgerTampered: If an entry does not agree with its hash.
         """
         return linked(self._store.rows())
+
+    def entries_after(self, head: Head) -> Iterator[Entry]:
+        """The entries that followed one that is known, each checked against its hash and the one before.
+
+        Args:
+            head: The newest entry that is known.
+
+        Returns:
+            An iterator over the newer entries, oldest first.
+
+        Raises:
+            LedgerTampered: If an entry does not agree with its hash, or does not follow.
+        """
+        while (row := self._store.row(head.sequence + 1)) is not None:
+            entry = unseal(row)
+            if entry.body["previous"] != head.hash:
+                raise LedgerTampered(f"ledger entry {entry.sequence} does not follow entry {head.sequence}")
+            yield entry
+            head = entry.head
 
     def charges(self) -> list[Charge]:
         """Every charge with what it was settled to.
@@ -525,7 +664,7 @@ class Ledger:
         if not entries:
             raise LedgerTampered(f"the ledger {self.place} has lost its entries")
         try:
-            replay(self.budget, entries)
+            replay(self.budget, entries, fine=self._fine)
         except (KeyError, TypeError, ValueError) as error:
             raise LedgerTampered(
                 f"the ledger {self.place} holds an entry that makes no sense: {error}"
@@ -639,14 +778,15 @@ class Ledger:
     def _spend(self, body: dict[str, Any], counted: DpEvent) -> Entry:
         # Refusals need no lock: the state read here was the newest at that moment. It also prices the event,
         # which takes long for a first plan, before others have to wait.
-        allocation = body["allocation"]
-        self._state(_open(self._last())).admit(counted, allocation)
+        _after(self._state(_open(self._last())), body, counted)
         with self._writing() as last:
             before = self._state(last)
-            state = before.admit(counted, allocation)
-            price = {name: tally.to_json() for name, tally in before.price(counted, allocation).items()}
+            state = _after(before, body, counted)
+            drawn = body["allocation"] in before.plans
+            prices = {} if drawn else before.price(counted, body["allocation"])
+            price = {name: tally.to_json() for name, tally in prices.items()}
             Ledger.spent_here = True
-            return self._append({**body, "price": price}, state, last)
+            return self._append({**body, **({"drawn": True} if drawn else {}), "price": price}, state, last)
 
     @contextmanager
     def _writing(self) -> Iterator[Entry]:
@@ -688,6 +828,8 @@ class Ledger:
     ) -> Entry:
         reserved = self._check_holds(head)
         before, allocation = self._state(last), reserved.body["allocation"]
+        if reserved.body.get("drawn"):  # paid with its plan: what did not run is not given back
+            return self._append(settlement_body(reserved, lease, ran, counted, {}), before, last)
         prices = before.price(counted, allocation)
         held = {name: Tally.from_json(tally) for name, tally in reserved.body["price"].items()}
         if not all(prices[name] <= held[name] for name in held):
@@ -710,7 +852,7 @@ class Ledger:
         return unseal(row)
 
     def _state(self, entry: Entry) -> State:
-        return State.from_json(self.budget, entry.body["state"])
+        return State.from_json(self.budget, entry.body["state"], fine=self._fine)
 
     def _check_newest(self, certificate: Certificate | None, head: Head | None) -> None:
         if head is not None:
@@ -766,7 +908,7 @@ def _first_row(budget: Budget, dataset: str | None) -> Row:
         "time": _now(),
         "budget": asdict(budget),
         "epsilon_spent": 0.0,
-        "state": State.empty(budget).to_json(),
+        "state": State.empty(budget, fine=True).to_json(),
     }
     return seal(body, after=None)[1]
 
@@ -775,10 +917,24 @@ def _one(event: DpEvent | Sequence[DpEvent]) -> DpEvent:
     return event if isinstance(event, DpEvent) else compose(*event)
 
 
+def _after(state: State, body: Mapping[str, Any], counted: DpEvent) -> State:
+    """The state once `body` is written: drawn from a plan, or admitted, and kept as a plan if it is one."""
+    allocation, relation = body["allocation"], Relation(body["relation"])
+    if allocation in state.plans:
+        if "plan" in body:
+            raise InvalidInput(f"expected a share to pay for a plan, got the plan {allocation!r}")
+        return state.draw(allocation, event_from_json(body["event"]), relation)
+    after = state.admit(counted, allocation)
+    return after.prepay(body["plan"], counted, relation) if "plan" in body else after
+
+
 def _open(last: Entry) -> Entry:
-    """Refuse to go on where the ledger went on elsewhere."""
+    """Refuse to go on where the ledger went on elsewhere, or where its budget was broken."""
     if last.kind == "moved":
         raise LedgerError(f"this ledger was moved to {last.body['to']}, and is closed here; use it there")
+    broken = exceeded_by(last)
+    if broken is not None:
+        raise broken.refusal()
     return last
 
 

@@ -10,42 +10,55 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from sfumato.accounting import Budget, DpEvent, NoEvent, event_from_json
-from sfumato.errors import LedgerTampered
+from sfumato.accounting import Budget, DpEvent, NoEvent, Relation, event_from_json, event_to_json
+from sfumato.errors import BudgetExceeded, LedgerTampered
 from sfumato.ledger.chain import Entry, canonical
 from sfumato.ledger.charge import part_of, same_releases
+from sfumato.ledger.conversion import counted_event
+from sfumato.ledger.exceeded import KIND as EXCEEDED
 from sfumato.ledger.lease import KINDS, Lease, first_lease
 from sfumato.ledger.rule import Account, Rule, Tally, exact_epsilon
 from sfumato.ledger.state import PART, WHOLE, State
 
-MOVES = ("moved", "arrived")
+FREE = ("moved", "arrived", "note", EXCEEDED)
+"""Kinds of entries that cost nothing."""
 _SLACK = 1e-6  # relative: another version of the accountant may round otherwise
 _COARSE = 1e-3  # and discretise otherwise
+_NOTHING = canonical(event_to_json(NoEvent()))
 
 
-def replay(budget: Budget, entries: Iterable[Entry]) -> None:
+def replay(budget: Budget, entries: Iterable[Entry], *, fine: bool) -> None:
     """Raise LedgerTampered where an entry is priced below its events, or a sum is not the sum of the prices.
 
     Hashes say that entries are as they were written; this says that they were written by the rule.
     """
-    state = State.empty(budget)
+    state = State.empty(budget, fine=fine)
     open_: dict[int, Held] = {}
     before = ""
     for entry in entries:
-        after = State.from_json(budget, entry.body["state"])
-        if entry.kind in ("charge", "reserve"):
+        after = State.from_json(budget, entry.body["state"], fine=fine)
+        if entry.kind in ("charge", "reserve", "settle", EXCEEDED):
+            _check_counted(budget, entry, open_.get(entry.body.get("settles", -1)))
+        if entry.body.get("drawn"):
+            _check_drawn(state, after, entry, open_)
+        elif entry.kind in ("charge", "reserve"):
             _check_price(state, entry)
+            _check_plans(state, after, entry)
             _check_sums(state, after, entry, {}, entry.body["price"])
+            _check_limit(state, after, entry)
         elif entry.kind == "settle":
             held = open_.pop(entry.body["settles"], None)
             _check_settlement(entry, held)
             _check_price(state, entry)
+            _require(after.plans == state.plans, entry)
             _check_sums(state, after, entry, held.body["price"] if held else {}, entry.body["price"])
         elif entry.kind == "allocate":
             _require(after == state.allocate(entry.body["allocation"], entry.body["epsilon"]), entry)
         else:  # the first entry, or one that costs nothing
-            _require(after == state and (entry.kind in (*KINDS, *MOVES) or entry.sequence == 0), entry)
+            _require(after == state and (entry.kind in (*KINDS, *FREE) or entry.sequence == 0), entry)
+            _require(entry.kind != EXCEEDED or _owed(entry) >= _least_owed(state, entry), entry)
         _require((entry.kind == "arrived") == (before == "moved"), entry)
+        _require(before != EXCEEDED, entry)  # it is the last
         before = entry.kind
         if entry.kind == "reserve":
             open_[entry.sequence] = _opened(entry)
@@ -98,24 +111,91 @@ def _follow(entry: Entry, open_: dict[int, Held]) -> None:
     held.lease = now
 
 
+def _check_drawn(state: State, after: State, entry: Entry, open_: dict[int, Held]) -> None:
+    """Taken from a plan that still held it; a settlement of what was taken changes nothing."""
+    if entry.kind == "settle":
+        held = open_.pop(entry.body["settles"], None)
+        _check_settlement(entry, held)
+        _require(held is not None and bool(held.body.get("drawn")) and after == state, entry)
+        return
+    name, event = entry.body["allocation"], event_from_json(entry.body["event"])
+    _require(entry.kind in ("charge", "reserve") and name in state.plans, entry)
+    expected: State | None
+    try:
+        expected = state.draw(name, event, Relation(entry.body["relation"]))
+    except BudgetExceeded:
+        expected = None
+    _require(after == expected, entry)
+
+
+def _check_plans(state: State, after: State, entry: Entry) -> None:
+    """A plan begins with all that was charged for it; no other charge touches one."""
+    _require(entry.body["allocation"] not in state.plans, entry)
+    expected = state
+    if "plan" in entry.body:
+        whole = event_from_json(entry.body["counted"])
+        expected = state.prepay(entry.body["plan"], whole, Relation(entry.body["relation"]))
+    _require(after.plans == expected.plans, entry)
+
+
+def _check_counted(budget: Budget, entry: Entry, held: Held | None) -> None:
+    """What is counted is what was released, or costs at least its conversion to the budget's relation."""
+    event, counted = canonical(entry.body["event"]), canonical(entry.body["counted"])
+    relation = Relation(entry.body["relation"])
+    if held is not None and counted == canonical(held.body["counted"]):
+        return  # all that was reserved
+    if relation is budget.relation or event == _NOTHING:
+        _require(counted == event, entry)
+        return
+    least, stated = _price(_converted(event, budget, relation), budget, False), _price(counted, budget, False)
+    _require(_no_less(stated, least, slack=_COARSE), entry)
+
+
+@lru_cache(maxsize=65536)
+def _converted(event: bytes, budget: Budget, relation: Relation) -> bytes:
+    found = counted_event(event_from_json(json.loads(event)), budget, relation=relation, unit=budget.unit)
+    return canonical(event_to_json(found))
+
+
+def _no_less(stated: Tally, least: Tally, *, slack: float) -> bool:
+    high = all(
+        one >= other * (1 - Fraction(slack)) for one, other in zip(stated.units, least.units, strict=True)
+    )
+    return high and stated.infinite == least.infinite
+
+
+def _check_limit(state: State, after: State, entry: Entry) -> None:
+    """A share is not spent beyond its size; what was released outside may exceed what no share claims."""
+    allocation = entry.body["allocation"]
+    rule = state.rule(allocation)
+    kept = rule.spent(after.part(allocation)) <= rule.limit * (1 + _SLACK)
+    _require(kept or (allocation is None and bool(entry.body.get("outside"))), entry)
+
+
+def _owed(entry: Entry) -> float:
+    return math.inf if entry.body["owed"] is None else float(entry.body["owed"])
+
+
+def _least_owed(state: State, entry: Entry) -> float:
+    counted = event_from_json(entry.body["counted"])
+    return state.of_whole.counted_after(state.whole, counted) * (1 - _COARSE)
+
+
 def _check_price(state: State, entry: Entry) -> None:
     """Recomputed from the events, never trusted."""
     allocation = entry.body["allocation"]
     limit = state.limit(allocation) if allocation else None
     counted = canonical(entry.body["counted"])
-    for name, tally in (
-        (WHOLE, _price(counted, state.budget)),
-        (PART, _price(counted, state.budget if limit is None else replace(state.budget, epsilon=limit))),
-    ):
+    part = state.budget if limit is None else replace(state.budget, epsilon=limit)
+    for name, budget in ((WHOLE, state.budget), (PART, part)):
+        tally = _price(counted, budget, state.fine)
         stated = Tally.from_json(entry.body["price"][name])
-        least = [units * (1 - Fraction(_SLACK)) for units in tally.units]
-        high = all(one >= other for one, other in zip(stated.units, least, strict=True))
-        _require(high and stated.infinite == tally.infinite, entry)
+        _require(_no_less(stated, tally, slack=_SLACK), entry)
 
 
 @lru_cache(maxsize=65536)
-def _price(counted: bytes, budget: Budget) -> Tally:
-    return Rule(budget).price(event_from_json(json.loads(counted)))
+def _price(counted: bytes, budget: Budget, fine: bool) -> Tally:
+    return Rule(budget, fine=fine).price(event_from_json(json.loads(counted)))
 
 
 def _check_sums(state: State, after: State, entry: Entry, out: dict[str, Any], into: dict[str, Any]) -> None:
@@ -127,7 +207,7 @@ def _check_sums(state: State, after: State, entry: Entry, out: dict[str, Any], i
         if out:
             total = total - Tally.from_json(out[name])
         _require(now.tally == total, entry)
-        _check_exact(Rule(state.budget) if name == WHOLE else state.rule(allocation), before, now, entry)
+        _check_exact(state.of_whole if name == WHOLE else state.rule(allocation), before, now, entry)
     _require(_others(state, allocation) == _others(after, allocation), entry)
 
 

@@ -128,4 +128,5 @@ def settlement_body(
         "counted": event_to_json(counted),
         "planned": reserved.body["event"] if stopped else None,
         "price": {name: tally.to_json() for name, tally in prices.items()},
+        **({"drawn": True} if reserved.body.get("drawn") else {}),
     }

@@ -134,15 +134,18 @@ class Account:
 class Rule:
     """Decides, for one budget, what fits and what has been spent. Holds no state: accounts are values.
 
+    `fine` says by which orders the filter counts; a ledger keeps what it was made with (see accounting.filter).
+
     >>> from sfumato.accounting import pure
-    >>> rule = Rule(Budget(epsilon=1))
+    >>> rule = Rule(Budget(epsilon=1), fine=True)
     >>> account = rule.admit(rule.nothing, pure(0.25))
     >>> rule.spent(account), rule.left(account), rule.admit(account, pure(0.8)) is None
     (0.25, 0.75, True)
     """
 
-    def __init__(self, budget: Budget, *, limit: float | None = None) -> None:
+    def __init__(self, budget: Budget, *, fine: bool, limit: float | None = None) -> None:
         self.budget = budget
+        self.fine = fine
         self.limit = budget.epsilon if limit is None else limit
 
     @property
@@ -171,6 +174,15 @@ class Rule:
         if exact is None or exact > self.limit:
             return None
         return Account(tally=total, plans=1, exact=exact, taken=self.failure(event))
+
+    def take(self, account: Account, event: DpEvent) -> Account:
+        """The account after `event`, whether it fits or not; where not, δ is used up and nothing fits later."""
+        fitting = self.admit(account, event)
+        if fitting is not None:
+            return fitting
+        exact = None if account.plans else exact_epsilon(event, self.budget)
+        total = account.tally + self.price(event)
+        return Account(tally=total, plans=account.plans + 1, exact=exact, taken=account.taken or 1.0)
 
     def lower(self, account: Account, before: Tally, event: DpEvent) -> Account:
         """The account with a charge of `before` replaced by the smaller `event`, at which it was stopped.
@@ -211,7 +223,7 @@ class Rule:
         return self._filter(0.0).epsilon(account.tally.spending()) <= self.limit * (1 + slack)
 
     def _filter(self, taken: float) -> PrivacyFilter:
-        return PrivacyFilter(self.budget, taken=taken, limit=self.limit)
+        return PrivacyFilter(self.budget, taken=taken, limit=self.limit, fine=self.fine)
 
 
 def exact_epsilon(event: DpEvent, budget: Budget) -> float | None:

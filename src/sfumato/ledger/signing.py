@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from sfumato.errors import InvalidInput, NotVerified
 from sfumato.ledger.chain import canonical
@@ -102,6 +103,13 @@ class PrivateKey:
         value = self._key.sign(_message(purpose, self.public, bare))
         signature = {"key": self.public.id, "public": self.public.raw.hex(), "value": value.hex()}
         return {**bare, FIELD: signature}
+
+    def derive(self, purpose: str, length: int) -> bytes:
+        """A secret for one other purpose, which says nothing of this key or of other purposes (HKDF)."""
+        info = f"sfumato derived 1\n{purpose}".encode()
+        return HKDF(algorithm=hashes.SHA512(), length=length, salt=None, info=info).derive(
+            self._key.private_bytes_raw()
+        )
 
 
 def signer(purpose: str, data: Mapping[str, Any]) -> PublicKey | None:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sfumato.accounting import Budget, DpEvent
+from sfumato.accounting import Budget, DpEvent, Relation
 from sfumato.errors import BudgetExceeded, InvalidInput
-from sfumato.ledger.rule import Account, Rule, Tally
+from sfumato.ledger.prepaid import Prepaid
+from sfumato.ledger.rule import Account, Rule, Tally, exact_epsilon
 
 WHOLE, PART = "whole", "part"
 
@@ -32,38 +33,47 @@ class State:
     """
 
     budget: Budget
+    fine: bool  # how the filter counts, for as long as the ledger lives
     whole: Account
     rest: Account
     shares: dict[str, Share] = field(default_factory=dict)
+    plans: dict[str, Prepaid] = field(default_factory=dict)  # paid for, and what is left of them
 
     @classmethod
-    def empty(cls, budget: Budget) -> State:
-        nothing = Rule(budget).nothing
-        return cls(budget=budget, whole=nothing, rest=nothing)
+    def empty(cls, budget: Budget, *, fine: bool) -> State:
+        nothing = Rule(budget, fine=fine).nothing
+        return cls(budget=budget, fine=fine, whole=nothing, rest=nothing)
+
+    @property
+    def of_whole(self) -> Rule:
+        """The rule of the whole budget."""
+        return Rule(self.budget, fine=self.fine)
 
     @property
     def spent(self) -> float:
-        return Rule(self.budget).spent(self.whole)
+        return self.of_whole.spent(self.whole)
 
     def spent_by(self, allocation: str | None) -> float:
         rule, account = self._part(allocation)
         return rule.spent(account)
 
     def left(self, allocation: str | None = None) -> float:
-        """The largest pure ε that a charge under this allocation may still have."""
+        """The largest pure ε that a charge under this allocation may still have; of a plan, the ε it holds."""
+        if allocation in self.plans:
+            return exact_epsilon(self.plans[allocation].left, self.budget) or 0.0
         rule, account = self._part(allocation)
-        return min(Rule(self.budget).left(self.whole), rule.left(account))
+        return min(self.of_whole.left(self.whole), rule.left(account))
 
     def price(self, event: DpEvent, allocation: str | None) -> dict[str, Tally]:
         """What `event` counts for the whole and for its part."""
-        whole = Rule(self.budget).price(event)
+        whole = self.of_whole.price(event)
         # Without a share's own ε the part counts at the same orders.
         part = whole if allocation is None else self._part(allocation)[0].price(event)
         return {WHOLE: whole, PART: part}
 
     def admit(self, event: DpEvent, allocation: str | None) -> State:
         rule, account = self._part(allocation)
-        whole = Rule(self.budget).admit(self.whole, event)
+        whole = self.of_whole.admit(self.whole, event)
         if whole is None:
             raise self._exceeded(f"the budget of epsilon={self.budget.epsilon:g}", allocation)
         if allocation is None and not self.shares:
@@ -74,16 +84,24 @@ class State:
             raise self._exceeded(f"{owner}, epsilon={rule.limit:g}", allocation)
         return self._with(whole, part, allocation)
 
+    def take(self, event: DpEvent) -> State | None:
+        """With a release outside; None where the whole budget has no room for it, whatever shares claim."""
+        whole = self.of_whole.admit(self.whole, event)
+        if whole is None or not self.shares:
+            return None if whole is None else replace(self, whole=whole, rest=whole)
+        rule, account = self._part(None)
+        return self._with(whole, rule.take(account, event), None)
+
     def lower(self, before: dict[str, Tally], event: DpEvent, allocation: str | None) -> State:
         """With a charge that counted `before` replaced by what ran of it."""
         rule, account = self._part(allocation)
-        whole = Rule(self.budget).lower(self.whole, before[WHOLE], event)
+        whole = self.of_whole.lower(self.whole, before[WHOLE], event)
         return self._with(whole, rule.lower(account, before[PART], event), allocation)
 
     def allocate(self, name: str, epsilon: float) -> State:
-        if name in self.shares:
+        if name in self.shares or name in self.plans:
             raise InvalidInput(f"expected a name that has no share yet, got allocation={name!r}")
-        free = self._unclaimed - Rule(self.budget).spent(self.rest)
+        free = max(0.0, self._unclaimed - self.of_whole.spent(self.rest))
         if epsilon > free * (1 + 1e-12):
             raise InvalidInput(
                 f"expected epsilon <= {free:g}, which is neither spent nor claimed by another share, "
@@ -92,21 +110,34 @@ class State:
         share = Share(epsilon=epsilon, account=self._share_rule(epsilon).nothing)
         return replace(self, shares={**self.shares, name: share})
 
+    def prepay(self, name: str, event: DpEvent, relation: Relation) -> State:
+        """With a plan under this name, which was admitted already."""
+        if name in self.shares or name in self.plans:
+            raise InvalidInput(f"expected a name that no share or plan has yet, got plan={name!r}")
+        return replace(self, plans={**self.plans, name: Prepaid(left=event, relation=Relation(relation))})
+
+    def draw(self, name: str, event: DpEvent, relation: Relation) -> State:
+        """With `event` taken from a plan that was paid for."""
+        return replace(self, plans={**self.plans, name: self.plans[name].draw(event, relation, name)})
+
     def to_json(self) -> dict[str, Any]:
         shares = {
             name: {"epsilon": share.epsilon, "account": share.account.to_json()}
             for name, share in self.shares.items()
         }
-        return {"whole": self.whole.to_json(), "rest": self.rest.to_json(), "shares": shares}
+        plans = {name: plan.to_json() for name, plan in self.plans.items()}
+        state = {"whole": self.whole.to_json(), "rest": self.rest.to_json(), "shares": shares}
+        return {**state, "plans": plans} if plans else state
 
     @classmethod
-    def from_json(cls, budget: Budget, data: dict[str, Any]) -> State:
+    def from_json(cls, budget: Budget, data: dict[str, Any], *, fine: bool) -> State:
         shares = {
             name: Share(epsilon=share["epsilon"], account=Account.from_json(share["account"]))
             for name, share in data["shares"].items()
         }
         whole, rest = Account.from_json(data["whole"]), Account.from_json(data["rest"])
-        return cls(budget=budget, whole=whole, rest=rest, shares=shares)
+        plans = {name: Prepaid.from_json(plan) for name, plan in data.get("plans", {}).items()}
+        return cls(budget=budget, fine=fine, whole=whole, rest=rest, shares=shares, plans=plans)
 
     def parts(self) -> Iterator[str | None]:
         yield None
@@ -127,15 +158,15 @@ class State:
 
     def _part(self, allocation: str | None) -> tuple[Rule, Account]:
         if allocation is None:
-            return Rule(self.budget, limit=self._unclaimed), self.rest
+            return Rule(self.budget, fine=self.fine, limit=self._unclaimed), self.rest
         if allocation not in self.shares:
-            known = ", ".join(map(repr, self.shares)) or "none"
+            known = ", ".join(map(repr, (*self.shares, *self.plans))) or "none"
             raise InvalidInput(f"expected allocation to be one of: {known}; got allocation={allocation!r}")
         share = self.shares[allocation]
         return self._share_rule(share.epsilon), share.account
 
     def _share_rule(self, epsilon: float) -> Rule:
-        return Rule(replace(self.budget, epsilon=epsilon))
+        return Rule(replace(self.budget, epsilon=epsilon), fine=self.fine)
 
     def _with(self, whole: Account, part: Account, allocation: str | None) -> State:
         if allocation is None:

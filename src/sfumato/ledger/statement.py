@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sfumato.accounting import compose, event_to_json
+from sfumato.accounting import compose, event_to_json, repeat
 from sfumato.accounting.events import atoms
 from sfumato.ledger.chain import canonical
 from sfumato.ledger.charge import Charge
@@ -30,6 +32,12 @@ _KINDS = 200  # of releases, beyond which composing them exactly takes too long 
 def as_json(ledger: Ledger) -> dict[str, Any]:
     """The statement as one JSON object."""
     charges, state, head = ledger.snapshot()
+    broken = ledger.exceeded
+    known: dict[int, _Event] = {}
+    for charge in charges:  # those that are alike share an event
+        for event in (charge.event, charge.counted):
+            if id(event) not in known:
+                known[id(event)] = _Event(event_to_json(event), exact_epsilon(event, ledger.budget))
     return {
         "ledger": ledger.name,
         "dataset": ledger.dataset,
@@ -37,13 +45,15 @@ def as_json(ledger: Ledger) -> dict[str, Any]:
         "delta": ledger.budget.delta,
         "unit": ledger.budget.unit,
         "relation": str(ledger.budget.relation),
-        "epsilon_spent": state.spent,
-        "epsilon_left": state.left(),
-        "epsilon_if_fixed_in_advance": epsilon_if_fixed(ledger, charges),
+        "epsilon_spent": state.spent if broken is None else broken.owed,
+        "epsilon_left": state.left() if broken is None else 0.0,
+        "epsilon_if_fixed_in_advance": epsilon_if_fixed(ledger, charges) if broken is None else None,
         "private": all(charge.private for charge in charges),
         "moved_to": ledger.moved_to,
+        "exceeded_by": None if broken is None else broken.purpose,
         "allocations": {name: _share(state, name) for name in state.shares},
-        "charges": [_line(ledger, charge) for charge in charges],
+        "plans": {name: {"epsilon_left": state.left(name)} for name in state.plans},
+        "charges": [_line(charge, known) for charge in charges],
         "head": head.to_json(),
     }
 
@@ -60,22 +70,31 @@ def render(ledger: Ledger, *, last: int = 40) -> RenderableType:
 
 def epsilon_if_fixed(ledger: Ledger, charges: list[Charge]) -> float | None:
     """The exact ε of all charges together, had none been chosen after seeing answers of another."""
-    plan = compose(*(charge.counted for charge in charges))
+    paid = [charge for charge in charges if not charge.drawn]
+    counts = Counter(id(charge.counted) for charge in paid)
+    alike = {id(charge.counted): charge.counted for charge in paid}
+    plan = compose(*(repeat(event, counts[identity]) for identity, event in alike.items()))
     kinds = {canonical(event_to_json(release)) for release, _ in atoms(plan)}
     return exact_epsilon(plan, ledger.budget) if len(kinds) <= _KINDS else None
 
 
-def _line(ledger: Ledger, charge: Charge) -> dict[str, Any]:
+class _Event(NamedTuple):
+    json: dict[str, Any]
+    epsilon: float | None
+
+
+def _line(charge: Charge, known: Mapping[int, _Event]) -> dict[str, Any]:
     return {
         "entry": charge.head.sequence,
         "time": charge.time,
         "purpose": charge.purpose,
         "allocation": charge.allocation,
-        "epsilon": exact_epsilon(charge.counted, ledger.budget),
+        "epsilon": known[id(charge.counted)].epsilon,
         "status": _status(charge),
+        "drawn_from_plan": charge.drawn,
         "private": charge.private,
         "relation": str(charge.relation),
-        "event": event_to_json(charge.event),
+        "event": known[id(charge.event)].json,
     }
 
 
@@ -114,7 +133,8 @@ def _cells(ledger: Ledger, charge: Charge) -> list[RenderableType]:
     if not charge.private:
         what.append("  not private (seeded)", style="bold red")
     when = charge.time[:16].replace("T", " ")
-    return [str(charge.head.sequence), when, what, Text(charge.allocation or ""), _figure(cost)]
+    figure = "paid" if charge.drawn else _figure(cost)
+    return [str(charge.head.sequence), when, what, Text(charge.allocation or ""), figure]
 
 
 def _shares_table(state: State) -> Table:
@@ -131,13 +151,17 @@ def _shares_table(state: State) -> Table:
 
 def _bar(ledger: Ledger, state: State) -> Table:
     grid = Table.grid(padding=(0, 1))
-    spent = state.spent
+    spent = ledger.epsilon_spent
     bar = ProgressBar(total=ledger.budget.epsilon, completed=min(spent, ledger.budget.epsilon), width=40)
     grid.add_row(bar, f"{spent / ledger.budget.epsilon:.0%} spent")
     return grid
 
 
 def _notes(ledger: Ledger, state: State, charges: list[Charge]) -> list[Text]:
+    broken = ledger.exceeded
+    if broken is not None:
+        owed = f"EXCEEDED by {broken.purpose}, released outside: ε = {_figure(broken.owed)} is owed in all"
+        return [Text(f"{owed}, of {ledger.budget.epsilon:g}; the ledger is closed", "bold red")]
     lines = [
         Text(f"spent {_figure(state.spent)} of {ledger.budget.epsilon:g}, left {_figure(state.left())}", "bold")
     ]

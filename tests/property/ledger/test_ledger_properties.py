@@ -25,7 +25,7 @@ from sfumato.accounting import (
 from sfumato.accounting.filter import Spending
 from sfumato.errors import BudgetExceeded
 from sfumato.ledger import Ledger, Reservation
-from sfumato.ledger.rule import Rule, Tally
+from sfumato.ledger.rule import Tally
 
 TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
 
@@ -79,7 +79,7 @@ def act(ledger: Ledger, reservations: list, action: str, plan: DpEvent, count: i
 
 
 def fits(ledger: Ledger, value: float) -> bool:
-    return Rule(ledger.budget).admit(ledger.state.whole, pure(value)) is not None
+    return ledger.state.of_whole.admit(ledger.state.whole, pure(value)) is not None
 
 
 def check_total(ledger: Ledger) -> None:

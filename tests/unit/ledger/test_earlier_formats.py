@@ -1,4 +1,7 @@
-"""Ledgers of format 1, without leases and data set and with a write-ahead log, go on as they were."""
+"""Ledgers of earlier formats go on as they were.
+
+Format 1 had no leases, no data set and a write-ahead log. Up to format 2 the filter counted by fewer orders.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ from sfumato.ledger import Head, Ledger, move
 # of four steps that was interrupted after two marks, and a charge with seeded noise.
 FIXTURE = Path(__file__).parent / "data" / "format-1.db"
 HEAD = Head(sequence=9, hash="de4a7e07a5469ff10a94b763578014127e9b384b907c85ae68c245f72da090e5")
+# A Gaussian charge and a pure one, by the version before larger orders.
+FORMAT_2 = Path(__file__).parent / "data" / "format-2.db"
 TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
 
 
@@ -102,3 +107,18 @@ def test_a_table_of_an_older_version_gets_its_column(postgres_server: str, path:
         assert taken.lease.token == 2
         assert ledger.lease(taken.head) == taken.lease
         ledger.verify(head=HEAD)
+
+
+def test_format_2_counts_as_it_did(tmp_path: Path) -> None:
+    """By three orders for ever: the orders of a filter are fixed before its first charge."""
+    path = Path(shutil.copy(FORMAT_2, tmp_path / "old.db"))
+    with Ledger.open(path) as old, Ledger.open(tmp_path / "new.db", budget=old.budget) as new:
+        old.verify()
+        assert old.epsilon_spent == pytest.approx(0.686125588117723, rel=1e-6)  # what that version wrote
+        for charge in old.charges():
+            new.charge(charge.event, purpose=charge.purpose, **TERMS)
+        assert new.epsilon_spent < 0.2
+        old.charge(pure(0.1), purpose="by the new version", **TERMS)
+        assert old.epsilon_spent > 0.7
+        old.verify()
+        new.verify()

@@ -1,0 +1,105 @@
+"""`sfumato opinion`: what a run of other software really costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sfumato.cli import show
+from sfumato.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from sfumato.governance import Opinion
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(opinion)
+
+
+def opinion(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="Settings of the run: .json, .toml or .yaml. Nothing in it is executed."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting as NAME=VALUE. May be repeated.")
+    ] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="Record the release in this ledger. One that does not fit closes it.")
+    ] = None,
+    purpose: Annotated[str | None, typer.Option(help="What was released, for the ledger.")] = None,
+    json: show.Json = False,
+) -> None:
+    """Say what a run of other software (Opacus, TF-Privacy, JAX-Privacy, Flower, NVFlare, PATE) really costs.
+
+    Example: sfumato opinion run.toml --set delta=1e-5
+    """
+    from sfumato.governance import opinion_of, read_settings
+
+    if purpose is not None and ledger is None:
+        raise InvalidInput("expected --ledger with --purpose, got none; a purpose is written into a ledger")
+    given = _given(setting or [])
+    names = {name for name, _ in given}
+    read = [] if file is None else [item for item in read_settings(file) if item[0] not in names]
+    if not read and not given:
+        raise InvalidInput("expected a file or --set, got neither; write what the run did into run.toml")
+    found = opinion_of([*read, *given])
+    recorded = None if ledger is None else _record(found, ledger, purpose)
+    if json:
+        show.emit_json({**found.to_json(), **(recorded or {})})
+        return
+    _show(found, recorded)
+
+
+def _given(words: Sequence[str]) -> list[tuple[str, str]]:
+    pairs = [word.partition("=") for word in words]
+    for name, equals, _ in pairs:
+        if not name or not equals:
+            raise InvalidInput(f"expected --set NAME=VALUE, got --set {name!r}; for example --set delta=1e-5")
+    return [(name, value) for name, _, value in pairs]
+
+
+def _record(found: Opinion, place: str, purpose: str | None) -> dict[str, Any]:
+    from sfumato.ledger import Ledger
+
+    with Ledger.open(place) as ledger:
+        what = purpose or f"released with {found.library}, outside this ledger"
+        charge = ledger.record(found.event, purpose=what, relation=found.relation, unit=found.unit)
+        return {
+            "recorded": True,
+            "ledger_closed": charge is None,
+            "epsilon_spent": ledger.epsilon_spent,
+            "epsilon_left": ledger.epsilon_left,
+        }
+
+
+def _show(found: Opinion, recorded: dict[str, Any] | None) -> None:
+    stated = "none" if found.claimed_epsilon is None else f"{found.claimed_epsilon:g}"
+    rows = [
+        ("software", found.library),
+        ("ε claimed", stated),
+        ("ε that holds", f"{found.epsilon:.4g} at δ = {found.delta:g}, each {found.unit}, {found.relation}"),
+        *((f"ε {name}", f"{value:.4g}") for name, value in found.others.items()),
+        *(("problem", text) for text in found.problems),
+        *(("assumed", text) for text in found.assumed),
+    ]
+    if found.ignored:
+        rows.append(("not used", ", ".join(found.ignored)))
+    if recorded is not None:
+        rows.append(("ledger", _after(recorded)))
+    show.facts(rows, title=_title(found))
+
+
+def _title(found: Opinion) -> str:
+    if found.holds is None:
+        return "No ε was claimed."
+    return "The claim holds." if found.holds else "The claim does not hold."
+
+
+def _after(recorded: dict[str, Any]) -> str:
+    if recorded["ledger_closed"]:
+        return f"closed: the budget is broken, ε = {recorded['epsilon_spent']:.4g} is owed in all"
+    return f"recorded; spent {recorded['epsilon_spent']:.4g}, left {recorded['epsilon_left']:.4g}"

@@ -1,0 +1,108 @@
+"""`sfumato statement`: what was promised and spent, for people who sign and people who check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table as Grid
+from rich.text import Text
+
+from sfumato.cli import show
+from sfumato.errors import NotVerified
+
+Place = Annotated[str, typer.Argument(help="The ledger: a file, or a postgresql:// address.")]
+Holder = Annotated[str | None, typer.Option(help="Who answers for the data.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Write and check statements of a ledger for others.", no_args_is_help=True)
+    for command in (make, check, registry, checklist):
+        group.command()(command)
+    app.add_typer(group, name="statement")
+
+
+def make(
+    ledger: Place,
+    out: Annotated[Path, typer.Option(help="A file that ends in .html, .pdf or .json.")],
+    holder: Holder = None,
+    key: Annotated[Path | None, typer.Option(help="The private key to sign it with.")] = None,
+    hazards: Annotated[bool, typer.Option(help="Append the checklist of hazards.")] = False,
+) -> None:
+    """Write a statement: the promise, what was spent on what, and what that means.
+
+    Example: sfumato statement make people.db --out statement.html --holder "City clinic"
+    """
+    from sfumato.governance import Statement, checklist, write_statement
+    from sfumato.ledger import Ledger, PrivateKey
+
+    signing = None if key is None else PrivateKey.read(key)
+    with Ledger.open(ledger) as book:
+        statement = Statement.of(book, holder=holder, key=signing)
+    write_statement(statement, out, checklist(statement) if hazards else None)
+    show.console.print(f"Wrote {out}.", markup=False)
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="A statement that ends in .json.")],
+    key: Annotated[Path | None, typer.Option(help="Public key of the holder.")] = None,
+    json: show.Json = False,
+) -> None:
+    """Check the signature of a statement.
+
+    Example: sfumato statement check statement.json --key holder.pub
+    """
+    from sfumato.governance import Statement
+    from sfumato.ledger import PublicKey
+    from sfumato.ledger.strict_json import read_object
+
+    statement = Statement(read_object(file, "a statement"))
+    if key is not None:
+        statement.check(PublicKey.read(key))
+    signer = statement.signer
+    if signer is None:
+        raise NotVerified("expected a signed statement, got one without a signature; ask the holder for one")
+    if json:
+        show.emit_json({"valid": True, "signer": signer.id})
+    else:
+        show.console.print(f"Nobody changed it since the key {signer.id} signed it.", markup=False)
+
+
+def registry(ledger: Place, holder: Holder = None, json: show.Json = False) -> None:
+    """Print an entry for the public registry of DP deployments, as YAML. Questions for you are in capitals.
+
+    Example: sfumato statement registry people.db --holder "City clinic"
+    """
+    import yaml
+
+    from sfumato.governance import Statement, registry_entry
+    from sfumato.ledger import Ledger
+
+    with Ledger.open(ledger) as book:
+        entry = registry_entry(Statement.of(book, holder=holder))
+    if json:
+        show.emit_json(entry)
+    else:
+        print(yaml.safe_dump(entry, sort_keys=False, allow_unicode=True), end="")
+
+
+def checklist(ledger: Place, json: show.Json = False) -> None:
+    """Go through the hazards of NIST SP 800-226: what the ledger can answer, and what it must ask you.
+
+    Example: sfumato statement checklist people.db
+    """
+    from sfumato.governance import Statement
+    from sfumato.governance import checklist as hazards_of
+    from sfumato.governance.statements.checklist import as_rows
+    from sfumato.ledger import Ledger
+
+    with Ledger.open(ledger) as book:
+        hazards = hazards_of(Statement.of(book))
+    if json:
+        show.emit_json({"hazards": as_rows(hazards)})
+        return
+    grid = Grid("hazard", "status", "answer", box=None, pad_edge=False)
+    for item in hazards:
+        grid.add_row(Text(item.hazard), Text(item.status), Text(item.answer))
+    show.console.print(grid)

@@ -1,0 +1,103 @@
+"""Statements: drawn from the ledger, signed, and honest about what no ledger knows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sfumato.accounting import Budget, GaussianEvent, LaplaceEvent, Relation, repeat
+from sfumato.errors import InvalidInput, NotVerified
+from sfumato.governance import Statement, checklist, registry_entry, write_statement
+from sfumato.governance.statements.registry import ASK
+from sfumato.ledger import Ledger, PrivateKey, PublicKey
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    budget = Budget(epsilon=2, delta=1e-6, unit="person")
+    with Ledger.open(tmp_path / "people.db", budget=budget, dataset="clinic-2026") as book:
+        for number in range(3):
+            book.charge(
+                LaplaceEvent(10.0),
+                purpose=f"<b>count</b> {number}",
+                relation=Relation.ADD_REMOVE,
+                unit="person",
+            )
+        yield book
+
+
+@pytest.fixture
+def key(tmp_path):
+    return PrivateKey.create(tmp_path / "holder")
+
+
+def test_figures_are_the_ledgers(ledger):
+    book = Statement.of(ledger, holder="City clinic").data
+    assert book["epsilon_spent"] == pytest.approx(0.3)
+    assert [line["entry"] for line in book["charges"]] == [1, 2, 3]
+    assert book["warnings"] == []
+    assert "finds at most" in book["meaning"]
+
+
+def test_a_signature_covers_every_word(ledger, key, tmp_path):
+    statement = Statement.of(ledger, key=key)
+    public = PublicKey.read(tmp_path / "holder.pub")
+    statement.check(public)
+    for name in statement.data:
+        if name != "signature":
+            with pytest.raises(NotVerified):
+                Statement({**statement.data, name: "another"}).check(public)
+    with pytest.raises(NotVerified):
+        Statement.of(ledger).check(public)
+
+
+@pytest.mark.parametrize("ending", ["html", "pdf", "json"])
+def test_pages_hold_the_figures_and_obey_nothing(ledger, tmp_path, ending):
+    statement = Statement.of(ledger, holder="<script>alert(1)</script>")
+    place = tmp_path / f"statement.{ending}"
+    write_statement(statement, place, checklist(statement))
+    content = place.read_bytes()
+    if ending == "html":
+        assert b"<script>" not in content
+        assert b"<b>count" not in content
+        assert b"0.3" in content
+        assert b"NIST" in content
+    elif ending == "pdf":
+        assert content.startswith(b"%PDF")
+        assert len(content) > 5000
+    else:
+        assert json.loads(content) == dict(statement.data)
+
+
+def test_other_endings_are_refused(ledger, tmp_path):
+    with pytest.raises(InvalidInput, match="html"):
+        write_statement(Statement.of(ledger), tmp_path / "statement.doc")
+
+
+def test_a_broken_budget_is_said_everywhere(tmp_path):
+    with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=1, delta=1e-5)) as book:
+        model = repeat(GaussianEvent(1.0), 100)
+        book.record(model, purpose="a model", relation=Relation.ADD_REMOVE, unit="record")
+        statement = Statement.of(book)
+    assert any("exceeded" in text for text in statement.data["warnings"])
+    assert any(item.status == "problem" and "added up" in item.hazard for item in checklist(statement))
+
+
+def test_the_checklist_asks_what_it_cannot_know(ledger):
+    hazards = checklist(Statement.of(ledger))
+    statuses = {item.hazard: item.status for item in hazards}
+    assert statuses["losses of many releases are not added up"] == "handled"
+    assert statuses["people did not agree to it"] == "please answer"
+    assert "problem" not in statuses.values()
+
+
+def test_the_registry_entry_has_the_levels_of_its_template(ledger):
+    entry = registry_entry(Statement.of(ledger, holder="City clinic"))
+    deployment = entry["deployment"]
+    assert set(deployment) == {
+        "basic", "dp_variant", "privacy_loss", "deployment_model", "implementation", "administrative"
+    }  # fmt: skip
+    assert deployment["privacy_loss"]["privacy_parameters"] == {"epsilon": 2, "delta": 1e-6}
+    assert deployment["basic"]["data_curators"][0]["data_curator_name"] == "City clinic"
+    assert deployment["basic"]["intended_use"].startswith(ASK)
