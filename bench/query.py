@@ -4,9 +4,10 @@
     python bench/query.py --large    also 100 million rows: is it linear, and is memory flat?
     python bench/query.py --growth   time and memory by rows alone
 
-Everything that is compared is timed in turn, and ratios are of medians. The private times include parsing, the
-charge to a ledger on disk, noise and intervals. OpenDP's path needs polars (see its extra of the same name) and
-is left out with a line that says so.
+Everything that is compared takes turns in one process, DuckDB on one thread, and is measured in CPU time, which
+other work on the machine moves little. The private times include parsing, the charge to a ledger on disk, noise
+and intervals. OpenDP's path needs polars (see its extra of the same name) and is left out with a line that says
+so.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +35,7 @@ import numpy as np
 from sfumato.datasets.clean import clean_text
 from sfumato.datasets.text_table import TextForm
 from sfumato.ledger import Ledger
-from sfumato.query import Policy, Table, bounding, parse_query, policy_from_dict
-from sfumato.query.aggregates import measures_for
-from sfumato.query.plan import public_keys
+from sfumato.query import Policy, Table, parse_query, policy_from_dict
 
 ROWS = 10_000_000
 TEXT_ROWS = 1_000_000
@@ -70,34 +70,63 @@ def policy(path: Path, **unit: Any) -> Policy:
     )
 
 
-def compare(works: Mapping[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
-    """The median seconds of each, timed in turn after one round to warm up."""
+@dataclass(frozen=True)
+class Times:
+    """Seconds of CPU."""
+
+    least: float
+    median: float
+
+
+def compare(works: Mapping[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, Times]:
+    """Each in turn, after one round to warm up."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(rounds + 1):
         for name, work in works.items():
-            start = time.perf_counter()
+            start = time.process_time()
             work()
             if turn:
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+                times[name].append(time.process_time() - start)
+    return {name: Times(min(values), statistics.median(values)) for name, values in times.items()}
 
 
-def show(title: str, medians: Mapping[str, float], base: str, *, target: str = "") -> None:
+def show(title: str, times: Mapping[str, Times], base: str, *, target: str = "") -> None:
     print(f"{title}{'  (' + target + ')' if target else ''}")
-    for name, median in medians.items():
-        print(f"  {name:<46} {1e3 * median:9.1f} ms {median / medians[base]:7.2f}x")
+    for name, found in times.items():
+        ratios = found.least / times[base].least, found.median / times[base].median
+        print(f"  {name:<30} {1e3 * found.median:9.1f} ms   least {ratios[0]:6.2f}x   median {ratios[1]:6.2f}x")
+
+
+def plainly(**views: str) -> duckdb.DuckDBPyConnection:
+    """DuckDB without privacy, on one thread."""
+    connection = duckdb.connect()
+    connection.execute("SET threads = 1")
+    for name, query in views.items():
+        connection.execute(f"CREATE VIEW {name} AS {query}")
+    return connection
+
+
+def on_one_thread(rules: Policy, ledger: Ledger) -> Table:
+    table = Table(rules, ledger)
+    table._connected().connection.con.execute("SET threads = 1")
+    return table
+
+
+def bounded(table: Table, sql: str) -> Callable[[], object]:
+    """The sums of a query before noise."""
+    text = table._compiled(parse_query(sql, table.policy), "s").sums
+    return lambda: table._connected().connection.con.sql(text).fetchall()
 
 
 def one_row_a_person(folder: Path) -> None:
     path = folder / "one.parquet"
     make_rows(path, ROWS)
     rules = policy(path)
-    connection = duckdb.connect()
-    connection.execute(f"CREATE VIEW people AS SELECT * FROM '{path}'")
+    connection = plainly(people=f"SELECT * FROM '{path}'")
     with Ledger.open(folder / "one.db", budget=rules.budget) as ledger:
-        table = Table(rules, ledger)
+        table = on_one_thread(rules, ledger)
         for title, sql in (("whole numbers", WHOLE), ("real numbers", REAL)):
-            medians = compare(
+            times = compare(
                 {
                     "DuckDB, no privacy": lambda sql=sql: connection.sql(sql).fetchall(),  # type: ignore[misc]
                     "private": lambda sql=sql: table.ask(sql, epsilon=1.0),  # type: ignore[misc]
@@ -105,7 +134,7 @@ def one_row_a_person(folder: Path) -> None:
             )
             show(
                 f"{ROWS:,} rows, one a person, AVG by city, {title}",
-                medians,
+                times,
                 "DuckDB, no privacy",
                 target="at most 1.8x",
             )
@@ -117,32 +146,18 @@ def many_rows_a_person(folder: Path) -> None:
     make_rows(path, ROWS, rows_a_person=5)
     rules = policy(path, column="person", rows=5, groups=3)
     with Ledger.open(folder / "many.db", budget=rules.budget) as ledger:
-        table = Table(rules, ledger)
-        plan = parse_query(WHOLE, rules)
-        engine = table._connected()
-        expression = bounding.sums(
-            engine.declared(rules),
-            plan,
-            measures_for(plan, rules),
-            rules,
-            keys=public_keys(plan, rules),
-            salt="s",
-        )
-        sql = ibis.to_sql(expression, dialect="duckdb")
-        raw = engine.connection.con
-        medians = compare(
+        table = on_one_thread(rules, ledger)
+        connection = plainly(people=f"SELECT * FROM '{path}'")
+        times = compare(
             {
-                "bounded SQL, no noise": lambda: raw.sql(sql).fetchall(),
+                "DuckDB, no bounds, no privacy": lambda: connection.sql(WHOLE).fetchall(),
+                "bounded SQL, no noise": bounded(table, WHOLE),
                 "private": lambda: table.ask(WHOLE, epsilon=1.0),
-                "unbounded SQL, no privacy": lambda: duckdb.sql(
-                    WHOLE.replace("people", f"'{path}'")
-                ).fetchall(),
             },
             rounds=3,
         )
     title = f"{ROWS:,} rows, five a person, AVG by city"
-    show(title, medians, "unbounded SQL, no privacy", target="at most 40x")
-    print(f"  noise and charge: {medians['private'] / medians['bounded SQL, no noise']:.2f}x  (at most 1.3x)")
+    show(title, times, "DuckDB, no bounds, no privacy", target="at most 40x")
 
 
 def make_people(path: Path, people: int) -> None:
@@ -174,23 +189,19 @@ def a_join(folder: Path, rows: int, people: int) -> None:
     make_rows(visits, rows, rows_a_person=rows // people)
     make_people(persons, people)
     rules = joined_policy(visits, persons)
-    connection = duckdb.connect()
-    connection.execute(f"CREATE VIEW visits AS SELECT person, age FROM '{visits}'")
-    connection.execute(f"CREATE VIEW people AS SELECT * FROM '{persons}'")
+    plain = plainly(visits=f"SELECT person, age FROM '{visits}'", people=f"SELECT * FROM '{persons}'")
     with Ledger.open(folder / "join.db", budget=rules.budget) as ledger:
-        table = Table(rules, ledger)
-        sums = table._compiled(parse_query(JOIN, rules), "s").sums
-        raw = table._connected().connection.con
-        medians = compare(
+        table = on_one_thread(rules, ledger)
+        times = compare(
             {
-                "DuckDB, no privacy": lambda: connection.sql(JOIN).fetchall(),
-                "bounded SQL, no noise": lambda: raw.sql(sums).fetchall(),
+                "DuckDB, no privacy": lambda: plain.sql(JOIN).fetchall(),
+                "bounded SQL, no noise": bounded(table, JOIN),
                 "private": lambda: table.ask(JOIN, epsilon=1.0),
             },
             rounds=3,
         )
     title = f"{rows:,} visits joined with {people:,} people, AVG by city"
-    show(title, medians, "DuckDB, no privacy", target="at most 2.5x")
+    show(title, times, "DuckDB, no privacy", target="at most 2.5x")
 
 
 def a_text_file(folder: Path) -> None:
@@ -241,8 +252,8 @@ def against_opendp(path: Path, table: Table) -> None:
         query = context.query().group_by("city").agg(pl.col("age").fill_null(0).dp.mean((0, 100)))
         return query.release().collect()
 
-    medians = compare({"OpenDP on Polars": other, "private": lambda: table.ask(WHOLE, epsilon=1.0)}, rounds=3)
-    show("the same query and guarantee, ε = 1, public cities", medians, "private", target="OpenDP not faster")
+    times = compare({"OpenDP on Polars": other, "private": lambda: table.ask(WHOLE, epsilon=1.0)}, rounds=3)
+    show("the same query and guarantee, ε = 1, public cities", times, "private", target="OpenDP not faster")
     truth = dict(duckdb.sql(f"SELECT city, AVG(age) FROM '{path}' GROUP BY city").fetchall())
     ours = [row[1] - truth[row[0]] for _ in range(3) for row in table.ask(WHOLE, epsilon=1.0).rows]
     theirs = [row["age"] - truth[row["city"]] for _ in range(3) for row in other().to_dicts()]

@@ -1,17 +1,28 @@
-"""How wrong private answers are: ours beside OpenDP's, at one ε.
+"""How wrong private answers are: ours beside OpenDP's and Tumult's, at one ε.
 
     python bench/query_error.py
+    TUMULT_PYTHON=/path/to/python python bench/query_error.py    an interpreter that has tmlt.analytics
 
 First twenty averages by group: root mean square errors over many releases of the same sums. Then expected
-errors of the fifteen questions of docs/how-to/questions.md, from public facts. OpenDP's noise is what OpenDP
-calibrates for as many rows a person; a mean is its noisy sum over its noisy count, half of ε each, of values
-about the middle of their bounds, which is twice as good as about 0.
+errors of the fifteen questions of docs/how-to/questions.md, from public facts.
+
+The others' noise is what each of them calibrates for as many rows a person. A mean is a noisy sum over a noisy
+count, half of ε each, of values about the middle of their bounds: so Tumult makes it, and OpenDP is used.
+
+Tumult (pip install tmlt.analytics, 0.21) runs on Spark and pins other versions than ours, so that it needs an
+interpreter of its own. Without one its column is left out.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import os
+import subprocess
+import tempfile
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +38,8 @@ from sfumato.randomness import SecretStream, public_generator
 dp.enable_features("contrib")
 EPSILON = 1.0
 GROUPS, PEOPLE, RELEASES = 20, 1000, 200
+COPIES = 10  # of the groups, in place of as many releases: those of Spark are slow
+ROWS, M = 6000, 4
 LOWER, UPPER = 0, 100
 _QUANTILE = 0.05  # 95% intervals
 
@@ -90,68 +103,73 @@ def theirs(data: pd.DataFrame) -> float:
     return float(np.sqrt(np.mean(np.square(errors))))
 
 
-def opendp_scale(sensitivity: float, epsilon: float) -> float:
-    """The scale that OpenDP calibrates for a number that one person moves by so much."""
-    space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
-    return float(dp.binary_search_param(lambda scale: dp.m.make_laplace(*space, scale), sensitivity, epsilon))
+@dataclass(frozen=True)
+class Other:
+    """What another system is asked for: of so many rows a person, with a part of ε."""
+
+    kind: str  # count, distinct (people), sum, or mean of one row
+    low: float = 0.0
+    high: float = 1.0
+    rows: int = M
+    parts: int = 1
+
+    def opendp(self) -> float:
+        """± at 95%. Of a mean, the noise on the sum; the count's adds a little, left out in its favour."""
+        reach = {
+            "count": 1.0,
+            "distinct": 1.0 / self.rows,
+            "sum": max(abs(self.low), abs(self.high)),
+            "mean": self.high - self.low,  # half of it about the middle, with half of ε
+        }[self.kind]
+        space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
+        moved, epsilon = self.rows * reach, EPSILON / self.parts
+        scale = dp.binary_search_param(lambda scale: dp.m.make_laplace(*space, scale), moved, epsilon)
+        return float(dp.laplacian_scale_to_accuracy(scale, _QUANTILE))
 
 
-def accuracy(scale: float) -> float:
-    return float(dp.laplacian_scale_to_accuracy(scale, _QUANTILE))
-
-
-ROWS, M = 6000, 4
-
-
-def count(parts: int = 1) -> float:
-    return accuracy(opendp_scale(M, EPSILON / parts))
-
-
-def mean(reach: float, *, contributions: int = M, parts: int = 1) -> float:
-    """Of one row: noise on the sum about the middle; the count's adds a little, left out in its favour."""
-    return accuracy(opendp_scale(contributions * reach / 2, EPSILON / 2 / parts))
-
-
-QUESTIONS: list[tuple[str, list[float | None]]] = [
-    ("SELECT DATE_TRUNC('month', day) AS month, COUNT(*) AS n FROM visits GROUP BY month", [count()]),
-    ("SELECT ward, AVG(cost) AS cost FROM visits GROUP BY ward", [mean(2000)]),
+QUESTIONS: list[tuple[str, list[Other | None]]] = [
+    ("SELECT DATE_TRUNC('month', day) AS month, COUNT(*) AS n FROM visits GROUP BY month", [Other("count")]),
+    ("SELECT ward, AVG(cost) AS cost FROM visits GROUP BY ward", [Other("mean", high=2000)]),
     (
         "SELECT AVG(urgent) AS urgent, COUNT_IF(urgent AND days > 7) AS long FROM visits",
-        [mean(1, parts=2), count(2)],
+        [Other("mean", parts=2), Other("count", parts=2)],
     ),
     (
         "SELECT CASE WHEN age < 18 THEN 'child' WHEN age < 65 THEN 'adult' ELSE 'senior' END AS ages, "
         "AVG(days) AS days, COUNT(*) FILTER (WHERE ward = 'heart') AS heart FROM visits GROUP BY ages",
-        [mean(30, parts=2), count(2)],
+        [Other("mean", high=30, parts=2), Other("count", parts=2)],
     ),
-    ("SELECT FLOOR(LEAST(cost, 1000) / 200) * 200 AS band, COUNT(*) AS n FROM visits GROUP BY band", [count()]),
-    ("SELECT EXTRACT(dow FROM day) AS weekday, COUNT(*) AS n FROM visits GROUP BY weekday", [count()]),
+    (
+        "SELECT FLOOR(LEAST(cost, 1000) / 200) * 200 AS band, COUNT(*) AS n FROM visits GROUP BY band",
+        [Other("count")],
+    ),
+    ("SELECT EXTRACT(dow FROM day) AS weekday, COUNT(*) AS n FROM visits GROUP BY weekday", [Other("count")]),
     ("SELECT MEDIAN(days) AS half, QUANTILE(days, 0.9) AS most FROM visits", [None, None]),
     (
         "SELECT COUNT(DISTINCT village) AS villages, COUNT(DISTINCT person) AS people FROM visits",
-        [None, accuracy(opendp_scale(1, EPSILON / 2))],
+        [Other("count", parts=2), Other("distinct", parts=2)],
     ),
     ("SELECT COVAR_POP(age, days) AS covariance FROM visits", [None]),
-    ("SELECT ward, SUM(cost) AS cost FROM visits GROUP BY ward", [accuracy(opendp_scale(M * 2000, EPSILON))]),
+    ("SELECT ward, SUM(cost) AS cost FROM visits GROUP BY ward", [Other("sum", high=2000)]),
     (
         "SELECT ward, SUM(cost) AS cost, SUM(days) AS days FROM visits GROUP BY ward",
-        [accuracy(opendp_scale(M * 2000, EPSILON / 2)), accuracy(opendp_scale(M * 30, EPSILON / 2))],
+        [Other("sum", high=2000, parts=2), Other("sum", high=30, parts=2)],
     ),
-    ("SELECT ward, COUNT(*) AS visits FROM visits GROUP BY ward", [count()]),
+    ("SELECT ward, COUNT(*) AS visits FROM visits GROUP BY ward", [Other("count")]),
     (
         "SELECT AVG(n) AS visits, COUNT_IF(n >= 3) AS often "
         "FROM (SELECT person, LEAST(COUNT(*), 10) AS n FROM visits GROUP BY person)",
-        [mean(10, contributions=1, parts=2), accuracy(opendp_scale(1, EPSILON / 2))],
+        [Other("mean", high=10, rows=1, parts=2), Other("count", rows=1, parts=2)],
     ),
     (
         "SELECT first, COUNT(*) AS people "
         "FROM (SELECT person, ARG_MIN(ward, day) AS first FROM visits GROUP BY person) GROUP BY first",
-        [None],
+        [Other("count", rows=1)],
     ),
     (
         "SELECT AVG(DATE_DIFF('day', began, ended)) AS days "
         "FROM (SELECT person, MIN(day) AS began, MAX(day) AS ended FROM visits GROUP BY person)",
-        [mean(730, contributions=1)],
+        [Other("mean", low=-365, high=365, rows=1)],
     ),
 ]
 
@@ -182,26 +200,75 @@ def visits() -> Table:
     )
 
 
-def show_questions() -> None:
+def tumult(data: pd.DataFrame) -> dict[str, Any] | None:
+    """What Tumult's own interpreter finds; None where the environment names none."""
+    interpreter = os.environ.get("TUMULT_PYTHON")
+    if interpreter is None:
+        return None
+    copies = [data.assign(city=[f"{city}/{copy}" for city in data.city]) for copy in range(COPIES)]
+    many = pd.concat(copies, ignore_index=True)
+    others = [other for _, found in QUESTIONS for other in found if other is not None]
+    with tempfile.TemporaryDirectory(prefix="sfumato-bench-") as name:
+        path = Path(name) / "averages.parquet"
+        many.to_parquet(path, index=False)
+        request = {
+            "epsilon": EPSILON,
+            "questions": [asdict(other) for other in others],
+            "path": str(path),
+            "cities": sorted(many.city.unique()),
+            "bounds": [LOWER, UPPER],
+        }
+        work = subprocess.run(
+            [interpreter, str(Path(__file__).resolve().parent / "tumult.py")],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=name,  # Spark leaves files where it runs
+            env={**os.environ, "PYSPARK_PYTHON": interpreter, "PYTHONPATH": ""},
+        )
+    found: dict[str, Any] = json.loads(work.stdout.splitlines()[-1])
+    truth = data.groupby("city").age.mean()
+    errors = [value - truth[city.partition("/")[0]] for city, value in found["averages"].items()]
+    found["error"] = float(np.sqrt(np.mean(np.square(errors))))
+    found["widths"] = dict(zip(others, found["widths"], strict=True))
+    return found
+
+
+def beside(other: Other | None, width: float | None, rows: float | None, half_width: float) -> str:
+    """A figure of another system, for a group of the same size, and how many times ours it is."""
+    if other is None or width is None:
+        return "no figure"
+    found = width / (rows or 1.0) if other.kind == "mean" else width
+    return f"{found:,.4g} ({found / half_width:.2f}x)"
+
+
+def show_questions(theirs: dict[Other, float]) -> None:
     table = visits()
     print(f"expected error of the fifteen questions, ± at 95%, ε = {EPSILON:g}; {ROWS:,} rows, {M} a person")
     for number, (sql, others) in enumerate(QUESTIONS, start=1):
         found = table.dry_run(sql, epsilon=EPSILON)
         for item, other in zip(found, others, strict=True):
             unit = "" if item.in_units_of == "value" else f" {item.in_units_of}"
-            other = None if other is None else other / (item.rows or 1.0)  # of a group of the same size
-            beside = "no figure" if other is None else f"{other:,.4g} ({other / item.half_width:.2f}x)"
-            print(f"  {number:2} {item.column:<12} ours {item.half_width:>12,.4g}{unit:<12} OpenDP {beside}")
+            opendp = beside(other, None if other is None else other.opendp(), item.rows, item.half_width)
+            line = f"  {number:2} {item.column:<12} ours {item.half_width:>12,.4g}{unit:<12} OpenDP {opendp}"
+            if theirs and other is not None:
+                line += f", Tumult {beside(other, theirs[other], item.rows, item.half_width)}"
+            print(line)
 
 
 def main() -> None:
     dp.enable_features("contrib")
     print(f"opendp {importlib.metadata.version('opendp')}")
     data = averages()
-    one, other = ours(data), theirs(data)
+    one, other, third = ours(data), theirs(data), tumult(data)
     print(f"root mean square error of {GROUPS} averages of {PEOPLE} people, ε = {EPSILON:g}")
     print(f"  ours {one:.4f}, OpenDP {other:.4f} ({other / one:.2f}x)")
-    show_questions()
+    if third is None:
+        print("  Tumult: left out, TUMULT_PYTHON names no interpreter that has tmlt.analytics")
+    else:
+        print(f"  tmlt.analytics {third['version']}: {third['error']:.4f} ({third['error'] / one:.2f}x)")
+    show_questions({} if third is None else third["widths"])
 
 
 if __name__ == "__main__":

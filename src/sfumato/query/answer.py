@@ -143,9 +143,7 @@ def notes_for(policy: Policy, *, grouped: bool, family: Family = Family.LAPLACE)
     unit, notes = policy.unit, []
     if unit.column is not None:
         groups = f", in at most {_several(unit.groups, 'group')}" if grouped else ""
-        notes.append(
-            f"Counts at most {_several(unit.rows, 'row')} of each {unit.column}{groups}; the rest is left out."
-        )
+        notes.append(f"Each {unit.column} counts with at most {_several(unit.rows, 'row')}{groups}.")
     if family is Family.GAUSSIAN:
         notes.append("Noise is Gaussian, which needs the budget's δ.")
     return tuple(notes)

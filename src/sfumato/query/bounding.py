@@ -16,21 +16,22 @@ picks the rows themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import ibis
 
 from sfumato.policy import Key, Policy
 from sfumato.query import choosing
-from sfumato.query.choosing import own_hash
-from sfumato.query.compilation import Value, clip, compiled, whole
+from sfumato.query.choosing import own_hash, own_number, secret, top_bits
+from sfumato.query.compilation import Value, clip, compiled, whole, whole_quotient
 from sfumato.query.expressions import Condition
 from sfumato.query.keys import key_value
-from sfumato.query.measures import CELL, KEPT, ROWS, UNIT, UNITS, Counted, Measure, total
+from sfumato.query.measures import CELL, DITHER, KEPT, ROWS, UNIT, UNITS, Counted, Measure, total
 from sfumato.query.plan import Query
 
 OWN_HASH = ("duckdb",)  # engines whose own hash is several times quicker than md5, which all have
 _TURN = 12  # letters of the hash
+_DITHERED = 20  # bits to round by
 _LARGEST_SUM = 10**18 - 1  # 2²⁹ rows of a unit stay below it
 _COUNTS = (ibis.expr.operations.CountStar, ibis.expr.operations.Count)
 
@@ -64,7 +65,7 @@ def sums(
         return choosing.with_keys(found, names, keys)
     rows = _in_categories(rows, names, keys)
     units = _unit_totals(rows, [UNIT, *names], linear)
-    return _add_units(_bounded_units(units, names, policy, salt), names, linear)
+    return _add_units(_bounded_units(units, names, policy, salt), names, linear, salt)
 
 
 def sums_by_unit(table: Value, where: Condition | None, measures: Sequence[Measure], policy: Policy) -> Value:
@@ -80,13 +81,17 @@ def sums_of_units(
     measures: Sequence[Measure],
     policy: Policy,
     *,
-    keys: Sequence[Sequence[Key]] | None,
+    keys: Sequence[Sequence[Key] | None] | None,
+    salt: str,
 ) -> Value:
-    """The same as `sums`, from `sums_by_unit` with the keys' columns beside them: each unit is in one group."""
+    """The same as `sums`, from `sums_by_unit` with the keys' columns beside them: each unit is in one group.
+
+    A key of None holds one of its public values, or NULL, already.
+    """
     linear = [measure for measure in measures if not isinstance(measure, Counted)]
     names = key_names(query)
     grouped = _in_categories(_declared(units, query, policy), names, keys)
-    return _add_units(_bounded_units(grouped, (), policy, ""), names, linear)
+    return _add_units(_bounded_units(grouped, (), policy, salt), names, linear, salt)
 
 
 def cell_counts(
@@ -173,11 +178,12 @@ def _narrow(value: Value, *, counted: bool) -> Value:
     return value if counted else clip(value, -most, most).cast("decimal(18, 0)").cast("int64")
 
 
-def _in_categories(rows: Value, names: Sequence[str], keys: Sequence[Sequence[Key]] | None) -> Value:
-    if keys is None:
-        return rows.filter(*(rows[name].notnull() for name in names)) if names else rows
-    for name, values in zip(names, keys, strict=True):
-        if rows[name].type().is_boolean():
+def _in_categories(rows: Value, names: Sequence[str], keys: Sequence[Sequence[Key] | None] | None) -> Value:
+    """The rows whose keys are public values; where these are None, whose keys are not NULL."""
+    for name, values in zip(names, keys or [None] * len(names), strict=True):
+        if values is None:
+            rows = rows.filter(rows[name].notnull())
+        elif rows[name].type().is_boolean():
             wanted = [rows[name] if value else ~rows[name] for value in values]
             rows = rows.filter(wanted[0] if len(wanted) == 1 else rows[name].notnull())
         else:
@@ -250,7 +256,35 @@ def _within_rows(units: Value, names: Sequence[str], most: int, *, groups: int |
     return units.filter(counted & (units["place"] < groups) if place else counted)
 
 
-def _add_units(units: Value, names: Sequence[str], linear: Sequence[Measure]) -> Value:
+def _dither(units: Value, salt: str) -> Value:
+    """A whole number from 0 to below the unit's rows, by the engine's hash of a secret salt and the unit."""
+    hashed = _BITS_OF[units.get_backend().name](units[UNIT], salt)
+    return whole_quotient(hashed * units[ROWS], whole(2**_DITHERED))
+
+
+@ibis.udf.scalar.builtin(name="hashtextextended", signature=(("string", "int64"), "int64"))  # type: ignore[untyped-decorator]
+def _hash_of_postgres(text: Value, seed: Value) -> Value:
+    raise AssertionError
+
+
+@ibis.udf.scalar.builtin(name="xxhash64", signature=(("string", "int64"), "int64"))  # type: ignore[untyped-decorator]
+def _hash_of_spark(text: Value, seed: Value) -> Value:
+    raise AssertionError
+
+
+def _lowest(hashed: Value) -> Value:
+    return hashed & whole(2**_DITHERED - 1)
+
+
+_BITS_OF: dict[str, Callable[[Value, str], Value]] = {
+    "duckdb": lambda unit, salt: top_bits(own_number(unit, salt), _DITHERED),
+    "postgres": lambda unit, salt: _lowest(_hash_of_postgres(unit.cast("string"), secret(salt))),
+    "pyspark": lambda unit, salt: _lowest(_hash_of_spark(unit.cast("string"), secret(salt))),
+}
+
+
+def _add_units(units: Value, names: Sequence[str], linear: Sequence[Measure], salt: str) -> Value:
+    units = units.mutate(**{DITHER: _dither(units, salt)})
     bounded: dict[str, Value] = {}
     for position, measure in enumerate(linear):
         bounded |= measure.unit_totals(position, units)

@@ -2,14 +2,15 @@
 
 Each row becomes a number of 63 bits, from the highest:
 
-    turn      its group's place among all public groups, in an order of the unit's own
+    turn      a hash of the secret salt, the unit and the row's group: in which order the unit's groups come
+    group     its group's number among all public groups
     tie       a hash of the secret salt, the unit and the row's own values
     values    what one measure reads of the row
 
 and a unit keeps its m smallest numbers. So its groups are filled up one after another, and where room ends
 within a group, its rows are taken by hash. Then what lies beyond its k-th group is dropped. What a unit keeps
-depends on the salt and on its own rows alone. Several measures make one list each; turn and tie agree in all of
-them, so that rows stay together.
+depends on the salt and on its own rows alone, and no group comes sooner than another. Several measures make one
+list each; turn, group and tie agree in all of them, so that rows stay together.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from sfumato.query.measures import UNIT, Measure, UnitCount
 _MOST_ROWS = 16  # a unit's list is as long from its first row on
 _MOST_LISTED = 256  # values that are looked up in a list
 _MOST_GROUPS = 1 << 16
-_BITS, _LEAST_TIE, _MOST_TIE = 63, 12, 31
+_BITS, _LEAST_HASH, _MOST_HASH = 63, 10, 31
 GROUP = "number"
 _MIX, _PACKED = "mix", "packed"
 
@@ -38,17 +39,17 @@ def applies(measures: Sequence[Measure], unit: Unit, keys: Sequence[Sequence[Key
     """Whether rows can be packed: public groups, few rows a unit, and values that fit."""
     if not keys or unit.rows > _MOST_ROWS or any(isinstance(item, UnitCount) for item in measures):
         return False
-    if not all(_contiguous(values) or len(values) <= _MOST_LISTED for values in keys):
+    if not all(_contiguous(values) or listable(values) for values in keys):
         return False
     groups = math.prod(len(values) for values in keys)
-    return groups <= _MOST_GROUPS and Packing.of(measures, groups).tie >= _LEAST_TIE
+    return groups <= _MOST_GROUPS and Packing.of(measures, groups).turn >= _LEAST_HASH
 
 
 @dataclass(frozen=True)
 class Packing:
     """How many bits each part of a row's number takes; `fields` has the columns of each list, in order."""
 
-    turn: int
+    group: int
     values: int
     fields: tuple[dict[str, int], ...]
 
@@ -59,8 +60,12 @@ class Packing:
         return cls(max(1, (groups - 1).bit_length()), max(widths, default=0), fields)
 
     @property
+    def turn(self) -> int:
+        return min(_MOST_HASH, (_BITS - self.group - self.values) // 2)
+
+    @property
     def tie(self) -> int:
-        return min(_MOST_TIE, _BITS - self.turn - self.values)
+        return min(_MOST_HASH, _BITS - self.turn - self.group - self.values)
 
 
 def _width(reach: int) -> int:
@@ -78,13 +83,13 @@ def chosen_rows(
     """The rows that count, with the number of their group in place of its keys, and the measures' values."""
     groups = math.prod(len(values) for values in keys)
     packing = Packing.of(measures, groups)
-    numbered = _numbered(rows, names, keys).mutate(**{_MIX: _mixed(rows[UNIT], salt)})
+    numbered = _numbered(rows, names, keys).mutate(**{_MIX: own_number(rows[UNIT], salt)})
     packed = numbered.select(UNIT, **_packed(numbered, packing))
     lists = {name: _least(packed[name], whole(unit.rows)) for name in packed.columns if name != UNIT}
     units = packed.group_by(UNIT).agg(**lists)
     if unit.groups < min(unit.rows, groups):
         units = _in_first_groups(units, list(lists), unit, packing)
-    return _unpacked(units.select(UNIT, **{name: units[name].unnest() for name in lists}), packing, salt)
+    return _unpacked(units.select(**{name: units[name].unnest() for name in lists}), packing)
 
 
 def with_keys(found: Value, names: Sequence[str], keys: Sequence[Sequence[Key]]) -> Value:
@@ -104,6 +109,20 @@ def _numbered(rows: Value, names: Sequence[str], keys: Sequence[Sequence[Key]]) 
     ends = [(rows[place], len(known)) for place, known in zip(places, keys, strict=True)]
     number = functools.reduce(lambda number, end: number * whole(end[1]) + end[0], ends, whole(0))
     return rows.filter(*(place.between(0, size - 1) for place, size in ends)).mutate(**{GROUP: number})
+
+
+def listable(known: Sequence[Key]) -> bool:
+    """Whether there are few enough values to look one up in their list, row by row."""
+    return len(known) <= _MOST_LISTED
+
+
+def in_list(value: Value, known: Sequence[Key]) -> Value:
+    """A value's place in a list, from 1 on, or NULL: whole numbers are compared and kept sooner than texts."""
+    return _position(_listed(known), value).nullif(whole(0))
+
+
+def from_list(place: Value, known: Sequence[Key]) -> Value:
+    return _element(_listed(known), place)
 
 
 def _place(value: Value, known: Sequence[Key]) -> Value:
@@ -126,14 +145,15 @@ _TYPES: dict[type, str] = {str: "string", int: "int64", bool: "boolean"}
 
 
 def _packed(rows: Value, packing: Packing) -> dict[str, Value]:
-    """One column for each list: turn, tie and values, one behind the other."""
-    turn = rows[GROUP] ^ _top(rows[_MIX], packing.turn)
+    """One column for each list: turn, group, tie and values, one behind the other."""
+    turn = top_bits(own_hash(rows[_MIX] ^ rows[GROUP].cast("uint64")), packing.turn)
     codes = [_codes(rows, fields) for fields in packing.fields]
     mixed = rows[_MIX]
     for code in codes:
         mixed = own_hash(mixed ^ code.cast("uint64"))
-    tie = _top(mixed, packing.tie)
-    above = (turn << whole(packing.tie) | tie) << whole(packing.values)
+    tie = top_bits(mixed, packing.tie)
+    place = turn << whole(packing.group) | rows[GROUP]
+    above = (place << whole(packing.tie) | tie) << whole(packing.values)
     return {f"{_PACKED}{place}": above | code for place, code in enumerate(codes or [whole(0)])}
 
 
@@ -146,7 +166,7 @@ def _codes(rows: Value, fields: dict[str, int]) -> Value:
 
 
 def _in_first_groups(units: Value, names: Sequence[str], unit: Unit, packing: Packing) -> Value:
-    """The lists up to the last row of the k-th group; they are in order of turn."""
+    """The lists up to the last row of the k-th group; they are in order of turn and group."""
     below = whole(packing.tie + packing.values)
     turns = [_element(units[names[0]], whole(place + 1)) >> below for place in range(unit.rows)]
     kept, before = whole(unit.groups), whole(0)
@@ -157,10 +177,9 @@ def _in_first_groups(units: Value, names: Sequence[str], unit: Unit, packing: Pa
     return units.mutate(**{name: _slice(units[name], whole(1), kept) for name in names})
 
 
-def _unpacked(rows: Value, packing: Packing, salt: str) -> Value:
+def _unpacked(rows: Value, packing: Packing) -> Value:
     first = rows[f"{_PACKED}0"]
-    mix = _top(_mixed(rows[UNIT], salt), packing.turn)
-    columns = {GROUP: (first >> whole(packing.tie + packing.values)) ^ mix}
+    columns = {GROUP: (first >> whole(packing.tie + packing.values)) & whole((1 << packing.group) - 1)}
     for place, fields in enumerate(packing.fields):
         shift = 0
         for name, reach in reversed(fields.items()):
@@ -171,15 +190,19 @@ def _unpacked(rows: Value, packing: Packing, salt: str) -> Value:
     return rows.select(**columns)
 
 
-def _top(hashed: Value, bits: int) -> Value:
+def top_bits(hashed: Value, bits: int) -> Value:
     """The highest bits, at most 31; Ibis takes a shifted uint64 for an int64, so that it is cast twice."""
     return (hashed >> ibis.literal(64 - bits, "uint64")).cast("int32").cast("int64")
 
 
-def _mixed(unit: Value, salt: str) -> Value:
+def own_number(unit: Value, salt: str) -> Value:
     """A number of the unit's own that nobody can foresee."""
-    secret = int.from_bytes(hashlib.sha256(salt.encode()).digest()[:8], "big")
-    return own_hash(own_hash(unit) ^ ibis.literal(secret, "uint64"))
+    return own_hash(own_hash(unit) ^ secret(salt).cast("uint64"))
+
+
+def secret(salt: str) -> Value:
+    """A salt as a whole number of 63 bits."""
+    return whole(int.from_bytes(hashlib.sha256(salt.encode()).digest()[:8], "big") >> 1)
 
 
 def own_hash(value: Value) -> Value:

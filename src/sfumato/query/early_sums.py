@@ -6,17 +6,18 @@ person is: then all rows of a person are in one group, and no rows have to be pu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sfumato.policy import Key, Policy
 from sfumato.query import bounding
+from sfumato.query.choosing import listable
 from sfumato.query.compilation import Value
 from sfumato.query.engines import Engine
 from sfumato.query.expressions import Condition, Every, columns_of
 from sfumato.query.joined_rows import with_partners
 from sfumato.query.joining import Joined, private_table, rows_policy
-from sfumato.query.keys import expression_of
+from sfumato.query.keys import GroupKey, expression_of
 from sfumato.query.measures import Measure
 from sfumato.query.plan import Query, columns_used
 
@@ -44,9 +45,39 @@ def early_sums(
     # The first table's columns have the same numbers in the join.
     first = engine.declared(private_table(joined.table, policy))
     units = bounding.sums_by_unit(first, Every(before) if before else None, measures, rows)
-    units = with_partners(engine, units, joined, policy, used=columns_used(query), salt=salt)
+    listed = _listed(engine, query, rows, keys, after)
+    units = with_partners(engine, units, joined, policy, used=columns_used(query), salt=salt, listed=listed)
     rest = replace(query, where=Every(after) if after else None)
-    return bounding.sums_of_units(units, rest, measures, rows, keys=keys)
+    return bounding.sums_of_units(units, rest, measures, rows, keys=_not_listed(query, keys, listed), salt=salt)
+
+
+def _not_listed(
+    query: Query, keys: Sequence[Sequence[Key]] | None, listed: Mapping[str, Sequence[Key]]
+) -> Sequence[Sequence[Key] | None] | None:
+    if keys is None:
+        return None
+    plain = [isinstance(key, GroupKey) and key.column in listed for key in query.keys]
+    return [None if done else values for done, values in zip(plain, keys, strict=True)]
+
+
+def _listed(
+    engine: Engine,
+    query: Query,
+    policy: Policy,
+    keys: Sequence[Sequence[Key]] | None,
+    after: Sequence[Condition],
+) -> Mapping[str, Sequence[Key]]:
+    """The text columns that are grouped by and otherwise unread, with the values that have a group."""
+    if keys is None or engine.name not in bounding.OWN_HASH:
+        return {}
+    filtered = {name for item in after for name in columns_of(item)}
+    plain = {
+        key.column: values
+        for key, values in zip(query.keys, keys, strict=True)
+        if isinstance(key, GroupKey) and policy.columns[key.column].type == "text" and listable(values)
+    }
+    read = [name for key in query.keys for name in columns_of(expression_of(key))]
+    return {name: known for name, known in plain.items() if name not in filtered and read.count(name) == 1}
 
 
 def _conjuncts(where: Condition | None) -> tuple[Condition, ...]:

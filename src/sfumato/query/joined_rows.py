@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from sfumato.errors import InvalidInput
-from sfumato.policy import Policy
+from sfumato.policy import Key, Policy
 from sfumato.query.bounding import first_rows
+from sfumato.query.choosing import from_list, in_list
 from sfumato.query.compilation import Value
 from sfumato.query.engines import Engine
 from sfumato.query.joining import Join, Joined, joined_columns, private_table
@@ -24,16 +25,27 @@ def joined_rows(
 
 
 def with_partners(
-    engine: Engine, first: Value, joined: Joined, policy: Policy, *, used: Collection[str], salt: str
+    engine: Engine,
+    first: Value,
+    joined: Joined,
+    policy: Policy,
+    *,
+    used: Collection[str],
+    salt: str,
+    listed: Mapping[str, Sequence[Key]] | None = None,
 ) -> Value:
-    """Rows of the first table, or sums of them for each unit, beside the used columns of the others."""
+    """Rows of the first table, or sums of them for each unit, beside the used columns of the others.
+
+    `listed` has the columns of which only some values matter; on DuckDB others become NULL.
+    """
     places = _places(joined, policy)
+    wanted = {places[name]: values for name, values in (listed or {}).items()}
     needed = {places[name] for name in _needed(joined, policy) | (places.keys() & used)}
     rows, start = first, 0
     sizes = [len(columns) for _, columns in joined_columns(joined, policy)]
     for size, join in zip(sizes, joined.joins, strict=False):
         start += size
-        partner = _partner(engine, join, policy, start=start, needed=needed, salt=salt)
+        partner = _partner(engine, join, policy, start=start, needed=needed, salt=salt, listed=wanted)
         key = UNIT if join.column is None else places[join.column]
         other = _PERSON if join.column is None else places[_key(join, policy)]
         _check_alike(rows[key], partner[other], join)
@@ -62,7 +74,14 @@ def _key(join: Join, policy: Policy) -> str:
 
 
 def _partner(
-    engine: Engine, join: Join, policy: Policy, *, start: int, needed: Collection[str], salt: str
+    engine: Engine,
+    join: Join,
+    policy: Policy,
+    *,
+    start: int,
+    needed: Collection[str],
+    salt: str,
+    listed: Mapping[str, Sequence[Key]],
 ) -> Value:
     """The needed columns of a joined table, numbered from `start`, and the person of a private one."""
     one = None if join.column is not None else private_table(join.table, policy)
@@ -71,8 +90,12 @@ def _partner(
     columns = {f"c{start + i}": f"c{i}" for i in range(count) if f"c{start + i}" in needed}
     if one is None:
         return table.select(**{name: table[stored] for name, stored in columns.items()})
-    cut = first_rows(table.select(UNIT, *columns.values()), one.unit.rows, salt=salt)
-    return cut.select(**{name: cut[stored] for name, stored in columns.items()}, **{_PERSON: cut[UNIT]})
+    table = table.select(**{name: table[stored] for name, stored in columns.items()}, **{UNIT: table[UNIT]})
+    coded = {name: values for name, values in listed.items() if name in columns}
+    table = table.mutate(**{name: in_list(table[name], values) for name, values in coded.items()})
+    cut = first_rows(table, one.unit.rows, salt=salt)
+    cut = cut.mutate(**{name: from_list(cut[name], values) for name, values in coded.items()})
+    return cut.select(*columns, **{_PERSON: cut[UNIT]})
 
 
 def _check_alike(one: Value, other: Value, join: Join) -> None:

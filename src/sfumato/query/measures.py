@@ -24,7 +24,7 @@ from sfumato.query.refusal import QueryRefused
 
 Integers = npt.NDArray[np.int64]
 UNIT = "unit"
-ROWS, UNITS, CELL, KEPT = "rows", "units", "cell", "kept"
+ROWS, UNITS, CELL, KEPT, DITHER = "rows", "units", "cell", "kept", "dither"
 _MOST_CELLS = 1024
 
 
@@ -399,9 +399,14 @@ def _square_over(value: Value, span: int) -> Value:
 
 
 def _scaled(units: Value, count_name: str, names: list[str]) -> dict[str, Value]:
-    """A unit's values count in proportion to its rows: as many of their mean as are kept."""
+    """A unit's values count in proportion to its rows: as many of their mean as are kept.
+
+    How many that is need not be a whole number. `DITHER`, a number of the unit's own from 0 to below its rows,
+    rounds it up or down so that over many units nothing is lost.
+    """
     count, kept, rows = units[count_name], units[KEPT], units[ROWS]
-    kept_count = whole_quotient(count * kept, rows)  # of all its rows it is `count`; CASE would be slower
+    # Of all its rows it is `count`; CASE would be slower.
+    kept_count = whole_quotient(count * kept + units[DITHER], rows)
     return {count_name: kept_count} | {name: _share(units[name], count, kept_count) for name in names}
 
 

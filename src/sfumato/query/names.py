@@ -143,8 +143,23 @@ class Names:
     def example_for_node(self, node: Expr) -> str:
         return self.example_for(self.column(node).name) if type(node) is exp.Column else self.example_count()
 
+    def example_instead(self, node: Expr) -> str:
+        """In place of a function that is not known: groups of the one column that it reads."""
+        columns = list(node.find_all(exp.Column))
+        if len(columns) != 1:
+            return self.example_count()
+        column = self.column(columns[0])
+        written = self.written(column.name)
+        if column.type == "date":
+            return self._grouped_by(f"DATE_TRUNC('month', {written})")
+        return (
+            self.example_for(column.name) if column.bounds is None else self._grouped_by(f"BIN({written}, 10)")
+        )
+
     def _grouped(self, name: str) -> str:
-        written = self.written(name)
+        return self._grouped_by(self.written(name))
+
+    def _grouped_by(self, written: str) -> str:
         return f"SELECT {written}, COUNT(*) FROM {self._from()} GROUP BY {written}"
 
 

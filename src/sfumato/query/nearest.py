@@ -87,7 +87,9 @@ def _repaired(select: exp.Select, source: exp.Select, attempt: Attempt) -> exp.S
     for item in conditions:
         if attempt(_count(source).where(item.copy())) is None:
             found = found.where(item.copy())
-    keys, instead = _keys(group.expressions if group is not None else [], source, attempt)
+    named = {item.alias: item.unalias() for item in select.expressions if item.alias}
+    nodes = [named.get(node.name, node) for node in (group.expressions if group is not None else [])]
+    keys, instead = _keys(nodes, source, attempt)
     items = _selected(select.expressions, keys, instead, source, attempt)
     if not any(item.find(exp.AggFunc) for item in items):
         items.append(exp.Count(this=exp.Star()))
@@ -123,12 +125,14 @@ def _selected(
         refused = attempt(grouped.select(exp.alias_(exp.Count(this=exp.Star()), "rows_of_it")))
         if refused is None:
             found.append(item.copy())
-        elif item.sql() in instead:
-            found += instead[item.sql()]
+        elif item.unalias().sql() in instead:
+            found += instead[item.unalias().sql()]
         elif (own := _parsed(refused.nearest)) is not None:
             found += own.expressions
             keys[:0] = own.args["group"].expressions if own.args.get("group") else []
-    unique = {node.sql(): node for node in found}
+    unique: dict[str, Expr] = {}
+    for node in found:
+        unique.setdefault(node.unalias().sql(), node)
     return list(unique.values())
 
 

@@ -52,6 +52,9 @@ class PersonValue:
     most: float | None = None
 
 
+_PRESENT = PersonValue("the person's rows", "count")  # where nothing is computed: the person is counted alone
+
+
 @dataclass(frozen=True)
 class PerPerson:
     """The inner query: what is computed for each person, from which of the rows."""
@@ -71,10 +74,8 @@ def parse_per_person(select: exp.Select, names: Names) -> PerPerson | None:
         raise QueryRefused("a sub-query groups by the person alone; group by the rest outside it")
     items, where, having = parts(select, "expressions", "where", "having", "group", "from_", "joins")[:3]
     values = [_value(item, names) for item in items if not names.is_unit(item)]
-    if not values:
-        raise QueryRefused("a sub-query computes something for each person, such as COUNT(*) AS n")
     kept = None if where is None else condition(parts(where, "this")[0], names)
-    inner = PerPerson(tuple(values), kept)
+    inner = PerPerson(tuple(values) or (_PRESENT,), kept)
     return inner if having is None else _with_having(inner, parts(having, "this")[0], names)
 
 

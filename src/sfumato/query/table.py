@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import secrets
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from sfumato.query import bounding
 from sfumato.query.aggregates import measures_for, weights_for
 from sfumato.query.answer import Answer, notes_for
 from sfumato.query.asking import select
+from sfumato.query.compilation import Value
 from sfumato.query.dry_run import ExpectedError, expected_errors
 from sfumato.query.early_sums import early_sums
 from sfumato.query.engines import Engine, open_engine
@@ -182,6 +184,11 @@ class Table:
         if name is not None and self._kept is not None:
             self._kept.keep(name, answer)
         return answer
+
+    def prepare(self) -> None:
+        """Open the source and plan a first query, so that later ones are quicker. Nothing is spent."""
+        names = self.policy.private_names
+        self._compiled(self._plan(f'SELECT COUNT(*) FROM "{names[0]}"'), secrets.token_hex(16))
 
     def certificate(self, answer: Answer) -> Certificate:
         """State what one answer claims, from its charge in the ledger: anyone can compute its ε again.
@@ -386,7 +393,7 @@ class Table:
         """ε that the ledger counts after an event; without one, that a new ledger would."""
         if self.ledger is not None:
             return self.ledger.counted_after(event, relation=RELATION, unit=self.policy.budget.unit)
-        rule = Rule(self.policy.budget)
+        rule = Rule(self.policy.budget, fine=True)
         return rule.counted_after(rule.nothing, event)
 
     def exact_sums(self, query: str | Query, *, salt: str) -> Exact:
@@ -465,19 +472,23 @@ class Table:
     def _compile(self, plan: Query, engine: Engine, salt: str) -> Compiled:
         policy = scope(plan, self.policy)
         keys, measures = public_keys(plan, policy), measures_for(plan, policy)
-        used = columns_used(plan)
-        table = joined_rows(engine, plan.joined, self.policy, used=used, salt=salt)
-        if plan.per_person is not None:
-            table = person_table(table, plan.per_person, rows_policy(plan.joined, self.policy))
+        table = functools.cache(lambda: self._rows(plan, engine, salt))
         sums = early_sums(engine, plan, measures, self.policy, keys=keys, salt=salt)
         if sums is None:
-            sums = bounding.sums(table, plan, measures, policy, keys=keys, salt=salt)
+            sums = bounding.sums(table(), plan, measures, policy, keys=keys, salt=salt)
         trees = [measure for measure in measures if isinstance(measure, Counted)]
-        counts = (bounding.cell_counts(table, plan, tree, policy, keys=keys, salt=salt) for tree in trees)
+        counts = (bounding.cell_counts(table(), plan, tree, policy, keys=keys, salt=salt) for tree in trees)
         return Compiled(
             engine.prepare(sums),
             [(tree, engine.prepare(item)) for tree, item in zip(trees, counts, strict=True)],
         )
+
+    def _rows(self, plan: Query, engine: Engine, salt: str) -> Value:
+        """What the aggregates are of: the rows of the tables as they are joined, or one for each person."""
+        rows = joined_rows(engine, plan.joined, self.policy, used=columns_used(plan), salt=salt)
+        if plan.per_person is None:
+            return rows
+        return person_table(rows, plan.per_person, rows_policy(plan.joined, self.policy))
 
     def _fetched(self, compiled: Compiled) -> Exact:
         assert self._engine is not None  # the one that the expressions were compiled on
@@ -498,8 +509,7 @@ class Table:
         chosen = cost.selection.select(units, self._sampler)
         names = bounding.key_names(plan)
         return sorted(
-            (tuple(row[name] for name in names) for row, kept in zip(found, chosen, strict=True) if kept),
-            key=repr,
+            tuple(row[name] for name in names) for row, kept in zip(found, chosen, strict=True) if kept
         )
 
     def _answer(self, plan: Query, cost: Price, groups: Groups, noisy: tuple[Noisy, ...]) -> Answer:

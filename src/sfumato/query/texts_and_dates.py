@@ -59,7 +59,8 @@ def _(node: Expr, names: Names) -> Expression:
     name = literal_text(arguments[0]) if arguments is not None and len(arguments) == 2 else None
     if arguments is None or name is None:
         raise QueryRefused(
-            f"{shown(node)} is not answered: there is no such function on a row", nearest=names.example_count()
+            f"{shown(node)} is not answered: there is no such function on a row",
+            nearest=names.example_instead(node),
         )
     return _part(name, arguments[1], names)
 

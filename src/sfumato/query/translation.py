@@ -58,7 +58,7 @@ def translated(node: Expr, names: Names) -> Expression:
         raise QueryRefused(
             f"{shown(node)} is not answered: on a row there are columns and constants, arithmetic, CASE, "
             "COALESCE, comparisons, and functions of numbers, texts and dates that cannot fail on any row",
-            nearest=names.example_count(),
+            nearest=names.example_instead(node),
         )
     return limited(found(node, names))
 

@@ -159,3 +159,44 @@ def test_a_row_too_many_is_noticed(duckdb_engine: Load, monkeypatch: pytest.Monk
     rows = [{"person": "p1", "x": 1, "y": 1.0, "k": "a", "g": 4}] * 9
     with pytest.raises(AssertionError):
         check_neighbours(duckdb_engine, rows, policy(3, 3), "p1", {})
+
+
+def test_no_group_comes_before_the_others(duckdb_engine: Load) -> None:
+    """Two thousand people in three of six groups, one of which counts: each group by a third of them."""
+    chosen = [("a", 4), ("a", 5), ("b", 4)]
+    rows = [{"person": f"p{i}", "x": 1, "y": 1.0, "k": k, "g": g} for i in range(2000) for k, g in chosen]
+    table = Table(policy(1, 1), None, engine=duckdb_engine(frame(rows)))
+    counts = {(row["key0"], row["key1"]): int(row["rows"]) for row in table.exact_sums(SQL, salt="s").sums}
+    assert sum(counts.values()) == 2000
+    # Binomial of 2,000 and 1/3: deviation 21; 6 of them have a chance of 2e-9. XOR gave one group a half.
+    assert all(abs(counts[group] - 2000 / 3) < 6 * 21.1 for group in chosen)
+
+
+SHARES = "SELECT COUNT_IF(x > 0), COUNT(y), COUNT(*) FROM t"
+
+
+def shares(load: Load) -> list[float]:
+    """Of 900 people with five rows each, two of them positive and one missing, three rows count."""
+    rows = [
+        {"person": f"p{i}", "x": x, "y": None if x == 4 else 1.0, "k": "a", "g": 4}
+        for i in range(900)
+        for x in (0, 0, 0, 3, 4)
+    ]
+    table = Table(policy(3, 1), None, engine=load(frame(rows)))
+    (sums,) = table.exact_sums(SHARES, salt="s").sums
+    measures = measures_for(parse_query(SHARES, table.policy), table.policy)
+    return [int(sums[f"n{place}"]) / 900 for place in range(len(measures)) if f"n{place}" in sums]
+
+
+@pytest.mark.parametrize(
+    "engine", ["duckdb_engine", "postgres_engine", pytest.param("spark_engine", marks=pytest.mark.slow)]
+)
+def test_a_share_of_a_persons_rows_is_not_rounded_down(engine: str, request: pytest.FixtureRequest) -> None:
+    """3·2/5 and 3·4/5: rounded by chance, a deviation of at most ½ a person, 1/60 of the mean, 6 of them."""
+    found = shares(request.getfixturevalue(engine))
+    assert found == pytest.approx([1.2, 2.4], abs=0.1)
+
+
+def test_shares_that_are_rounded_down_are_noticed(duckdb_engine: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounding, "_dither", lambda units, salt: ibis.literal(0, "int64"))
+    assert shares(duckdb_engine) == [1.0, 2.0]

@@ -126,6 +126,14 @@ def test_having_keeps_people_by_what_they_are(table: Table) -> None:
         assert total == pytest.approx(kept.n.sum(), abs=0.3), having
 
 
+def test_people_are_counted_without_anything_else(table: Table) -> None:
+    counts = visits().groupby("person").size()
+    for having, kept in (("", counts), (" HAVING COUNT(*) >= 3", counts[counts >= 3])):
+        inner = f"SELECT person FROM visits GROUP BY person{having}"
+        ((people,),) = rows(table, f"SELECT COUNT(*) FROM ({inner})")
+        assert people == len(kept)
+
+
 COUNTS = "(SELECT person, COUNT(*) AS n FROM visits GROUP BY person"
 REFUSED = {
     "SELECT AVG(n) FROM (SELECT days AS n FROM visits GROUP BY ward)": "one row of each person",

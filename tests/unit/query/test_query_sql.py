@@ -175,6 +175,9 @@ def test_every_suggestion_is_answered(policy: Policy, sql: str) -> None:
 
 
 NEAREST = {
+    "SELECT WIDTH_BUCKET(age, 0, 100, 10) AS b, COUNT(*) FROM people WHERE smoker GROUP BY b": (
+        "SELECT BIN(age, 10), COUNT(*) FROM people WHERE smoker GROUP BY BIN(age, 10)"
+    ),
     "SELECT age FROM people WHERE city = 'Delft'": "SELECT AVG(age) FROM people WHERE city = 'Delft'",
     "SELECT city, MAX(age), AVG(income) FROM people WHERE age > 18 GROUP BY city ORDER BY 1": (
         "SELECT city, QUANTILE(age, 0.99), AVG(income) FROM people WHERE age > 18 GROUP BY city ORDER BY 1"
