@@ -14,21 +14,23 @@ from sfumato.training.checkpoint import resume, save_checkpoint
 from sfumato.training.classifier import PrivateClassifier
 from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
 from sfumato.training.distributed import Peers
+from sfumato.training.early_stopping import EarlyStopping
 from sfumato.training.estimate import CostEstimate, estimate
 from sfumato.training.gradient import (
-    ChunkResult,
     chunk_rows,
     clip_chunk,
     clipped_gradient_sum,
     rounding_bound,
 )
 from sfumato.training.hold_out import HeldOut, NoisyAccuracy, NoisyGroups, keep_out, keep_some
+from sfumato.training.hugging_face import default_loss
 from sfumato.training.plan import AdaptiveClipping, NoiseShares, TrainingPlan
 from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import cross_entropy
 from sfumato.training.run import Optimization, TrainingResult, train
 from sfumato.training.scaling import BoundedScaler
 from sfumato.training.scoring import CoinSplit, NoisyAccuracyScorer
+from sfumato.training.task import ChunkResult
 from sfumato.training.trainer import PrivateTrainer
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "Clipping",
     "CoinSplit",
     "CostEstimate",
+    "EarlyStopping",
     "EpochReport",
     "Flat",
     "HeldOut",
@@ -62,6 +65,7 @@ __all__ = [
     "clip_chunk",
     "clipped_gradient_sum",
     "cross_entropy",
+    "default_loss",
     "estimate",
     "keep_out",
     "keep_some",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,8 @@ from sfumato.errors import InvalidInput
 from sfumato.training.probe import random_rows
 from sfumato.training.rowwise import Views
 from sfumato.training.sampling import Indices, Sample
-from sfumato.training.sources import source_of
+from sfumato.training.sources import Columns, source_of
+from sfumato.training.workers import Taken
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,21 @@ class Rows:
     numbers: Indices  # of the units, in the data
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Units whose rows are being read; `rows` waits for them."""
+
+    units: Indices
+    owner: Tensor | None
+    rows: Callable[[], Taken]
+
+
 class TrainingData:
     """Rows grouped by the privacy unit they belong to.
 
     Takes a pair (inputs, targets) of tensors or arrays (inputs may be a tuple or dict of them), anything with
     `.inputs` and `.targets`, a map-style data set of pairs (input, target) or of dicts with a field `labels`,
-    or a DataLoader of one, whose collate_fn is used, with threads as its workers, and whose sampling is not.
+    or a DataLoader of one, whose collate_fn and workers are used, and whose sampling is not.
     `units` names each row's person, of whose rows the first `rows_per_unit` count; without it each row is a
     unit.
     `views(inputs)` gives K random views of each row, (rows, K, …), which are rows of the same unit.
@@ -71,15 +81,36 @@ class TrainingData:
         self.rows_per_unit = rows_per_unit or 1
         self._left_out = np.zeros(self.units, dtype=bool)
 
-    def fetch(self, units: Indices) -> Rows:
-        """All rows of the given units, but of those left out."""
+    @property
+    def ahead(self) -> bool:
+        """Whether units that are asked for are read while something else is done."""
+        return self._source.ahead
+
+    def ask(self, units: Indices) -> Asked:
+        """Let all rows of the given units be read, but of those left out."""
         units = units[~self._left_out[units]]
         rows, owner = self._rows_of(units)
-        inputs, targets, readable = self._source.take(rows)
+        return Asked(units, owner, self._source.ask(rows))
+
+    def receive(self, asked: Asked) -> Rows:
+        """What was asked for, but for units that were left out since."""
+        units, owner = asked.units, asked.owner
+        if self._left_out[units].any():
+            return self.receive(self.ask(units))
+        inputs, targets, readable = asked.rows()
         if not readable.all():
             self.leave_out(units[~readable] if owner is None else units[owner.numpy()[~readable]])
-            return self.fetch(units)
+            return self.receive(self.ask(units))
         return Rows(self._completed(inputs, targets), targets, owner, units)
+
+    def fetch(self, units: Indices) -> Rows:
+        """All rows of the given units, but of those left out."""
+        return self.receive(self.ask(units))
+
+    @property
+    def runs_own_code(self) -> bool:
+        """Whether reading rows runs code of the user's."""
+        return self._complete is not None or not isinstance(self._source, Columns)
 
     def leave_out(self, units: Indices) -> None:
         """Units whose rows raise: they add nothing, now and later."""
@@ -113,11 +144,23 @@ class Batch:
     data: TrainingData
     sample: Sample
 
+    asked: dict[int, Asked] = field(default_factory=dict, compare=False)  # chunks that are being read
+
+    def read_ahead(self, count: int) -> None:
+        """Let the rows of all chunks be read, if somebody can do that meanwhile."""
+        if self.data.ahead and not self.asked:
+            self.asked.update(self._ask(count))
+
     def chunks(self, count: int) -> Iterator[tuple[int, Rows]]:
         """The number of each chunk and its rows; empty chunks are left out."""
+        self.read_ahead(count)
+        for number, asked in list(self.asked.items()) or self._ask(count):
+            yield number, self.data.receive(asked)
+
+    def _ask(self, count: int) -> Iterator[tuple[int, Asked]]:
         for number, units in enumerate(self.sample.chunks(count)):
             if len(units):
-                yield number, self.data.fetch(units)
+                yield number, self.data.ask(units)
 
 
 def _grouping(

@@ -10,77 +10,100 @@ Where even the reference height fails, blocks hold one unit, which nobody else c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 REFERENCE_ROWS = 32
 POOL = 8  # public units that are compared
+_MOST_BYTES = 320 << 20  # that the rows of one block should keep
 
 # What each unit of a block came to: block(units of the pool, by place) → tensors with one entry a unit, or None
 # where the model does something else in such a block than with few rows.
 Bits: TypeAlias = Callable[[Sequence[int]], Sequence[Tensor] | None]
 
 
-def reference_height(rows_per_unit: int) -> int:
+def reference_height(rows_per_unit: int, most_rows: int = REFERENCE_ROWS) -> int:
     """Units of the block that all others are compared with."""
-    return max(1, REFERENCE_ROWS // rows_per_unit)
+    return max(1, min(REFERENCE_ROWS, most_rows) // rows_per_unit)
+
+
+def most_rows(floats_per_row: int) -> int:
+    """Rows of the largest block, of a model whose pass keeps so many numbers of each: a few, if they are many.
+
+    >>> most_rows(7_000_000), most_rows(40_000)
+    (8, 2096)
+    """
+    return max(POOL, _MOST_BYTES // (4 * floats_per_row) // POOL * POOL)
 
 
 class Heights:
     """The heights that give every unit the same bits; a pure function of the model, found on public rows.
 
     Each height is tried the first time it is wanted. What is found depends on no data, so it does not matter
-    when that is.
+    when that is. `stamp` names the weights of the moment: the bits to compare with are those of these weights.
+    No block has more than `most_rows` rows, but one unit may.
     """
 
-    def __init__(self) -> None:
-        self._reference: dict[int, Sequence[Tensor] | None] = {}
+    def __init__(self, most_rows: int = 1 << 30) -> None:
+        self._most_rows = most_rows
+        self._reference: dict[int, tuple[Any, Sequence[Tensor] | None]] = {}  # weights, and their bits
         self._agrees: dict[tuple[int, int], bool] = {}
 
-    def split(self, units: int, rows_per_unit: int, bits: Bits) -> list[int]:
+    def split(self, units: int, rows_per_unit: int, bits: Bits, *, stamp: Any = 0) -> list[int]:
         """Heights of blocks that hold `units` units with as many rows each; the last one may need padding."""
-        reference = self.reference(rows_per_unit, bits)
+        reference = self.reference(rows_per_unit, bits, stamp=stamp)
         if reference == 1:
             return [1] * units
         found = []
         while units > 0:
-            height = self._next(units, rows_per_unit, reference, bits)
+            room = min(units, max(1, self._most_rows // rows_per_unit))
+            height = self._next(room, rows_per_unit, reference, bits, stamp)
             found.append(height)
             units -= height
         return found
 
-    def reference(self, rows_per_unit: int, bits: Bits) -> int:
+    def reference(self, rows_per_unit: int, bits: Bits, *, stamp: Any = 0) -> int:
         """The reference height, or 1 where its own places do not agree."""
-        height = reference_height(rows_per_unit)
+        height = reference_height(rows_per_unit, self._most_rows)
         if rows_per_unit not in self._reference:
-            self._reference[rows_per_unit] = _in_turn(height, bits) if height > 1 else None
-        return height if self._reference[rows_per_unit] is not None else 1
+            self._refer(rows_per_unit, bits, stamp)
+        return height if self._reference[rows_per_unit][1] is not None else 1
 
-    def _next(self, units: int, rows_per_unit: int, reference: int, bits: Bits) -> int:
+    def _refer(self, rows_per_unit: int, bits: Bits, stamp: Any) -> Sequence[Tensor] | None:
+        height = reference_height(rows_per_unit, self._most_rows)
+        expected = _in_turn(height, bits) if height > 1 else None
+        self._reference[rows_per_unit] = stamp, expected
+        return expected
+
+    def _next(self, units: int, rows_per_unit: int, reference: int, bits: Bits, stamp: Any) -> int:
         for step in _steps(units):
             height = -(-units // step) * step
-            if height - units <= max(step, units // 8) and self._fits(height, rows_per_unit, bits):
+            if height - units > max(step, units // 8) or height * rows_per_unit > self._most_rows:
+                continue
+            if self._fits(height, rows_per_unit, bits, stamp):
                 return height
         smaller = reference
-        while 2 * smaller <= units and self._fits(2 * smaller, rows_per_unit, bits):
+        while 2 * smaller <= units and self._fits(2 * smaller, rows_per_unit, bits, stamp):
             smaller *= 2
         return smaller
 
-    def _fits(self, height: int, rows_per_unit: int, bits: Bits) -> bool:
+    def _fits(self, height: int, rows_per_unit: int, bits: Bits, stamp: Any) -> bool:
         key = height, rows_per_unit
         if key not in self._agrees:
-            expected = self._reference[rows_per_unit]
-            found = _at_every_place(height, bits)
-            self._agrees[key] = expected is not None and found is not None and _equal(found, expected)
+            weights, expected = self._reference[rows_per_unit]
+            if weights != stamp:
+                expected = self._refer(rows_per_unit, bits, stamp)
+            self._agrees[key] = expected is not None and _agrees(height, bits, expected)
         return self._agrees[key]
 
 
 def _steps(units: int) -> list[int]:
-    """Heights are multiples of one of these: about a thirtieth of the block, or more."""
+    """Heights are multiples of one of these: about a sixtieth of a large block, or more."""
     fine = max(4, 1 << max(0, units.bit_length() - 6))
-    return [fine, 2 * fine, 4 * fine]
+    return [*([fine // 2] if fine > 4 else []), fine, 2 * fine, 4 * fine]
 
 
 def _in_turn(height: int, bits: Bits) -> Sequence[Tensor] | None:
@@ -114,15 +137,56 @@ def _at_every_place(height: int, bits: Bits) -> Sequence[Tensor] | None:
         if found is None:
             return None
         mine = [column[[block.index(unit) for unit in range(POOL)]] for column in found]
-        if not _equal([column[block] for column in mine], found) or not _equal(first or mine, mine):
+        alike = _repeats if block is units else partial(_repeats_one, place=units.index(0))
+        if not all(map(alike, found)) or not _equal(first or mine, mine):
             return None
         first = mine
     return first
 
 
+def _agrees(height: int, bits: Bits, expected: Sequence[Tensor]) -> bool:
+    """Whether every place of a block gives its unit the reference's bits, in another company than there."""
+    if height < POOL:
+        return False
+    crowd = height // 4
+    block = [(3 * place + place // POOL) % POOL for place in range(height - crowd)] + [0] * crowd
+    found = bits(block)
+    return (
+        found is not None
+        and len(found) == len(expected)
+        and all(map(partial(_has_its_own, block), found, expected))
+    )
+
+
+def _has_its_own(block: Sequence[int], column: Tensor, expected: Tensor) -> bool:
+    """Whether each unit of a block has its own entry; POOL units at a time, without a copy of all."""
+    if column.shape[1:] != expected.shape[1:]:
+        return False
+    parts = range(0, len(column), POOL)
+    return all(_same(column[at : at + POOL], expected[block[at : at + POOL]]) for at in parts)
+
+
+def _repeats(column: Tensor) -> bool:
+    """Whether every further POOL entries are what the first POOL are."""
+    whole = len(column) // POOL * POOL
+    return _same(column[:whole].view(-1, POOL, *column.shape[1:]), column[:POOL]) and _same(
+        column[whole:], column[: len(column) - whole]
+    )
+
+
+def _repeats_one(column: Tensor, *, place: int) -> bool:
+    """Whether all entries behind the first POOL are the one at `place`."""
+    return _same(column[POOL:], column[place])
+
+
 def _equal(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Bit for bit, but that every NaN is like another."""
     return len(some) == len(others) and all(
-        a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
-        for a, b in zip(some, others, strict=True)
+        a.shape == b.shape and _same(a, b) for a, b in zip(some, others, strict=True)
+    )
+
+
+def _same(some: Tensor, other: Tensor) -> bool:
+    """Bit for bit, but that every NaN is like another; `other` may stand for many."""
+    return torch.equal(some, other.expand_as(some)) or bool(
+        ((some == other) | ((some != some) & (other != other))).all()
     )

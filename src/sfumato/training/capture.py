@@ -33,6 +33,22 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class Wiring:
+    """Where a model is listened to: a walk over its modules that many passes share."""
+
+    layout: Layout
+    parameters: Mapping[str, nn.Parameter]  # the trained ones
+    names: Mapping[int, str]  # of these, by identity
+    owners: Sequence[tuple[str, nn.Module, Rule | None]]
+
+    @classmethod
+    def of(cls, model: nn.Module, layout: Layout) -> Wiring:
+        trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        names = {id(parameter): name for name, parameter in trained.items()}
+        return cls(layout, trained, names, tuple(owners(model, layout.containers)))
+
+
+@dataclass(frozen=True)
 class LayerCall:
     """One call of a module that has a rule."""
 
@@ -140,11 +156,11 @@ class Tape:
 
 
 @contextmanager
-def capture(model: nn.Module, layout: Layout, rows: int) -> Iterator[Tape]:
+def capture(wiring: Wiring, rows: int) -> Iterator[Tape]:
     """Records every call of a module that owns trainable parameters, for a forward pass of `rows` rows."""
-    tape, handles = Tape(rows, layout), []
+    tape, handles = Tape(rows, wiring.layout), []
     try:
-        for prefix, module, rule in owners(model, layout.containers):
+        for prefix, module, rule in wiring.owners:
             hook = _watch(tape, prefix, rule) if rule else _replace(tape, prefix)
             handles.append(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
         yield tape
@@ -244,14 +260,13 @@ class Pass:
         return zip(self.calls, self.gradients, strict=True)
 
 
-def run(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, layout: Layout) -> Pass:
+def run(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, wiring: Wiring) -> Pass:
     """Forward, then back to the outputs of the layers only: no parameter gradient is computed.
 
     `loss_fn` is a function that was mapped over rows (`rowwise.RowMap`).
     """
-    names = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    rows = count_rows(inputs)
-    with torch.enable_grad(), capture(model, layout, rows) as tape:
+    names, rows = wiring.names, count_rows(inputs)
+    with torch.enable_grad(), capture(wiring, rows) as tape:
         outputs = call_model(model, inputs)
         losses = loss_fn(outputs, targets)
     if not isinstance(losses, Tensor) or losses.shape != (rows,):

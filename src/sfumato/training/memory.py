@@ -20,7 +20,7 @@ import site
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,7 @@ from sfumato.errors import UnsupportedModel
 from sfumato.randomness import GLOBAL_GENERATORS
 from sfumato.training import places
 from sfumato.training.places import Place
+from sfumato.training.structure import Structure, tensors_of
 
 TRUSTED = frozenset(["torch", "torchvision", "torchaudio", "numpy", "scipy", "transformers", "peft", "sfumato"])
 
@@ -77,9 +78,7 @@ class Memory:
     def _function(self, function: types.FunctionType) -> Iterator[Any]:
         if _is_trusted_function(function):
             return
-        slots = ("__code__", "__defaults__", "__kwdefaults__")
-        yield from self._note(places.Attributes(function, slots))
-        yield from self._note(places.Mapping(vars(function)))
+        yield from self._note(places.Function(function))
         used, stored = _names_in(function.__code__)
         for cell in function.__closure__ or ():
             yield from self._by_name(self._note(places.Cell(cell)), used, stored)
@@ -171,42 +170,59 @@ _PARTS = frozenset(["_parameters", "_buffers", "_modules", "_non_persistent_buff
 
 
 class Tensors:
-    """The weights and buffers of a model, as they were: no forward pass may write any of them."""
+    """The weights and buffers of a model, which no forward pass may write; room for a copy of them."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._places = {name: places.TensorContent(tensor) for name, tensor in tensors_of(model).items()}
-        self._versions = {name: place.tensor._version for name, place in self._places.items()}
+    def __init__(self, structure: Structure) -> None:
+        self._structure = structure
+        self._sizes = [-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in structure.tensors.values()]
+        self._room: dict[torch.device, Tensor] = {}  # kept from step to step, for its pages
 
-    def put_back(self) -> list[str]:
-        """Restore what was written, and say its names."""
-        now = tensors_of(self._model)
-        found = [name for name in now if name not in self._places]
-        for name, place in self._places.items():
-            same = now.get(name) is place.tensor and place.tensor._version == self._versions[name]
-            if place.put_back() or not same:
+    def note(self) -> dict[str, tuple[places.TensorContent, int]]:
+        """What they hold now, and in which version."""
+        found = {}
+        for (name, tensor), room in zip(self._structure.tensors.items(), self._rooms(), strict=True):
+            place = places.TensorContent(tensor, room[: tensor.nbytes])
+            found[name] = place, tensor._version
+        return found
+
+    def _rooms(self) -> Sequence[Tensor]:
+        device = next((tensor.device for tensor in self._structure.tensors.values()), None)
+        if device is None:
+            return ()
+        if device not in self._room:
+            self._room[device] = torch.empty(sum(self._sizes), dtype=torch.uint8, device=device)
+        return torch.split(self._room[device], self._sizes)
+
+    def put_back(
+        self, before: Mapping[str, tuple[places.TensorContent, int]], *, by_version: bool
+    ) -> list[str]:
+        """Restore what was written, and say its names; what kept its version is not compared, if so asked."""
+        structure = self._structure
+        now = structure.tensors if structure.same() else tensors_of(structure.modules[0])
+        found = [name for name in now if name not in before]
+        for name, (place, version) in before.items():
+            same = now.get(name) is place.tensor and place.tensor._version == version
+            if not (same and by_version) and (place.put_back() or not same):
                 found.append(name)
         return found
 
 
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Weights, trained or frozen, and buffers by name."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+_ALIGNED = 64  # bytes
 
 
 @contextmanager
-def written_nowhere(model: nn.Module) -> Iterator[None]:
+def written_nowhere(tensors: Tensors, *, by_version: bool = False) -> Iterator[None]:
     """Refuse a forward pass that writes a weight or a buffer: that would hold something of the rows, unnoised.
 
-    Afterwards they hold what they held, whatever happened.
+    Afterwards they hold what they held, whatever happened. `by_version`: all code that runs is of packages that
+    keep nothing; then torch's count of writes in place is enough, which only a write past it would escape.
     """
-    before = Tensors(model)
-    failed = True
+    before, failed = tensors.note(), True
     try:
         yield
         failed = False
     finally:
-        written = before.put_back()
+        written = tensors.put_back(before, by_version=by_version)
         if written and not failed:
             raise UnsupportedModel(
                 "expected the forward pass to write no buffer or weight, but it wrote "
@@ -219,7 +235,7 @@ def _hung_on(tensor: Tensor) -> Iterator[Place]:
     """What code could hang on a weight, besides its values."""
     yield places.Mapping(vars(tensor))
     if tensor.is_leaf:
-        yield places.Attributes(tensor, ("grad",))
+        yield places.Gradient(tensor)
 
 
 _PLAIN = (

@@ -10,6 +10,7 @@ import threading
 import types
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from operator import is_
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,21 +38,21 @@ class Mapping:
     def __init__(self, target: dict[Any, Any]) -> None:
         self._target = target
         self._kind: Any = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
-        self._kept = list(dict.items(target))
-        self._identity = self._now()
+        self._names, self._values = list(dict.keys(target)), list(dict.values(target))
 
     def held(self) -> Iterable[Any]:
-        return [part for pair in self._kept for part in pair if type(part) is not str]
+        return [part for part in (*self._names, *self._values) if type(part) is not str]
 
     def put_back(self) -> bool:
-        if self._now() == self._identity:
+        target, names, values = self._target, self._names, self._values
+        if dict.__len__(target) == len(names) and (
+            not names
+            or (all(map(is_, dict.values(target), values)) and all(map(is_, dict.keys(target), names)))
+        ):
             return False
-        self._kind.clear(self._target)
-        self._kind.update(self._target, self._kept)
+        self._kind.clear(target)
+        self._kind.update(target, zip(names, values, strict=True))
         return True
-
-    def _now(self) -> list[int]:
-        return [*map(id, dict.keys(self._target)), *map(id, dict.values(self._target))]
 
 
 class Items:
@@ -65,7 +66,7 @@ class Items:
         return self._kept
 
     def put_back(self) -> bool:
-        if len(self._target) == len(self._kept) and all(map(_is, self._target, self._kept)):
+        if len(self._target) == len(self._kept) and all(map(is_, self._target, self._kept)):
             return False
         kind: Any = list if isinstance(self._target, list) else collections.deque
         kind.clear(self._target)
@@ -194,6 +195,43 @@ class Attributes:
         return bool(changed)
 
 
+class Function:
+    """What can be put in a function: its code, its defaults, and what hangs on it."""
+
+    def __init__(self, function: types.FunctionType) -> None:
+        self._function = function
+        self._kept = function.__code__, function.__defaults__, function.__kwdefaults__
+        self._hung = Mapping(function.__dict__)
+
+    def held(self) -> Iterable[Any]:
+        return [*self._kept, *self._hung.held()]
+
+    def put_back(self) -> bool:
+        function, (code, defaults, named) = self._function, self._kept
+        same = (
+            function.__code__ is code and function.__defaults__ is defaults and function.__kwdefaults__ is named
+        )
+        if not same:
+            function.__code__, function.__defaults__, function.__kwdefaults__ = code, defaults, named
+        return self._hung.put_back() or not same
+
+
+class Gradient:
+    """The `.grad` of a weight."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor, self._kept = tensor, tensor.grad
+
+    def held(self) -> Iterable[Any]:
+        return (self._kept,)
+
+    def put_back(self) -> bool:
+        if self._tensor.grad is self._kept:
+            return False
+        self._tensor.grad = self._kept
+        return True
+
+
 class ClassAttributes:
     """What a class holds: methods, constants, and whatever code hangs on it."""
 
@@ -222,9 +260,11 @@ class ClassAttributes:
 class TensorContent:
     """The values of a tensor, compared one by one: a write to `.data` leaves no other trace."""
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: Tensor, room: Tensor | None = None) -> None:
+        """`room`: where the copy lies, as many bytes as it needs."""
         self.tensor = tensor
-        self._kept = tensor.detach().clone()
+        now = tensor.detach()
+        self._kept = now.clone() if room is None else room.view(now.dtype).view(now.shape).copy_(now)
 
     def held(self) -> Iterable[Any]:
         return ()
@@ -232,7 +272,7 @@ class TensorContent:
     def put_back(self) -> bool:
         now = self.tensor.detach()
         same = now.shape == self._kept.shape and now.dtype == self._kept.dtype
-        if same and torch.equal(_bits(now), _bits(self._kept)):
+        if same and torch.equal(_bits(now.contiguous()), _bits(self._kept.contiguous())):
             return False
         if same:
             self.tensor.data.copy_(self._kept)
@@ -371,10 +411,6 @@ def _attribute(target: Any, name: str) -> Any:
         return object.__getattribute__(target, name)
     except AttributeError:
         return _ABSENT
-
-
-def _is(one: Any, other: Any) -> bool:
-    return one is other
 
 
 def _bits(values: Tensor) -> Tensor:

@@ -65,6 +65,8 @@ class NoiseShares:
     Args:
         count: How many shares the best informed adversary does not know, at least 1.
         dimension: How many parameters are trained.
+        holders_per_unit: m, with how many holders one unit may be at most. Each clips and samples it by itself,
+            and the price is that of m releases under an m-th of the noise's variance each.
 
     >>> shares = NoiseShares(count=5, dimension=1000)
     >>> plan = TrainingPlan(
@@ -76,10 +78,12 @@ class NoiseShares:
 
     count: int
     dimension: int
+    holders_per_unit: int = 1
 
     def __post_init__(self) -> None:
         _validate.integer("count", self.count, least=1)
         _validate.integer("dimension", self.dimension, least=1)
+        _validate.integer("holders_per_unit", self.holders_per_unit, least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +207,9 @@ class TrainingPlan:
         rate = _validate.probability(
             "sample_rate", expected_batch / size, remedy="expected_batch may not exceed public_size"
         )
+        if choices.get("sampling", "poisson") != "poisson":  # a pass is a whole number of batches of one size
+            batches = max(1, round(1 / rate))
+            rate, expected_batch = 1 / batches, size / batches
         if (steps is None) == (epochs is None):
             raise InvalidInput(f"expected either steps or epochs, got steps={steps}, epochs={epochs}")
         if steps is None:
@@ -346,7 +353,7 @@ class TrainingPlan:
 
     def _step_event(self, factor: float) -> DpEvent:
         if self.shares is not None:
-            return accounting.poisson_sampled(self.sample_rate, self.mechanism_of_shares(factor).event())
+            return self._shares_event(self.mechanism_of_shares(factor), self.shares.holders_per_unit)
         sigma = self.noise_multiplier * factor
         if self.adaptive is not None:
             # The gradient and the count are one Gaussian release (Andrew et al. 2021, theorem 1).
@@ -356,6 +363,26 @@ class TrainingPlan:
         if self.sampling != "poisson":
             return GaussianEvent(sigma)
         return accounting.poisson_sampled(self.sample_rate, GaussianEvent(sigma))
+
+    def _shares_event(self, noise: GaussianShares, holders_per_unit: int) -> DpEvent:
+        """One step, of which a unit's parts are with at most m holders, who sample them independently.
+
+        *Proof.* Split the noise into m independent parts of an m-th of its variance each. The sum is then made
+        of m sums, one for each holder of the unit, and of the rest: post-processing of m Poisson-sampled
+        releases, of which the unit moves each by C at most. Whole-number noise is not split exactly, but within
+        the distance of `GaussianSharesEvent`: from k shares to one discrete Gaussian, and from that to m, are
+        at most twice the km − 1 additions that an event of km shares counts, and m ≥ 2 such events are charged.
+        """
+        if holders_per_unit == 1:
+            return accounting.poisson_sampled(self.sample_rate, noise.event())
+        narrower = math.sqrt(holders_per_unit)
+        part = accounting.GaussianSharesEvent(
+            noise.noise_multiplier / narrower,
+            noise.share_sigma / narrower,
+            noise.shares * holders_per_unit,
+            noise.dimension,
+        )
+        return accounting.repeat(accounting.poisson_sampled(self.sample_rate, part), holders_per_unit)
 
     def _event_of_passes(self, passes: int) -> DpEvent:
         """A unit takes part once in each pass; what that moves in the whole pass is one Gaussian release."""

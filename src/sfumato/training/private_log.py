@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sfumato.training.gradient import ChunkResult
+from sfumato.training.task import ChunkResult
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,31 +25,41 @@ from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import public_torch_generator
-from sfumato.training.blocks import Heights
+from sfumato.training.blocks import Heights, most_rows
 from sfumato.training.capture import (
     ExpandedCall,
     LayerCall,
     Layout,
     Pass,
+    Wiring,
     containers_of_shared,
     count_rows,
     run,
     watch_calls,
 )
 from sfumato.training.devices import device_of, moved
-from sfumato.training.memory import Memory, keeps_nothing, tensors_of, written_nowhere
+from sfumato.training.memory import Memory, Tensors, keeps_nothing, written_nowhere
 from sfumato.training.precision import plain_float32
 from sfumato.training.rowwise import Identity, LossFunction, RowMap, Views, mapped, row_axes
 from sfumato.training.rules.fallback import layout_of
 from sfumato.training.rules.terms import Factors
 from sfumato.training.shadow import Shadow, Told
 from sfumato.training.steps import Steps
-from sfumato.training.watching import noticed_draws, same_randomness
+from sfumato.training.structure import Structure, tensors_of
+from sfumato.training.watching import (
+    Drawn,
+    NothingDrawn,
+    OneDrawForAll,
+    no_randomness,
+    noticed_draws,
+    same_randomness,
+)
 
 _ROWS = 4
 FEW = 3  # rows that labels are followed for
 _TOLERANCE = 1e-6  # relative to the largest value: rounding, far below any real mixing
 _SHAPE_TOLERANCE = 1e-4  # kernels of other shapes round otherwise
+_DRAWN = 65521  # values by which weights are moved, again and again: a prime, so that no two lines are alike
 _ROWS_OF_A_BLOCK = 64  # that pay for laying out convolution weights channels last
 
 
@@ -117,7 +127,7 @@ def survey(
             return found
     _refuse_low_precision(model)
     _refuse_batch_statistics(model)
-    found = _tried(lambda: _look(model, loss_fn, inputs, targets, views), _other_type(model, inputs))
+    found = _tried(lambda: _looked(model, loss_fn, inputs, targets, views), _other_type(model, inputs))
     known.insert(0, (key, Identity(loss_fn), Identity(views), found))
     del known[_REMEMBERED:]
     return found
@@ -197,15 +207,35 @@ def random_rows(like: Any, rows: int, seed: int = 21) -> Any:
     return pytree.tree_map(draw, like)
 
 
-def _look(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, views: Views | None) -> Survey:
+def _looked(model: nn.Module, *arguments: Any) -> Survey:
+    """Most models draw nothing, and then no operation needs to be watched for it: that is tried first."""
+    device = device_of(model)
+    try:
+        return _look(model, *arguments, randomness=no_randomness(device))
+    except Drawn:
+        return _look(model, *arguments, randomness=same_randomness(device))
+
+
+def _look(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    inputs: Any,
+    targets: Any,
+    views: Views | None,
+    *,
+    randomness: AbstractContextManager[OneDrawForAll | NothingDrawn],
+) -> Survey:
     inputs, targets = moved((inputs, targets), device_of(model))
     raw, labels = random_rows(inputs, 2 * _ROWS, 20), random_rows(targets, 2 * _ROWS, 22)
-    memory, device = model_memory(model), device_of(model)
-    with plain_float32(), same_randomness(device) as draws, other_weights(model), written_nowhere(model):
+    memory, weights = model_memory(model), Tensors(Structure(model))
+    with plain_float32(), randomness as draws, other_weights(model), written_nowhere(weights):
         view_map, rows = _mapped_views(model, views, raw)
+        watch_calls(model, first(rows, _ROWS))
+        memory.put_back()
+        draws.check()
         labels_of_rows = _repeated(labels, count_rows(rows) // count_rows(raw))
         layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows, memory)
-        look = _Look(model, loss, layout, memory)
+        look = _Look(model, loss, Wiring.of(model, layout), memory)
         together = look.how_rows_meet(first(rows, FEW), first(labels_of_rows, FEW))
         together = together or look.what_is_drawn(first(rows, _ROWS))
         base = look.at(rows, labels_of_rows, _ROWS)
@@ -215,11 +245,12 @@ def _look(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, vi
         suits = look.runs_channels_last(base, rows, labels_of_rows)
     if together:
         warnings.warn(f"{together}, so each row is worked on alone, which is slow: {_REMEDY}", stacklevel=4)
-    weights = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Conv2d))
+    kernels = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Conv2d))
     elements = sum(leaf.numel() // len(leaf) for leaf in pytree.tree_leaves(rows) if isinstance(leaf, Tensor))
     return Survey(
-        channels_last=suits and weights < _ROWS_OF_A_BLOCK * elements,
+        channels_last=suits and kernels < _ROWS_OF_A_BLOCK * elements,
         floats_per_row=_floats_per_row(base),
+        heights=Heights(most_rows(_floats_per_row(base))),
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         random=draws.used,
         alone=bool(together),
@@ -321,7 +352,7 @@ class _Look:
 
     model: nn.Module
     loss: RowMap
-    layout: Layout
+    wiring: Wiring
     memory: Memory
 
     def at(self, inputs: Any, targets: Any, rows: int) -> Pass:
@@ -332,7 +363,7 @@ class _Look:
 
     def _remembering(self, inputs: Any, targets: Any, rows: int) -> Pass:
         inputs, targets = first(inputs, rows), first(targets, rows)
-        passed = run(self.model, self.loss, inputs, targets, self.layout)
+        passed = run(self.model, self.loss, inputs, targets, self.wiring)
         _refuse_low_precision_inside(passed)
         return passed
 
@@ -368,7 +399,7 @@ class _Look:
 
         try:
             with shadow, Told(shadow):
-                passed = run(self.model, loss, inputs, targets, self.layout)
+                passed = run(self.model, loss, inputs, targets, self.wiring)
                 held = [_rows_of(call, gradients) for call, gradients in passed.by_call()]
         finally:
             self.memory.put_back()
@@ -396,7 +427,7 @@ class _Look:
             return False
         laid_out = channels_last(first(inputs, _ROWS))
         try:
-            losses = run(self.model, self.loss, laid_out, first(targets, _ROWS), self.layout).losses
+            losses = run(self.model, self.loss, laid_out, first(targets, _ROWS), self.wiring).losses
         except RuntimeError:  # a view that only exists in the contiguous layout
             return False
         finally:
@@ -448,8 +479,11 @@ def _same_rows(base: Pass, other: Pass, rows: Sequence[int], tolerance: float, w
     for (call, before), (same, after) in zip(base.by_call(), other.by_call(), strict=True):
         where = f"layer {call.prefix.rstrip('.')!r}"
         pairs += [(where, b, a) for b, a in zip(_rows_of(call, before), _rows_of(same, after), strict=True)]
+    chosen = torch.as_tensor(list(rows), device=base.losses.device)
     for where, mine, theirs in pairs:
-        b, a = (_by_row(t, n, where)[list(rows)] for t, n in zip((mine, theirs), counts, strict=True))
+        b, a = (_by_row(t, n, where)[chosen] for t, n in zip((mine, theirs), counts, strict=True))
+        if torch.equal(b, a):
+            continue
         scale = float(torch.nan_to_num(b).abs().amax()) if b.numel() else 0.0
         if b.shape != a.shape or not torch.allclose(b, a, rtol=0.0, atol=tolerance * scale, equal_nan=True):
             raise UnsupportedModel(
@@ -531,8 +565,9 @@ def other_weights(model: nn.Module) -> Iterator[None]:
     try:
         for parameter, value in kept.items():
             inputs = value.numel() // max(1, len(value)) if value.dim() > 1 else 100
-            moved = torch.randn(value.shape, generator=generator).to(value) / math.sqrt(max(1, inputs))
-            parameter.data = (value + moved).to(value.dtype)
+            drawn = torch.randn(min(value.numel(), _DRAWN), generator=generator).to(value)
+            moved = drawn.repeat(-(-value.numel() // _DRAWN))[: value.numel()].view(value.shape)
+            parameter.data = torch.add(value, moved, alpha=1 / math.sqrt(max(1, inputs)))
         yield
     finally:
         for parameter, value in kept.items():

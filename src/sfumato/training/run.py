@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import nn
 from sfumato import _validate, results
 from sfumato.accounting import warn_of_little_protection
 from sfumato.datasets import Dataset, public_name
-from sfumato.errors import InvalidInput
+from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
@@ -33,6 +34,7 @@ from sfumato.training.checkpoint import (
     save_checkpoint,
 )
 from sfumato.training.compiled import as_written
+from sfumato.training.early_stopping import EarlyStopping
 from sfumato.training.hugging_face import default_loss
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rowwise import LossFunction, Views, cross_entropy
@@ -150,6 +152,7 @@ def train(
     on_step: Callable[[PrivateTrainer], None] | None = None,
     on_epoch: Callable[[EpochReport], None] | None = None,
     callbacks: Sequence[Callback] = (),
+    stopping: EarlyStopping | None = None,
 ) -> TrainingResult:
     """Train a model privately: under a given plan, or under one calibrated to (epsilon, delta).
 
@@ -181,6 +184,7 @@ def train(
         on_step: Called after each step.
         on_epoch: Called after each epoch, with what may be published.
         callbacks: Told of steps and epochs, in public figures, once they are durable.
+        stopping: Measure on records kept out after each epoch, at a price, and stop when they no longer gain.
 
     Returns:
         The model, its cost, its certificate, and accuracy on `test`.
@@ -221,12 +225,13 @@ def train(
         callbacks=callbacks,
     )
     history = _take_up(trainer, folder)
+    _check_room(trainer, stopping)
 
     def after_step(trainer: PrivateTrainer) -> None:
         if on_step is not None:
             on_step(trainer)
         if trainer.steps_done % plan.steps_an_epoch == 0 or trainer.steps_done == plan.steps:
-            history.append(_end_epoch(trainer, test, delta, folder, history))
+            history.append(_end_epoch(trainer, test, delta, folder, history, stopping))
             trainer.listeners.tell_epoch(history[-1])
             if on_epoch is not None:
                 on_epoch(history[-1])
@@ -240,16 +245,9 @@ def train(
         views=views,
         example=example,
         on_step=after_step,
+        is_over=lambda: stopping is not None and stopping.is_over(history),
     )
-    result = TrainingResult(
-        model=model,
-        plan=plan,
-        epsilon=trainer.epsilon(delta),
-        delta=delta,
-        history=tuple(history),
-        certificate=trainer.certificate(delta=delta, caveats=caveats),
-        seconds=time.perf_counter() - started,
-    )
+    result = _result(trainer, delta, history, caveats, time.perf_counter() - started)
     if folder is not None:
         write_run(folder, result, trainer, data, released or Released(module=model, card=ModelCard.of(data)))
     return result
@@ -278,10 +276,13 @@ def take_steps(
     views: Views | None = None,
     example: Any = None,
     on_step: Callable[[PrivateTrainer], None] = lambda trainer: None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> None:
-    """All steps that are left, each at its learning rate; then the averaged weights take their place."""
+    """All steps that are left, or until it is over, each at its rate; then the average takes their place."""
     trainer.model.train()
     for batch in trainer.batches(data, units=units, views=views, example=example):
+        if is_over():
+            break
         _set_rate(trainer, optimization)
         trainer.step(batch, loss_fn)
         on_step(trainer)
@@ -339,14 +340,65 @@ def _end_epoch(
     delta: float,
     folder: RunFolder | None,
     history: Sequence[EpochReport],
+    stopping: EarlyStopping | None,
 ) -> EpochReport:
-    """Make the steps durable, and only then look at the public test data."""
+    """Make the steps durable, and only then look at the public test data, and at what is kept out."""
     if folder is not None:
         save_checkpoint(trainer, folder.private / CHECKPOINT)
     report = _report(trainer, test, delta)
+    if stopping is not None:
+        with trainer.averaged() as model:
+            report = replace(report, held_out_accuracy=_held_out(stopping, model, trainer, delta))
     if folder is not None:
         results.write_history(folder, (*history, report))
     return report
+
+
+def _held_out(stopping: EarlyStopping, model: nn.Module, trainer: PrivateTrainer, delta: float) -> float | None:
+    """None where others have spent what was left: the run then goes on to the end of its plan."""
+    try:
+        return stopping.measure(model, delta=delta, ledger=trainer.ledger, sampler=trainer.sampler)
+    except BudgetExceeded as refusal:
+        warnings.warn(
+            f"not measured on the records kept out, so that nothing stops the run: {refusal}", stacklevel=2
+        )
+        return None
+
+
+def _check_room(trainer: PrivateTrainer, stopping: EarlyStopping | None) -> None:
+    """Refuse now what would be refused later: the whole plan, and every measurement that there can be."""
+    if stopping is None or trainer.ledger is None:
+        return
+    plan, left = trainer.plan, trainer.plan.steps - trainer.steps_done
+    events = [stopping.event(math.ceil(left / plan.steps_an_epoch))]
+    if trainer.reservation is None:
+        events.append(plan.event())
+    trainer.ledger.check(events, relation=plan.relation, unit=plan.unit)
+
+
+def _result(
+    trainer: PrivateTrainer,
+    delta: float,
+    history: Sequence[EpochReport],
+    caveats: tuple[str, ...],
+    seconds: float,
+) -> TrainingResult:
+    certificate = trainer.certificate(delta=delta, caveats=caveats)
+    return TrainingResult(
+        model=trainer.model,
+        plan=trainer.plan,
+        epsilon=trainer.epsilon(delta) if certificate.planned is None else _price_of_stopped(certificate),
+        delta=delta,
+        history=tuple(history),
+        certificate=certificate,
+        seconds=seconds,
+    )
+
+
+def _price_of_stopped(certificate: Certificate) -> float:
+    """Of a run that was stopped early: the better of the prices that hold however that was decided."""
+    prices = certificate.prices.pld, certificate.prices.rdp
+    return min(price for price in prices if price is not None)
 
 
 def _report(trainer: PrivateTrainer, test: Dataset | None, delta: float) -> EpochReport:

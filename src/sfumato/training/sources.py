@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from sfumato.errors import InvalidInput
+from sfumato.randomness import FreshGenerators
 from sfumato.training.memory import Memory
 from sfumato.training.sampling import Indices
+from sfumato.training.workers import Begin, Taken, Workers
 
 _LARGEST = 1000  # entries of what is looked at for each item; of what is larger, only the length
-Bools = npt.NDArray[np.bool_]
 Collate = Callable[[list[Any]], Any]
 TARGETS = ("labels", "label", "targets", "target")
 """The fields that hold the target where an item is a dict."""
@@ -39,8 +38,12 @@ class Source(Protocol):
     def shape_was_read(self) -> bool:
         """Whether a record was asked for the shape of the rows."""
 
-    def take(self, rows: Indices) -> tuple[Any, Any, Bools]:
-        """Inputs, targets, and which rows could be read."""
+    @property
+    def ahead(self) -> bool:
+        """Whether rows that are asked for are read while something else is done."""
+
+    def ask(self, rows: Indices) -> Callable[[], Taken]:
+        """Ask for rows; what is returned waits for them: inputs, targets, and which rows could be read."""
 
 
 def source_of(data: Any, example: Any = None) -> Source:
@@ -52,7 +55,8 @@ def source_of(data: Any, example: Any = None) -> Source:
         if isinstance(data.dataset, IterableDataset):
             raise _stream(data.dataset)
         collate = None if data.collate_fn is default_collate else data.collate_fn
-        return Items(data.dataset, example, collate, data.num_workers)
+        how = {"context": data.multiprocessing_context, "begin": data.worker_init_fn}
+        return Items(data.dataset, example, collate, data.num_workers, **how)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return Items(data, example)
     raise _stream(data)
@@ -115,6 +119,7 @@ class Columns:
     """Tensors with one entry a row."""
 
     shape_was_read = False
+    ahead = False
 
     def __init__(self, inputs: Any, targets: Any) -> None:
         self._columns = inputs, targets
@@ -127,31 +132,51 @@ class Columns:
     def example(self) -> tuple[Any, Any]:
         return self.take(np.arange(min(1, self.rows)))[:2]
 
-    def take(self, rows: Indices) -> tuple[Any, Any, Bools]:
+    def ask(self, rows: Indices) -> Callable[[], Taken]:
+        return lambda: self.take(rows)
+
+    def take(self, rows: Indices) -> Taken:
         chosen = torch.from_numpy(rows)
         inputs, targets = pytree.tree_map(lambda column: column[chosen], self._columns)
         return inputs, targets, np.ones(len(rows), dtype=bool)
 
 
 class Items:
-    """A map-style data set, whose items are read one by one, by several threads if there are `workers`.
+    """A map-style data set, whose items are read one by one, ahead of their step if there are `workers`.
 
     `collate` is shown the public example and one item, never two items: what it pads an item to is the length
     of the example, and says nothing about other items. What data set and `collate` keep of an item is put back
-    before they see another; where threads did keep something, items are read again, one by one.
+    before they see another, and what is random in them is keyed anew after each item that drew or seeded.
     """
 
-    def __init__(self, items: Any, example: Any, collate: Collate | None = None, workers: int = 0) -> None:
+    def __init__(
+        self,
+        items: Any,
+        example: Any,
+        collate: Collate | None = None,
+        workers: int = 0,
+        *,
+        context: Any = None,
+        begin: Begin | None = None,
+    ) -> None:
         if collate is not None and example is None:
             raise InvalidInput(
                 "expected example=..., a public item at least as long as any other, with a collate_fn: each "
                 "item is padded to its length, since padding to the longest of a batch would tell who is in it"
             )
         self._items, self._declared, self._collate = items, example, collate
-        self._warned = False
-        self._pool = ThreadPoolExecutor(workers) if workers else None
         self.rows = len(items)
+        self.keeps = False
         self._memory = Memory(items, collate, name="the data set", largest=_LARGEST)
+        self._workers = None
+        if workers:
+            make = partial(_reader, items, example, collate, self.example)
+            blank = pytree.tree_map(torch.zeros_like, self.example)
+            self._workers = Workers(make, workers, blank=blank, context=context, begin=begin)
+
+    @property
+    def ahead(self) -> bool:
+        return self._workers is not None
 
     @property
     def shape_was_read(self) -> bool:
@@ -164,7 +189,8 @@ class Items:
 
     def _shown_first(self) -> tuple[Any, Any]:
         try:
-            return self._tensors(self._items[0])
+            with FreshGenerators():
+                return self._tensors(self._items[0])
         except InvalidInput:
             raise
         except Exception:  # its text may quote the row
@@ -176,8 +202,20 @@ class Items:
             "declare a public one: batches(data, example=(input, target))"
         )
 
-    def take(self, rows: Indices) -> tuple[Any, Any, Bools]:
-        read = self._read_all(rows.tolist())
+    def ask(self, rows: Indices) -> Callable[[], Taken]:
+        if self._workers is None or not len(rows):
+            return lambda: self.take(rows)
+        return partial(self._received, self._workers, self._workers.ask(rows.tolist()))
+
+    def _received(self, workers: Workers, waiting: Callable[[], Taken]) -> Taken:
+        taken = waiting()
+        self._note(workers.kept)
+        return taken
+
+    def take(self, rows: Indices) -> Taken:
+        """Read in this process."""
+        with FreshGenerators() as generators:
+            read = [self._read_forgetting(row, generators) for row in rows.tolist()]
         readable = np.array([pair is not None for pair in read], dtype=bool)
         blank = pytree.tree_map(lambda leaf: torch.zeros_like(leaf[0]), self.example)
         pairs = [blank if pair is None else pair for pair in read]
@@ -185,32 +223,22 @@ class Items:
             return *pytree.tree_map(lambda leaf: leaf[:0], self.example), readable
         return *pytree.tree_map(lambda *leaves: torch.stack(leaves), *pairs), readable
 
-    def _read_all(self, rows: Sequence[int]) -> list[tuple[Any, Any] | None]:
-        self.example  # noqa: B018  (before threads ask for it)
-        if self._pool is not None:
-            found = [*self._pool.map(self._read, rows)]
-            if not self._forgets():
-                return found
-            self._pool = None
-        return [self._read_forgetting(row) for row in rows]
-
-    def _read_forgetting(self, row: int) -> tuple[Any, Any] | None:
+    def _read_forgetting(self, row: int, generators: FreshGenerators) -> tuple[Any, Any] | None:
         try:
             return self._read(row)
         finally:
-            self._forgets()
+            self._note(self._memory.put_back())
+            generators.refresh()
 
-    def _forgets(self) -> bool:
-        """Put back what was kept of items; whether there was something."""
-        kept = self._memory.put_back()
-        if kept and not self._warned:
-            self._warned = True
+    def _note(self, kept: bool) -> None:
+        """Say once that something was kept of an item, and put back."""
+        if kept and not self.keeps:
+            self.keeps = True
             warnings.warn(
                 "the data set or collate_fn keeps something from item to item; it is put back after each item, "
-                "so that no item reaches another, and items are read one by one: prepare things in __init__",
+                "so that no item reaches another: prepare things in __init__",
                 stacklevel=2,
             )
-        return kept
 
     def _read(self, row: int) -> tuple[Any, Any] | None:
         try:
@@ -225,6 +253,13 @@ class Items:
             return inputs, targets
         both = pair_of(self._collate([self._declared, item]))
         return pytree.tree_map(lambda leaf: torch.as_tensor(leaf)[1], both)
+
+
+def _reader(items: Any, example: Any, collate: Collate | None, shown: tuple[Any, Any]) -> Items:
+    """What a worker reads with: rows are made as the example that the process of the trainer saw."""
+    reader = Items(items, example, collate)
+    reader.example = shown
+    return reader
 
 
 def _is_numbers(value: Any) -> bool:

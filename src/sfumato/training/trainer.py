@@ -27,7 +27,7 @@ from sfumato.training.compiled import as_written
 from sfumato.training.device_sum import DeviceSum
 from sfumato.training.devices import CPU, device_of
 from sfumato.training.distributed import ALONE, Peers
-from sfumato.training.gradient import ChunkResult, chunk_rows, clip_chunk, prepare_blocks, rounding_bound
+from sfumato.training.gradient import chunk_rows, clip_rows, prepare_blocks, rounding_bound
 from sfumato.training.hugging_face import decoder_inputs
 from sfumato.training.memory import written_nowhere
 from sfumato.training.noise import NoisySum, StepSum, joining_error
@@ -40,12 +40,14 @@ from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import LossFunction, Views
 from sfumato.training.sampling import poisson_sample, shuffled_samples
 from sfumato.training.state import TrainerState
+from sfumato.training.task import ChunkResult, Prepared, prepared
 from sfumato.training.trial import try_step
 
 SHAPE_READ = (
     "read from data: the shape and type of a row, from the first record; one of another shape in its place "
     "would decide who counts; declare a public example"
 )
+_HOLDERS_CHUNK = 512  # rows, at most
 _FARTHEST = 2.0**20  # that an adaptive clipping norm goes from the plan's
 
 
@@ -130,6 +132,8 @@ class PrivateTrainer:
         self._reserved = False
         self._read_shape = False
         self._owned = Ownership(None)
+        self._work: Prepared | None = None
+        self._data: TrainingData | None = None  # that it was prepared for
 
     # Taking steps
 
@@ -147,8 +151,8 @@ class PrivateTrainer:
 
         Args:
             data: (inputs, targets), anything with `.inputs` and `.targets`, a map-style data set, or a
-                DataLoader of one. A loader's collate_fn is used, its sampling is not, and its workers are
-                threads.
+                DataLoader of one. A loader's collate_fn is used, its sampling is not, and its workers read
+                the rows of the next step meanwhile.
             units: The person behind each row. Required where the plan is about persons.
             views: `views(inputs)` returns K random views of each row, (rows, K, …), whose gradients are
                 averaged before clipping.
@@ -177,7 +181,8 @@ class PrivateTrainer:
         self._join(data, units, views)
         weights = (*self.model.parameters(), *self.model.buffers(), *self.average.values.values())
         self.peers.share_weights(weights)
-        yield from self._draw(source, units)
+        batches = self._draw(source, units)
+        yield from self._read_ahead(batches) if source.ahead else batches
         if self.steps_done == self.plan.steps:
             self.finish()
 
@@ -190,19 +195,20 @@ class PrivateTrainer:
         """
         self._check_turn(batch)
         with self.peers.together("to look at its model and loss"):
-            known = survey(self.model, loss_fn, *batch.data.example, views=batch.data.views)
+            work = self._looked_at(batch.data, loss_fn)
         if not self._chunks:
             with self.peers.together("to look at its model"):
-                self._prepare(batch.data, loss_fn, known)
+                self._prepare(batch.data, loss_fn, work.known)
             self.peers.require_same({"bound of rounding": digest(str(self.eta))}, remedy="give each rank rows")
         self._reserve()
         self.steps_started += 1
+        mechanism = self._mechanism()
         try:
-            self._sum.prepare(self._mechanism(), self._noise_source)
+            self._sum.prepare(mechanism, self._noise_source)
             with self.peers.together("in a step"):
-                below: float = self._add_up(batch, loss_fn, known)
+                below: float = self._add_up(batch, loss_fn, work, mechanism)
             gradients = self.peers.release(
-                self._sum, self._mechanism(), self._noise_source, divisor=self.plan.expected_batch
+                self._sum, mechanism, self._noise_source, divisor=self.plan.expected_batch
             )
             below = self._noisy_count(below)
         except BaseException as error:
@@ -223,22 +229,24 @@ class PrivateTrainer:
         if self.ledger is None and not self.keeps_checkpoints:
             self.listeners.tell()
 
-    def _add_up(self, batch: Batch, loss_fn: LossFunction, known: Survey) -> int:
+    def _looked_at(self, data: TrainingData, loss_fn: LossFunction) -> Prepared:
+        """Model, loss and views after a survey; what nobody changed since the last step is not walked over."""
+        last = self._work
+        if last is None or self._data is not data or not last.holds(loss_fn, data.views):
+            known = survey(self.model, loss_fn, *data.example, views=data.views)
+            last = self._work = prepared(self.model, loss_fn, data.views, known)
+            self._data = data
+        return last
+
+    def _add_up(self, batch: Batch, loss_fn: LossFunction, work: Prepared, mechanism: GridGaussian) -> int:
         """Add the clipped gradients of a batch; returns what adaptive clipping counts, which has no noise."""
-        clipping, mechanism = self.plan.clipping_at(self.clip_norm), self._mechanism()
-        below = 0
-        with written_nowhere(self.model), secret_global_generators(self.sampler, self.device):
+        clipping, below = self.plan.clipping_at(self.clip_norm), 0
+        trusted = not (work.runs_own_code or batch.data.runs_own_code)
+        unwritten = written_nowhere(work.tensors, by_version=trusted)
+        with unwritten, secret_global_generators(self.sampler, self.device):
+            task = work.task(loss_fn, batch.data.views)
             for number, rows in batch.chunks(self._chunks):
-                result = clip_chunk(
-                    self.model,
-                    loss_fn,
-                    rows.inputs,
-                    rows.targets,
-                    clipping,
-                    units=rows.units,
-                    views=batch.data.views,
-                    known=known,
-                )
+                result = clip_rows(task, rows.inputs, rows.targets, clipping, units=rows.units)
                 self._check_rounding(result)
                 self._sum.add(result.sums, mechanism, chunk=number)
                 below += self._below(result)
@@ -369,7 +377,10 @@ class PrivateTrainer:
         """Choose the chunks from declared figures and shapes alone; the model sees public rows."""
         rows_a_unit = source.rows_per_unit * known.copies
         batch = self.plan.expected_batch / self.peers.count
-        chunks = max(1, round(batch * rows_a_unit / chunk_rows(known)))
+        rows_a_chunk = chunk_rows(known)
+        if self.peers.through is not None:  # holders declare one small margin for the rounding of all of them
+            rows_a_chunk = min(rows_a_chunk, _HOLDERS_CHUNK)
+        chunks = max(1, round(batch * rows_a_unit / rows_a_chunk))
         # Ten standard deviations above what is expected; a larger chunk means a wrong declaration.
         self._largest_chunk = int(batch / chunks + 10 * (batch / chunks) ** 0.5 + 16)
         self._chunk_error = rounding_bound(
@@ -382,7 +393,7 @@ class PrivateTrainer:
         )
         if source.rows_per_unit == 1:
             prepare_blocks(self.model, loss_fn, known, batch / chunks, views=source.views)
-        try_step(self.model, self.optimizer, loss_fn, source)
+        try_step(self.model, self.optimizer, loss_fn, source, known)
         self._chunks = chunks
         mechanism = self._mechanism()
         if self._correlated is not None:
@@ -470,6 +481,16 @@ class PrivateTrainer:
             sample = poisson_sample(source.units, self.plan.sample_rate, self.sampler)
             yield Batch(step, source, self._owned.of(sample))
 
+    def _read_ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches; the rows of each are read while the step before it is taken."""
+        batch = next(batches, None)
+        while batch is not None:
+            following = next(batches, None)
+            if following is not None and self._chunks:
+                following.read_ahead(self._chunks)
+            yield batch
+            batch = following
+
     def _draw_shuffled(self, source: TrainingData) -> Iterator[Batch]:
         batches = self.plan.steps_an_epoch
         if self.steps_done % batches:
@@ -508,6 +529,8 @@ class PrivateTrainer:
         for name, parameter in self.parameters.items():
             parameter.grad = gradients[name].to(parameter.dtype)
         self.optimizer.step()
+        if any(group.get("fused") for group in self.optimizer.param_groups):
+            return  # torch's fused kernels write without counting a version
         for (name, parameter), version in zip(self.parameters.items(), versions, strict=True):
             if parameter._version == version:
                 raise Refused(f"the optimizer did not move {name}; nothing was learned from what was spent")

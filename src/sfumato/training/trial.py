@@ -11,11 +11,16 @@ from sfumato.errors import SfumatoError, UnsupportedModel
 from sfumato.training.batches import TrainingData
 from sfumato.training.clipping import Flat
 from sfumato.training.gradient import clip_chunk
+from sfumato.training.probe import Survey
 from sfumato.training.rowwise import LossFunction
 
 
 def try_step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, loss_fn: LossFunction, source: TrainingData
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss_fn: LossFunction,
+    source: TrainingData,
+    known: Survey,
 ) -> None:
     """Refuse what would break after the charge: a sum that cannot be made, an optimizer that cannot step.
 
@@ -27,7 +32,8 @@ def try_step(
     except Exception:
         return
     try:
-        sums = clip_chunk(trial, loss_fn, *source.example, Flat(norm=1.0), views=source.views).sums
+        rows = source.example
+        sums = clip_chunk(trial, loss_fn, *rows, Flat(norm=1.0), views=source.views, known=known).sums
         for name, parameter in trial.named_parameters():
             if parameter.requires_grad:
                 parameter.grad = sums[name].to(parameter.dtype)

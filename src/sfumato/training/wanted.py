@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy.typing as npt
@@ -28,6 +28,7 @@ class Wanted:
     clip_norm: float | None
     unit: str | None
     rows_per_unit: int | None
+    choices: Mapping[str, Any] = field(default_factory=dict)  # further fields of the plan
 
     def calibrated(self, data: Any, units: npt.ArrayLike | None, delta: float) -> TrainingPlan:
         if self.epsilon is None:
@@ -41,8 +42,11 @@ class Wanted:
             expected_batch=min(EXPECTED_BATCH, size) if self.expected_batch is None else self.expected_batch,
             epochs=EPOCHS if self.epochs is None else self.epochs,
             clip_norm=CLIP_NORM if self.clip_norm is None else self.clip_norm,
-            unit=self._unit(getattr(data, "unit", RECORD), units),
-            rows_per_unit=self.rows_per_unit,
+            **{
+                "unit": self._unit(getattr(data, "unit", RECORD), units),
+                "rows_per_unit": self.rows_per_unit,
+                **self.choices,
+            },
         )
 
     def nothing_beside(self, plan: TrainingPlan) -> TrainingPlan:
@@ -55,7 +59,7 @@ class Wanted:
         return plan
 
     def _said(self) -> Iterator[tuple[str, Any]]:
-        return ((name, value) for name, value in asdict(self).items() if value is not None)
+        return ((name, value) for name, value in asdict(self).items() if value not in (None, {}))
 
     def _size(self, declared: int | None) -> int:
         size = declared if self.public_size is None else self.public_size

@@ -84,6 +84,40 @@ def same_randomness(device: torch.device) -> Iterator[OneDrawForAll]:
             set_torch_state(place, state)
 
 
+class Drawn(Exception):
+    """Something drew from torch's generator where nothing was expected to."""
+
+
+@dataclass(frozen=True)
+class NothingDrawn:
+    """Says by the state of torch's own generators, which every draw moves, that nothing was drawn."""
+
+    states: Mapping[torch.device, Tensor]
+
+    used = False
+
+    def check(self) -> None:
+        if any(not torch.equal(torch_state(device), state) for device, state in self.states.items()):
+            raise Drawn
+
+
+@contextmanager
+def no_randomness(device: torch.device) -> Iterator[NothingDrawn]:
+    """Within, nothing may draw from torch's generators: `Drawn` otherwise, whatever else went wrong by then."""
+    states = {place: torch_state(place) for place in (torch.device("cpu"), device)}
+    nothing = NothingDrawn(states)
+    try:
+        yield nothing
+    except Exception:
+        nothing.check()
+        raise
+    else:
+        nothing.check()
+    finally:
+        for place, state in states.items():
+            set_torch_state(place, state)
+
+
 class OneDrawForAll(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Every random operation starts from one state, and all rows get what the first row drew.
 
@@ -108,6 +142,9 @@ class OneDrawForAll(TorchDispatchMode):  # type: ignore[no-untyped-call]
         drawn = self._draw(func, args, kwargs)
         self.used |= any(not torch.equal(torch_state(d), state) for d, state in self._states.items())
         return drawn
+
+    def check(self) -> None:
+        """Draws are expected."""
 
     def _draw(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = func.overloadpacket.__name__

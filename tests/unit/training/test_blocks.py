@@ -15,8 +15,8 @@ from sfumato.training.blocks import Heights, reference_height
 from sfumato.training.precision import plain_float32
 
 
-def kernel(*, bad=(), uneven=()):
-    """A make-believe kernel that rounds otherwise at `bad` heights, and by place at `uneven` ones."""
+def kernel(*, bad=(), uneven=(), mixed=()):
+    """A make-believe kernel: rounds otherwise at `bad` heights, by place at `uneven`, by company at `mixed`."""
 
     def bits(units):
         values = torch.tensor(units, dtype=torch.float64) * 1.5
@@ -24,6 +24,8 @@ def kernel(*, bad=(), uneven=()):
             values += 1e-9
         if len(units) in uneven:
             values += torch.arange(len(units)) * 1e-9
+        if len(units) in mixed:
+            values += sum(units) * 1e-9
         return [values]
 
     return bits
@@ -42,6 +44,28 @@ def test_heights_that_round_otherwise_are_never_used(units, bad):
     heights = Heights().split(units, 1, kernel(bad=bad))
     assert not bad.intersection(heights)
     assert sum(heights[:-1]) < units <= sum(heights)
+
+
+@given(units=st.integers(1, 500), rows=st.sampled_from([1, 3, 9]), most=st.sampled_from([8, 16, 64]))
+def test_no_block_has_more_rows_than_fit(units, rows, most):
+    heights = Heights(most).split(units, rows, kernel())
+    assert sum(heights[:-1]) < units <= sum(heights)
+    assert max(heights) * rows <= max(most, rows)
+
+
+@pytest.mark.parametrize("how", ["uneven", "mixed"])
+@pytest.mark.parametrize("height", [36, 64, 300])
+def test_heights_at_which_place_or_company_matters_are_never_used(how, height):
+    heights = Heights().split(height, 1, kernel(**{how: {height}}))
+    assert height not in heights
+    assert sum(heights[:-1]) < height <= sum(heights)
+
+
+def test_a_height_is_compared_with_bits_of_the_same_weights():
+    heights = Heights()
+    assert heights.split(64, 1, kernel(), stamp=1) == [64]
+    other = kernel(bad=range(600))  # weights that give other bits, at every height alike
+    assert heights.split(256, 1, other, stamp=2) == [256]
 
 
 @given(units=st.integers(1, 300))

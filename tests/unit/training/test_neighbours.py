@@ -84,12 +84,12 @@ def test_an_unclipped_step_would_be_seen():
     import sfumato.training.trainer as stepping
     from sfumato.training.clipping import Flat
 
-    honest = stepping.clip_chunk
+    honest = stepping.clip_rows
 
-    def unclipped(model, loss, rows, labels, clipping, **more):
-        return honest(model, loss, rows, labels, Flat(norm=float("inf")), **more)
+    def unclipped(task, rows, labels, clipping, **more):
+        return honest(task, rows, labels, Flat(norm=float("inf")), **more)
 
-    stepping.clip_chunk = unclipped
+    stepping.clip_rows = unclipped
     try:
         _, whole = replay((inputs, targets), np.arange(ROWS))
         worst = 0.0
@@ -100,5 +100,5 @@ def test_an_unclipped_step_would_be_seen():
             if worst > 2 * PLAN.clip_norm:
                 break
     finally:
-        stepping.clip_chunk = honest
+        stepping.clip_rows = honest
     assert worst > 2 * PLAN.clip_norm

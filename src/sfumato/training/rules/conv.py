@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -48,11 +49,15 @@ class _Axis:
 
 
 def _axis(module: nn.Conv2d, inputs: Tensor, gradient: Tensor, dim: int) -> _Axis:
-    size, outputs = inputs.shape[dim + 2], gradient.shape[dim + 2]
-    kernel, stride, dilation = module.kernel_size[dim], module.stride[dim], module.dilation[dim]
-    left, _ = _padding(module, dim)
+    sizes = inputs.shape[dim + 2], gradient.shape[dim + 2]
+    taps = module.kernel_size[dim], module.stride[dim], module.dilation[dim]
+    return _axis_of(*sizes, *taps, _padding(module, dim)[0], module.padding_mode == "zeros")
+
+
+@lru_cache(maxsize=1024)
+def _axis_of(size: int, outputs: int, kernel: int, stride: int, dilation: int, left: int, zeros: bool) -> _Axis:
     first, last = 0, kernel - 1
-    if module.padding_mode == "zeros":  # taps that only ever see zeros have no gradient
+    if zeros:  # taps that only ever see zeros have no gradient
         met = [t for t in range(kernel) if _meets_data(t * dilation - left, stride, outputs, size)]
         first, last = (met[0], met[-1]) if met else (0, 0)
     start, end = first * dilation - left, (outputs - 1) * stride + last * dilation - left + 1

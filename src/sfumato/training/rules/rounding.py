@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
@@ -18,7 +20,9 @@ from sfumato.training.rules.terms import (
     UNITS_PER_SUM,
     Contribution,
     Factors,
+    Fold,
     Lookups,
+    Shape,
     prefers_gram,
     products_per_block,
     slack_factor,
@@ -39,13 +43,40 @@ class Rounding:
     product: float = 0.0
 
 
+class _Use(NamedTuple):
+    """A contribution without its values."""
+
+    kind: type
+    inputs: Shape  # of factors the inputs, of lookups the indices
+    gradients: Shape
+    unit: float  # roundoff
+    fold: Fold | None
+
+    @classmethod
+    def of(cls, contribution: Contribution) -> _Use:
+        gradients = contribution.gradients
+        unit = _unit(gradients.dtype)
+        if isinstance(contribution, Factors):
+            return cls(Factors, tuple(contribution.inputs.shape), gradients.shape, unit, contribution.fold)
+        indices = contribution.indices.shape if isinstance(contribution, Lookups) else ()
+        return cls(type(contribution), indices, gradients.shape, unit, None)
+
+
+@lru_cache
+def _unit(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps / 2
+
+
 def rounding(contributions: Sequence[Contribution], rows: int, *, units: int, rows_per_unit: int) -> Rounding:
     """The bounds of `term(contributions, …)` for up to `units` units of up to `rows_per_unit` rows."""
-    first = contributions[0]
-    factors = [c for c in contributions if isinstance(c, Factors) and isinstance(first, Factors)]
-    if len(factors) == len(contributions) and all(c.fold == factors[0].fold for c in factors):
-        return _of_factors(factors, rows, units, rows_per_unit)
-    parts = [_of(contribution, rows, units, rows_per_unit) for contribution in contributions]
+    return _bounds(tuple(map(_Use.of, contributions)), rows, units, rows_per_unit)
+
+
+@lru_cache(maxsize=1 << 14)
+def _bounds(uses: Sequence[_Use], rows: int, units: int, rows_per_unit: int) -> Rounding:
+    if all(use.kind is Factors and use.fold == uses[0].fold for use in uses):
+        return _of_factors(uses, rows, units, rows_per_unit)
+    parts = [_of(use, rows, units, rows_per_unit) for use in uses]
     return Rounding(
         norm=max(part.norm for part in parts),
         formed=max(part.formed for part in parts),
@@ -61,22 +92,19 @@ def chunk_errors(parts: Sequence[Rounding], units: int) -> tuple[float, float]:
     return 1.02 * max(part.norm for part in parts), 1.02 * 2 * units * error  # 1.02: second-order terms
 
 
-def _of(contribution: Contribution, rows: int, units: int, rows_per_unit: int) -> Rounding:
-    if isinstance(contribution, Factors):
-        return _of_factors([contribution], rows, units, rows_per_unit)
-    unit = torch.finfo(contribution.gradients.dtype).eps / 2
-    if isinstance(contribution, Lookups):
-        lookups = contribution.indices.numel() // rows * rows_per_unit
-        width = contribution.gradients.shape[-1]
-        return Rounding(norm=(width + lookups + 4) * unit / 2, formed=(units + 2) * unit)
-    shape = contribution.gradients.shape[1:]
-    return Rounding(norm=(sum(shape) + 4) * unit / 2, formed=_formed_depth(units) * unit)
+def _of(use: _Use, rows: int, units: int, rows_per_unit: int) -> Rounding:
+    if use.kind is Factors:
+        return _of_factors([use], rows, units, rows_per_unit)
+    if use.kind is Lookups:
+        lookups = math.prod(use.inputs) // rows * rows_per_unit
+        return Rounding(norm=(use.gradients[-1] + lookups + 4) * use.unit / 2, formed=(units + 2) * use.unit)
+    return Rounding(norm=(sum(use.gradients[1:]) + 4) * use.unit / 2, formed=_formed_depth(units) * use.unit)
 
 
-def _of_factors(uses: Sequence[Factors], rows: int, units: int, rows_per_unit: int) -> Rounding:
-    _, groups, _, width = uses[0].inputs.shape
-    height, unit = uses[0].gradients.shape[3], torch.finfo(uses[0].gradients.dtype).eps / 2
-    positions = sum(use.inputs.shape[2] * use.inputs.shape[0] // rows for use in uses)  # of one row
+def _of_factors(uses: Sequence[_Use], rows: int, units: int, rows_per_unit: int) -> Rounding:
+    _, groups, _, width = uses[0].inputs
+    height, unit = uses[0].gradients[3], uses[0].unit
+    positions = sum(use.inputs[2] * use.inputs[0] // rows for use in uses)  # of one row
     choices = [k * positions for k in range(1, rows_per_unit + 1)]
     gram = [p for p in choices if prefers_gram(p, width, height)]
     slack = slack_factor(groups, 1, width, height, unit)

@@ -329,7 +329,7 @@ def _factored(uses: Sequence[Factors]) -> Materialised | Gram:
     if prefers_gram(inputs.shape[2], inputs.shape[3], gradients.shape[3]):
         return Gram(_written(inputs), gradients, fold)
     if isinstance(inputs, Tensor):
-        return Materialised(gradients.transpose(2, 3) @ inputs, fold)
+        return Materialised(_written_product(gradients, inputs), fold)
     if (bands := inputs.bands) is not None:
         formed, norms = _formed_by_bands(bands, gradients)
         return Materialised(formed, replace(fold, banded=True), norms)
@@ -349,6 +349,13 @@ def slack_factor(groups: int, positions: int, width: int, height: int, unit: flo
     formed, so that a large κu bounds what rounding can do to the sum.
     """
     return max(_LEAST_SLACK, (width + height + 2 * positions + groups + 8) * unit)
+
+
+def _written_product(gradients: Tensor, inputs: Tensor) -> Tensor:
+    """Σₚ gₚ aₚᵀ: (units, groups, outputs, inputs), in memory used before: fresh pages double the time."""
+    out = workspace.empty((*inputs.shape[:2], gradients.shape[3], inputs.shape[3]), gradients)
+    torch.bmm(gradients.flatten(0, 1).transpose(1, 2), inputs.flatten(0, 1), out=out.flatten(0, 1))
+    return out
 
 
 def _formed(windows: Windows, gradients: Tensor) -> tuple[Tensor, Tensor]:

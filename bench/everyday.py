@@ -1,0 +1,171 @@
+"""Everyday models, unmodified: what a clipped sum costs beside a plain forward and backward pass.
+
+    python bench/everyday.py [--rows 16] [--only T5 …]
+
+Random weights from a config: width 64, two layers, 32 tokens of a vocabulary of 1,000 (or images of 32 × 32),
+each whole and with LoRA of rank 4 where it has projections. Both take turns in one process, on one thread, by
+processor time. Printed are the ratios of the least and median times, and what the first call costs, once:
+it tries the model on public rows. Needs transformers and peft.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import peft
+import torch
+import transformers as hf
+from torch import nn
+
+from sfumato.training import clipped_gradient_sum, default_loss
+
+VOCABULARY, LENGTH, CLASSES, WIDTH = 1000, 32, 3, 64
+USUAL = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 2 * WIDTH,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+}
+GPT = {"n_embd": WIDTH, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": VOCABULARY}
+PAD = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
+class Recurrent(nn.Module):
+    """Tokens, a recurrent layer, a class."""
+
+    def __init__(self, kind: type[nn.LSTM | nn.GRU]) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.cells, self.head = kind(WIDTH, WIDTH, batch_first=True), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.cells(self.tokens(input_ids))[0][:, -1])
+
+
+# name: how it is made, and the projections that adapters go on
+MODELS: dict[str, tuple[Callable[[], nn.Module], str | None]] = {
+    "BERT": (
+        lambda: hf.BertForSequenceClassification(hf.BertConfig(**USUAL, num_labels=CLASSES)),
+        "query|value",
+    ),
+    "DistilBERT": (
+        lambda: hf.DistilBertForSequenceClassification(
+            hf.DistilBertConfig(
+                vocab_size=VOCABULARY, dim=WIDTH, n_layers=2, n_heads=4, hidden_dim=2 * WIDTH,
+                max_position_embeddings=64, num_labels=CLASSES,
+            )
+        ),
+        "q_lin|v_lin",
+    ),
+    "RoBERTa": (
+        lambda: hf.RobertaForSequenceClassification(hf.RobertaConfig(**USUAL, num_labels=CLASSES)),
+        "query|value",
+    ),
+    "GPT-2": (lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**GPT, **PAD)), "c_attn"),
+    "Llama": (
+        lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**USUAL, num_key_value_heads=2)),
+        "q_proj|v_proj",
+    ),
+    "T5": (
+        lambda: hf.T5ForConditionalGeneration(
+            hf.T5Config(
+                vocab_size=VOCABULARY, d_model=WIDTH, d_kv=16, d_ff=2 * WIDTH, num_layers=2, num_heads=4,
+                decoder_start_token_id=0,
+            )
+        ),
+        "q|v",
+    ),
+    "ViT": (
+        lambda: hf.ViTForImageClassification(
+            hf.ViTConfig(
+                hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=4, intermediate_size=2 * WIDTH,
+                image_size=32, patch_size=4, num_labels=CLASSES,
+            )
+        ),
+        "query|value|q_proj|v_proj",
+    ),
+    "LSTM": (lambda: Recurrent(nn.LSTM), None),
+    "GRU": (lambda: Recurrent(nn.GRU), None),
+}  # fmt: skip
+
+
+def built(name: str, *, adapters: bool) -> nn.Module:
+    make, parts = MODELS[name]
+    torch.manual_seed(0)
+    model = make().eval()  # without dropout, so that both do the same
+    if not adapters:
+        return model
+    return peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=f".*\\.({parts})$")).eval()
+
+
+def rows_for(name: str, rows: int) -> tuple[dict[str, Any], torch.Tensor]:
+    classes = torch.randint(0, CLASSES, (rows,))
+    if name == "ViT":
+        return {"pixel_values": torch.randn(rows, 3, 32, 32)}, classes
+    tokens = torch.randint(3, VOCABULARY, (rows, LENGTH))
+    inputs = {"input_ids": tokens}
+    if name in ("LSTM", "GRU"):
+        return inputs, classes
+    inputs["attention_mask"] = torch.ones_like(tokens)
+    if name == "T5":
+        inputs["decoder_input_ids"] = tokens.roll(1, 1)
+    return inputs, tokens if name in ("GPT-2", "Llama", "T5") else classes
+
+
+def measured(name: str, rows: int, *, adapters: bool, turns: int) -> tuple[float, list[float], list[float]]:
+    """Seconds of the first call, and of plain and of clipped passes in turns."""
+    model = built(name, adapters=adapters)
+    (inputs, targets), loss_fn = rows_for(name, rows), default_loss(model)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def plain() -> None:
+        torch.autograd.grad(loss_fn(model(**inputs), targets).sum(), parameters, allow_unused=True)
+
+    def clipped() -> None:
+        clipped_gradient_sum(model, loss_fn, inputs, targets, 1.0)
+
+    plain()
+    first = timed(clipped)
+    pairs = [(timed(plain), timed(clipped)) for _ in range(turns)]
+    return first, [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def timed(work: Callable[[], None]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--only", nargs="*", choices=MODELS, default=list(MODELS))
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    print(
+        f"torch {torch.__version__}, transformers {hf.__version__}, peft {peft.__version__}; {asked.rows} rows"
+    )
+    print("| model | | plain ms | clipped / plain, least | median | first call s |\n|---|---|---|---|---|---|")
+    for name in asked.only:
+        for adapters in (False, True) if MODELS[name][1] else (False,):
+            first, plain, clipped = measured(name, asked.rows, adapters=adapters, turns=asked.turns)
+            least, middle = min(clipped) / min(plain), statistics.median(clipped) / statistics.median(plain)
+            how = "LoRA" if adapters else "whole"
+            print(
+                f"| {name} | {how} | {1e3 * min(plain):.1f} | {least:.2f} | {middle:.2f} | {first:.1f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""How a model is built, kept so that a step sees at a glance that nothing was changed since the survey."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from operator import is_
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class Structure:
+    """The modules of a model, all that hangs on them, and its tensors, as they were when this was made.
+
+    What a module holds is compared by identity, so that a plain attribute, a hook, a parameter or a module that
+    was put in another's place is seen; of tensors also what a change of `.data` leaves no other trace of. What
+    is inside other objects is `memory.Memory`'s to look after. The model is kept alive.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = list(model.modules())
+        self.tensors: dict[str, Tensor] = tensors_of(model)
+        held = [one for module in self.modules for one in _dictionaries(module)]
+        self._filled = [one for one in held if one]
+        self._empty = [one for one in held if not one]
+        self._kinds = list(map(type, self.modules))
+        self._sizes = list(map(len, self._filled))
+        self._names = list(chain.from_iterable(self._filled))
+        self._values = list(chain.from_iterable(map(dict.values, self._filled)))
+        self._facts = self._facts_now()
+
+    def same(self) -> bool:
+        """Whether nothing was added, removed or replaced."""
+        return (
+            not any(self._empty)
+            and list(map(len, self._filled)) == self._sizes
+            and all(map(is_, chain.from_iterable(map(dict.values, self._filled)), self._values))
+            and list(chain.from_iterable(self._filled)) == self._names
+            and list(map(type, self.modules)) == self._kinds
+            and self._facts_now() == self._facts
+        )
+
+    def _facts_now(self) -> list[tuple[Any, ...]]:
+        return [(each.requires_grad, each.dtype, each.device, each.shape) for each in self.tensors.values()]
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Weights, trained or frozen, and buffers by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _dictionaries(module: nn.Module) -> Iterator[dict[str, Any]]:
+    """Attributes, and what lies in dictionaries among them: parameters, buffers, modules, hooks."""
+    own = vars(module)
+    yield own
+    yield from (value for value in own.values() if isinstance(value, dict))

@@ -1,0 +1,355 @@
+"""What is computed for the rows of a step: a model with its loss and views, prepared once, in blocks."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from sfumato.errors import Refused
+from sfumato.training import probe
+from sfumato.training.blocks import POOL, Bits
+from sfumato.training.capture import LayerCall, Pass, Wiring, count_rows, run
+from sfumato.training.clipped_sums import (
+    PORTION,
+    exact_squares,
+    portions,
+    squared_norms,
+    uses,
+    weighted_sums,
+)
+from sfumato.training.clipping import Clipping
+from sfumato.training.devices import device_of
+from sfumato.training.memory import Memory, Tensors, keeps_nothing
+from sfumato.training.probe import Survey
+from sfumato.training.rowwise import DIRECT, Identity, LossFunction, RowMap, Views
+from sfumato.training.rules.rounding import chunk_errors, rounding
+from sfumato.training.rules.terms import Materialised, Weights, term
+from sfumato.training.rules.workspace import Workspace
+from sfumato.training.steps import Steps
+from sfumato.training.structure import Structure
+from sfumato.training.watching import same_randomness
+
+
+@dataclass(frozen=True)
+class ChunkResult:
+    """What one chunk adds.
+
+    `norms` are upper bounds, one for each unit (ordered by unit index) and clipping layer; `finite` is False
+    for units whose gradient had NaN or Inf, or whose rows raised: they contribute exactly zero. `rounding` is
+    η: one unit changes `sums` by at most sensitivity · (1 + η). All but η is private.
+
+    Attributes:
+        sums: The clipped sum for each parameter, by name.
+        norms: Upper bounds of the gradient norms.
+        coefficients: What each unit's gradient was multiplied by.
+        finite: False for units that contribute nothing.
+        raised: True for units whose rows raised.
+        losses: The loss of each row.
+        norm_error: Bound of the rounding error of a norm.
+        sum_error: Bound of the rounding error of the sums.
+    """
+
+    sums: dict[str, Tensor]
+    norms: Tensor  # (units, layers)
+    coefficients: Tensor  # (units, layers)
+    finite: Tensor  # (units,)
+    raised: Tensor  # (units,)
+    losses: Tensor  # (rows,)
+    norm_error: float
+    sum_error: float
+
+    @property
+    def rounding(self) -> float:
+        return self.norm_error + self.sum_error
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model, loss and views that were surveyed: what stays the same from step to step, walked over once.
+
+    `holds` tells, at the price of a glance, whether model, loss and views are those that were surveyed. What
+    code may remember is noted anew for each `task`, since between steps its owner may change it.
+    """
+
+    model: nn.Module
+    known: Survey
+    structure: Structure
+    tensors: Tensors
+    wiring: Wiring
+    device: torch.device
+    keeps_nothing: bool
+    same_loss: Identity
+    same_views: Identity
+
+    @property
+    def runs_own_code(self) -> bool:
+        """Whether a step runs code of the user's: of the model, the loss or the views."""
+        return not self.keeps_nothing or self.known.loss.how != DIRECT or self.known.views is not None
+
+    def holds(self, loss_fn: LossFunction, views: Views | None) -> bool:
+        """Whether nothing was changed since."""
+        return self.same_loss(loss_fn) and self.same_views(views) and self.structure.same()
+
+    def task(self, loss_fn: LossFunction, views: Views | None) -> Task:
+        """The work on the rows of one step."""
+        weights, known = self.structure.tensors.values(), self.known
+        view_map = None if known.views is None or views is None else known.views.of(views, but=weights)
+        memory = Memory(*(() if self.keeps_nothing else (self.model,)), name="the model", but=weights)
+        loss = known.loss.of(loss_fn, but=weights)
+        return Task(self.model, loss, view_map, known, memory, self.device, self.wiring)
+
+
+def prepared(model: nn.Module, loss_fn: LossFunction, views: Views | None, known: Survey) -> Prepared:
+    """Walk over a model of which all is known."""
+    structure = Structure(model)
+    return Prepared(
+        model=model,
+        known=known,
+        structure=structure,
+        tensors=Tensors(structure),
+        wiring=Wiring.of(model, known.layout),
+        device=device_of(model),
+        keeps_nothing=keeps_nothing(model),
+        same_loss=Identity(loss_fn),
+        same_views=Identity(views),
+    )
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model with its loss and views mapped over rows: what is computed for each row, and nothing across."""
+
+    model: nn.Module
+    loss: RowMap
+    views: RowMap | None
+    known: Survey
+    memory: Memory
+    device: torch.device
+    wiring: Wiring
+
+    def run(self, inputs: Any, targets: Any) -> Pass:
+        """One pass, of which model, loss and views remember nothing."""
+        try:
+            seen, targets = self._seen(inputs, targets)
+            return run(self.model, self._averaged, seen, targets, self.wiring)
+        finally:
+            self._forget()
+
+    def _seen(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        """All views of the rows, and a target for each."""
+        seen, copies = probe.seen_by_model(self.views, inputs), self.known.copies
+        if self.known.channels_last:
+            seen = probe.channels_last(seen)
+        if copies > 1:
+            targets = pytree.tree_map(lambda leaf: leaf.repeat_interleave(copies, 0), targets)
+        return seen, targets
+
+    def _forget(self) -> None:
+        self.memory.put_back()
+        self.loss.forget()  # again: a backward pass may run code of its own
+
+    @property
+    def _averaged(self) -> LossFunction:
+        """The loss with each of K views counting 1/K, so that their gradients are averaged."""
+        copies = self.known.copies
+        return self.loss if copies == 1 else lambda outputs, targets: self.loss(outputs, targets) / copies
+
+    def noted(self, inputs: Any, targets: Any, *, rows: int | None = None) -> tuple[Steps, Pass]:
+        """A pass over public rows (the first `rows` of their views), and what was done in it."""
+        try:
+            seen, targets = self._seen(inputs, targets)
+            if rows is not None:
+                seen, targets = probe.first(seen, rows), probe.first(targets, rows)
+            steps = Steps(count_rows(seen))
+            with steps:
+                return steps, run(self.model, steps.until(self._averaged), seen, targets, self.wiring)
+        finally:
+            self._forget()
+
+    def does_as_few(self, steps: Steps) -> bool:
+        """Whether a pass did what the survey saw with few rows."""
+        if not self.known.few_steps:
+            self.known.few_steps.append(self.noted(*self.known.public_rows, rows=probe.FEW)[0])
+        return steps.like(self.known.few_steps[0])
+
+    def public(self, units: Sequence[int], rows_per_unit: int) -> tuple[Any, Any]:
+        """Rows of public units by their numbers."""
+        inputs, targets = self.known.public_rows
+        chosen = torch.as_tensor([(unit + row) % POOL for unit in units for row in range(rows_per_unit)])
+        return take(inputs, chosen), take(targets, chosen)
+
+    def split(self, units: int, rows_per_unit: int) -> list[int]:
+        return self.known.heights.split(units, rows_per_unit, self.bits(rows_per_unit), stamp=self.stamp)
+
+    @property
+    def stamp(self) -> Any:
+        """Tells the weights of one moment from those of another."""
+        return [parameter._version for parameter in self.wiring.parameters.values()]
+
+    def bits(self, rows_per_unit: int) -> Bits:
+        """What public units come to in a block, for `blocks.Heights` to compare."""
+
+        def of(units: Sequence[int]) -> Sequence[Tensor] | None:
+            block = Block(self, *self.public(units, rows_per_unit), len(units), len(units), rows_per_unit)
+            repeatable = same_randomness(self.device) if self.known.random else nullcontext()
+            with repeatable, probe.other_weights(self.model):
+                return block.bits()
+
+        return of
+
+
+def blocks_of(task: Task, inputs: Any, targets: Any, units: int, rows_per_unit: int) -> Iterator[Block]:
+    """Rows ordered by unit, as many for each, in blocks of public heights."""
+    start = 0
+    heights = [1] * units if task.known.alone else task.split(units, rows_per_unit)
+    for height in heights:
+        stop = min(start + height, units)
+        part = slice(start * rows_per_unit, stop * rows_per_unit)
+        data = take(inputs, part), take(targets, part)
+        if stop - start < height:
+            padding = task.public([0] * (height - stop + start), rows_per_unit)
+            data = stacked(data[0], padding[0]), stacked(data[1], padding[1])
+        yield Block(task, *data, stop - start, height, rows_per_unit)
+        start = stop
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows ordered by unit, equally many for each; the first `units` of `height` units are real."""
+
+    task: Task
+    inputs: Any
+    targets: Any
+    units: int
+    height: int
+    rows_per_unit: int
+
+    def clipped(self, clipping: Clipping) -> ChunkResult:
+        passed, raised = self._passed()
+        layers = clipping.layers(list(passed.names.values()))
+        with _workspaces.setdefault(self.task.model, Workspace()).lend():
+            used = uses(passed)
+            terms = {name: term(contributions, self.height) for name, contributions in used.items()}
+            squares, doubtful = squared_norms(terms, layers, clipping.floors(len(layers)), self._nobody)
+            norms, doubtful = squares[: self.units].sqrt(), doubtful[: self.units]
+            finite = norms.isfinite().all(1) & ~raised
+            coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
+            each = [Weights(coefficients[:, layer]) for layer in range(len(layers))]
+            weights = {name: each[layer] for layer, names in enumerate(layers) for name in names}
+            real = {name: part.first(self.units) for name, part in terms.items()}
+            sums = weighted_sums(real, weights, finite, doubtful)
+        seen = len(passed.losses)
+        parts = [
+            rounding(use, seen, units=self.units, rows_per_unit=seen // self.height) for use in used.values()
+        ]
+        sums = {name: sums[name] if name in sums else zero(self.task.model, name) for name in weights}
+        losses = passed.losses.view(self.height * self.rows_per_unit, -1).sum(1)
+        losses = losses[: self.units * self.rows_per_unit]
+        return ChunkResult(sums, norms, coefficients, finite, raised, losses, *chunk_errors(parts, self.units))
+
+    @property
+    def _nobody(self) -> Tensor:
+        return torch.zeros(self.height, device=self.task.device)
+
+    def bits(self) -> list[Tensor] | None:
+        """Everything that a unit's clipped gradient is made of: layer inputs, gradients, norms, what is formed.
+
+        One entry for each unit, but of exact norms, which are had a few units at a time whatever the height:
+        those of the first few. None if the model does something else in such a block than with few rows.
+        """
+        steps, passed = self.task.noted(self.inputs, self.targets)
+        if not self.task.does_as_few(steps):
+            return None
+        found = [passed.losses.view(self.height, -1)]
+        for call, gradients in passed.by_call():
+            kept = (
+                [call.inputs, *gradients] if isinstance(call, LayerCall) else call.stacked(gradients).values()
+            )
+            found += [t.detach().reshape(self.height, -1) for t in kept if t is not None]
+        terms = {name: term(contributions, self.height) for name, contributions in uses(passed).items()}
+        found += [part.gradients for part in terms.values() if isinstance(part, Materialised)]
+        each = [[name] for name in terms]
+        found += squared_norms(terms, each, [1.0] * len(each), self._nobody)
+        some = torch.arange(self.height, device=self.task.device) < PORTION
+        parts = portions(terms, some)
+        if len(parts) == 1:  # elsewhere gradients are so large that few are formed together
+            found.append(exact_squares(terms, each, parts[0])[: self.height])
+        return found
+
+    def _passed(self) -> tuple[Pass, Tensor]:
+        """The pass, and which units' rows raised: public rows took their places."""
+        raised = torch.zeros(self.units, dtype=torch.bool, device=self.task.device)
+        passed = self._attempt()
+        if passed is None:
+            found = self._raising()
+            raised[found] = True
+            passed = self._with_public(found)._attempt()
+        if passed is None:
+            raise Refused(
+                "expected model and loss to raise for a row by itself or not at all, but rows that run alone "
+                "raise together; remove what mixes examples"
+            )
+        return passed, raised
+
+    def _attempt(self) -> Pass | None:
+        try:
+            return self.task.run(self.inputs, self.targets)
+        except Exception:  # its text may quote a private row, so nobody sees it
+            return None
+
+    def _raising(self) -> list[int]:
+        """Units that raise when all others are public, found by halving."""
+        public = self._with_public(range(self.height))
+        self.task.run(public.inputs, public.targets)  # what this raises does not depend on private rows
+        found, ways = [], [list(range(self.units))]
+        while ways:
+            some = ways.pop()
+            others = set(range(self.height)).difference(some)
+            if self._with_public(sorted(others))._attempt() is not None:
+                continue
+            half = len(some) // 2
+            if half:
+                ways += [some[:half], some[half:]]
+            else:
+                found += some
+        return found
+
+    def _with_public(self, units: Iterable[int]) -> Block:
+        """The block with a public unit in the place of each given one."""
+        inputs, targets = self.task.public([0], self.rows_per_unit)
+        span = self.rows_per_unit
+        numbers = [unit * span + row for unit in units for row in range(span)]
+        places = torch.as_tensor(numbers, dtype=torch.int64, device=self.task.device)
+
+        def put(leaf: Any, public: Any) -> Any:
+            if not isinstance(leaf, Tensor) or not len(places):
+                return leaf
+            return leaf.index_copy(0, places, public.repeat(len(places) // span, *[1] * (public.dim() - 1)))
+
+        replaced = pytree.tree_map(put, self.inputs, inputs), pytree.tree_map(put, self.targets, targets)
+        return replace(self, inputs=replaced[0], targets=replaced[1])
+
+
+_workspaces: weakref.WeakKeyDictionary[nn.Module, Workspace] = weakref.WeakKeyDictionary()
+
+
+def take(data: Any, part: Any) -> Any:
+    return pytree.tree_map(lambda leaf: leaf[part] if isinstance(leaf, Tensor) and leaf.dim() else leaf, data)
+
+
+def stacked(rows: Any, more: Any) -> Any:
+    def join(leaf: Any, other: Any) -> Any:
+        return torch.cat([leaf, other]) if isinstance(leaf, Tensor) and leaf.dim() else leaf
+
+    return pytree.tree_map(join, rows, more)
+
+
+def zero(model: nn.Module, name: str) -> Tensor:
+    return torch.zeros_like(model.get_parameter(name), requires_grad=False)
