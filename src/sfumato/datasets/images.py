@@ -45,7 +45,7 @@ def load(name: str, split: Split = "train", *, side: int | None = None) -> Datas
     if side is not None:
         inputs = resize(inputs, _validate.integer("side", side, least=1))
     return Dataset(
-        inputs=inputs[:, np.newaxis],
+        inputs=inputs if inputs.ndim == 4 else inputs[:, np.newaxis],
         targets=labels.astype(np.int64),
         name=name,
         visibility="public" if split == "test" or spec.drawn else "private",

@@ -14,13 +14,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from sfumato.datasets import digits, idx, strokes
+from sfumato.datasets import cifar, digits, idx, strokes
 from sfumato.datasets.archive import Archive, ArchiveFile, read
 from sfumato.datasets.sources import debian_package, mirror, npm_package
 
 Split = Literal["train", "test"]
 SPLITS = ("train", "test")
-Levels = npt.NDArray[np.uint8]  # (examples, height, width)
+Levels = npt.NDArray[np.uint8]  # (examples, height, width), or of several channels (examples, channels, …)
 Labels = npt.NDArray[np.uint8]  # (examples,)
 
 
@@ -119,6 +119,16 @@ def _idx_spec(archive: Archive, title: str) -> DatasetSpec:
 _SPECS = (
     _idx_spec(MNIST, "handwritten digits, 28×28 (LeCun, Cortes & Burges)"),
     _idx_spec(FASHION_MNIST, "photographs of clothes, 28×28 (Zalando Research)"),
+    DatasetSpec(
+        name="cifar10",
+        title="photographs of ten kinds of things, 32×32 in colour (Krizhevsky)",
+        classes=cifar.CLASSES,
+        shape=(3, cifar.SIDE, cifar.SIDE),
+        levels=255,
+        public_size=cifar.SIZES,
+        read=cifar.read_images,
+        archive=cifar.CIFAR10,
+    ),
     DatasetSpec(
         name="digits",
         title="handwritten digits, 8×8, that come with scikit-learn",

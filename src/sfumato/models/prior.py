@@ -19,7 +19,7 @@ from torch.nn import functional
 from sfumato import _validate
 from sfumato.errors import DataCorrupted
 
-PRIORS = ("strokes", "shapes")
+PRIORS = ("strokes", "shapes", "strokes-wide", "strokes-wild")
 _TWO_BLOCKS, _THREE_BLOCKS = 8, 11  # layers of the body; the third block has no pool
 
 
@@ -143,7 +143,7 @@ def load_prior(name: str = "strokes") -> PriorNet:
     """
     weights = shipped_weights(_validate.one_of("name", name, PRIORS))
     net = PriorNet(classes=len(weights["linear.bias"]))
-    net.load_state_dict(weights)
+    net.load_state_dict(weights)  # some ship in half precision; the net is in single
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
     return net.eval()
 
@@ -156,7 +156,7 @@ def shipped_weights(name: str) -> dict[str, Tensor]:
     if found != expected:
         raise DataCorrupted(
             f"expected the weights of prior {name!r} to have sha256={expected}, got {found}; "
-            f"reinstall the package, or make them anew with: sfumato prior"
+            f"reinstall the package, or make them anew with: sfumato prior {name}"
         )
     return safetensors.torch.load(content)
 

@@ -6,12 +6,14 @@ trained = Classifier.prepare(rows, test, epsilon=1).train(out="out/mnist")
 """
 
 from sfumato.recipes.classifier import Classifier, Trained
-from sfumato.recipes.features import DESIGNED, DIGITS, THINGS, Recipe, recipe_for
+from sfumato.recipes.features import CLOTHES, DESIGNED, DIGITS, SCENES, THINGS, Recipe, recipe_for
 from sfumato.recipes.options import Canaries, HoldOut, Settings
 
 __all__ = [
+    "CLOTHES",
     "DESIGNED",
     "DIGITS",
+    "SCENES",
     "THINGS",
     "Canaries",
     "Classifier",

@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import nn
 
 from sfumato import models
@@ -29,6 +31,7 @@ from sfumato.randomness import Sampler
 from sfumato.recipes import features
 from sfumato.recipes.features import Recipe, declared
 from sfumato.recipes.options import Canaries, HoldOut, Settings
+from sfumato.recipes.statistic import StatisticPlan
 from sfumato.released import ModelCard, Predictor, Released
 from sfumato.storage import RunFolder
 from sfumato.training import (
@@ -47,6 +50,7 @@ from sfumato.training import (
 from sfumato.training.checkpoint import can_resume
 from sfumato.training.devices import usable_device
 from sfumato.training.hold_out import size_without
+from sfumato.training.ownership import RECORD
 from sfumato.training.run import CHECKPOINT
 from sfumato.training.wanted import Wanted
 
@@ -113,6 +117,7 @@ class Classifier:
         purpose: One line for the ledger's readers.
         caveats: Sentences for the certificate.
         recipe: The recipe, if features come from one.
+        statistic: What is measured of the private features before the head is trained, if anything.
         hold_out: Accuracy on private rows kept out, at a price.
         canaries: Canaries for an audit.
 
@@ -132,6 +137,7 @@ class Classifier:
     purpose: str = "private training"
     caveats: tuple[str, ...] = ()
     recipe: Recipe | None = None  # None: a network from random weights
+    statistic: StatisticPlan | None = None
     hold_out: HoldOut | None = None
     canaries: Canaries | None = None
 
@@ -169,9 +175,13 @@ class Classifier:
         size, more = _sizes(rows, hold_out, canaries)
         if model == RECIPE:
             warn_of_little_protection("this training", epsilon, delta)
-            chosen = told.adjusted(recipe or features.recipe_for(rows.name), size)
-            parts = _on_public_features(rows, test, chosen)
-            terms = _terms(chosen, epsilon, delta, size, more, rows.unit)
+            # Canaries attack the head's training; what is measured before it would hide nothing from them.
+            alone = canaries is not None or told.noise is not None
+            default = features.head_only if alone else features.recipe_for
+            chosen = told.adjusted(recipe or default(rows.name), size)
+            network = features.build(chosen, classes=declared(rows)[1])
+            terms = _terms(chosen, network, epsilon, delta, size, more, told.choices(rows.unit))
+            parts = _on_public_features(network, rows, test, chosen)
         else:
             parts = {"rows": rows, "test": test, **_network(model, rows, told.seed)}
             terms = _calibrated(rows, epsilon, delta, size + more, told)
@@ -190,7 +200,8 @@ class Classifier:
         if self.recipe is None:
             raise InvalidInput("expected a recipe, got a network; prepare it for the other epsilon")
         size, more = _sizes(self.rows, self.hold_out, self.canaries)
-        return replace(self, **_terms(self.recipe, epsilon, self.delta, size, more, self.rows.unit))
+        choices = Settings().choices(self.rows.unit)
+        return replace(self, **_terms(self.recipe, self.network, epsilon, self.delta, size, more, choices))
 
     def on(self, device: str) -> Classifier:
         """The same run with its network on a device of torch; the rows follow it there.
@@ -209,7 +220,24 @@ class Classifier:
     @property
     def events(self) -> list[DpEvent]:
         """All that the run releases: the training, and the accuracy on what is kept out."""
-        return [self.plan.event(), *([] if self.hold_out is None else [self.hold_out.event])]
+        return [self.training_event(), *([] if self.hold_out is None else [self.hold_out.event])]
+
+    def training_event(self, steps: int | None = None) -> DpEvent:
+        """What is measured first, if anything, and the first steps of training.
+
+        Args:
+            steps: How many steps; all by default.
+
+        Returns:
+            The event.
+        """
+        head = self.plan.event(steps)
+        return head if self.statistic is None else compose(self.statistic.event(), head)
+
+    @property
+    def epsilon(self) -> float:
+        """The exact ε of all of the training, at δ."""
+        return priced(self.training_event(), self.delta, relation=self.plan.relation)
 
     @property
     def epsilon_with_hold_out(self) -> float | None:
@@ -233,7 +261,11 @@ class Classifier:
         Raises:
             BudgetExceeded: If it would not fit.
         """
-        resumed = out is not None and can_resume(RunFolder(Path(out)).private / CHECKPOINT, ledger)
+        resumed = (
+            out is not None
+            and self.statistic is None  # a run that measures first is charged at once, and begun anew
+            and can_resume(RunFolder(Path(out)).private / CHECKPOINT, ledger)
+        )
         events = self.events[1:] if resumed else self.events
         if events:
             ledger.check(events, relation=self.plan.relation, unit=self.plan.unit)
@@ -269,8 +301,21 @@ class Classifier:
         started = time.perf_counter()
         if ledger is not None:
             self.check_room(ledger, out)
+        if self.statistic is not None:
+            from sfumato.recipes.adapted import train_adapted
+
+            return train_adapted(
+                self,
+                ledger=ledger,
+                out=out,
+                purpose=purpose or self.purpose,
+                caveats=(*self.caveats, *caveats),
+                sampler=sampler,
+                on_step=on_step,
+                on_epoch=on_epoch,
+            )
         released = Released(module=copy.deepcopy(self.network), card=self.card)
-        rows, held = self._split(out, sampler)
+        rows, held = self.split(out, sampler)
         training = partial(
             train,
             plan=self.plan,
@@ -283,6 +328,7 @@ class Classifier:
             purpose=purpose or self.purpose,
             sampler=sampler,
             on_epoch=on_epoch,
+            units=one_each(rows),
         )
         result, verdict = self._learn(learner(released.module), rows, training, on_step, out)
         released.module.cpu()  # where its predictor answers
@@ -290,18 +336,29 @@ class Classifier:
             result=replace(result, model=released.module),
             predictor=Predictor.of(released, result.certificate),
             test=None if self.test is None else evaluate(learner(released.module), self.test),
-            held_out=self._measure(released.module, held, ledger, out, sampler),
+            held_out=self.measure(released.module, held, ledger, out, sampler),
             epsilon_with_hold_out=self.epsilon_with_hold_out,
             verdict=verdict,
             seconds=time.perf_counter() - started,
         )
 
-    def _split(self, out: Place | None, sampler: Sampler | None) -> tuple[Dataset, HeldOut | None]:
-        """The rows to train on and those kept out, by coins that the folder keeps."""
+    def split(self, out: Place | None, sampler: Sampler | None) -> tuple[Dataset, HeldOut | None]:
+        """Part the rows by secret coins, which the folder keeps.
+
+        Args:
+            out: The run folder, if there is one.
+            sampler: The secret stream.
+
+        Returns:
+            The rows to train on, and those kept out, if any are.
+        """
         folder = None if out is None else RunFolder.begin(out, resumes=True)  # or not: `train` finds out
         if self.hold_out is None:
             return self.rows, None
-        return keep_out(self.rows, self.hold_out.share, folder=folder, sampler=sampler)
+        records = replace(self.rows, unit=RECORD)  # one row each: coins of rows are coins of units
+        rows, held = keep_out(records, self.hold_out.share, folder=folder, sampler=sampler)
+        unit = self.rows.unit
+        return replace(rows, unit=unit), HeldOut(rows=replace(held.rows, unit=unit))
 
     def _learn(
         self,
@@ -328,7 +385,7 @@ class Classifier:
         kind, count = self.canaries.kind, self.canaries.count
         return audited(part, rows, with_canaries, plan=self.plan, kind=kind, canaries=count, out=Path(out))
 
-    def _measure(
+    def measure(
         self,
         network: nn.Module,
         held: HeldOut | None,
@@ -336,7 +393,18 @@ class Classifier:
         out: Place | None,
         sampler: Sampler | None,
     ) -> NoisyAccuracy | None:
-        """Accuracy on the records kept out, which is charged on top of the training."""
+        """Measure accuracy on the records kept out, charged on top of the training.
+
+        Args:
+            network: The trained network.
+            held: The records kept out, as its head gets them.
+            ledger: Where the measurement is charged.
+            out: The run folder, if there is one.
+            sampler: The secret stream.
+
+        Returns:
+            The noisy accuracy; None if nothing was kept out.
+        """
         if held is None or self.hold_out is None:
             return None
         answer = held.accuracy(
@@ -352,6 +420,11 @@ def learner(network: nn.Module) -> nn.Module:
     return network.head if isinstance(network, FeatureClassifier) else network
 
 
+def one_each(rows: Dataset) -> npt.NDArray[np.int64] | None:
+    """The unit of each row, where a row is one of a unit that has no other; None where units are the rows."""
+    return None if rows.unit == RECORD else np.arange(len(rows))
+
+
 def _sizes(rows: Dataset, hold_out: HoldOut | None, canaries: Canaries | None) -> tuple[int, int]:
     """How many records are declared to be trained on, and how many canaries are among them."""
     size, _ = declared(rows)
@@ -359,8 +432,9 @@ def _sizes(rows: Dataset, hold_out: HoldOut | None, canaries: Canaries | None) -
     return size, 0 if canaries is None else canaries.count
 
 
-def _on_public_features(rows: Dataset, test: Dataset | None, recipe: Recipe) -> dict[str, Any]:
-    network = features.build(recipe, classes=declared(rows)[1])
+def _on_public_features(
+    network: FeatureClassifier, rows: Dataset, test: Dataset | None, recipe: Recipe
+) -> dict[str, Any]:
     return {
         "network": network,
         "card": features.card(recipe, rows),
@@ -372,10 +446,24 @@ def _on_public_features(rows: Dataset, test: Dataset | None, recipe: Recipe) -> 
     }
 
 
-def _terms(recipe: Recipe, epsilon: float, delta: float, size: int, canaries: int, unit: str) -> dict[str, Any]:
-    """Plan and optimization of a recipe at ε."""
+def _terms(
+    recipe: Recipe,
+    network: nn.Module,
+    epsilon: float,
+    delta: float,
+    size: int,
+    canaries: int,
+    choices: dict[str, Any],
+) -> dict[str, Any]:
+    """Plans and optimization of a recipe at ε."""
+    width = learner(network).in_features
+    assert isinstance(width, int)
+    statistic, plan = recipe.plans(
+        epsilon=epsilon, delta=delta, public_size=size + canaries, width=width, **choices
+    )
     return {
-        "plan": recipe.plan(epsilon=epsilon, delta=delta, public_size=size + canaries, unit=unit),
+        "statistic": statistic,
+        "plan": plan,
         "optimization": recipe.optimization(epsilon=epsilon, public_size=size),
     }
 
@@ -395,8 +483,9 @@ def _calibrated(rows: Dataset, epsilon: float, delta: float, size: int, settings
         epochs=settings.epochs,
         expected_batch=settings.batch,
         clip_norm=settings.clip_norm,
-        unit=rows.unit,
+        unit=None,
         rows_per_unit=None,
+        choices=settings.choices(rows.unit),
     )
     return {
         "plan": wanted.calibrated(None, None, delta),

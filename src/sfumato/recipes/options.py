@@ -9,6 +9,7 @@ from sfumato import _validate
 from sfumato.accounting import DpEvent
 from sfumato.recipes.features import Recipe
 from sfumato.training.hold_out import price, size_without
+from sfumato.training.ownership import RECORD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,8 @@ class Settings:
         learning_rate: The step size.
         clip_norm: The bound of one record's gradient.
         seed: Fixes the first weights, which are public. The noise cannot be seeded.
+        noise: "banded" or "lambda-cgd": go through the records in a fixed order, with noise that later steps
+            take back in part. Neighbours are then those of zero-out.
 
     >>> Settings(epochs=5).seed
     0
@@ -31,6 +34,7 @@ class Settings:
     learning_rate: float | None = None
     clip_norm: float | None = None
     seed: int = 0  # of the first weights, which are public
+    noise: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "learning_rate", "clip_norm"):
@@ -38,10 +42,19 @@ class Settings:
                 _validate.positive(name, getattr(self, name))
         if self.batch is not None:
             _validate.integer("batch", self.batch, least=1)
+        if self.noise is not None:
+            _validate.one_of("noise", self.noise, ("banded", "lambda-cgd"))
 
     def said(self, *names: str) -> dict[str, Any]:
         """Those of the names of which something was said."""
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def choices(self, unit: str) -> dict[str, Any]:
+        """What a plan for one row of each unit says beside the usual."""
+        whose = {} if unit == RECORD else {"unit": unit, "rows_per_unit": 1}
+        if self.noise is None:
+            return whose
+        return {**whose, "sampling": "cyclic", "relation": "zero-out", "noise": self.noise}
 
     def adjusted(self, recipe: Recipe, size: int) -> Recipe:
         rate = recipe.sample_rate

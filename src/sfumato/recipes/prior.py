@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from torch.nn import functional
 from sfumato import _validate, randomness
 from sfumato.datasets import Dataset, load, shapes, strokes
 from sfumato.datasets.images import scale
+from sfumato.datasets.moves import Moves
 from sfumato.datasets.skeletons import STYLES
 from sfumato.errors import DataUnavailable
 from sfumato.fitting import evaluate
@@ -57,21 +59,50 @@ class Source:
     draw_finer: Callable[..., tuple[Images, Labels, Labels]]  # also the kinds within the classes, if it has any
     kinds: int
     public: Mapping[str, Callable[[], Dataset]]
+    drawn_by: str  # the module that draws
+    moves: Moves | None = None  # of each drawing; None: by up to a pixel
+
+    @property
+    def halved(self) -> bool:
+        """Whether the weights ship in half precision."""
+        return self.moves is not None
+
+
+WIDE = strokes.Hand(
+    warp=0.034, shake=0.020, bend=0.18, slant_spread=0.32, turn=0.14, stretch=0.25, pen_spread=0.45,
+    pressure=0.22, lift=0.05, blur_spread=0.4,
+)  # fmt: skip
+"""Writers who differ more than people do: features that hold for them hold for people."""
+
+WILD = strokes.Hand(
+    warp=0.046, shake=0.026, bend=0.23, slant_spread=0.38, turn=0.16, stretch=0.30, pen_spread=0.50,
+    pressure=0.28, lift=0.08, blur_spread=0.5,
+)  # fmt: skip
+"""And some who differ more still."""
+
+
+def _of_digits(hand: strokes.Hand | None = None, moves: Moves | None = None) -> Source:
+    return Source(
+        draw=partial(strokes.draw, hand=hand),
+        classes=10,
+        draw_finer=partial(strokes.draw_styles, hand=hand),
+        kinds=len(STYLES),
+        public={"digits": lambda: _digits(), "mnist": lambda: load("mnist", "test")},
+        drawn_by="strokes",
+        moves=moves,
+    )
 
 
 SOURCES: dict[str, Source] = {
-    "strokes": Source(
-        draw=strokes.draw,
-        classes=10,
-        draw_finer=strokes.draw_styles,
-        kinds=len(STYLES),
-        public={"digits": lambda: _digits(), "mnist": lambda: load("mnist", "test")},
-    ),
+    "strokes": _of_digits(),
+    "strokes-wide": _of_digits(WIDE, Moves(turn=0.175, scale=0.15, shear=0.15, shift=2.0)),
+    "strokes-wild": _of_digits(WILD, Moves(turn=0.3, scale=0.25, shear=0.25, shift=3.0)),
     "shapes": Source(
         draw=shapes.draw,
         classes=shapes.CLASSES,
         draw_finer=lambda count, *, seed: _without_kinds(*shapes.draw(count, seed=seed)),
         kinds=1,
+        drawn_by="shapes",
         public={
             "fashion-mnist": lambda: load("fashion-mnist", "test")
         },  # its ten labels are the first ten kinds
@@ -84,7 +115,7 @@ class PriorRecipe:
     """How a prior is trained; the values were chosen on held-out drawings and scikit-learn's `digits`."""
 
     name: str = "strokes"  # what is drawn
-    epochs: int = 10  # 5 for the shapes that ship
+    epochs: int = 10
     drawings: int = 60_000  # an epoch
     batch: int = 128
     learning_rate: float = 3e-3
@@ -109,6 +140,15 @@ class PriorRecipe:
         return self.epochs * max(1, self.drawings // self.batch)
 
 
+SHIPPED: Mapping[str, PriorRecipe] = {
+    "strokes": PriorRecipe(),
+    "shapes": PriorRecipe(name="shapes", epochs=5),
+    "strokes-wide": PriorRecipe(name="strokes-wide", epochs=6, learning_rate=4e-3, averaging=0.998, seed=5),
+    "strokes-wild": PriorRecipe(name="strokes-wild", epochs=6, learning_rate=4e-3, averaging=0.998, seed=6),
+}
+"""Of the weights that ship."""
+
+
 def make_prior(
     folder: Path, *, recipe: PriorRecipe | None = None, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
@@ -117,12 +157,16 @@ def make_prior(
     started = time.perf_counter()
     net = pretrain(recipe, progress=progress)
     seconds = time.perf_counter() - started
-    weights = safetensors.torch.save({name: value.contiguous() for name, value in net.state_dict().items()})
+    kind = torch.float16 if SOURCES[recipe.name].halved else torch.float32
+    weights = safetensors.torch.save(
+        {name: value.to(kind).contiguous() for name, value in net.state_dict().items()}
+    )
+    net.load_state_dict(safetensors.torch.load(weights))  # what is measured is what ships
     note = {
         "sha256": hashlib.sha256(weights).hexdigest(),
         "bytes": len(weights),
         "made_by": "sfumato prior",
-        "data": f"drawn by sfumato.datasets.{recipe.name}; no person's image",
+        "data": f"drawn by sfumato.datasets.{SOURCES[recipe.name].drawn_by}; no person's image",
         "recipe": asdict(recipe),
         "versions": {"torch": torch.__version__, "numpy": np.__version__},
         "accuracy": accuracies(
@@ -170,17 +214,31 @@ def _pretrain(recipe: PriorRecipe, progress: Callable[[int, int], None]) -> Prio
 
 
 def _batches(recipe: PriorRecipe, *, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Batches of fresh drawings (images, 1, 28, 28), each moved by up to a pixel, their classes and kinds."""
-    images, labels, kinds = SOURCES[recipe.name].draw_finer(recipe.drawings, seed=seed)
-    moves = randomness.public_generator(seed).integers(3, size=(2, len(images)))
-    padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, images.shape[1:], axis=(1, 2))
+    """Batches of fresh drawings (images, 1, 28, 28), each moved by itself, their classes and kinds."""
+    source = SOURCES[recipe.name]
+    images, labels, kinds = source.draw_finer(recipe.drawings, seed=seed)
+    move = _by_a_pixel(images, seed) if source.moves is None else _moved_by(source.moves, images, seed)
     batch = min(recipe.batch, len(images))
     for start in range(0, len(images) - batch + 1, batch):
         chosen = np.arange(start, start + batch)
-        moved = scale(windows[chosen, moves[0, chosen], moves[1, chosen]], brightest=255)
-        inputs = torch.from_numpy(moved).unsqueeze(1).contiguous(memory_format=torch.channels_last)
+        inputs = move(chosen).contiguous(memory_format=torch.channels_last)
         yield inputs, torch.from_numpy(labels[chosen]), torch.from_numpy(kinds[chosen])
+
+
+def _by_a_pixel(images: Images, seed: int) -> Callable[[Labels], Tensor]:
+    moves = randomness.public_generator(seed).integers(3, size=(2, len(images)))
+    padded = np.pad(images, ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, images.shape[1:], axis=(1, 2))
+    return lambda chosen: _levels(windows[chosen, moves[0, chosen], moves[1, chosen]])
+
+
+def _moved_by(moves: Moves, images: Images, seed: int) -> Callable[[Labels], Tensor]:
+    generator = randomness.public_generator(seed)
+    return lambda chosen: moves.of(_levels(images[chosen]), generator)
+
+
+def _levels(images: Images) -> Tensor:
+    return torch.from_numpy(scale(images, brightest=255)).unsqueeze(1)
 
 
 def _loss(learner: Learner, images: Tensor, targets: Tensor, kinds: Tensor, recipe: PriorRecipe) -> Tensor:

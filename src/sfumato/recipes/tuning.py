@@ -25,8 +25,9 @@ from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import Gaussian
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.recipes import features
-from sfumato.recipes.classifier import Classifier, learner
+from sfumato.recipes.classifier import Classifier, learner, one_each
 from sfumato.recipes.features import Recipe
+from sfumato.recipes.options import Settings
 from sfumato.released import Predictor, Released
 from sfumato.results import write_run
 from sfumato.storage import RunFolder
@@ -99,7 +100,7 @@ def run(
     What a reader may be shown is in the result and under `release`; how many trials there were is in neither.
     """
     started = time.perf_counter()
-    tuning, recipe = tuning or Tuning(), recipe or features.recipe_for(rows.name)
+    tuning, recipe = tuning or Tuning(), recipe or features.head_only(rows.name)
     folder = None if out is None else RunFolder.begin(out)
     warn_of_little_protection("this search", epsilon, delta)
     stream: Sampler = SecretStream() if sampler is None else sampler
@@ -128,7 +129,9 @@ def run(
 
 def _calibrated(recipe: Recipe, rows: Dataset, budget: Budget, tuning: Tuning) -> TrainingPlan:
     size, _ = features.declared(rows)
-    plan = recipe.plan(epsilon=budget.epsilon, delta=budget.delta, public_size=size, unit=rows.unit)
+    plan = recipe.plan(
+        epsilon=budget.epsilon, delta=budget.delta, public_size=size, **Settings().choices(rows.unit)
+    )
 
     def trial(noise: float) -> DpEvent:
         return _trial_event(replace(plan, noise_multiplier=noise))
@@ -201,7 +204,7 @@ def _trial(ready: Classifier, recipe: Recipe, sampler: Sampler) -> tuple[float, 
     head, optimization = learner(network), _exactly(recipe)
     plan = replace(ready.plan, clip_norm=recipe.clip_norm)
     trainer = PrivateTrainer(head, optimization.build(head), plan, sampler=sampler)
-    take_steps(trainer, ready.rows, optimization)
+    take_steps(trainer, ready.rows, optimization, units=one_each(ready.rows))
     with torch.no_grad():
         inputs, targets = ready.rows.tensors()
         right = int((head(inputs).argmax(1) == targets).sum())

@@ -9,7 +9,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,12 +23,14 @@ from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import write_whole
 from sfumato.synthesis.cells import CellColumn
 from sfumato.synthesis.counting import Clique
+from sfumato.synthesis.rules import Rules
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 FORMAT = 1
 MOST_ROWS = 100_000_000
+_TRIES = 100  # draws of a row until it has no impossible combination
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -50,6 +52,7 @@ class SyntheticModel:
         shares: How the cells of a bucket share its probability.
         steps: What is drawn after what.
         total: The noisy number of rows.
+        rules: What holds for every row.
 
     ```python
     model = SyntheticModel.read(Path("people.model.json"))
@@ -61,6 +64,7 @@ class SyntheticModel:
     shares: Mapping[str, Floats]  # (buckets, cells) of each column
     steps: tuple[Step, ...]
     total: float
+    rules: Rules = field(default_factory=Rules)
 
     @classmethod
     def of(
@@ -76,19 +80,32 @@ class SyntheticModel:
     def draw(self, rows: int, *, sampler: Sampler | None = None) -> dict[str, Integers]:
         """So many rows, as the cells of each column.
 
-        Chances are met as closely as whole rows allow: draws are spread evenly over each group's chances.
+        Chances are met as closely as whole rows allow: draws are spread evenly over each group's chances. Rows
+        with an impossible combination are drawn again; those that still have one in the end are left out.
         """
         rows = _validate.integer("rows", rows, least=1)
         if rows > MOST_ROWS:
             raise InvalidInput(f"expected rows <= {MOST_ROWS}, got rows={rows}; draw in parts from the model")
         sampler = SecretStream() if sampler is None else sampler
+        cells = self._once(rows, sampler)
+        for _ in range(_TRIES):
+            wrong = np.flatnonzero(~self.rules.possible(cells))
+            if not wrong.size:
+                return cells
+            for name, values in self._once(wrong.size, sampler).items():
+                cells[name][wrong] = values
+        possible = self.rules.possible(cells)
+        return {name: values[possible] for name, values in cells.items()}
+
+    def _once(self, rows: int, sampler: Sampler) -> dict[str, Integers]:
         buckets: dict[str, Integers] = {}
         for step in self.steps:
             buckets |= _drawn(step, buckets, rows, sampler)
-        return {
+        cells = {
             column.name: _spread(buckets[column.name], self.shares[column.name], sampler)
             for column in self.columns
         }
+        return self.rules.complete(cells)
 
     def marginal(self, clique: Clique) -> Floats:
         """The probabilities of combinations of buckets, exactly."""
@@ -118,6 +135,7 @@ class SyntheticModel:
             "columns": [column.to_json() for column in self.columns],
             "steps": [{"given": list(step.given), "new": list(step.new)} for step in self.steps],
             "total": self.total,
+            "rules": self.rules.to_json(),
         }
         arrays = {f"shares{place}": self.shares[column.name] for place, column in enumerate(self.columns)}
         arrays |= {f"chances{place}": step.chances for place, step in enumerate(self.steps)}
@@ -144,7 +162,8 @@ class SyntheticModel:
         )
         _check_shapes(shares, steps, columns)
         _check_chances(shares, steps)
-        return cls(columns, shares, steps, _validate.positive("total", described["total"]))
+        rules = Rules.from_json(described["rules"], columns) if "rules" in described else Rules()
+        return cls(columns, shares, steps, _validate.positive("total", described["total"]), rules)
 
 
 def _check_shapes(shares: Mapping[str, Floats], steps: Sequence[Step], columns: Sequence[CellColumn]) -> None:

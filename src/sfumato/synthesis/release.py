@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from sfumato.synthesis.inference import load_mbi
 from sfumato.synthesis.model import MOST_ROWS
 from sfumato.synthesis.paid import PaidTable
 from sfumato.synthesis.plan import RELATION, SynthesisPlan, default_picks
+from sfumato.synthesis.rules import Rules
 from sfumato.synthesis.synthesizer import Progress, Synthesizer, with_target, workload
 from sfumato.synthesis.values import FORMATS, to_table, write_table
 
@@ -42,7 +43,8 @@ class Request:
 
     Args:
         policy: What is declared about the table.
-        columns: The columns as cells.
+        columns: The columns as cells, those that are learned.
+        rules: What holds for every row.
         left_out: Columns without bounds or categories.
         candidates: Marginals to choose from.
         fixed: Marginals that are measured in any case.
@@ -57,6 +59,7 @@ class Request:
 
     policy: Policy
     columns: tuple[CellColumn, ...]
+    rules: Rules
     left_out: tuple[str, ...]
     candidates: tuple[Clique, ...]
     fixed: tuple[Clique, ...]
@@ -86,7 +89,9 @@ class Request:
             raise InvalidInput(f"expected rows <= {MOST_ROWS}, got rows={rows}; draw in parts from the model")
         delta = policy.budget.delta if delta is None else delta
         warn_of_little_protection("this table", epsilon, delta)
-        found, left_out = cell_columns(policy, columns)
+        every, left_out = cell_columns(policy, columns)
+        rules = Rules.of(policy.synthesis, cell_columns(policy)[0]).only([column.name for column in every])
+        found = tuple(column for column in every if column not in rules.looked_up)
         target = None if target is None else _target(found, target)
         candidates = workload(found, target=target, named=marginals)
         fixed = () if target is None else with_target(found, target)
@@ -103,12 +108,26 @@ class Request:
         return cls(
             policy=policy,
             columns=found,
+            rules=rules,
             left_out=left_out,
             candidates=candidates,
             fixed=fixed,
             plan=plan,
             rows=rows,
             delta=delta,
+        )
+
+    @property
+    def stages(self) -> int:
+        """How many stages a release tells of, at most."""
+        return 2 + len(self.plan.picks)
+
+    @property
+    def drawn(self) -> tuple[CellColumn, ...]:
+        """The columns of the synthetic table, in the policy's order."""
+        order = list(self.policy.columns)
+        return tuple(
+            sorted((*self.columns, *self.rules.looked_up), key=lambda column: order.index(column.name))
         )
 
 
@@ -234,15 +253,17 @@ def release(
     run = Synthesizer(paid, request.columns, request.candidates, fixed=request.fixed, progress=progress)
     found = run.run()
     progress("drawing")
-    cells = found.model.draw(request.rows, sampler=sampler)
-    write_table(to_table(request.columns, cells, sampler), places.table)
-    found.model.write(places.model)
-    notes = (*_left_out(request.left_out), *found.notes)
+    model = replace(found.model, rules=request.rules)
+    cells = model.draw(request.rows, sampler=sampler)
+    write_table(to_table(request.drawn, cells, sampler), places.table)
+    model.write(places.model)
+    drawn = len(next(iter(cells.values())))
+    notes = (*_left_out(request.left_out), *found.notes, *_fewer(request.rows, drawn))
     report = fidelity.report(found, request.candidates, notes)
     write_whole(places.report, json_bytes(report), readable=True)
     write_whole(places.text, fidelity.in_words(report).encode(), readable=True)
     places.write_private(places.distances, fidelity.distances(found, paid.exact_shares()))
-    stated = {**plan.to_json(), "table": policy.table, "version": policy.version, "drawn": request.rows}
+    stated = {**plan.to_json(), "table": policy.table, "version": policy.version, "drawn": drawn}
     certificate = ledger.certificate(charge, plan=stated, caveats=(*CAVEATS, *notes))
     certificate.write(places.certificate)
     return Released(certificate, report, plan.epsilon(request.delta), notes)
@@ -250,9 +271,9 @@ def release(
 
 def _rehearse(request: Request) -> None:
     """One row of the first cells, made up and thrown away: what values the columns cannot hold is found now."""
-    cells = {column.name: np.zeros(1, dtype=np.int64) for column in request.columns}
+    cells = {column.name: np.zeros(1, dtype=np.int64) for column in request.drawn}
     try:
-        to_table(request.columns, cells, SecretStream())
+        to_table(request.drawn, cells, SecretStream())
     except (pa.ArrowException, OverflowError) as error:
         raise InvalidInput(
             "expected whole numbers below 2**63 in the policy's categories and bounds, got larger ones"
@@ -267,6 +288,12 @@ def _target(columns: Sequence[CellColumn], name: str) -> str:
         f"expected a target among the columns that are synthesized, got {name!r}; they are "
         + ", ".join(column.name for column in columns)
     )
+
+
+def _fewer(wanted: int, drawn: int) -> tuple[str, ...]:
+    if drawn == wanted:
+        return ()
+    return (f"{wanted - drawn} rows are missing: the model gives hardly anything but impossible combinations",)
 
 
 def _left_out(names: Sequence[str]) -> tuple[str, ...]:

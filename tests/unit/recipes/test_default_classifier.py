@@ -14,7 +14,7 @@ from sfumato.datasets import Dataset, strokes
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
-from sfumato.recipes import DESIGNED, DIGITS, THINGS, Classifier, HoldOut, Recipe, features, tuning
+from sfumato.recipes import CLOTHES, DESIGNED, DIGITS, THINGS, Classifier, HoldOut, Recipe, features, tuning
 from sfumato.recipes import plain as plain_recipe
 from sfumato.results import read_run
 
@@ -43,7 +43,9 @@ def test_a_head_learns_is_charged_once_and_released_whole(rows, test, tmp_path):
     with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=8, delta=1e-5)) as ledger:
         ready = Classifier.prepare(rows, test, epsilon=8, recipe=QUICK)
         result = ready.train(ledger=ledger, out=tmp_path / "run")
-        assert [charge.purpose for charge in ledger.charges()] == ["linear head on public features (strokes)"]
+        assert [charge.purpose for charge in ledger.charges()] == [
+            "linear head on public features (strokes-wide, strokes-wild)"
+        ]
         assert ledger.epsilon_spent == pytest.approx(result.epsilon)
     # A head that knows nothing is right one time in ten; on drawings the features tell nearly all apart.
     assert result.test_accuracy > 0.8
@@ -52,7 +54,7 @@ def test_a_head_learns_is_charged_once_and_released_whole(rows, test, tmp_path):
     assert evaluate(again, test).accuracy == pytest.approx(result.test_accuracy)
     stated = Certificate.read(tmp_path / "run" / "release" / "certificate.json")
     assert stated.verify().pld == pytest.approx(result.epsilon)
-    assert any("public prior 'strokes'" in caveat for caveat in stated.caveats)
+    assert any("public prior 'strokes-wide'" in caveat for caveat in stated.caveats)
     assert any("chosen on drawings" in caveat for caveat in stated.caveats)
 
 
@@ -89,7 +91,7 @@ def test_what_is_kept_out_is_paid_for_and_must_fit_before_anything_is_spent(rows
     with Ledger.open(tmp_path / "m.db", budget=Budget(epsilon=4, delta=1e-5)) as ledger:
         trained = ready.train(ledger=ledger, out=tmp_path / "run")
         assert [charge.purpose for charge in ledger.charges()] == [
-            "linear head on public features (strokes)",
+            "linear head on public features (strokes-wide, strokes-wild)",
             "accuracy on records kept out",
         ]
     # 600 records, noise of a few: right nearly always on drawings that the features tell apart.
@@ -118,8 +120,9 @@ def test_images_of_any_size_and_colour_fit_and_tables_do_not():
 
 def test_recipes_by_name():
     assert features.recipe_for("mnist") is DIGITS
-    assert features.recipe_for("fashion-mnist") is THINGS
-    with pytest.raises(InvalidInput, match="to be one of strokes, shapes, scattering"):
+    assert features.recipe_for("fashion-mnist") is CLOTHES
+    assert features.recipe_for("photographs") is THINGS
+    with pytest.raises(InvalidInput, match="to be one of strokes, shapes, "):
         Recipe(extractors=("photographs",))
 
 

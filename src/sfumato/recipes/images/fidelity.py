@@ -10,9 +10,11 @@ from sfumato.datasets import Dataset
 from sfumato.models import load_prior
 from sfumato.recipes.features import fitted
 from sfumato.recipes.images.measures import features_of, frechet
-from sfumato.recipes.images.sampler import Drawn, ImageSampler, to_inputs
+from sfumato.recipes.images.sampler import Drawn, ImageSampler
+from sfumato.recipes.images.styles import DRAW, to_inputs
 
 _COMPARED = 5000  # images of either kind
+_SEED = 12  # of drawings that were not used before
 _NORMAL_95 = 1.96
 GOOD_FOR = "training a classifier of the same classes, and showing what the images are like"
 NOT_GOOD_FOR = "rare styles that few people have, fine texture, and anything that is not in the drawings"
@@ -22,7 +24,7 @@ def report(sampler: ImageSampler, drawn: Drawn, test: Dataset | None) -> dict[st
     """Classes with intervals, how many images were left out, and distances to public images, if any."""
     found: dict[str, Any] = {
         "images": len(drawn),
-        "left_out_as_unsure": round(1 - len(drawn) / drawn.tried, 4),
+        "left_out_as_unsure": round(drawn.unsure / drawn.tried, 4),
         "mean_confidence": round(float(drawn.sure.mean()), 4),
         "classes": _classes(sampler, drawn),
         "good_for": GOOD_FOR,
@@ -50,14 +52,16 @@ def _classes(sampler: ImageSampler, drawn: Drawn) -> list[dict[str, Any]]:
 
 def _distances(sampler: ImageSampler, drawn: Drawn, test: Dataset) -> dict[str, Any]:
     """In the features of the drawings' own net, of at most 5,000 images each."""
-    name = sampler.styles.settings.latents.removesuffix("-latents")
+    settings = sampler.styles.settings
+    name = settings.prior
     features = load_prior(name).features
     real = features_of(fitted(test).tensors()[0][:_COMPARED], features)
-    bank = sampler.styles.bank
-    members = np.unique(np.concatenate(bank.members))[:_COMPARED]
+    drawings, kinds = DRAW[name](_COMPARED, seed=_SEED)
+    if settings.matched:
+        drawings = drawings[kinds < len(sampler.class_names)]
     return {
         "synthetic": round(frechet(features_of(to_inputs(drawn.images[:_COMPARED]), features), real), 4),
-        "drawings": round(frechet(features_of(to_inputs(bank.images[members]), features), real), 4),
+        "drawings": round(frechet(features_of(to_inputs(drawings), features), real), 4),
         "features": f"of the public prior {name!r}",
         "public_images": min(_COMPARED, len(test)),
     }

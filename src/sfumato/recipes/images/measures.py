@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato import randomness
-from sfumato.recipes.images.sampler import Images, to_inputs
-from sfumato.recipes.images.styles import Floats, Integers
+from sfumato.recipes.images.styles import Floats, Images, Integers, to_inputs
 
 Features = Callable[[Tensor], Tensor]
 _BATCH = 100
@@ -51,9 +50,18 @@ def frechet(one: Floats, two: Floats) -> float:
 
 def nearest_distances(images: Images, others: Images) -> Floats:
     """Root mean squared distance, in grey levels from 0 to 1, of each image to the nearest of the others."""
+    return _nearest(images, others)[0].double().numpy() / 28
+
+
+def nearest_places(images: Images, others: Images) -> Integers:
+    """Which of the others is nearest to each image."""
+    return _nearest(images, others)[1].numpy()
+
+
+def _nearest(images: Images, others: Images) -> tuple[Tensor, Tensor]:
     rows, near = (to_inputs(each).flatten(1) for each in (images, others))
-    parts = [torch.cdist(part, near).min(dim=1).values for part in torch.split(rows, _ANSWERED)]
-    return torch.cat(parts).double().numpy() / 28
+    parts = [torch.cdist(part, near).min(dim=1) for part in torch.split(rows, _ANSWERED)]
+    return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
 
 
 def coverage(made: Floats, real: Floats, *, neighbours: int = 5) -> float:

@@ -15,8 +15,7 @@ from sfumato.accounting import warn_of_little_protection
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger, Unrecorded
-from sfumato.models import FeatureClassifier, load_latents
-from sfumato.models.latents import latents_note
+from sfumato.models import FeatureClassifier
 from sfumato.randomness import Sampler
 from sfumato.recipes import features
 from sfumato.recipes.classifier import Classifier
@@ -33,13 +32,14 @@ from sfumato.storage import CERTIFICATE, json_bytes, make_folder, write_whole
 
 PURPOSE = "synthetic images"
 CAVEATS = (
-    "images are drawings moved to where the noisy statistics say that private ones lie; they are nobody's",
+    "images are drawings, chosen or moved as the noisy statistics of private ones say; they are nobody's",
     "the head's labels are right as often as the head is; images that it is not sure of are left out",
-    "styles, shares of the budget and clipping were set on drawings and scikit-learn's digits, uncharged; "
-    "which images are left out was set after an accuracy on MNIST's public test images had been seen",
+    "styles and clipping were set on drawings, uncharged; the head's share of the budget and that images are "
+    "left out were kept from an earlier way, whose accuracy on MNIST's public test images had been seen",
     "the sampler is taken as ideal",
 )
 MOST_IMAGES = 1_000_000
+STAGES = 4  # that a release tells of
 Progress = Callable[[str], None]
 
 
@@ -93,15 +93,12 @@ class ImageRequest:
             )
         warn_of_little_protection("these images", epsilon, delta)
         found = settings or StyleSettings.for_data(rows.name)
-        recipe = recipe or features.recipe_for(rows.name)
-        layout = Layout(
-            classes=classes, fine=found.fine, coarse=found.coarse, latents=load_latents(found.latents).size
-        )
+        recipe = recipe or features.head_only(rows.name)
         plan = ImagePlan.calibrated(
             epsilon=epsilon,
             delta=delta,
             recipe=recipe,
-            layout=layout,
+            layout=Layout.of(found, classes=classes),
             public_size=size,
             unit=rows.unit,
             head_share=head_share,
@@ -128,14 +125,11 @@ class ImageRequest:
             )
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.plan.to_json(), "drawn": self.images, "latents": self.settings.latents}
+        return {**self.plan.to_json(), "drawn": self.images, "prior": self.settings.prior}
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        name = self.settings.latents
-        note = latents_note(name)
-        from_latents = f"public prior {name!r} (sha256 {note['sha256'][:16]}…): {note['data']}"
-        return (*CAVEATS, from_latents, *features.features_from(self.recipe, self.data))
+        return (*CAVEATS, *features.features_from(self.recipe, self.data))
 
 
 @dataclass(frozen=True)

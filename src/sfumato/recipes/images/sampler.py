@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from sfumato import _validate
 from sfumato.ledger import Certificate
 from sfumato.models import FeatureClassifier
 from sfumato.randomness import public_generator
-from sfumato.recipes.images.latent_model import LatentModel
+from sfumato.recipes.images.moves import Moves
 from sfumato.recipes.images.statistics import Statistics
-from sfumato.recipes.images.styles import Integers, Styles
+from sfumato.recipes.images.styles import DRAW, Floats, Images, Integers, Styles, to_inputs
 
-Images = npt.NDArray[np.uint8]
-
-SUREST = 0.9
+SUREST = 0.85
 """This share of the images is kept: those whose label the head is surest of."""
 
-_BATCH = 2000  # images drawn at a time
+MISSED, FEWEST_KEPT = 0.1, 0.125
+"""Of people whose styles are too rare among the drawings, and of drawings that are kept."""
+
+_BATCH = 4000  # drawings at a time
+_MOST_TRIED = 6  # times as many as are wanted, after which classes need not have their shares
+_SEEDS = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,8 @@ class Drawn:
     images: Images  # (images, 28, 28)
     labels: Integers  # (images,)
     sure: npt.NDArray[np.float32]  # the probability that the head gives each label
-    tried: int  # images that were drawn, those that were left out included
+    tried: int  # images that were labelled
+    unsure: int  # of these, left out as the head was not sure of them
 
     def __len__(self) -> int:
         return len(self.images)
@@ -54,69 +57,107 @@ class ImageSampler:
     certificate: Certificate | None = None
 
     def draw(self, count: int, *, seed: int) -> Drawn:
-        """`count` images; the same seed gives the same ones."""
+        """`count` images; the same seed gives the same ones.
+
+        Classes have the shares of the noisy counts. Where the head hardly ever reads a class, they do not.
+        """
         count = _validate.integer("count", count, least=1)
         generator = public_generator(seed)
         parts: list[Drawn] = []
-        while missing := count - sum(map(len, parts)):
-            size = _BATCH if missing > _BATCH else missing + missing // 8 + 2
-            parts.append(self._labelled(*self._images(size, generator), most=missing))
+        missing = self._wanted(count)
+        while left := count - sum(map(len, parts)):
+            part = self._labelled(*self._images(min(_BATCH, 4 * left + 40), generator))
+            tried = part.tried + sum(earlier.tried for earlier in parts)
+            room = missing if tried < _MOST_TRIED * count + _BATCH else np.full_like(missing, left)
+            part = _first_of_each(part, room, most=left)
+            missing = missing - np.bincount(part.labels, minlength=len(missing))
+            parts.append(part)
         return Drawn(
             images=np.concatenate([part.images for part in parts]),
             labels=np.concatenate([part.labels for part in parts]),
             sure=np.concatenate([part.sure for part in parts]),
             tried=sum(part.tried for part in parts),
+            unsure=sum(part.unsure for part in parts),
         )
+
+    def _wanted(self, count: int) -> Integers:
+        """Images of each class, at most; rounded up."""
+        if self.statistics is None:
+            return np.full(len(self.class_names), count)
+        people = np.maximum(self.statistics.counts.sum(axis=1), 0.0) + 1e-9
+        return np.ceil(count * people / people.sum()).astype(np.int64)
+
+    def _images(self, drawings: int, generator: np.random.Generator) -> tuple[Images, Integers]:
+        """Images from so many drawings, and the classes that they were drawn for."""
+        settings, classes = self.styles.settings, len(self.styles.centres)
+        images, kinds = DRAW[settings.prior](drawings, seed=int(generator.integers(_SEEDS)))
+        labels = settings.classes_of(kinds, classes, generator)
+        images, labels = images[labels < classes], labels[labels < classes]
+        if self.statistics is None:
+            return images, labels
+        places = self.styles.view.places(images)
+        chances = self._chances[labels, self.styles.clusters(places, labels)]
+        kept = generator.random(len(images)) < chances
+        images, labels, places = images[kept], labels[kept], places[kept]
+        if self._moves is None:
+            return images, labels
+        return self.styles.view.moved(images, self._moves.steps(places, labels)), labels
 
     @cached_property
-    def _model(self) -> LatentModel | None:
-        return None if self.statistics is None else LatentModel.of(self.statistics, self.styles)
+    def _chances(self) -> Floats:
+        """The chance of a drawing of each class and cluster to be kept."""
+        assert self.statistics is not None
+        return chances_of(self.statistics.counts, self.styles.drawn)
 
-    def _images(self, count: int, generator: np.random.Generator) -> tuple[Images, Integers]:
-        """Images and the classes they were drawn for."""
-        bank = self.styles.bank
-        if self._model is None:
-            labels = generator.integers(len(self.styles.centres), size=count)
-            chosen = np.array([generator.choice(bank.members[label]) for label in labels])
-            return bank.images[chosen], labels
-        labels, latents = self._model.draw(count, generator)
-        chosen = bank.nearest(labels, latents)
-        wanted, had = (
-            bank.net.decode(torch.from_numpy(each)).numpy()[:, 0]
-            for each in (latents.astype(np.float32), bank.latents[chosen])
-        )
-        drawings = bank.images[chosen]
-        moved = drawings / np.float32(255) + wanted - had
-        if self.styles.settings.of_a_pen:
-            return with_levels_of(drawings, moved), labels
-        return np.rint(255 * np.clip(moved, 0.0, 1.0)).astype(np.uint8), labels
+    @cached_property
+    def _moves(self) -> Moves | None:
+        if self.statistics is None or not self.styles.settings.moved:
+            return None
+        return Moves.of(self.statistics, self.styles)
 
-    def _labelled(self, images: Images, labels: Integers, *, most: int) -> Drawn:
-        """At most so many, each with the label that the head reads, of those that it is surest of."""
+    def _labelled(self, images: Images, labels: Integers) -> Drawn:
+        """Each with the label that the head reads, those that it is surest of."""
         sure, kept = np.ones(len(images), dtype=np.float32), np.arange(len(images))
-        if self.head is not None:
+        if self.head is not None and len(images):
             chances = torch.softmax(self.head(to_inputs(images)), dim=1).detach()
             sure, labels = (part.numpy() for part in chances.max(dim=1))
             kept = np.flatnonzero(sure >= np.quantile(sure, 1 - SUREST))
-        kept = kept[:most]
-        return Drawn(images=images[kept], labels=labels[kept], sure=sure[kept], tried=len(images))
+        unsure = len(images) - len(kept)
+        return Drawn(
+            images=images[kept], labels=labels[kept], sure=sure[kept], tried=len(images), unsure=unsure
+        )
 
 
-def to_inputs(images: Images) -> Tensor:
-    """(images, 1, 28, 28) in [0, 1]."""
-    return torch.from_numpy(np.ascontiguousarray(images)).unsqueeze(1).float() / 255
+def _first_of_each(part: Drawn, room: Integers, *, most: int) -> Drawn:
+    """The first images of each label for which there is room, and of these at most so many."""
+    earlier = np.zeros(len(part), dtype=np.int64)
+    for label in np.unique(part.labels):
+        same = part.labels == label
+        earlier[same] = np.arange(same.sum())
+    kept = np.flatnonzero(earlier < room[part.labels])[:most]
+    return replace(part, images=part.images[kept], labels=part.labels[kept], sure=part.sure[kept])
 
 
-def with_levels_of(drawings: Images, wanted: npt.NDArray[np.floating]) -> Images:
-    """Each image with the grey levels of its drawing, laid out in the order of brightness that is wanted.
+def chances_of(counts: Floats, drawn: Floats) -> Floats:
+    """Chances proportional to how many times rarer a cluster is in the drawings than in the noisy counts.
 
-    What an autoencoder adds is faint and blurred; strokes of a pen are not.
+    They are cut off at 1: clusters that are very rare in the drawings stay too rare. Chances are so large that
+    this misses `MISSED` of the people, or that `FEWEST_KEPT` of the drawings are kept, whichever is larger.
 
-    >>> levels = np.array([[[0, 255], [0, 128]]], dtype=np.uint8)
-    >>> with_levels_of(levels, np.array([[[0.9, 0.1], [0.2, 0.3]]])).tolist()
-    [[[255, 0], [0, 128]]]
+    >>> chances_of(np.array([[30.0, -2.0, 10.0]]), np.array([[0.5, 0.25, 0.25]])).round(2).tolist()
+    [[1.0, 0.0, 0.77]]
     """
-    order = np.argsort(wanted.reshape(len(wanted), -1), axis=1, kind="stable")
-    images = np.empty(order.shape, dtype=np.uint8)
-    np.put_along_axis(images, order, np.sort(drawings.reshape(order.shape), axis=1), axis=1)
-    return images.reshape(drawings.shape)
+    counts = np.maximum(counts, 0.0) + 1e-9
+    drawn = drawn / len(drawn)
+    rarer = counts / counts.sum() / np.maximum(drawn, 1e-9)
+
+    def kept(scale: float) -> float:
+        return float((drawn * np.minimum(1.0, scale * rarer)).sum())
+
+    low, high = 0.0, 1e9
+    for _ in range(100):
+        middle = (low + high) / 2
+        enough = kept(middle) >= FEWEST_KEPT and 1 - kept(middle) / middle >= MISSED
+        low, high = (low, middle) if enough else (middle, high)
+    found: Floats = np.minimum(1.0, high * rarer)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -10,14 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato import models
-from sfumato.models import FeatureClassifier, prior_note
-from sfumato.models.latents import latents_note
+from sfumato.models import FeatureClassifier, PriorNet, prior_note
 from sfumato.recipes import features
 from sfumato.recipes.features import Recipe
 from sfumato.recipes.images.sampler import ImageSampler
 from sfumato.recipes.images.statistics import Layout, Statistics
-from sfumato.recipes.images.styles import Styles, StyleSettings
+from sfumato.recipes.images.styles import Styles, StyleSettings, View, raw_view
 from sfumato.released import ModelCard, model_bytes
 
 ARCHITECTURE = "synthetic images"
@@ -34,13 +33,18 @@ def sampler_bytes(sampler: ImageSampler, recipe: Recipe) -> bytes:
             "styles": asdict(sampler.styles.settings),
             "reach": sampler.styles.reach,
             "recipe": None if sampler.head is None else asdict(recipe),
-            "count_sigma": None if sampler.statistics is None else sampler.statistics.count_sigma,
+            "sigmas": None
+            if (noisy := sampler.statistics) is None
+            else [noisy.count_sigma, noisy.moment_sigma],
         },
         priors=_priors(sampler, recipe),
     )
     tensors = {
         "centres": torch.from_numpy(sampler.styles.centres),
-        "groups": torch.from_numpy(sampler.styles.groups),
+        "drawn": torch.from_numpy(sampler.styles.drawn),
+        "spreads": torch.from_numpy(sampler.styles.spreads),
+        "view.centre": sampler.styles.view.centre,
+        "view.directions": sampler.styles.view.directions,
     }
     if sampler.statistics is not None:
         for name in ("counts", "sums", "moments"):
@@ -53,40 +57,57 @@ def sampler_bytes(sampler: ImageSampler, recipe: Recipe) -> bytes:
 def sampler_from(card: ModelCard, tensors: Mapping[str, Tensor]) -> ImageSampler:
     """The sampler that `sampler_bytes` wrote; any error means that the file is another."""
     settings = StyleSettings(**card.settings["styles"])
-    classes = len(card.classes)
-    centres, groups = tensors["centres"], tensors["groups"]
-    latents = models.load_latents(settings.latents).size
-    layout = Layout(classes=classes, fine=settings.fine, coarse=settings.coarse, latents=latents)
-    _expect(centres, (classes, layout.fine, latents), torch.float64)
-    _expect(groups, (classes, layout.fine), torch.int64)
-    if not bool(((groups >= 0) & (groups < layout.coarse)).all()) or not card.settings["reach"] > 0:
-        raise ValueError("expected groups of the clusters, and a positive reach")
     return ImageSampler(
-        styles=Styles(
-            settings=settings,
-            centres=centres.numpy(),
-            groups=groups.numpy(),
-            reach=float(card.settings["reach"]),
-        ),
-        statistics=_statistics(card, tensors, layout),
+        styles=_styles(settings, card, tensors),
+        statistics=_statistics(card, tensors, Layout.of(settings, classes=len(card.classes))),
         head=_head(card, tensors),
         class_names=card.classes,
     )
 
 
+def _styles(settings: StyleSettings, card: ModelCard, tensors: Mapping[str, Tensor]) -> Styles:
+    classes, fine, size = len(card.classes), settings.fine, settings.size
+    values = math.prod(features.SHAPE) if settings.moved else PriorNet.feature_count
+    for name, shape in (
+        ("centres", (classes, fine, size)),
+        ("drawn", (classes, fine)),
+        ("spreads", (classes, size, size)),
+    ):
+        _expect(tensors[name], shape, torch.float64)
+    _expect(tensors["view.centre"], (values,), torch.float32)
+    _expect(tensors["view.directions"], (values, settings.directions), torch.float32)
+    if not bool((tensors["drawn"] >= 0).all()) or not card.settings["reach"] > 0:
+        raise ValueError("expected shares of the drawings, and a positive reach")
+    return Styles(
+        settings=settings,
+        view=View(
+            raw=raw_view(settings),
+            centre=tensors["view.centre"],
+            directions=tensors["view.directions"],
+            textured=settings.moved,
+        ),
+        centres=tensors["centres"].numpy(),
+        drawn=tensors["drawn"].numpy(),
+        spreads=tensors["spreads"].numpy(),
+        reach=float(card.settings["reach"]),
+    )
+
+
 def _statistics(card: ModelCard, tensors: Mapping[str, Tensor], layout: Layout) -> Statistics | None:
-    sigma = card.settings["count_sigma"]
-    if sigma is None:
+    if card.settings["sigmas"] is None:
         return None
-    size = layout.latents
+    size = layout.directions
     shapes = {
         "counts": (layout.classes, layout.fine),
-        "sums": (layout.classes, layout.coarse, size),
+        "sums": (layout.classes, size),
         "moments": (layout.classes, size, size),
     }
     for name, shape in shapes.items():
         _expect(tensors[name], shape, torch.float64)
-    return Statistics(**{name: tensors[name].numpy() for name in shapes}, count_sigma=float(sigma))
+    count, moment = (float(value) for value in card.settings["sigmas"])
+    return Statistics(
+        **{name: tensors[name].numpy() for name in shapes}, count_sigma=count, moment_sigma=moment
+    )
 
 
 def _head(card: ModelCard, tensors: Mapping[str, Tensor]) -> FeatureClassifier | None:
@@ -110,6 +131,5 @@ def _expect(tensor: Tensor, shape: tuple[int, ...], dtype: Any) -> None:
 
 
 def _priors(sampler: ImageSampler, recipe: Recipe) -> dict[str, str]:
-    latents = sampler.styles.settings.latents
-    names = () if sampler.head is None else recipe.priors
-    return {latents: latents_note(latents)["sha256"], **{name: prior_note(name)["sha256"] for name in names}}
+    names = {sampler.styles.settings.prior, *(() if sampler.head is None else recipe.priors)}
+    return {name: prior_note(name)["sha256"] for name in sorted(names)}

@@ -6,8 +6,7 @@ import io
 
 import numpy as np
 
-from sfumato.recipes.images.sampler import Images
-from sfumato.recipes.images.styles import Integers
+from sfumato.recipes.images.styles import Images, Integers
 
 _COLUMNS, _ZOOM = 20, 2
 

@@ -11,42 +11,54 @@ import numpy as np
 from sfumato import _validate
 from sfumato.accounting import DpEvent
 from sfumato.datasets import Dataset
+from sfumato.errors import InvalidInput
 from sfumato.mechanisms.grid import to_grid
 from sfumato.mechanisms.vector import GridGaussian
 from sfumato.models.rows_apart import rows_apart
 from sfumato.randomness import Sampler
-from sfumato.recipes.images.styles import Floats, Integers, Styles, nearest
+from sfumato.recipes.images.styles import Floats, Integers, Styles, StyleSettings, clipped, nearest
 
-COUNT_WEIGHT, MEAN_WEIGHT, MOMENT_WEIGHT = 0.15, 0.35, 0.5  # of the squared norm of one person's vector
+MOVED_WEIGHTS = (0.05, 0.25, 0.7)
+"""Of counts, sums and products, where drawings are moved."""
+
 _FLOAT_ERROR = 2.0**-30  # of a vector's norm, computed in doubles
 _ROWS = 2000  # people whose vectors are made at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The parts of the vector: counts by cluster, sums of residuals by group, their products by class."""
+    """The parts of the vector: counts by cluster; where drawings are moved, sums of residuals and of products.
+
+    `weights`: of the three parts in the squared length of one person's vector.
+    """
 
     classes: int
     fine: int
-    coarse: int
-    latents: int
+    directions: int = 0  # none: drawings are chosen by counts alone
+    weights: tuple[float, float, float] = (1.0, 0.0, 0.0)
 
     def __post_init__(self) -> None:
-        for name in ("classes", "fine", "coarse", "latents"):
-            _validate.integer(name, getattr(self, name), least=1)
+        for name, least in (("classes", 1), ("fine", 1), ("directions", 0)):
+            _validate.integer(name, getattr(self, name), least=least)
+        for weight in self.weights:
+            _validate.non_negative("weight", weight)
+        if len(self.weights) != 3 or not math.isclose(sum(self.weights), 1.0):
+            raise InvalidInput(f"expected three weights that add up to 1, got weights={self.weights}")
+
+    @classmethod
+    def of(cls, settings: StyleSettings, *, classes: int) -> Layout:
+        if settings.moved:
+            return cls(classes=classes, fine=settings.fine, directions=settings.size, weights=MOVED_WEIGHTS)
+        return cls(classes=classes, fine=settings.fine)
 
     @property
     def products(self) -> int:
-        """Different products of two of the latents."""
-        return self.latents * (self.latents + 1) // 2
+        """Different products of two directions."""
+        return self.directions * (self.directions + 1) // 2
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        return (
-            self.classes * self.fine,
-            self.classes * self.coarse * self.latents,
-            self.classes * self.products,
-        )
+        return self.classes * self.fine, self.classes * self.directions, self.classes * self.products
 
     @property
     def dimension(self) -> int:
@@ -65,9 +77,9 @@ class Layout:
 class StatisticsPlan:
     """One Gaussian release of all sums.
 
-    A person with label c, nearest cluster k of c, its group g, and residual r (latents less the cluster's
-    centre, over `reach`, clipped to length 1) adds √.15 at (c, k), √.35·r at (c, g) and √.5·rrᵀ at c. As the
-    length of rrᵀ is that of r squared, the vector's length is at most √(.15 + .35 + .5) = 1.
+    A person with label c, nearest cluster k of c, and residual r (its place in the view less the cluster's
+    centre, over `reach`, clipped to length 1) adds √w₁ at (c, k), √w₂·r at c and √w₃·rrᵀ at c. As the length
+    of rrᵀ is that of r squared, the vector's length is at most √(w₁ + w₂ + w₃) = 1.
 
     *Guarantees*: the cost of a Gaussian mechanism of `noise_multiplier` under add/remove of one row. A row with
     a label outside the classes, or with pixels that are no numbers, adds nothing. Public: all fields. Secret:
@@ -96,23 +108,26 @@ class Statistics:
     """The noisy sums, each in its own unit: people, and `reach` of the residuals."""
 
     counts: Floats  # (classes, fine)
-    sums: Floats  # (classes, coarse, latents)
-    moments: Floats  # (classes, latents, latents), symmetric
+    sums: Floats  # (classes, directions)
+    moments: Floats  # (classes, directions, directions), symmetric
     count_sigma: float
+    moment_sigma: float  # on the diagonal; off it, √½ of that
 
     @classmethod
     def of(cls, vector: Floats, layout: Layout, *, sigma: float) -> Statistics:
         counts, sums, products = np.split(vector, np.cumsum(layout.sizes)[:-1])
-        moments = np.zeros((layout.classes, layout.latents, layout.latents))
-        upper = np.triu_indices(layout.latents)
-        scaled = products.reshape(layout.classes, -1) / (_product_weights(layout.latents))
-        moments[:, upper[0], upper[1]] = scaled
-        moments[:, upper[1], upper[0]] = scaled
+        size, (count, mean, moment) = layout.directions, layout.weights
+        moments = np.zeros((layout.classes, size, size))
+        one, two = np.triu_indices(size)
+        if size:
+            moments[:, one, two] = products.reshape(layout.classes, -1) / _product_weights(layout)
+            moments[:, two, one] = moments[:, one, two]
         return cls(
-            counts=counts.reshape(layout.classes, layout.fine) / math.sqrt(COUNT_WEIGHT),
-            sums=sums.reshape(layout.classes, layout.coarse, layout.latents) / math.sqrt(MEAN_WEIGHT),
+            counts=counts.reshape(layout.classes, layout.fine) / math.sqrt(count),
+            sums=sums.reshape(layout.classes, size) / math.sqrt(mean or 1.0),
             moments=moments,
-            count_sigma=sigma / math.sqrt(COUNT_WEIGHT),
+            count_sigma=sigma / math.sqrt(count),
+            moment_sigma=sigma / math.sqrt(moment or 1.0),
         )
 
 
@@ -127,42 +142,33 @@ def exact_sums(rows: Dataset, styles: Styles, layout: Layout) -> Integers:
 
 def _contributions(rows: Dataset, styles: Styles, layout: Layout) -> Iterator[tuple[Integers, Floats]]:
     """Places and values (people, entries) of each person's vector, all others being zero."""
-    latents = rows_apart(styles.bank.net.encode, rows.tensors()[0]).numpy().astype(np.float64)
-    known = np.isfinite(latents).all(axis=1) & (rows.targets >= 0) & (rows.targets < layout.classes)
+    found = rows_apart(styles.view, rows.tensors()[0]).numpy().astype(np.float64)
+    known = np.isfinite(found).all(axis=1) & (rows.targets >= 0) & (rows.targets < layout.classes)
     for label in range(layout.classes):
-        found = latents[known & (rows.targets == label)]
-        for start in range(0, len(found), _ROWS):
-            yield _vectors(found[start : start + _ROWS], label, styles, layout)
+        own = found[known & (rows.targets == label)]
+        for start in range(0, len(own), _ROWS):
+            yield _vectors(own[start : start + _ROWS], label, styles, layout)
 
 
-def _vectors(latents: Floats, label: int, styles: Styles, layout: Layout) -> tuple[Integers, Floats]:
-    cluster = nearest(latents, styles.centres[label])
-    residuals = clipped((latents - styles.centres[label][cluster]) / styles.reach)
-    group = styles.groups[label][cluster]
-    one, two = np.triu_indices(layout.latents)
-    products = residuals[:, one] * residuals[:, two] * _product_weights(layout.latents)
-    values = [
-        np.full((len(latents), 1), math.sqrt(COUNT_WEIGHT)),
-        math.sqrt(MEAN_WEIGHT) * residuals,
-        products,
-    ]
-    sums_from, products_from = np.cumsum(layout.sizes)[:2]
-    groups_from = sums_from + (label * layout.coarse + group) * layout.latents
-    places = [
-        (label * layout.fine + cluster)[:, np.newaxis],
-        groups_from[:, np.newaxis] + np.arange(layout.latents),
-        np.broadcast_to(products_from + label * layout.products + np.arange(layout.products), products.shape),
-    ]
+def _vectors(rows: Floats, label: int, styles: Styles, layout: Layout) -> tuple[Integers, Floats]:
+    cluster = nearest(rows, styles.centres[label])
+    places = [(label * layout.fine + cluster)[:, np.newaxis]]
+    values = [np.full((len(rows), 1), math.sqrt(layout.weights[0]))]
+    if layout.directions:
+        residuals = clipped((rows - styles.centres[label][cluster]) / styles.reach)
+        one, two = np.triu_indices(layout.directions)
+        parts = (
+            math.sqrt(layout.weights[1]) * residuals,
+            residuals[:, one] * residuals[:, two] * _product_weights(layout),
+        )
+        for part, start in zip(parts, np.cumsum(layout.sizes)[:2], strict=True):
+            size = part.shape[1]
+            places.append(np.broadcast_to(start + label * size + np.arange(size), part.shape))
+            values.append(part)
     return np.concatenate(places, axis=1), np.concatenate(values, axis=1)
 
 
-def _product_weights(latents: int) -> Floats:
-    """√.5, and √2 times as much off the diagonal, where one entry stands for two."""
-    one, two = np.triu_indices(latents)
-    return math.sqrt(MOMENT_WEIGHT) * np.where(one == two, 1.0, math.sqrt(2.0))
-
-
-def clipped(residuals: Floats) -> Floats:
-    """Rows of length at most 1."""
-    lengths = np.sqrt(np.square(residuals).sum(axis=1, keepdims=True))
-    return residuals / np.maximum(1.0, lengths)
+def _product_weights(layout: Layout) -> Floats:
+    """√w₃, and √2 times as much off the diagonal, where one entry stands for two."""
+    one, two = np.triu_indices(layout.directions)
+    return math.sqrt(layout.weights[2]) * np.where(one == two, 1.0, math.sqrt(2.0))

@@ -17,7 +17,8 @@ from sfumato.recipes.table.residuals import ONE
 from sfumato.training import Optimization, TrainingPlan
 
 HIDDEN = 64
-_EPOCHS = 10
+EPOCHS = 10
+AVERAGE_DECAY = 0.9
 _BATCH = 1024
 _NUMBERS = 2**22  # inputs of rows that are answered at a time
 _SHARE = 0.125  # of the units in a batch, at most
@@ -88,19 +89,23 @@ def _parts(encoder: Encoder) -> tuple[Cells, npt.NDArray[np.float32]]:
     return joined, trend.astype(np.float32)
 
 
+def batch_of(units: int) -> int:
+    """How many of them are expected in a batch."""
+    return min(_BATCH, max(1, round(_SHARE * units)))
+
+
 def training_plan(
     *, epsilon: float, delta: float, units: int, unit: str, rows_per_unit: int | None
 ) -> TrainingPlan:
-    batch = min(_BATCH, max(1, round(_SHARE * units)))
     return TrainingPlan.calibrated(
         epsilon=epsilon,
         delta=delta,
         public_size=units,
-        expected_batch=batch,
-        epochs=_EPOCHS,
+        expected_batch=batch_of(units),
+        epochs=EPOCHS,
         unit=unit,
         rows_per_unit=rows_per_unit,
-        average_decay=0.9,
+        average_decay=AVERAGE_DECAY,
     )
 
 

@@ -128,7 +128,7 @@ class TableTraining:
         columns = [*self.encoding.names, self.target.name]
         shown = None if test is None else public_rows(self.policy, test, columns)
         if shown is not None:  # rows that cannot be measured on are refused before anything is spent
-            measure(self._model(Unlearned(outputs=self.target.outputs)), shown)
+            measure(self.released(Unlearned(outputs=self.target.outputs)), shown)
         folder = None if out is None else RunFolder.begin(out)
         source = Source.open(self.policy, columns, data=data)
         sampler = SecretStream() if sampler is None else sampler
@@ -168,7 +168,7 @@ class TableTraining:
     ) -> tuple[TableModel, Certificate]:
         assert isinstance(self.plan, TablePlan)
         plan, certificate = self.plan, self._paid(ledger, sampler)
-        rows = self._rows(source, sampler)[0]
+        rows = self.rows(source, sampler)[0]
         design = Design.of(
             self.encoding.encoders,
             noisy_counts(rows, self.encoding.encoders, plan, sampler),
@@ -187,7 +187,7 @@ class TableTraining:
                 sampler=sampler,
                 watch=watch,
             )
-        return self._model(scorer), certificate
+        return self.released(scorer), certificate
 
     def _fit_network(
         self, source: Source, ledger: Ledger | None, sampler: Sampler, folder: RunFolder | None, watch: Watch
@@ -196,14 +196,14 @@ class TableTraining:
         network = mlp.build(self.encoding.encoders, classes=self.classes)
         self._rehearse(copy.deepcopy(network))
         charge = None if ledger is None else self._charged(ledger, sampler)
-        rows, units = self._rows(source, sampler)
+        rows, units = self.rows(source, sampler)
         result = train(
             network.module,
-            self._tensors(rows),
+            self.tensors(rows),
             self.plan,
             delta=self.delta,
             optimization=mlp.OPTIMIZATION,
-            loss_fn=self._loss,
+            loss_fn=self.loss,
             units=units,
             caveats=self.caveats,
             purpose=self.purpose,
@@ -214,23 +214,23 @@ class TableTraining:
         if ledger is not None and charge is not None:
             caveats = [caveat for caveat in found.caveats if caveat != UNRECORDED]
             found = ledger.certificate(charge, plan=self.plan.to_json(), eta=found.eta, caveats=caveats)
-        return self._model(network), found
+        return self.released(network), found
 
     def _rehearse(self, network: mlp.Network) -> None:
         """One step on made-up rows, for nothing: what the network or the machine cannot do is found now."""
         assert isinstance(self.plan, TrainingPlan)
         cells = np.zeros((2, len(self.encoding.encoders)), dtype=np.int64)
-        rows = self._tensors(Rows(cells=cells, target=np.zeros(2)))
+        rows = self.tensors(Rows(cells=cells, target=np.zeros(2)))
         trainer = PrivateTrainer(network.module, mlp.OPTIMIZATION.build(network.module), self.plan)
         units = None if self.policy.unit.column is None else np.arange(2)
-        trainer.step(next(trainer.batches(rows, units=units)), self._loss)
+        trainer.step(next(trainer.batches(rows, units=units)), self.loss)
 
-    def _tensors(self, rows: Rows) -> tuple[Any, Any]:
+    def tensors(self, rows: Rows) -> tuple[Any, Any]:
         targets = rows.target.astype(np.float32 if self.classes is None else np.int64)
         return mlp.dense(self.encoding.encoders, rows.cells), targets
 
     @property
-    def _loss(self) -> LossFunction:
+    def loss(self) -> LossFunction:
         return mlp.square_loss if self.classes is None else cross_entropy
 
     def _charged(self, ledger: Ledger, sampler: Sampler) -> Charge:
@@ -257,7 +257,7 @@ class TableTraining:
             caveats=self.caveats,
         )
 
-    def _rows(self, source: Source, sampler: Sampler) -> tuple[Rows, Any]:
+    def rows(self, source: Source, sampler: Sampler) -> tuple[Rows, Any]:
         """PRIVATE: the rows that count, and whose they are; one without a target counts nowhere."""
         table, units = source.read()
         target = self.target.encode(table)
@@ -267,7 +267,7 @@ class TableTraining:
             units = units.filter(kept).combine_chunks().dictionary_encode().indices.to_numpy()
         return Rows(cells=np.asfortranarray(self.encoding.encode(table)[kept]), target=target[kept]), units
 
-    def _model(self, scorer: Scorer) -> TableModel:
+    def released(self, scorer: Scorer) -> TableModel:
         return TableModel(encoding=self.encoding, target=self.target, scorer=scorer)
 
 

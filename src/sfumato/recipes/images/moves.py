@@ -1,0 +1,89 @@
+"""Where drawings of many tones are moved to: the mean and covariance that noisy sums give each class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sfumato.recipes.images.statistics import Statistics
+from sfumato.recipes.images.styles import Floats, Integers, Styles
+
+_FEWEST = 20.0  # people in a class whose sums are believed, in standard deviations of its count
+_FLOOR = 0.02  # of the mean variance: what a drawing's direction has at least
+_FARTHEST = 3.0  # times: how far a direction is stretched at most
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Moves:
+    """One affine map for each class, between places in the view.
+
+    The map is the optimal transport between two Gaussians (Peyré & Cuturi 2019, §2.6): it moves the drawings of
+    a class as little as possible so that their mean and covariance become those of the private images. Where
+    the noise hides the covariance, the drawings' own is kept.
+    """
+
+    maps: Floats  # (classes, directions, directions), symmetric
+    shifts: Floats  # (classes, directions)
+    centres: Floats  # (classes, directions): what the maps leave where it is
+
+    @classmethod
+    def of(cls, statistics: Statistics, styles: Styles) -> Moves:
+        people = np.maximum(statistics.counts.sum(axis=1), 1.0)
+        known = people > _FEWEST * statistics.count_sigma
+        means = np.where(known[:, np.newaxis], statistics.sums / people[:, np.newaxis], 0.0)
+        spreads = denoised(statistics, styles.spreads, people, means)
+        maps = [
+            transport(drawn, found) if sure else np.eye(len(drawn))
+            for drawn, found, sure in zip(styles.spreads, spreads, known, strict=True)
+        ]
+        return cls(maps=np.stack(maps), shifts=styles.reach * means, centres=styles.centres[:, 0])
+
+    def steps(self, places: Floats, labels: Integers) -> Floats:
+        """By how much each place is moved."""
+        apart = places - self.centres[labels]
+        return np.einsum("nij,nj->ni", self.maps[labels], apart) + self.shifts[labels] - apart
+
+
+def denoised(statistics: Statistics, drawn: Floats, people: Floats, means: Floats) -> Floats:
+    """The classes' covariances, each drawn towards what all classes have in common, and that to the drawings'.
+
+    By the positive-part James–Stein estimator, on the matrices' entries, whose noise is known.
+    """
+    size = drawn.shape[1]
+    found = statistics.moments / people[:, np.newaxis, np.newaxis] - np.einsum("ci,cj->cij", means, means)
+    noise = statistics.moment_sigma**2 * size * (size + 1) / 2  # expected squared length of a moment's noise
+    weights = people / people.sum()
+    wider = np.clip(np.einsum("c,cii->", weights, found) / np.einsum("c,cii->", weights, drawn), 0.1, 10.0)
+    beyond = found - wider * drawn
+    common = _believed(np.tensordot(weights, beyond, axes=1), len(people) * noise / people.sum() ** 2)
+    own = [_believed(each - common, noise / count**2) for each, count in zip(beyond, people, strict=True)]
+    return wider * drawn + common + np.stack(own)
+
+
+def _believed(matrix: Floats, noise: float) -> Floats:
+    length = float(np.square(matrix).sum())
+    return matrix * max(0.0, 1.0 - noise / length) if length else matrix
+
+
+def transport(drawn: Floats, wanted: Floats) -> Floats:
+    """Q^−½ (Q^½ S Q^½)^½ Q^−½: the map of least effort from covariance Q to S.
+
+    >>> bool(np.allclose(transport(np.eye(2), np.diag([4.0, 0.25])), np.diag([2.0, 0.5]), atol=0.05))
+    True
+    """
+    floor = _FLOOR * np.trace(drawn) / len(drawn) * np.eye(len(drawn))
+    root, inverse = _power(drawn + floor, 0.5), _power(drawn + floor, -0.5)
+    found = inverse @ _power(root @ (wanted + floor) @ root, 0.5) @ inverse
+    values, vectors = np.linalg.eigh((found + found.T) / 2)
+    bounded: Floats = (vectors * np.clip(values, 0.0, _FARTHEST)) @ vectors.T
+    return bounded
+
+
+def _power(matrix: Floats, power: float) -> Floats:
+    values, vectors = np.linalg.eigh(matrix)
+    positive = np.maximum(values, 1e-12 * max(values[-1], 1e-300))
+    found: Floats = (
+        vectors * (np.where(values > 0, positive, 0.0) if power > 0 else positive) ** power
+    ) @ vectors.T
+    return found

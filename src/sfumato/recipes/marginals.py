@@ -1,0 +1,29 @@
+"""The counts of a policy's table for a synthetic one, on the engine that queries use."""
+
+from __future__ import annotations
+
+import secrets
+
+from sfumato.policy import Policy
+from sfumato.query.compilation import column_name
+from sfumato.query.engines import open_engine
+from sfumato.query.measures import UNIT
+from sfumato.synthesis import EngineMarginals, Request
+
+
+def engine_marginals(
+    request: Request, rules: Policy, *, engine: str | None = None, master: str = "local[*]"
+) -> EngineMarginals:
+    """What `release` counts; nothing is read before it does."""
+    opened = open_engine(rules, name=engine, master=master)
+    return EngineMarginals(
+        opened.declared(rules),
+        request.columns,
+        names={column.name: column_name(column.name, rules) for column in request.columns},
+        unit=None if rules.unit.column is None else UNIT,
+        rows=rules.unit.rows,
+        salt=secrets.token_hex(16),
+        prepare=opened.prepare,
+        fetch=opened.fetch,
+        keep=opened.name == "duckdb",
+    )
