@@ -28,7 +28,7 @@ class CoordinatorRound:
         self._modulus = Modulus(terms.bits)
         self._total: Words = self._modulus.reduce(np.zeros(terms.dimension, dtype=np.int64))
         self._adverts: dict[int, Signed] = {}
-        self._envelopes: dict[int, list[Envelope]] = {}
+        self._envelopes: dict[int, dict[int, Envelope]] = {}  # by sender and receiver
         self._arrived: set[int] = set()
         self._agreements: dict[int, Signed] = {}
         self._openings: dict[int, Opening] = {}
@@ -42,20 +42,25 @@ class CoordinatorRound:
     def adverts(self) -> list[Signed]:
         return list(self._adverts.values())
 
-    def take_envelopes(self, place: int, envelopes: Sequence[Envelope]) -> None:
+    def check_envelopes(self, place: int, envelopes: Sequence[Envelope]) -> None:
         self._check_new(place, self._envelopes, self._adverts)
         if {(envelope.sender, envelope.receiver) for envelope in envelopes} != {
-            (place, other) for other in self._adverts if other != place
+            (place, other) for other in self.terms.partners(place) if other in self._adverts
         }:
-            raise Refused(f"expected of holder {place} an envelope for each other one, got others")
-        self._envelopes[place] = list(envelopes)
+            raise Refused(f"expected of holder {place} an envelope for each of its partners, got others")
+
+    def take_envelopes(self, place: int, envelopes: Sequence[Envelope]) -> None:
+        self.check_envelopes(place, envelopes)
+        self._envelopes[place] = {envelope.receiver: envelope for envelope in envelopes}
+
+    @property
+    def sharers(self) -> list[int]:
+        """Those who shared their secrets: who of them is lost from here on can be made up for."""
+        return sorted(self._envelopes)
 
     def envelopes_for(self, place: int) -> list[Envelope]:
         return [
-            envelope
-            for sender, envelopes in self._envelopes.items()
-            for envelope in envelopes
-            if envelope.receiver == place and sender != place
+            self._envelopes[sender][place] for sender in self._envelopes if place in self._envelopes[sender]
         ]
 
     def take_masked(self, masked: Masked) -> None:
@@ -104,7 +109,7 @@ class CoordinatorRound:
     def _take_off(self, total: Words, lost: int) -> None:
         """Of the masks that survivors share with a lost holder: those that its input would have cancelled."""
         key = self._mask_key(lost)
-        for place in self._arrived:
+        for place in self._arrived & set(self.terms.partners(lost)):
             public = bytes.fromhex(self._adverts[place]["mask"])
             pair = agree(key, public, pair_context(self.terms, lost, place))
             self._modulus.add_stream(total, pair, sign=-1 if place < lost else 1)
@@ -125,7 +130,7 @@ class CoordinatorRound:
     def _joined(self, said: Mapping[int, Mapping[int, bytes]], place: int) -> bytes:
         shares = {sender: shares[place] for sender, shares in said.items() if place in shares}
         try:
-            return shamir.join(shares, threshold=self.terms.parties.threshold)
+            return shamir.join(shares, threshold=self.terms.share_threshold)
         except InvalidInput as error:
             raise _wrong_shares(place) from error
 

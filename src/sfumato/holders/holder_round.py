@@ -71,7 +71,7 @@ class HolderRound:
     *Guarantees*: what leaves is the masked input, once; and then either a share of a holder's own mask or one
     of its key, never both for the same holder, only after `threshold` holders signed the same list of
     survivors with at least `parties.least` names, so that the sum that opens has the declared noise. To all
-    others the masked input is uniform unless `threshold` holders help.
+    others the masked input is uniform unless `share_threshold` of its partners help.
     """
 
     def __init__(self, terms: Terms, place: int, key: PrivateKey) -> None:
@@ -81,7 +81,9 @@ class HolderRound:
         self._key = key
         self._mask_key, self._seal_key = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._own_mask = secrets.token_bytes(shamir.SECRET_BYTES)
-        self._peers: Mapping[int, Signed] = {}
+        self._partners = terms.partners(place)
+        self._advertised: frozenset[int] = frozenset()
+        self._peers: Mapping[int, Signed] = {}  # partners, and this holder
         self._received: dict[int, tuple[bytes, bytes]] = {}
         self._survivors: tuple[int, ...] = ()
 
@@ -101,9 +103,13 @@ class HolderRound:
 
     @_turn(Turn.SHARE, Turn.MASK)
     def share(self, adverts: Sequence[Signed]) -> list[Envelope]:
-        """Shares of the own secrets for everyone who advertised keys."""
-        self._peers = self._checked(adverts)
-        threshold = self.terms.parties.threshold
+        """Shares of the own secrets for every partner that advertised keys."""
+        found = self._checked(adverts)
+        self._advertised = frozenset(found)
+        self._peers = {
+            place: advert for place, advert in found.items() if place in self._partners or place == self.place
+        }
+        threshold = self.terms.share_threshold
         own = shamir.split(self._own_mask, threshold=threshold, points=self._peers)
         of_key = shamir.split(self._mask_key.private_bytes_raw(), threshold=threshold, points=self._peers)
         self._received[self.place] = own[self.place], of_key[self.place]
@@ -113,11 +119,12 @@ class HolderRound:
     def mask(self, contribution: Callable[[], Integers], envelopes: Sequence[Envelope]) -> Masked:
         """The masked input; `contribution` is called, and the data touched, only when all else is in order.
 
-        Everyone from whom shares arrived is a partner of masks: should one be lost, its key can be had.
+        Masks are shared with every partner from whom shares arrived: should one be lost, its key can be had.
         """
         for envelope in envelopes:
             self._received[envelope.sender] = self._unseal(envelope)
-        self._check_enough(self._received, "shared its secrets")
+        away = len(self._partners) + 1 - len(self._received)
+        self._check_enough(self.terms.parties.holders - away, "shared its secrets")
         modulus = Modulus(self.terms.bits)
         values = contribution()
         if values.shape != (self.terms.dimension,):
@@ -133,9 +140,12 @@ class HolderRound:
     def agree(self, survivors: Collection[int]) -> Signed:
         """A signature under the list of those whose input arrived, as the coordinator tells it."""
         names = tuple(sorted(survivors))
-        if len(set(names)) != len(names) or not set(names) <= set(self._received) or self.place not in names:
-            raise Refused("expected survivors who shared their secrets, this holder among them, got others")
-        self._check_enough(names, "sent its input")
+        near = set(names) & (set(self._partners) | {self.place})
+        if len(set(names)) != len(names) or not set(names) <= self._advertised or self.place not in names:
+            raise Refused("expected survivors who advertised keys, this holder among them, got others")
+        if not near <= set(self._received):
+            raise Refused("expected of every partner that survived its shares, got none of one")
+        self._check_enough(len(names), "sent its input")
         self._survivors = names
         return self._key.sign(
             SURVIVORS, {"round": self.terms.id, "place": self.place, "survivors": list(names)}
@@ -159,7 +169,7 @@ class HolderRound:
         lost = set(self._received) - set(self._survivors)
         return Opening(
             self.place,
-            {place: self._received[place][0] for place in self._survivors},
+            {place: self._received[place][0] for place in self._survivors if place in self._received},
             {place: self._received[place][1] for place in lost},
         )
 
@@ -171,21 +181,21 @@ class HolderRound:
             place: Any = advert.get("place")
             if not isinstance(place, int) or place in found:
                 raise NotVerified("expected one advert of each holder, got several or none; stop the study")
-            self.terms.check_signature(KEYS, advert, place)
+            self.terms.check_advert(advert, place)
             found[place] = advert
         if found.get(self.place, {}).get("mask") != self._mask_key.public_key().public_bytes_raw().hex():
             raise NotVerified("expected this holder's own keys among the adverts, got others; stop the study")
         public = [advert[name] for advert in found.values() for name in ("mask", "seal")]
         if len(set(public)) != len(public):
             raise NotVerified("expected different keys of all holders, got one twice; stop the study")
-        self._check_enough(found, "advertised its keys")
+        self._check_enough(len(found), "advertised its keys")
         return dict(sorted(found.items()))
 
-    def _check_enough(self, places: Collection[int], did: str) -> None:
+    def _check_enough(self, count: int, did: str) -> None:
         least = self.terms.parties.least
-        if len(places) < least:
+        if count < least:
             raise Refused(
-                f"expected at least {least} holders of whom each {did}, got {len(places)}; with fewer there "
+                f"expected at least {least} holders of whom each {did}, got {count}; with fewer there "
                 "is less noise than declared, and the round is abandoned"
             )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from sfumato.errors import NotVerified
+from sfumato.holders.graph import partners
 from sfumato.holders.masks import Words
 from sfumato.holders.parties import Parties
 from sfumato.ledger.signing import PublicKey, signer
@@ -41,6 +42,15 @@ class Terms:
         keys = [[place, key.id] for place, key in sorted(self.places.items())]
         return hashlib.sha256(json.dumps([known, keys]).encode()).hexdigest()
 
+    def partners(self, place: int) -> Collection[int]:
+        """Whom a holder shares masks and secrets with in this round."""
+        return partners(self.id, place, places=self.places, count=self.parties.degree.partners)
+
+    @property
+    def share_threshold(self) -> int:
+        """How many of a holder's partners, itself among them, give its secrets back."""
+        return self.parties.degree.share_threshold
+
     def context(self, what: str, sender: int, receiver: int) -> bytes:
         return f"{what}\n{self.id}\n{sender}\n{receiver}".encode()
 
@@ -51,6 +61,14 @@ class Terms:
             raise NotVerified(f"expected a message of holder {place} for this round, got another")
         if signer(purpose, message) != expected:
             raise NotVerified(f"expected the signature of holder {place}, got another; stop the study")
+
+    def check_advert(self, advert: Signed, place: int) -> None:
+        """Raise unless the holder at `place` signed these keys; what it signed may be anything."""
+        self.check_signature(KEYS, advert, place)
+        for name in ("mask", "seal", "own"):
+            value = advert.get(name)
+            if not isinstance(value, str) or len(value) != 64 or set(value) - set("0123456789abcdef"):
+                raise NotVerified(f"expected keys of 64 hexadecimal digits from holder {place}, got others")
 
 
 @dataclass(frozen=True)

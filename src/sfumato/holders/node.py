@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
+from sfumato.accounting import NoEvent
 from sfumato.errors import Refused
 from sfumato.holders.messages import Signed, Terms
 from sfumato.holders.study import Study
@@ -20,7 +21,6 @@ from sfumato.mechanisms.grid import Integers
 from sfumato.randomness import Sampler
 from sfumato.training import PrivateTrainer
 from sfumato.training.distributed import Peers
-from sfumato.training.rowwise import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,12 @@ class Node:
     """A holder's side of a study.
 
     *Guarantees*: the study carries the signature of every holder; its whole price, every round included, is
-    reserved in this holder's ledger before a row is touched; round numbers go up, so that no round has two
-    inputs; each input has this holder's share of the noise; every round has a fresh sample. An abandoned round
-    is not repeated: its input may have been seen, and a second one of the same sample would cost more than
-    another round. The step is skipped, and stays paid.
+    reserved in this holder's ledger before a row is touched; each input has this holder's share of the noise;
+    every round has a fresh sample. A round has one input: its number is marked in the ledger, on the disk,
+    before the input leaves, and a lower one is never answered. A node that was killed goes on under the same
+    reservation; a second one with the same ledger takes it away from the first. An abandoned round is not
+    repeated: its input may have been seen, and a second one of the same sample would cost more than another
+    round. The step is skipped, and stays paid.
 
     Args:
         study: What all holders agreed on.
@@ -88,29 +90,78 @@ class Node:
         study.check_signatures(signatures)
         self.study, self.place = study, study.place_of(key.public)
         self._channel, self._ledger, self._sampler = channel, ledger, sampler
-        self._round = self.abandoned = 0
+        self._round = self._answered = self.abandoned = 0
+        self._trainer: PrivateTrainer | None = None
 
     def train(
-        self, head: nn.Module, rows: Any, *, on_step: Callable[[PrivateTrainer], None] | None = None
+        self,
+        head: nn.Module,
+        rows: Any,
+        *,
+        caveats: tuple[str, ...] = (),
+        on_step: Callable[[PrivateTrainer], None] | None = None,
     ) -> Certificate:
-        """Train the head on all holders' rows, of which these are this holder's."""
-        trainer = PrivateTrainer(
+        """Train the head on all holders' rows, of which these are this holder's.
+
+        `rows` may be a function that reads them: it is called with the secret stream once they are paid for,
+        and returns rows and, where the unit is a person, whose each is. A study that was begun with this
+        ledger, and cut off, goes on: rounds that were answered are not answered again, and their outcomes come
+        from the coordinator.
+
+        Raises:
+            Refused: If the study was finished with this ledger; or more rounds were abandoned than declared.
+        """
+        trainer = self._trainer = PrivateTrainer(
             head,
             self.study.optimization.build(head),
             self.study.plan,
             ledger=self._ledger,
-            purpose=f"study {self.study.name}",
+            purpose=self._purpose,
             sampler=self._sampler,
             peers=Peers(rank=0, count=int(1 / self.study.largest_share + 1e-9), through=self),
         )
-        for batch in trainer.batches(rows):
-            trainer.step(batch, cross_entropy)
+        self._pay(trainer)
+        found, units = rows(trainer.sampler) if callable(rows) else (rows, None)
+        for batch in trainer.batches(found, units=units):
+            trainer.step(batch, self.study.loss)
             if on_step is not None:
                 on_step(trainer)
         with torch.no_grad():
             for name, value in trainer.average.values.items():
                 trainer.parameters[name].copy_(value)
-        return trainer.certificate(delta=self.study.delta, caveats=_caveats(self.study))
+        return trainer.certificate(delta=self.study.delta, caveats=(*_caveats(self.study), *caveats))
+
+    @property
+    def _purpose(self) -> str:
+        return f"study {self.study.name} {self.study.digest[:16]}"
+
+    def _pay(self, trainer: PrivateTrainer) -> None:
+        """Reserve the whole study, or take up what an earlier run of this node left open."""
+        if self._ledger is None:
+            return
+        charges = [charge for charge in self._ledger.charges() if charge.purpose == self._purpose]
+        if any(charge.settled and not isinstance(charge.event, NoEvent) for charge in charges):
+            raise Refused(
+                "expected a study that this ledger has not finished yet, got one that it has; its rounds are "
+                "answered once: sign a new study for another model"
+            )
+        left = [charge.head for charge in charges if not charge.settled]
+        plan = self.study.plan
+        reservation = (
+            self._ledger.reservation(left[0], private=trainer.private)
+            if left
+            else self._ledger.reserve(
+                plan.event(),
+                purpose=self._purpose,
+                relation=plan.relation,
+                unit=plan.unit,
+                private=trainer.private,
+                begun=False,
+            )
+        )
+        reservation.begin()
+        trainer.take_up(replace(trainer.state, reservation=reservation, private=reservation.private))
+        self._answered = reservation.marked
 
     def add_up(self, total: Integers, mechanism: GridGaussian, sampler: Sampler) -> Integers:
         """The noisy sum over all holders of this step; zero where its round was abandoned."""
@@ -120,12 +171,25 @@ class Node:
             raise Refused("expected sums and noise as in the study, got others; nothing was sent")
         noise.check_covers(mechanism.eta)
         self._round += 1
-        opened = self._channel.exchange(
-            self.study.terms(self._round), self.place, lambda: noise.release(total, sampler)
-        )
+        terms = self.study.terms(self._round)
+
+        def contribution() -> Integers:
+            self._mark(terms)
+            return noise.release(total, sampler)
+
+        opened = self._channel.exchange(terms, self.place, contribution)
         if opened is None:
             return self._skipped(total)
         return _as_of_all(opened, self.study.parties.holders)
+
+    def _mark(self, terms: Terms) -> None:
+        """Note on the disk that the input of this round is about to leave; it never leaves again."""
+        if terms.number <= self._answered:
+            raise Refused(f"expected a round after {self._answered}, which was answered, got {terms.number}")
+        self._answered = terms.number
+        reservation = None if self._trainer is None else self._trainer.reservation
+        if reservation is not None:
+            reservation.mark(self.study.plan.event(terms.number), steps=terms.number, digest=terms.id)
 
     def _skipped(self, total: Integers) -> Integers:
         self.abandoned += 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sfumato import _validate
 from sfumato.errors import InvalidInput
+from sfumato.holders.graph import Degree, degree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +61,23 @@ class Parties:
         return (self.holders + self.colluding) // 2 + 1
 
     @property
+    def degree(self) -> Degree:
+        """How many partners of masks each holder has, and how many of them open its secrets."""
+        return degree(self.holders, dropped=self.dropped, colluding=self.colluding, threshold=self.threshold)
+
+    @property
     def counted(self) -> int:
         """Shares of noise that the best informed adversary does not know; one holder at least knows its own."""
         return min(self.shares_against.values())
+
+    @property
+    def spread(self) -> float:
+        """How much wider, against what is learned, the noise is than that of one holder with all the rows.
+
+        After the declared drop-outs `least` shares are in the sum of which `counted` are paid for, and the rows
+        of `least` of all holders.
+        """
+        return (self.least / self.counted) ** 0.5 * self.holders / self.least
 
     @property
     def shares_against(self) -> Mapping[str, int]:

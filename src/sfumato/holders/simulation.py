@@ -20,9 +20,11 @@ from sfumato.holders.coordinator_round import CoordinatorRound
 from sfumato.holders.desk_round import Lost, run_round
 from sfumato.holders.holder_round import HolderRound
 from sfumato.holders.messages import Terms
+from sfumato.holders.network import NetworkTerms
 from sfumato.holders.node import Node, Opened
 from sfumato.holders.parties import Parties
 from sfumato.holders.study import Study
+from sfumato.holders.tasks import dealt
 from sfumato.ledger import Certificate, Ledger
 from sfumato.ledger.signing import PrivateKey
 from sfumato.mechanisms.grid import Integers
@@ -38,7 +40,7 @@ class Simulated:
 
     Attributes:
         study: The study that was rehearsed, with keys made for it.
-        model: The trained head, which takes features and not rows; all holders have the same.
+        model: The trained head, which takes features and not rows, or the network; all holders have the same.
         test_accuracy: The share of right answers on the public test rows; None without any.
         certificates: Of each holder that took part, by its place from 1.
         abandoned: How many rounds were abandoned; at most `study.spare`.
@@ -108,11 +110,13 @@ def simulate(
     epsilon: float,
     delta: float = 1e-5,
     spare: int = 0,
+    holders_per_unit: int = 1,
+    network: NetworkTerms | None = None,
     losses: Losses | None = None,
     ledgers: Mapping[int, Ledger] | None = None,
     on_step: Callable[[], None] | None = None,
 ) -> Simulated:
-    """Deal the rows out to holders, row after row, and train the default recipe over them.
+    """Deal the rows out to holders, row after row, and train the default recipe, or a network, over them.
 
     A holder whose ledger has no room stays out of the study.
 
@@ -123,6 +127,9 @@ def simulate(
         epsilon: The ε of the study against the best informed adversary of `parties`.
         delta: Its δ.
         spare: How many rounds may be abandoned; they are priced like all others.
+        holders_per_unit: With how many holders one unit may be at most. Rows are dealt out to one each; the
+            price is for so many.
+        network: What is trained in place of the default recipe's head.
         losses: Says for the number of a round, from 1, who is lost in it and at which message; by default
             `parties.dropped` holders, chosen anew in each round.
         ledgers: The holders' ledgers by place, from 1; who has none is not charged.
@@ -143,12 +150,15 @@ def simulate(
     """
     started = time.perf_counter()
     keys = {place: PrivateKey(Ed25519PrivateKey.generate()) for place in range(1, parties.holders + 1)}
-    study = _study(rows, parties, keys, epsilon=epsilon, delta=delta, spare=spare)
+    study = replace(
+        _study(rows, parties, keys, epsilon=epsilon, delta=delta, spare=spare),
+        holders_per_unit=holders_per_unit,
+        network=network,
+    )
     admitted = _admitted(study, keys, ledgers or {})
-    network = features.build(study.recipe, classes=study.classes)
-    seen_rows = features.featured(network, rows)
-    dealt = {place: _dealt(seen_rows, place, parties.holders) for place in admitted}
-    heads = {place: copy.deepcopy(network.head) for place in admitted}
+    learner, seen_rows, seen_test = _as_learned(study, rows, test)
+    parts = {place: dealt(seen_rows, place, parties.holders) for place in admitted}
+    heads = {place: copy.deepcopy(learner) for place in admitted}
     desk = Desk(admitted, losses or random_losses(parties, SecretStream()))
     signatures = [study.signed(key) for key in keys.values()]
     nodes = {
@@ -159,18 +169,25 @@ def simulate(
 
     def task(place: int) -> Certificate:
         seen = (lambda _: on_step()) if on_step is not None and place == first else None
-        return desk.work(place, lambda: nodes[place].train(heads[place], dealt[place], on_step=seen))
+        return desk.work(place, lambda: nodes[place].train(heads[place], parts[place], on_step=seen))
 
     certificates = _side_by_side(task, list(admitted))
-    seen = None if test is None else features.featured(network, test)
     return Simulated(
         study=study,
         model=heads[first],
-        test_accuracy=None if seen is None else evaluate(heads[first], seen).accuracy,
+        test_accuracy=None if seen_test is None else evaluate(heads[first], seen_test).accuracy,
         certificates=certificates,
         abandoned=nodes[first].abandoned,
         seconds=time.perf_counter() - started,
     )
+
+
+def _as_learned(study: Study, rows: Dataset, test: Dataset | None) -> tuple[nn.Module, Dataset, Dataset | None]:
+    """What every holder trains, and the rows as it takes them: as public features, or as they are."""
+    if study.network is not None:
+        return study.learner(), rows, test
+    whole = features.build(study.recipe, classes=study.classes)
+    return whole.head, features.featured(whole, rows), None if test is None else features.featured(whole, test)
 
 
 def random_losses(parties: Parties, sampler: Sampler) -> Losses:
@@ -229,11 +246,6 @@ def _admitted(
             f"{len(admitted)}; nothing was charged"
         )
     return admitted
-
-
-def _dealt(rows: Dataset, place: int, holders: int) -> Dataset:
-    part = slice(place - 1, None, holders)
-    return replace(rows, inputs=rows.inputs[part].copy(), targets=rows.targets[part].copy())
 
 
 def _side_by_side(task: Callable[[int], Certificate], places: list[int]) -> dict[int, Certificate]:

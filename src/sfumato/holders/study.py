@@ -12,10 +12,31 @@ delta = 1e-5
 dropped = 2               # holders that may be lost in a round
 colluding = 3             # holders that may collude with the coordinator
 spare = 10                # rounds that may be abandoned; they are priced like all others
+holders_per_unit = 1      # optional: with how many holders one unit may be at most; 1 if left out
+
+[network]                 # optional: a network from random weights in place of the head; see `NetworkTerms`
+model = "cnn"
+shape = [1, 28, 28]
+steps = 300
+expected_batch = 1024
+clip_norm = 1.0
+learning_rate = 0.5
 
 [holders]                 # in this order; each with the middle line of its .pub file, from: sfumato key create
 delft = "MCowBQYDK2VwAyEA…"
 utrecht = "MCowBQYDK2VwAyEA…"
+
+With data = "table" a network learns a column of the holders' tables. What may be known of them stands here as
+in the policy of a table, and each holder's own policy must say the same.
+
+[table]
+target = "ill"
+rows = 1                  # of one unit that count, at most; a unit that is a column tells people apart
+
+[table.columns.age]
+type = "integer"
+lower = 0
+upper = 120
 """
 
 from __future__ import annotations
@@ -30,34 +51,38 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from torch import nn
+
 from sfumato import _validate
-from sfumato.errors import InvalidInput, NotVerified
+from sfumato.errors import InvalidInput
+from sfumato.holders.agreed import Agreed
 from sfumato.holders.masks import Modulus
-from sfumato.holders.messages import Signed, Terms
+from sfumato.holders.messages import Terms
+from sfumato.holders.network import NetworkTerms
 from sfumato.holders.parties import Parties
+from sfumato.holders.tasks import TABLE, Images, Network, Table
 from sfumato.ledger import Ledger
 from sfumato.ledger.chain import canonical
-from sfumato.ledger.signing import PrivateKey, PublicKey, signer
+from sfumato.ledger.signing import PublicKey
 from sfumato.mechanisms import GaussianShares
-from sfumato.recipes import Recipe, recipe_for
-from sfumato.recipes.features import bare
+from sfumato.recipes import Recipe
 from sfumato.training import NoiseShares, Optimization, TrainingPlan
+from sfumato.training.rowwise import LossFunction
 
-STUDY = "holders study"
 _PARTIES = ("dropped", "colluding")
 _LARGEST_FILE = 2**20
 _PREFIX = bytes.fromhex("302a300506032b6570032100")  # of every Ed25519 key in such a file (RFC 8410)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
-    """A linear head on public features, trained by DP-SGD over the rows of several holders.
+class Study(Agreed):
+    """A head on public features, or a network on images or a table, trained by DP-SGD over several holders.
 
     It is agreed on as a TOML file, which `read` takes; the fields are those of the file.
 
     Args:
         name: What reports and ledgers call the study.
-        data: The name of a data set, which says the recipe: features and settings of the training.
+        data: The name of a data set, which says the recipe: features and settings of the training; or "table".
         classes: How many classes there are, at least 2.
         public_size: About how many units all holders have together, if that may be known.
         largest_share: The share of these that one holder has at most, in (0, 1].
@@ -67,6 +92,9 @@ class Study:
         parties: How many holders there are, and how many may be lost or collude.
         spare: How many rounds may be abandoned; so many steps more are planned and priced.
         keys: The holders' public signing keys by name; a holder's place is its number in them, from 1.
+        holders_per_unit: With how many holders one unit may be at most. Each of them clips and samples it.
+        network: What is trained in place of the head on public features, and how.
+        table: What is learned from which columns, where `data` is "table".
 
     Raises:
         InvalidInput: If a field is outside its range, or there is not one key of each holder.
@@ -88,6 +116,9 @@ class Study:
     parties: Parties
     spare: int
     keys: Mapping[str, PublicKey]
+    holders_per_unit: int = 1
+    network: NetworkTerms | None = None
+    table: Table | None = None
 
     def __post_init__(self) -> None:
         for name in ("name", "data", "unit"):
@@ -96,12 +127,24 @@ class Study:
         _validate.integer("classes", self.classes, least=2)
         _validate.integer("public_size", self.public_size, least=1)
         _validate.integer("spare", self.spare)
+        _validate.integer("holders_per_unit", self.holders_per_unit, least=1)
         _validate.positive("epsilon", self.epsilon)
         _validate.probability("largest_share", self.largest_share)
         _validate.probability("delta", self.delta)
         object.__setattr__(self, "keys", MappingProxyType(dict(self.keys)))
         if len(self.keys) != self.parties.holders or len(set(self.keys.values())) != len(self.keys):
             raise InvalidInput("expected one key of each holder, all of them different, got others")
+        if self.network is not None and self.table is not None:
+            raise InvalidInput("expected a section network or a section table in a study, got both")
+        if (self.data == TABLE) != (self.table is not None):
+            raise InvalidInput(
+                f'expected a section table with data = "{TABLE}", and with no other, got otherwise'
+            )
+        if self.table is not None and self.table.classes not in (None, self.classes):
+            raise InvalidInput(
+                f"expected classes={self.table.classes}, as the target has categories, got "
+                f"classes={self.classes}"
+            )
 
     @classmethod
     def read(cls, path: str | Path) -> Study:
@@ -115,20 +158,35 @@ class Study:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Study:
-        """Of the sections `study` and `holders`; nothing else may be there, and nothing has a default."""
-        _check_names("a study file", data, ("study", "holders"))
+        """Of the sections `study` and `holders`, and maybe `network` or `table`; nothing else may be there."""
+        _check_names("a study file", data, ("study", "holders"), optional=("network", TABLE))
         said, keys = data["study"], data["holders"]
-        expected = {field.name for field in fields(cls)} - {"parties", "keys"} | set(_PARTIES)
-        _check_names("section study", said, expected)
+        expected = {field.name for field in fields(cls)} - {"parties", "keys", "network", "table"} | set(
+            _PARTIES
+        )
+        _check_names("section study", said, expected - {"holders_per_unit"}, optional=("holders_per_unit",))
         parties = Parties(holders=len(keys), **{name: said[name] for name in _PARTIES})
         terms = {name: value for name, value in said.items() if name not in _PARTIES}
-        return cls(parties=parties, keys={name: _key(name, value) for name, value in keys.items()}, **terms)
+        return cls(
+            parties=parties,
+            keys={name: _key(name, value) for name, value in keys.items()},
+            network=NetworkTerms.from_dict(data["network"]) if "network" in data else None,
+            table=Table.from_dict(data[TABLE], unit=terms["unit"]) if TABLE in data else None,
+            **terms,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         terms = {field.name: getattr(self, field.name) for field in fields(self)}
         parties: Parties = terms.pop("parties")
         keys = {name: _line(key) for name, key in terms.pop("keys").items()}
-        return {"study": {**terms, **{name: getattr(parties, name) for name in _PARTIES}}, "holders": keys}
+        network: NetworkTerms | None = terms.pop("network")
+        table: Table | None = terms.pop("table")
+        return {
+            "study": {**terms, **{name: getattr(parties, name) for name in _PARTIES}},
+            "holders": keys,
+            **({} if network is None else {"network": network.to_dict()}),
+            **({} if table is None else {TABLE: table.to_dict()}),
+        }
 
     # Agreeing
 
@@ -138,48 +196,45 @@ class Study:
         ordered = {**self.to_dict(), "order": list(self.keys)}
         return hashlib.sha256(canonical(ordered)).hexdigest()
 
-    def signed(self, key: PrivateKey) -> Signed:
-        """A holder's agreement."""
-        return key.sign(STUDY, {"study": self.digest})
-
-    def check_signatures(self, signatures: Collection[Signed]) -> None:
-        """Raise unless every holder signed this very study."""
-        found = {signer(STUDY, signature) for signature in signatures if signature.get("study") == self.digest}
-        missing = [name for name, key in self.keys.items() if key not in found]
-        if missing:
-            raise NotVerified(
-                f"expected the signature of every holder under this study, got none of {missing[0]}"
-            )
-
-    def place_of(self, key: PublicKey) -> int:
-        for place, known in enumerate(self.keys.values(), 1):
-            if known == key:
-                return place
-        raise InvalidInput("expected the key of a holder of the study, got another; ask to be put into it")
-
     # What will be done
 
     @cached_property
+    def task(self) -> Images | Network | Table:
+        if self.network is not None:
+            return Network(terms=self.network, classes=self.classes)
+        return self.table or Images(data=self.data, classes=self.classes)
+
+    @property
     def recipe(self) -> Recipe:
-        return recipe_for(self.data)
+        """Of a study of a head on public features."""
+        if not isinstance(self.task, Images):
+            raise InvalidInput("expected a study of a head on public features, got one of another network")
+        return self.task.recipe
 
     @cached_property
     def plan(self) -> TrainingPlan:
         """Priced against the best informed adversary; rounds that are abandoned are priced like the others."""
-        recipe = self.recipe
-        head = bare(recipe, classes=self.classes).head
-        dimension = sum(parameter.numel() for parameter in head.parameters())
+        settings = self.task.settings(public_size=self.public_size)
         return TrainingPlan.calibrated(
             epsilon=self.epsilon,
             delta=self.delta,
             public_size=self.public_size,
-            expected_batch=recipe.sample_rate * self.public_size,
-            steps=recipe.steps + self.spare,
-            clip_norm=recipe.clip_norm,
-            average_decay=recipe.average_decay,
             unit=self.unit,
-            shares=NoiseShares(count=self.parties.counted, dimension=dimension),
+            shares=NoiseShares(
+                count=self.parties.counted,
+                dimension=self.task.dimension,
+                holders_per_unit=self.holders_per_unit,
+            ),
+            **{**settings, "steps": settings["steps"] + self.spare},
         )
+
+    def learner(self) -> nn.Module:
+        """What every holder trains, as it is before the first step: the same at all of them."""
+        return self.task.learner()
+
+    @property
+    def loss(self) -> LossFunction:
+        return self.task.loss
 
     @cached_property
     def noise(self) -> GaussianShares:
@@ -187,7 +242,9 @@ class Study:
 
     @property
     def optimization(self) -> Optimization:
-        return self.recipe.optimization(epsilon=self.epsilon, public_size=self.public_size)
+        """As it is chosen for one holder under as much noise."""
+        alike = self.epsilon / (self.parties.spread * self.holders_per_unit)
+        return self.task.optimization(epsilon=alike, public_size=self.public_size)
 
     def epsilons(self) -> dict[str, float]:
         """ε against each adversary, after all declared drop-outs."""
@@ -237,8 +294,8 @@ class Study:
         ledger.check(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
 
 
-def _check_names(where: str, data: Any, expected: Collection[str]) -> None:
-    if not isinstance(data, Mapping) or set(data) != set(expected):
+def _check_names(where: str, data: Any, expected: Collection[str], optional: Collection[str] = ()) -> None:
+    if not isinstance(data, Mapping) or set(data) - set(optional) != set(expected):
         raise InvalidInput(
             f"expected in {where} exactly {', '.join(sorted(expected))}, got "
             f"{_validate.shown(sorted(map(str, data)) if isinstance(data, Mapping) else data)}"

@@ -9,7 +9,7 @@ import torch
 from sfumato import TrainingPlan, datasets
 from sfumato.accounting import Budget
 from sfumato.errors import InvalidInput, NotVerified, Refused
-from sfumato.holders import Node, Opened, Parties, simulate, simulation, study
+from sfumato.holders import Node, Opened, Parties, simulate, simulation, tasks
 from sfumato.holders.desk_round import Lost
 from sfumato.holders.node import _as_of_all
 from sfumato.ledger import Ledger
@@ -24,7 +24,7 @@ PARTIES = Parties(holders=4, dropped=1)
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(study, "recipe_for", lambda name: SMALL)
+    monkeypatch.setattr(tasks, "recipe_for", lambda name: SMALL)
 
 
 @pytest.fixture(scope="module")

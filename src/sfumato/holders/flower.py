@@ -1,0 +1,97 @@
+"""Flower, as it is used here: what both ends of the network share.
+
+Flower carries the messages (SuperLink, SuperNodes, TLS, keys of nodes, heartbeats). It knows nothing of rounds
+and masks: to it a message is one record of bytes. Two things are ours. A SuperNode of Flower starts a process
+for each message and looks for the next one every three seconds; ours answers in the process that holds the
+data, which a round of three messages needs. And the coordinator opens the part of a SuperLink that nodes talk
+to, not the part through which anyone may start other runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from sfumato.errors import InvalidInput, MissingExtra, NotVerified
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+
+    from sfumato.ledger.signing import PrivateKey
+
+_RECORD, _BYTES = "sfumato", "content"
+_CURVE = ec.SECP384R1()  # what Flower's nodes sign with
+_ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973
+
+
+def require_flower() -> None:
+    """Make sure that Flower is there, and that it tells nobody of its use."""
+    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+    try:
+        import flwr  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(package="flwr", extra="holders") from error
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+
+
+def node_key(key: PrivateKey) -> ec.EllipticCurvePrivateKey:
+    """The key by which the SuperLink knows a holder's node; it follows from the holder's signing key.
+
+    64 derived bytes, reduced modulo the order of the curve: within 2⁻¹²⁸ of uniform.
+    """
+    number = int.from_bytes(key.derive("holders node", 64), "big")
+    return ec.derive_private_key(number % (_ORDER - 1) + 1, _CURVE)
+
+
+def public_line(key: ec.EllipticCurvePrivateKey) -> str:
+    """The public half, as a signature under a study carries it."""
+    point = key.public_key().public_bytes(
+        serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint
+    )
+    return point.hex()
+
+
+def flower_key(line: Any) -> bytes:
+    """The public half as Flower writes it, from what a signature carries."""
+    try:
+        key = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, bytes.fromhex(line))
+    except (TypeError, ValueError) as error:
+        raise NotVerified(
+            "expected a signature with the key of the holder's node, got none; sign the study again"
+        ) from error
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def record_of(content: bytes) -> Any:
+    from flwr.app import ConfigRecord, RecordDict
+
+    return RecordDict({_RECORD: ConfigRecord({_BYTES: content})})
+
+
+def inflated(name: str, parts: dict[str, bytes]) -> Message:
+    """A message from its parts, which somebody else wrote."""
+    from flwr.app import Message
+    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+    try:
+        message = inflate_object_from_contents(name, parts)
+    except Exception as error:  # whatever Flower's parsers raise
+        raise InvalidInput("expected the parts of a message, got others") from error
+    if not isinstance(message, Message):
+        raise InvalidInput("expected the parts of a message, got others")
+    return message
+
+
+def bytes_of(message: Message) -> bytes:
+    """What `record_of` put into a message."""
+    try:
+        content = message.content[_RECORD][_BYTES]
+    except (KeyError, ValueError) as error:
+        raise InvalidInput("expected a message with one record of bytes, got another") from error
+    if not isinstance(content, bytes):
+        raise InvalidInput("expected a message with one record of bytes, got another")
+    return content

@@ -1,0 +1,253 @@
+"""SQL over the tables of several holders: counts, sums, averages and quantiles of all their rows together.
+
+The study is a TOML file beside the policies of the holders' tables, for a rehearsal in one process:
+
+    [study]
+    kind = "query"
+    name = "people of three clinics"
+    dropped = 0               # holders that may be lost
+    colluding = 1             # holders that may collude with the coordinator
+    holders_per_unit = 1      # with how many holders one person may be at most
+
+    [holders]                 # the policy of each holder's table, from this file
+    delft = "delft.toml"
+    leiden = "leiden.toml"
+    utrecht = "utrecht.toml"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from sfumato import _validate
+from sfumato.errors import InvalidInput, Refused
+from sfumato.holders.desk_sums import DeskSums, Losses, new_keys
+from sfumato.holders.parties import Parties
+from sfumato.holders.sum_study import SumStudy, calibrated_rounds
+from sfumato.holders.sums import Part, SumRound
+from sfumato.policy import Policy
+from sfumato.query import Answer, Table, load_policy, parse_query
+from sfumato.query.answer import notes_for
+from sfumato.query.apart import Apart, Numbers
+from sfumato.query.intervals import Family
+from sfumato.query.opening import open_ledger
+
+_SAID = ("kind", "name", "dropped", "colluding", "holders_per_unit")
+_PEOPLE = 2.0**40  # more than any sum is expected of; beyond it a sum may wrap, and is no less private
+
+
+@dataclass(frozen=True, kw_only=True)
+class HoldersAnswer:
+    """An answer over several holders' tables.
+
+    Attributes:
+        answer: The noisy rows; spent and left are those of the holder whose ledger has the least left.
+        against: ε against each adversary.
+        holders: How many holders' rows are in it.
+        study: What was agreed on.
+    """
+
+    answer: Answer
+    against: Mapping[str, float]
+    holders: int
+    study: SumStudy
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.answer.to_json(), "against": dict(self.against), "holders": self.holders}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableStudy:
+    """Tables of the same form at several holders, and what a question over them withstands.
+
+    *Guarantees*: every holder bounds what one person adds at its own table, as its policy says, and charges its
+    own ledger before a row is read; what opens is the sum over all holders with the noise that the declared
+    number of shares makes. A person with at most m holders moves the sum by m times what one holder lets
+    through, and that is the price.
+
+    Args:
+        name: What ledgers call the study.
+        policies: The holders' policies by name; all but source, size, budget and ledger must be equal.
+        places: The file of each policy, beside which its ledger is.
+        parties: How many holders there are, and how many may be lost or collude.
+        holders_per_unit: With how many holders one person may be at most.
+
+    Raises:
+        InvalidInput: If the policies do not declare the same table.
+
+    ```python
+    study = TableStudy.read("study.toml")
+    print(study.ask("SELECT AVG(age) FROM people", epsilon=0.5).answer.rows)
+    ```
+    """
+
+    name: str
+    policies: Mapping[str, Policy]
+    places: Mapping[str, Path]
+    parties: Parties
+    holders_per_unit: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policies", MappingProxyType(dict(self.policies)))
+        _validate.integer("holders_per_unit", self.holders_per_unit, least=1)
+        first, *others = self.policies.values()
+        for name, policy in zip(list(self.policies)[1:], others, strict=True):
+            if _declared(policy) != _declared(first):
+                raise InvalidInput(
+                    f"expected all holders to declare the same table, columns and unit, got others from {name}"
+                    "; agree on one policy, and change only source and budget"
+                )
+
+    @classmethod
+    def read(cls, path: str | Path) -> TableStudy:
+        """From a TOML file; nothing else may be in it, and nothing has a default."""
+        place = Path(path)
+        with place.open("rb") as file:
+            try:
+                data = tomllib.load(file)
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+                raise InvalidInput(f"expected {path} to be a TOML file, got another: {error}") from error
+        said, holders = data.get("study"), data.get("holders")
+        if set(data) != {"study", "holders"} or not isinstance(said, dict) or not isinstance(holders, dict):
+            raise InvalidInput("expected the sections study and holders in a study, got others")
+        if set(said) != set(_SAID) or said["kind"] != "query":
+            raise InvalidInput(
+                f'expected in section study exactly {", ".join(_SAID)}, with kind = "query", got '
+                f"{_validate.shown(sorted(said))}"
+            )
+        places = {name: place.parent / str(file) for name, file in holders.items()}
+        return cls(
+            name=str(said["name"]),
+            policies={name: load_policy(file) for name, file in places.items()},
+            places=places,
+            parties=Parties(holders=len(places), dropped=said["dropped"], colluding=said["colluding"]),
+            holders_per_unit=said["holders_per_unit"],
+        )
+
+    def ask(
+        self,
+        sql: str,
+        *,
+        epsilon: float,
+        split: Sequence[float] | None = None,
+        losses: Losses = lambda number: {},
+        data: Mapping[str, Any] | None = None,
+    ) -> HoldersAnswer:
+        """Answer a query over all holders' rows; each ledger is charged before its holder reads a row.
+
+        Args:
+            sql: The query, as for one table. GROUP BY needs declared values; COUNT(DISTINCT …) is refused.
+            epsilon: The ε of the answer against the best informed adversary.
+            split: How ε is shared among the aggregates.
+            losses: Who is lost in the round, and at which message; nobody by default.
+            data: Tables in place of the policies' sources, by holder.
+
+        Returns:
+            The noisy rows with their intervals, and ε against each adversary.
+
+        Raises:
+            QueryRefused: If it cannot be answered privately. Nothing is charged.
+            InvalidInput: If fewer holders than needed can pay. Nothing is charged.
+            Refused: If too many holders were lost; what was charged stays charged.
+        """
+        tables = {
+            place: Table(policy, None, data=(data or {}).get(name))
+            for place, (name, policy) in enumerate(self.policies.items(), 1)
+        }
+        apart = {
+            place: Apart(table, parse_query(sql, table.policy), epsilon, split)
+            for place, table in tables.items()
+        }
+        first = apart[1]
+        keys = new_keys(self.parties.holders)
+        delta = min(policy.budget.delta for policy in self.policies.values())
+        study = SumStudy(
+            name=f"{self.name}: {sql}"[:490],
+            kind="query",
+            plan={"sql": sql, "epsilon": epsilon, "holders_per_unit": self.holders_per_unit},
+            unit=tables[1].policy.budget.unit,
+            delta=delta,
+            parties=self.parties,
+            rounds=self._rounds(first.numbers(), epsilon, delta),
+            keys=dict(zip(self.policies, (key.public for key in keys.values()), strict=True)),
+        )
+        compiled = {place: one.compiled() for place, one in apart.items()}  # the schema is public
+        with ExitStack() as stack:
+            ledgers = {
+                place: stack.enter_context(open_ledger(policy, self.places[name]))
+                for place, (name, policy) in enumerate(self.policies.items(), 1)
+            }
+            desk = DeskSums(study, keys, losses=losses, ledgers=ledgers)
+            total = desk.add_up(1, {place: _values(apart[place], compiled[place]) for place in desk.keys})
+            if total is None:
+                raise Refused(
+                    "expected enough holders for an answer, got fewer; what was charged stays charged"
+                )
+            deviations = [part.deviation(total.holders) for part in study.rounds[0].parts]
+            shape = first.shape(total.parts, deviations)
+            answer = Answer(
+                columns=shape.columns,
+                rows=shape.rows,
+                intervals=shape.intervals,
+                epsilon=epsilon,
+                delta=delta,
+                epsilon_spent=max(ledgers[place].epsilon_spent for place in desk.keys),
+                epsilon_left=min(ledgers[place].epsilon_left for place in desk.keys),
+                notes=self._notes(first, total.holders),
+            )
+        return HoldersAnswer(answer=answer, against=study.epsilons(), holders=total.holders, study=study)
+
+    def _rounds(self, numbers: Sequence[Numbers], epsilon: float, delta: float) -> tuple[SumRound, ...]:
+        largest = max(one.noise_multiplier for one in numbers)
+
+        def rounds(factor: float) -> tuple[SumRound, ...]:
+            parts = (
+                Part(
+                    sensitivity=one.sensitivity * self.holders_per_unit,
+                    dimension=prod(one.shape),
+                    noise_multiplier=factor * one.noise_multiplier / largest,
+                    shares=self.parties.counted,
+                    largest=_PEOPLE * one.sensitivity,
+                )
+                for one in numbers
+            )
+            return (SumRound(tuple(parts)),)
+
+        return calibrated_rounds(rounds, epsilon=epsilon, delta=delta)
+
+    def _notes(self, asked: Apart, holders: int) -> tuple[str, ...]:
+        grouped = bool(asked.query.keys)
+        several = "; a person with several of them counts at each" if self.holders_per_unit > 1 else ""
+        return (
+            *notes_for(asked.table.policy, grouped=grouped, family=Family.GAUSSIAN),
+            f"Over the rows of {holders} of {self.parties.holders} holders{several}.",
+        )
+
+
+def _values(apart: Apart, compiled: Any) -> Any:
+    return lambda: [value.reshape(-1) for value in apart.exact(compiled)]
+
+
+def _declared(policy: Policy) -> Policy:
+    """What all holders must declare alike."""
+    budget = replace(policy.budget, epsilon=1.0, delta=0.0)
+    return replace(
+        policy,
+        source="",
+        budget=budget,
+        ledger=None,
+        dataset=None,
+        public_size=None,
+        version=None,
+        delimiter=",",
+        header=True,
+        fields=None,
+        missing=("",),
+    )

@@ -1,0 +1,63 @@
+"""Studies of any network, and of people who are with several holders."""
+
+import pytest
+
+from sfumato import TrainingPlan, accounting, datasets
+from sfumato.errors import InvalidInput
+from sfumato.holders import NetworkTerms, Parties, Study, simulate
+from sfumato.training import NoiseShares
+
+MLP = NetworkTerms(model="mlp", shape=(1, 8, 8), steps=6, expected_batch=200, clip_norm=1.0, learning_rate=1.0)
+
+
+def plan(m, **changes):
+    terms = {"sample_rate": 0.1, "expected_batch": 60, "steps": 20, "noise_multiplier": 4.0, **changes}
+    return TrainingPlan(**terms, shares=NoiseShares(count=5, dimension=100, holders_per_unit=m))
+
+
+def test_a_person_with_several_holders_costs_more():
+    """Unsampled, m parts of norm C are one of norm mC; sampled independently they cost less than that."""
+    whole = plan(3, sample_rate=1.0)
+    together = plan(1, sample_rate=1.0, noise_multiplier=4.0 / 3)
+    assert whole.epsilon(1e-5) == pytest.approx(together.epsilon(1e-5), rel=1e-6)
+    apart, at_once = plan(3).epsilon(1e-5), plan(1, noise_multiplier=4.0 / 3).epsilon(1e-5)
+    assert plan(1).epsilon(1e-5) < plan(2).epsilon(1e-5) < apart <= at_once * (1 + 1e-9)
+    assert TrainingPlan.from_json(plan(3).to_json()) == plan(3)
+
+
+def test_the_price_covers_the_exact_mixture():
+    """Two parts, each there by its own coin: the exact loss of the sum of both is no dearer than charged."""
+    q, sigma = 0.2, 3.0
+    mixture = accounting.MixtureOfGaussiansEvent(
+        standard_deviation=sigma,
+        sensitivities=[0.0, 1.0, 2.0],
+        sampling_probs=[(1 - q) ** 2, 2 * q * (1 - q), q**2],
+    )
+    exact = accounting.epsilon(accounting.repeat(mixture, 20), 1e-5)
+    charged = plan(2, sample_rate=q, noise_multiplier=sigma).epsilon(1e-5)
+    assert exact <= charged
+    assert exact > 0.7 * charged  # and the price is not far off
+    assert plan(1, sample_rate=q, noise_multiplier=sigma).epsilon(1e-5) < exact  # one part alone would not do
+
+
+def test_holders_train_a_network():
+    rows = datasets.load("digits", "train").excerpt(400)
+    done = simulate(rows, rows, parties=Parties(holders=3), epsilon=20.0, network=MLP, holders_per_unit=2)
+    assert done.test_accuracy > 0.3
+    assert done.study.noise.dimension == sum(p.numel() for p in done.model.parameters())
+    assert max(done.study.epsilons().values()) <= 20.0
+    assert Study.from_dict(done.study.to_dict()) == done.study
+    assert Study.from_dict(done.study.to_dict()).digest == done.study.digest
+
+
+@pytest.mark.parametrize(
+    "changes", [{"model": "gpt"}, {"shape": (1, 8)}, {"shape": (1, 8, 9)}, {"steps": 0}, {"clip_norm": 0}]
+)
+def test_networks_that_cannot_be(changes):
+    with pytest.raises(InvalidInput, match="expected"):
+        NetworkTerms.from_dict({**MLP.to_dict(), **changes})
+
+
+def test_a_section_with_other_names_is_refused():
+    with pytest.raises(InvalidInput, match="section network"):
+        NetworkTerms.from_dict({"model": "mlp"})
