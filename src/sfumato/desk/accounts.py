@@ -1,0 +1,217 @@
+"""Who may do what: accounts with a role and a team, passwords by argon2, API tokens by their digest."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+import time
+import unicodedata
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+from sqlalchemy import Connection, Row, select
+
+from sfumato import _validate
+from sfumato.desk import database as db
+from sfumato.errors import InvalidInput
+
+LONGEST_NAME = 64
+SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 256
+_HASHER = PasswordHasher()  # argon2id with RFC 9106's second recommended setting
+_HASHING = threading.BoundedSemaphore(2)  # each takes 64 MiB
+
+
+class Role(StrEnum):
+    """An officer answers for the budget, an analyst spends an allocation, a reader sees what is public."""
+
+    OFFICER = "officer"
+    ANALYST = "analyst"
+    READER = "reader"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """Somebody who may sign in.
+
+    Attributes:
+        id: The number in the database.
+        name: As it is shown.
+        role: What they may do.
+        team: Whose allocations and questions they share.
+        grant: The allocation that their API token is for, if they came with one.
+    """
+
+    id: int
+    name: str
+    role: Role
+    team: str
+    grant: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secrets:
+    """What a new account is told once; the database keeps digests only."""
+
+    account: Account
+    token: str
+    password: str
+
+
+def checked_name(name: str, what: str = "name") -> str:
+    """A name as it is kept: one spelling of it, printable, no longer than others can read.
+
+    >>> checked_name(" Ａnn ")
+    'Ann'
+    """
+    clean = unicodedata.normalize("NFKC", name).strip()
+    if not clean or len(clean) > LONGEST_NAME or not clean.isprintable():
+        raise InvalidInput(f"expected {what} to be 1 to {LONGEST_NAME} printable letters, got {clean[:80]!r}")
+    return clean
+
+
+def key_of(name: str) -> str:
+    """The name as names are compared: no two accounts differ in case, width or accents' spelling alone."""
+    return unicodedata.normalize("NFKC", checked_name(name).casefold())
+
+
+def add(
+    connection: Connection, name: str, *, role: str, team: str | None = None, password: str | None = None
+) -> tuple[Account, str]:
+    """A new account, with the password it was given or a fresh one."""
+    name = checked_name(name)
+    role = Role(_validate.one_of("role", role, [str(one) for one in Role]))
+    team = checked_name(team or name, "team")
+    password = fresh_password() if password is None else checked_password(password)
+    if connection.execute(select(db.accounts.c.id).where(db.accounts.c.key == key_of(name))).first():
+        raise InvalidInput(f"expected a name that nobody has yet, got name={name!r}")
+    values = {"name": name, "key": key_of(name), "role": str(role), "team": team, "disabled": False}
+    number = db.inserted(connection, db.accounts, **values, password=hashed(password), created=time.time())
+    return Account(id=number, name=name, role=role, team=team), password
+
+
+def by_name(connection: Connection, name: str) -> Row[tuple[object, ...]]:
+    """The row of an account, for those who may know that it is there."""
+    row = connection.execute(select(db.accounts).where(db.accounts.c.key == key_of(name))).first()
+    if row is None:
+        raise InvalidInput(f"expected the name of an account, got name={name!r}; sfumato desk user list")
+    return row
+
+
+def by_id(connection: Connection, number: int) -> Account | None:
+    """The account of a number, unless it was closed."""
+    row = connection.execute(
+        select(db.accounts).where(db.accounts.c.id == number, db.accounts.c.disabled.is_(False))
+    ).first()
+    return None if row is None else account_of(row)
+
+
+def account_of(row: Row[tuple[object, ...]], grant: int | None = None) -> Account:
+    return Account(id=row.id, name=row.name, role=Role(row.role), team=row.team, grant=grant)
+
+
+def names(connection: Connection) -> dict[int, str]:
+    """The name of every account, by number."""
+    return {row.id: row.name for row in connection.execute(select(db.accounts.c.id, db.accounts.c.name))}
+
+
+# Passwords
+
+
+def fresh_password() -> str:
+    return secrets.token_urlsafe(15)
+
+
+def checked_password(password: str) -> str:
+    if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
+        raise InvalidInput(
+            f"expected a password of {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} letters, got {len(password)}"
+        )
+    return password
+
+
+def hashed(password: str) -> str:
+    with _HASHING:
+        return _HASHER.hash(password)
+
+
+def signs_in(connection: Connection, name: str, password: str) -> Account | None:
+    """The account with this name and password; an unknown name takes as long as a wrong password."""
+    try:
+        key = key_of(name)
+    except InvalidInput:
+        key = ""
+    row = connection.execute(select(db.accounts).where(db.accounts.c.key == key)).first()
+    known = row is not None and row.password is not None and not row.disabled
+    stored = row.password if row is not None and known else _nobodys()
+    fits = _verified(stored, password[:LONGEST_PASSWORD])
+    return account_of(row) if row is not None and known and fits else None
+
+
+@cache
+def _nobodys() -> str:
+    return hashed(secrets.token_urlsafe(32))
+
+
+def _verified(stored: str, password: str) -> bool:
+    try:
+        with _HASHING:
+            return _HASHER.verify(stored, password)
+    except (VerificationError, InvalidHashError):
+        return False
+
+
+def set_password(connection: Connection, number: int, password: str) -> None:
+    """A new password; whoever was signed in no longer is."""
+    stored = hashed(checked_password(password))
+    connection.execute(db.accounts.update().where(db.accounts.c.id == number).values(password=stored))
+    connection.execute(db.sessions.delete().where(db.sessions.c.account == number))
+
+
+def close(connection: Connection, number: int, *, disabled: bool = True) -> None:
+    """Close an account with its sessions and tokens, or open it again without them."""
+    connection.execute(db.accounts.update().where(db.accounts.c.id == number).values(disabled=disabled))
+    connection.execute(db.sessions.delete().where(db.sessions.c.account == number))
+    connection.execute(db.tokens.update().where(db.tokens.c.account == number).values(revoked=True))
+
+
+# Tokens
+
+
+def digest_of(secret: str) -> bytes:
+    """What the database keeps of a token or a session: 32 random bytes need no slow hash."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def add_token(connection: Connection, account: Account, *, purpose: str, grant: int | None) -> str:
+    """A token for programs, told once."""
+    token = "sfd_" + secrets.token_urlsafe(32)
+    purpose = checked_line("purpose", purpose)
+    values = {"account": account.id, "digest": digest_of(token), "purpose": purpose, "grant": grant}
+    connection.execute(db.tokens.insert().values(**values, created=time.time(), revoked=False))
+    return token
+
+
+def by_token(connection: Connection, token: str) -> Account | None:
+    """Whose token it is, with the allocation it is for."""
+    found = connection.execute(
+        select(db.accounts, db.tokens.c.grant)
+        .join(db.tokens, db.tokens.c.account == db.accounts.c.id)
+        .where(
+            db.tokens.c.digest == digest_of(token),
+            db.tokens.c.revoked.is_(False),
+            db.accounts.c.disabled.is_(False),
+        )
+    ).first()
+    return None if found is None else account_of(found, found.grant)
+
+
+def checked_line(name: str, value: str, *, longest: int = 300) -> str:
+    """One line of printable words, as the ledger takes them."""
+    clean = unicodedata.normalize("NFC", " ".join(value.split()))
+    if not clean or len(clean) > longest or not clean.isprintable():
+        raise InvalidInput(f"expected {name} to be one line of 1 to {longest} letters, got {clean[:80]!r}")
+    return clean

@@ -1,0 +1,164 @@
+"""One gate for every route: each says who may pass, and one that does not say so is not served.
+
+Programs come with a token (Authorization: Bearer …) and may use /api only; browsers come with a cookie and may
+use pages only. So no page of another site can make a browser use the API, and every form that changes something
+carries the session's word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.routing import APIRoute, iter_route_contexts
+
+from sfumato.desk import accounts, sessions
+from sfumato.desk.accounts import Account, Role
+from sfumato.desk.desk import Desk
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+SAFE = ("GET", "HEAD")
+API = "/api/"
+
+
+class Stopped(Exception):
+    """A request that goes no further.
+
+    Args:
+        status: The HTTP status.
+        sentence: What the asker is told.
+    """
+
+    def __init__(self, status: int, sentence: str, *, seconds: float | None = None) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+        self.seconds = seconds
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may use a route: some roles, or everybody."""
+
+    roles: frozenset[Role]
+    everybody: bool = False
+
+    def allows(self, role: Role | None) -> bool:
+        return self.everybody or role in self.roles
+
+
+def allow(*roles: Role) -> Callable[[_F], _F]:
+    """Mark a route as for these roles."""
+    return _marked(Access(frozenset(roles)))
+
+
+def everybody() -> Callable[[_F], _F]:
+    """Mark a route as for anybody, signed in or not."""
+    return _marked(Access(frozenset(), everybody=True))
+
+
+def _marked(access: Access) -> Callable[[_F], _F]:
+    def mark(function: _F) -> _F:
+        function.desk_access = access  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def access_of(route: APIRoute) -> Access:
+    found: Access = route.endpoint.desk_access  # type: ignore[attr-defined]
+    return found
+
+
+def table_of(app: FastAPI) -> dict[tuple[str, str], Access]:
+    """Every route with who may use it; raises for one that does not say."""
+    found = {}
+    for context in iter_route_contexts(app.routes):
+        route = context.original_route
+        if not isinstance(route, APIRoute):
+            raise TypeError(f"expected every route to go through the gate, got {route}")
+        for method in sorted((route.methods or set()) - {"HEAD"}):
+            found[method, route.path] = access_of(route)
+    return found
+
+
+@contextmanager
+def effort(request: Request) -> Iterator[None]:
+    """Compute something long in this thread, within what the account may have computed; 429 beyond it."""
+    desk, key = request.app.state.desk, f"account {request.state.account.id}"
+    if not desk.effort.begin(key):
+        raise Stopped(429, "expected less to compute at once; wait a moment", seconds=30)
+    began = time.thread_time()
+    try:
+        yield
+    finally:
+        desk.effort.end(key, time.thread_time() - began)
+
+
+async def gate(request: Request) -> None:
+    """Find out who asks, and stop what is not allowed. Runs before every route."""
+    desk: Desk = request.app.state.desk
+    access = access_of(request.scope["route"])
+    request.state.account = request.state.session = None
+    await _who(request, desk)
+    account: Account | None = request.state.account
+    if account is not None and not desk.buckets.take(f"account {account.id}"):
+        raise Stopped(429, "expected fewer requests a minute; wait a moment", seconds=5)
+    client = request.client.host if request.client else ""
+    if account is None and not desk.visitors.take(f"address {client}"):
+        raise Stopped(429, "expected fewer requests a minute from here; wait a moment", seconds=30)
+    if access.everybody:
+        return
+    if account is None:
+        raise Stopped(401, "expected a token that is valid, or somebody signed in; sign in again")
+    if not access.allows(account.role):
+        raise Stopped(403, f"this is not for the role {account.role}; ask an officer")
+
+
+async def _who(request: Request, desk: Desk) -> None:
+    if request.url.path.startswith(API):
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and token:
+            request.state.account = await asyncio.to_thread(_by_token, desk, token.strip())
+        return
+    cookie = request.cookies.get(sessions.COOKIE)
+    asleep = request.headers.get("x-desk-refresh") is not None
+    session = None
+    if cookie:
+        session = await asyncio.to_thread(sessions.find, desk.database, cookie, asleep=asleep)
+    if request.method not in SAFE:
+        await _check_form(request, desk, session)
+    if session is not None:
+        request.state.session, request.state.account = session, session.account
+
+
+def _by_token(desk: Desk, token: str) -> Account | None:
+    with desk.database.read() as connection:
+        return accounts.by_token(connection, token)
+
+
+async def _check_form(request: Request, desk: Desk, session: sessions.Session | None) -> None:
+    """A form must come from a page of ours: by the browser's own word, and by a word in the form.
+
+    Our pages send no referrer, and browsers then call the origin of their forms "null".
+    """
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    foreign = origin not in (None, "null", *_own_origins(request, desk)) or site in ("cross-site", "same-site")
+    word = (await request.form()).get("csrf")
+    if session is not None:
+        fits = isinstance(word, str) and hmac.compare_digest(word.encode(), session.csrf.encode())
+    else:
+        fits = isinstance(word, str) and desk.visits.fits(request.cookies.get(sessions.VISIT), word)
+    if foreign or not fits:
+        raise Stopped(403, "this form is no longer valid; go back, load the page again and repeat")
+
+
+def _own_origins(request: Request, desk: Desk) -> tuple[str, ...]:
+    host = request.headers.get("host", "")
+    return (desk.settings.address or "", f"http://{host}", f"https://{host}")

@@ -1,0 +1,262 @@
+"""Jobs: what takes longer than a question. A queue in the database, which survives whatever stops the server.
+
+A job is charged once, however often it has to begin anew: what an interrupted try computed was never shown to
+anybody, so that the one try that ends is the one release. What it reserved is found again by the job's number,
+and settled before it is told how the job ended.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from sfumato import _validate
+from sfumato.accounting import DpEvent
+from sfumato.desk import database as db
+from sfumato.desk.accounts import Account
+from sfumato.desk.asking import allocated_to, grant_for
+from sfumato.desk.database import Database
+from sfumato.desk.datasets import Dataset
+from sfumato.desk.desk import Desk
+from sfumato.errors import BudgetExceeded, InvalidInput
+from sfumato.policy import Policy
+from sfumato.query.table import RELATION
+
+KINDS = ("train", "synthesize", "report")
+MODELS = ("boosted", "linear", "mlp")
+MOST_CRASHES = 3
+MOST_WAITING = 20
+"""Jobs of one team that may wait or run."""
+MOST_ROWS = 1_000_000
+
+QUEUED, RUNNING, CANCELLING = "queued", "running", "cancelling"
+DONE, FAILED, REFUSED, CANCELLED = "done", "failed", "refused", "cancelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to be done, as somebody chose it.
+
+    Args:
+        kind: "train", "synthesize" or "report".
+        epsilon: What it may cost; 0 for a report.
+        target: The column to learn, or that a synthetic table keeps related.
+        model: What learns it.
+        rows: How many rows to draw.
+    """
+
+    kind: str
+    epsilon: float = 0.0
+    target: str | None = None
+    model: str = "boosted"
+    rows: int = 1000
+
+    def __post_init__(self) -> None:
+        _validate.one_of("kind", self.kind, KINDS)
+        _validate.one_of("model", self.model, MODELS)
+        if self.kind != "report":
+            _validate.positive("epsilon", self.epsilon)
+        if self.kind == "train" and not self.target:
+            raise InvalidInput("expected a column to learn, got none")
+        if not 1 <= self.rows <= MOST_ROWS:
+            raise InvalidInput(f"expected 1 to {MOST_ROWS} rows, got rows={self.rows}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"target": self.target, "model": self.model, "rows": self.rows}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """What a job will cost, from its plan alone."""
+
+    epsilon: float
+    delta: float
+    event: DpEvent | None
+    share: str | None
+    fits: bool
+    epsilon_left: float | None
+
+
+def plan_of(job: Job, policy: Policy) -> tuple[float, float, DpEvent] | None:
+    """ε, δ and the event of a job; None for one that spends nothing."""
+    if job.kind == "train":
+        from sfumato.recipes.table import TableTraining
+
+        assert job.target is not None
+        ready = TableTraining.prepare(policy, target=job.target, epsilon=job.epsilon, model=job.model)
+        return ready.epsilon, ready.delta, ready.event
+    if job.kind == "synthesize":
+        from sfumato.synthesis import Request
+
+        request = Request.of(policy, rows=job.rows, epsilon=job.epsilon, target=job.target)
+        return request.plan.epsilon(request.delta), request.delta, request.plan.event()
+    return None
+
+
+def price(desk: Desk, account: Account, dataset: Dataset, job: Job, grant: int | None) -> Price:
+    """What a job would cost, and whether the allocation would pay. Nothing is spent or read.
+
+    Raises:
+        InvalidInput: If it cannot be done with this policy.
+        NoAllocation: If nothing was set aside.
+    """
+    if job.kind == "report":
+        return Price(epsilon=0.0, delta=0.0, event=None, share=None, fits=True, epsilon_left=None)
+    found = plan_of(job, dataset.policy)
+    assert found is not None
+    epsilon, delta, event = found
+    chosen = grant_for(desk, account, dataset, grant)
+    share = _paying(dataset, chosen.shares, event)
+    left = allocated_to(dataset, account, chosen).epsilon_left
+    return Price(
+        epsilon=epsilon, delta=delta, event=event, share=share, fits=share is not None, epsilon_left=left
+    )
+
+
+def _paying(dataset: Dataset, shares: tuple[str, ...], event: DpEvent) -> str | None:
+    """The first share that would pay."""
+    for share in shares:
+        try:
+            dataset.ledger.check(event, relation=RELATION, unit=dataset.policy.budget.unit, allocation=share)
+            return share
+        except BudgetExceeded:
+            continue
+    return None
+
+
+def start(desk: Desk, account: Account, dataset: Dataset, job: Job, grant: int | None) -> int:
+    """Put a job into the queue.
+
+    Raises:
+        BudgetExceeded: If the allocation would not pay now. Nothing is spent.
+    """
+    cost = price(desk, account, dataset, job, grant)
+    if not cost.fits:
+        raise allocated_to(dataset, account, grant_for(desk, account, dataset, grant)).exceeded()
+    active = (QUEUED, RUNNING, CANCELLING)
+    with desk.database.write() as connection:
+        waiting = connection.execute(
+            select(db.jobs.c.id).where(db.jobs.c.team == account.team, db.jobs.c.state.in_(active))
+        ).all()
+        if len(waiting) >= MOST_WAITING:
+            raise InvalidInput(f"expected at most {MOST_WAITING} jobs of a team to wait; wait for one to end")
+        return db.inserted(
+            connection,
+            db.jobs,
+            account=account.id,
+            team=account.team,
+            dataset=dataset.name,
+            kind=job.kind,
+            words=job.to_json(),
+            share=cost.share,
+            epsilon=job.epsilon,
+            state=QUEUED,
+            tries=0,
+            crashes=0,
+            created=time.time(),
+        )
+
+
+def cancel(desk: Desk, account: Account, number: int) -> None:
+    """Stop a job of the team; what it was charged stays spent."""
+    mine = (db.jobs.c.id == number) & (db.jobs.c.team == account.team)
+    with desk.database.write() as connection:
+        connection.execute(
+            db.jobs.update().where(mine, db.jobs.c.state == QUEUED).values(state=CANCELLED, ended=time.time())
+        )
+        connection.execute(db.jobs.update().where(mine, db.jobs.c.state == RUNNING).values(state=CANCELLING))
+
+
+def of_team(desk: Desk, team: str) -> list[Any]:
+    with desk.database.read() as connection:
+        found = connection.execute(
+            select(db.jobs).where(db.jobs.c.team == team).order_by(db.jobs.c.id.desc()).limit(50)
+        )
+        return list(found)
+
+
+def failed(desk: Desk) -> list[Any]:
+    """The newest jobs that failed, with the sentence that says why, for officers."""
+    with desk.database.read() as connection:
+        query = select(db.jobs).where(db.jobs.c.state == FAILED).order_by(db.jobs.c.id.desc()).limit(20)
+        return list(connection.execute(query))
+
+
+def one_of_team(desk: Desk, team: str, number: int) -> Any:
+    with desk.database.read() as connection:
+        return connection.execute(select(db.jobs).where(db.jobs.c.id == number, db.jobs.c.team == team)).first()
+
+
+# For the processes that do the work
+
+
+def take(database: Database) -> Any:
+    """The oldest job that waits, now running; None if there is none."""
+    with database.write() as connection:
+        row = connection.execute(
+            select(db.jobs).where(db.jobs.c.state == QUEUED).order_by(db.jobs.c.id).limit(1)
+        ).first()
+        if row is None:
+            return None
+        values = {"state": RUNNING, "tries": row.tries + 1, "started": time.time(), "progress": 0.0}
+        connection.execute(db.jobs.update().where(db.jobs.c.id == row.id).values(**values))
+        return connection.execute(select(db.jobs).where(db.jobs.c.id == row.id)).first()
+
+
+def put_back(database: Database) -> None:
+    """What ran when its worker ended waits again, however often that happens."""
+    with database.write() as connection:
+        _end_where(connection, (db.jobs.c.state == CANCELLING), CANCELLED)
+        connection.execute(db.jobs.update().where(db.jobs.c.state == RUNNING).values(state=QUEUED))
+
+
+def put_back_one(database: Database, number: int, tries: int) -> None:
+    """After a try that ended by itself without a word: it waits again, a few times.
+
+    Why it ended may depend on the rows; so how often that can be seen is limited.
+    """
+    this = (db.jobs.c.id == number) & (db.jobs.c.tries == tries)
+    running = this & (db.jobs.c.state == RUNNING)
+    with database.write() as connection:
+        _end_where(connection, this & (db.jobs.c.state == CANCELLING), CANCELLED)
+        connection.execute(db.jobs.update().where(running).values(crashes=db.jobs.c.crashes + 1))
+        _end_where(connection, running & (db.jobs.c.crashes >= MOST_CRASHES), FAILED)
+        connection.execute(db.jobs.update().where(running).values(state=QUEUED))
+
+
+def _end_where(connection: Connection, condition: Any, state: str) -> None:
+    connection.execute(db.jobs.update().where(condition).values(state=state, ended=time.time()))
+
+
+def end(
+    database: Database,
+    number: int,
+    tries: int,
+    state: str,
+    *,
+    result: dict[str, Any] | None = None,
+    sentence: str | None = None,
+) -> bool:
+    """Say how a try ended; False, and nothing is said, if another try has begun since."""
+    this = (db.jobs.c.id == number) & (db.jobs.c.tries == tries) & (db.jobs.c.state == RUNNING)
+    with database.write() as connection:
+        done = connection.execute(
+            db.jobs.update()
+            .where(this)
+            .values(state=state, result=result, sentence=sentence, progress=None, ended=time.time())
+        )
+    return bool(done.rowcount)
+
+
+def progress(database: Database, number: int, tries: int, share: float) -> None:
+    this = (db.jobs.c.id == number) & (db.jobs.c.tries == tries)
+    with database.write() as connection:
+        connection.execute(db.jobs.update().where(this).values(progress=share))
+
+
+def state_of(database: Database, number: int) -> str | None:
+    with database.read() as connection:
+        return connection.execute(select(db.jobs.c.state).where(db.jobs.c.id == number)).scalar()

@@ -1,0 +1,70 @@
+"""The live ledger and the trail, for officers; and the page that anyone may see."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, Response
+
+from sfumato.desk import jobs, trail
+from sfumato.desk.accounts import Role
+from sfumato.desk.datasets import Dataset
+from sfumato.desk.drawing import share_bar, spent_over_time
+from sfumato.desk.gate import allow
+from sfumato.desk.pages.page import Page, desk_of, go, render
+from sfumato.desk.shown import charge_in_words, promise
+
+router = APIRouter()
+PAGE = Page(router=router, title="Ledger", path="/ledger", roles=(Role.OFFICER,), order=30)
+NEWEST, MOST_POINTS = 100, 500
+
+
+@router.get("/ledger")
+@allow(Role.OFFICER)
+def page(request: Request) -> HTMLResponse:
+    desk = desk_of(request)
+    return render(
+        request,
+        "ledger.html",
+        ledgers=[_shown(one) for one in desk.each()],
+        paces=desk.pace.all(),
+        failed=jobs.failed(desk),
+    )
+
+
+def _shown(dataset: Dataset) -> dict[str, Any]:
+    ledger, budget = dataset.ledger, dataset.ledger.budget
+    charges, state, head = dataset.charges()
+    drawn = charges[:: 1 + len(charges) // MOST_POINTS]
+    points = [(datetime.fromisoformat(one.time).timestamp(), one.epsilon_spent) for one in drawn]
+    shares = [(name, state.spent_by(name), state.left(name), state.limit(name)) for name in state.shares]
+    return {
+        "name": dataset.name,
+        "budget": budget,
+        "spent": ledger.epsilon_spent,
+        "left": ledger.epsilon_left,
+        "broken": None if ledger.exceeded is None else promise(ledger),
+        "head": head,
+        "chart": spent_over_time(points, budget.epsilon, title=f"ε spent of {dataset.name} over time"),
+        "shares": [
+            (name, spent, left, size, share_bar(spent, size, title=f"{name}: {spent:.3g} of {size:g}"))
+            for name, spent, left, size in shares
+        ],
+        "charges": [charge_in_words(ledger, one) for one in reversed(charges[-NEWEST:])],
+        "count": len(charges),
+    }
+
+
+@router.post("/pace/reset")
+@allow(Role.OFFICER)
+def reset(request: Request) -> Response:
+    desk_of(request).pace.reset()
+    return go("/ledger")
+
+
+@router.get("/trail")
+@allow(Role.OFFICER)
+def show_trail(request: Request) -> HTMLResponse:
+    return render(request, "trail.html", entries=trail.newest(desk_of(request).database, 200))

@@ -1,0 +1,164 @@
+"""Signing in and out, the own account, and where each role begins."""
+
+from __future__ import annotations
+
+import secrets
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from sqlalchemy import select
+
+from sfumato.desk import accounts, grants, sessions
+from sfumato.desk import database as db
+from sfumato.desk.accounts import Account, Role
+from sfumato.desk.desk import Desk
+from sfumato.desk.gate import Stopped, allow, everybody
+from sfumato.desk.pages.page import Fields, Number, Page, account_of, desk_of, go, render, whole
+from sfumato.errors import InvalidInput
+
+router = APIRouter()
+PAGE = Page(router=router)
+EVERY_ROLE = tuple(Role)
+HOME = {Role.OFFICER: "/requests", Role.ANALYST: "/ask", Role.READER: "/public"}
+
+
+@router.get("/")
+@everybody()
+def home(request: Request) -> RedirectResponse:
+    account: Account | None = request.state.account
+    return go("/public" if account is None else HOME[account.role])
+
+
+@router.get("/sign-in")
+@everybody()
+def form(request: Request) -> HTMLResponse:
+    return _form(request)
+
+
+def _form(request: Request, *, status: int = 200, sentence: str = "", name: str = "") -> HTMLResponse:
+    desk = desk_of(request)
+    visit = request.cookies.get(sessions.VISIT) or secrets.token_urlsafe(24)
+    page = render(
+        request,
+        "sign_in.html",
+        status=status,
+        sentence=sentence,
+        name=name,
+        word=desk.visits.word(visit),
+        openid=desk.settings.openid is not None,
+    )
+    page.set_cookie(
+        sessions.VISIT, visit, httponly=True, samesite="strict", secure=desk.settings.secure, max_age=3600
+    )
+    return page
+
+
+@router.post("/sign-in")
+@everybody()
+def sign_in(request: Request, fields: Fields) -> Response:
+    """A wrong name and a wrong password are told apart by nothing; too many make the next one wait."""
+    desk = desk_of(request)
+    name, password = fields.get("name", ""), fields.get("password", "")
+    client = request.client.host if request.client else ""
+    if not desk.strangers.take(f"address {client}"):
+        raise Stopped(429, "too many people try to sign in from here; wait a minute", seconds=60)
+    key = _tried(name)
+    wait = desk.tries.wait(key)
+    if wait:
+        sentence = f"too many wrong passwords for this name; wait {wait:.0f} s and try again"
+        page = _form(request, status=429, sentence=sentence, name=name)
+        page.headers["retry-after"] = f"{wait:.0f}"
+        return page
+    with desk.database.read() as connection:
+        account = accounts.signs_in(connection, name, password)
+    if account is None:
+        desk.tries.failed(key)
+        return _form(request, status=401, sentence="the name or the password is wrong", name=name)
+    desk.tries.succeeded(key)
+    return begin_session(request, desk, account)
+
+
+def _tried(name: str) -> str:
+    try:
+        return accounts.key_of(name)
+    except InvalidInput:
+        return "no name"
+
+
+def begin_session(request: Request, desk: Desk, account: Account) -> Response:
+    """A new secret for the browser, whatever it came with."""
+    request.state.account = account
+    with desk.database.write() as connection:
+        secret = sessions.begin(connection, account, before=request.cookies.get(sessions.COOKIE))
+    response = go(HOME[account.role])
+    response.set_cookie(
+        sessions.COOKIE, secret, httponly=True, samesite="lax", secure=desk.settings.secure, path="/"
+    )
+    response.delete_cookie(sessions.VISIT)
+    return response
+
+
+@router.post("/sign-out")
+@allow(*EVERY_ROLE)
+def sign_out(request: Request) -> Response:
+    with desk_of(request).database.write() as connection:
+        sessions.end(connection, request.cookies[sessions.COOKIE])
+    response = go("/sign-in")
+    response.delete_cookie(sessions.COOKIE)
+    return response
+
+
+@router.get("/account")
+@allow(*EVERY_ROLE)
+def account(request: Request) -> HTMLResponse:
+    return _account(request)
+
+
+def _account(request: Request, *, token: str | None = None, said: str = "", status: int = 200) -> HTMLResponse:
+    desk, me = desk_of(request), account_of(request)
+    mine = db.tokens.c.account == me.id
+    with desk.database.read() as connection:
+        tokens = connection.execute(
+            select(db.tokens).where(mine, db.tokens.c.revoked.is_(False)).order_by(db.tokens.c.id)
+        ).all()
+        allocations = grants.of_team(connection, me.team) if me.role is Role.ANALYST else []
+    values = {"tokens": tokens, "allocations": allocations, "token": token, "said": said}
+    return render(request, "account.html", status=status, **values)
+
+
+@router.post("/account/password")
+@allow(*EVERY_ROLE)
+def change_password(request: Request, fields: Fields) -> Response:
+    desk, me = desk_of(request), account_of(request)
+    key = f"change {me.id}"
+    if desk.tries.wait(key):
+        raise Stopped(429, "too many wrong passwords; wait a few minutes", seconds=60)
+    with desk.database.read() as connection:
+        fits = accounts.signs_in(connection, me.name, fields.get("old", ""))
+    if fits is None:
+        desk.tries.failed(key)
+        return _account(request, said="the old password is wrong", status=403)
+    with desk.database.write() as connection:
+        accounts.set_password(connection, me.id, fields.get("new", ""))
+    return begin_session(request, desk, me)
+
+
+@router.post("/account/tokens")
+@allow(Role.ANALYST)
+def add_token(request: Request, fields: Fields) -> HTMLResponse:
+    desk, me = desk_of(request), account_of(request)
+    grant = whole(fields, "grant")
+    with desk.database.write() as connection:
+        if grant not in {one.id for one in grants.of_team(connection, me.team)}:
+            raise InvalidInput("expected an allocation of your team")
+        token = accounts.add_token(connection, me, purpose=fields.get("purpose", ""), grant=grant)
+    return _account(request, token=token)
+
+
+@router.post("/account/tokens/{number}/revoke")
+@allow(*EVERY_ROLE)
+def revoke(request: Request, number: Number) -> Response:
+    mine = (db.tokens.c.id == number) & (db.tokens.c.account == account_of(request).id)
+    with desk_of(request).database.write() as connection:
+        connection.execute(db.tokens.update().where(mine).values(revoked=True))
+    return go("/account")

@@ -1,0 +1,199 @@
+"""One job in a process of its own: charge once, work, and say what came of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from sfumato.accounting import DpEvent, Relation, compose
+from sfumato.desk import database as db
+from sfumato.desk import jobs
+from sfumato.desk.config import Settings, load_settings
+from sfumato.desk.database import Database
+from sfumato.desk.keeper import end_with_input
+from sfumato.errors import BudgetExceeded, SfumatoError
+from sfumato.ledger import Charge, Head, Ledger
+from sfumato.ledger.charge import same_releases
+from sfumato.policy import Policy
+from sfumato.query.opening import ledger_place
+from sfumato.storage import RunFolder, make_folder
+
+Watch = Callable[[float], None]
+_EVERY = 1.0  # seconds between writes of the progress
+
+
+class PaidOnce(Ledger):
+    """A ledger that one job charges once: what an earlier try of the same job reserved is this try's.
+
+    *Why that is sound*: a try's reservation is settled before anybody is told how it ended, so one that is open
+    is of a try that was interrupted and showed nothing. The job has one release, that of the one try that ends,
+    and the others are as if they had not been (the times at which they ended aside). The ledger alone decides
+    that: a desk whose database was lost, or is an older copy, counts its jobs anew and pays for each again.
+    """
+
+    job = ""
+    _taken: frozenset[Head] = frozenset()  # by this try
+
+    def of_job(self, number: int, share: str | None) -> PaidOnce:
+        self.job = f"desk job {number}"
+        self.spend_under(share, purpose=self.job)
+        return self
+
+    def __enter__(self) -> PaidOnce:
+        return self
+
+    def charge(
+        self,
+        event: DpEvent | Sequence[DpEvent],
+        *,
+        purpose: str,
+        relation: Relation,
+        unit: str,
+        allocation: str | None = None,
+        private: bool = True,
+    ) -> Charge:
+        plan = event if isinstance(event, DpEvent) else compose(*event)
+        terms = (f"{self.job}: {purpose}", self._share(allocation), Relation(relation), private)
+        for known in self.open_reservations():
+            said = (known.purpose, known.allocation, known.relation, known.private)
+            if said == terms and known.head not in self._taken and same_releases(known.event, plan):
+                found = self.reservation(known.head)
+                break
+        else:
+            found = self.reserve(
+                event, purpose=purpose, relation=relation, unit=unit, allocation=allocation, private=private
+            )
+        self._taken |= {found.head}
+        return found.charge
+
+    def settle(self) -> None:
+        """Close what the job has reserved, all of it spent: a later job of the same number pays for itself."""
+        for known in self.open_reservations():
+            if known.purpose.startswith(f"{self.job}: "):
+                self.reservation(known.head).settle()
+
+
+def run(home: Path, number: int, tries: int) -> None:
+    """Do a job's try; every way in which it can end is in the database."""
+    settings = load_settings(home)
+    database = Database(settings.database)
+    with database.read() as connection:
+        job = connection.execute(select(db.jobs).where(db.jobs.c.id == number)).one()
+    folder = settings.runs / str(number) / f"try-{tries}"
+    make_folder(folder)
+    os.chdir(folder)  # what is written names no place outside
+    state, sentence, result = jobs.DONE, None, None
+    try:
+        result = _WORK[job.kind](settings, database, job)
+    except BudgetExceeded as error:
+        state, sentence = jobs.REFUSED, str(error)
+    except SfumatoError as error:
+        state, sentence = jobs.FAILED, str(error)
+    except Exception as error:
+        state, sentence = jobs.FAILED, f"an unexpected {type(error).__name__}"
+    place, policy = _policy(settings, job.dataset)
+    with _ledger(place, policy) as ledger:
+        ledger.of_job(number, None).settle()
+    jobs.end(database, number, tries, state, result=result, sentence=sentence)
+
+
+def _policy(settings: Settings, name: str) -> tuple[Path, Policy]:
+    return next(
+        (place, policy) for place, policy in settings.policies.items() if policy.private_names[0] == name
+    )
+
+
+def _opened(settings: Settings, job: Any) -> tuple[Policy, PaidOnce]:
+    place, policy = _policy(settings, job.dataset)
+    return policy, _ledger(place, policy).of_job(job.id, job.share)
+
+
+def _ledger(place: Path, policy: Policy) -> PaidOnce:
+    ledger = PaidOnce.open(ledger_place(policy, place), dataset=policy.dataset)
+    assert isinstance(ledger, PaidOnce)
+    return ledger
+
+
+def _watch(database: Database, job: Any, total: float) -> Watch:
+    said = time.monotonic()
+
+    def watch(done: float) -> None:
+        nonlocal said
+        if time.monotonic() > said + _EVERY:
+            said = time.monotonic()
+            jobs.progress(database, job.id, job.tries, min(1.0, done / max(total, 1)))
+
+    return watch
+
+
+def _train(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
+    from sfumato.recipes.table import TableTraining
+
+    policy, ledger = _opened(settings, job)
+    words = job.words
+    ready = TableTraining.prepare(policy, target=words["target"], epsilon=job.epsilon, model=words["model"])
+    with ledger:
+        run = ready.train(ledger=ledger, out="model", watch=_watch(database, job, ready.releases))
+    facts = {"epsilon": run.epsilon, "delta": run.delta, "left_out": list(run.left_out)}
+    return {"facts": facts, "files": _files(RunFolder(Path("model")).release), "run": "model"}
+
+
+def _synthesize(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
+    from sfumato.randomness import SecretStream
+    from sfumato.recipes.marginals import engine_marginals
+    from sfumato.synthesis import Request, release
+
+    policy, ledger = _opened(settings, job)
+    words = job.words
+    request = Request.of(policy, rows=words["rows"], epsilon=job.epsilon, target=words["target"])
+    make_folder(Path("table"))
+    with ledger:
+        found = release(
+            request,
+            engine_marginals(request, policy),
+            ledger=ledger,
+            out=Path("table/synthetic.csv"),
+            sampler=SecretStream(),
+        )
+    facts = {"epsilon": found.epsilon, "delta": request.delta, "rows": request.rows, "notes": list(found.notes)}
+    return {"facts": facts, "files": _files(Path("table"))}
+
+
+def _report(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
+    """One page of the models that the team has trained."""
+    from sfumato.report import write_report
+
+    with database.read() as connection:
+        rows = connection.execute(
+            select(db.jobs).where(
+                db.jobs.c.team == job.team, db.jobs.c.dataset == job.dataset, db.jobs.c.state == jobs.DONE
+            )
+        ).all()
+    os.chdir(settings.runs)
+    runs = [Path(str(row.id), f"try-{row.tries}", row.result["run"]) for row in rows if "run" in row.result]
+    page = write_report(runs, Path(str(job.id), f"try-{job.tries}", "report.html"))
+    return {"facts": {"runs": len(runs), "sections": list(page.sections)}, "files": ["report.html"]}
+
+
+_WORK: dict[str, Callable[[Settings, Database, Any], dict[str, Any]]] = {
+    "train": _train,
+    "synthesize": _synthesize,
+    "report": _report,
+}
+
+
+def _files(folder: Path) -> list[str]:
+    """What was released, by its place in the folder of the try; nothing private is among it."""
+    private = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(str(path) for path in private if "private" not in path.parts)
+
+
+if __name__ == "__main__":
+    end_with_input()
+    run(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,140 @@
+"""Around the application: how large and how slow a request may be, what browsers may do, and the trail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from sfumato.desk import trail
+from sfumato.desk.desk import Desk
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LARGEST_BODY = 256 * 1024
+SLOWEST_BODY = 10.0
+"""Seconds in which the whole of a request must have come."""
+
+_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "cache-control": "no-store",
+}
+STATIC = "/static/"
+
+
+class TooMuch(Exception):
+    """A body that is larger than any form of ours."""
+
+
+class Shield:
+    """Reads the whole request first, within limits; sets headers; writes the trail before an answer leaves.
+
+    Args:
+        inner: The application.
+        desk: Whose trail is written.
+    """
+
+    def __init__(self, inner: Application, desk: Desk) -> None:
+        self.inner = inner
+        self.desk = desk
+        self._headers = dict(_HEADERS)
+        if desk.settings.secure:
+            self._headers["strict-transport-security"] = "max-age=31536000"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.inner(scope, receive, send)
+        scope["state"] = {**scope.get("state", {})}
+        answer = self._answering(scope, send)
+        try:
+            body = await asyncio.wait_for(_whole(scope, receive), SLOWEST_BODY)
+        except TooMuch:
+            return await _refuse(answer, 413, f"expected at most {LARGEST_BODY} bytes")
+        except TimeoutError:
+            return await _refuse(answer, 408, f"expected the whole request within {SLOWEST_BODY:g} s")
+        if body is None:
+            return None  # gone before it was all said
+        await self.inner(scope, _again(body, receive), answer)
+        return None
+
+    def _answering(self, scope: Scope, send: Send) -> Send:
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await asyncio.to_thread(self._record, scope, message["status"])
+                own = [(name.encode(), value.encode()) for name, value in self._headers.items()]
+                given = [pair for pair in message.get("headers", []) if pair[0].decode() not in self._headers]
+                message = {**message, "headers": [*given, *own]}
+            await send(message)
+
+        return answer
+
+    def _record(self, scope: Scope, status: int) -> None:
+        route = getattr(scope.get("route"), "path", None)
+        if route is not None and route.startswith(STATIC):
+            return
+        account = scope["state"].get("account")
+        if status == 429 and account is None:
+            return  # a flood from outside does not fill the disk
+        trail.record(
+            self.desk.database,
+            who=None if account is None else account.name,
+            role=None if account is None else str(account.role),
+            method=scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other",
+            route=route or "unknown",
+            numbers={
+                name: value for name, value in scope.get("path_params", {}).items() if isinstance(value, int)
+            },
+            status=status,
+        )
+
+
+async def _whole(scope: Scope, receive: Receive) -> bytes | None:
+    length = dict(scope["headers"]).get(b"content-length", b"0")
+    if not length.isdigit() or int(length[:20]) > LARGEST_BODY:
+        raise TooMuch
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > LARGEST_BODY:
+            raise TooMuch
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    told = False
+
+    async def first_the_body() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return first_the_body
+
+
+async def _refuse(send: Send, status: int, sentence: str) -> None:
+    body = json.dumps({"error": sentence}).encode()
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

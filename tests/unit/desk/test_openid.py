@@ -1,0 +1,114 @@
+"""Signing in with a provider, against a tiny one; and providers and browsers that cheat."""
+
+import base64
+import hashlib
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from sfumato.desk.people import add_person
+
+
+class Provider(BaseHTTPRequestHandler):
+    """Gives a token for every code that it is shown with the right verifier."""
+
+    challenges: ClassVar[dict[str, str]] = {}
+    claims: ClassVar[dict[str, object]] = {}
+
+    def do_GET(self):
+        here = f"http://127.0.0.1:{self.server.server_port}"
+        places = {"authorization_endpoint": f"{here}/authorize", "token_endpoint": f"{here}/token"}
+        self.say({"issuer": here, **places})
+
+    def do_POST(self):
+        asked = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+        digest = hashlib.sha256(asked["code_verifier"][0].encode()).digest()
+        challenge = base64.urlsafe_b64encode(digest).decode().rstrip("=")
+        if self.challenges.get(asked["code"][0]) != challenge or asked["client_secret"] != ["hush"]:
+            self.say({"error": "invalid_grant"}, 400)
+            return
+        body = base64.urlsafe_b64encode(json.dumps(self.claims).encode()).decode().rstrip("=")
+        self.say({"id_token": f"e30.{body}."})
+
+    def say(self, found, status=200):
+        body = json.dumps(found).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words):
+        pass
+
+
+@pytest.fixture
+def signing_in(another):
+    """Go to the provider and come back with claims that a test chooses."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Provider)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    issuer = f"http://127.0.0.1:{server.server_port}"
+    served = another(settings=f'\n[openid]\nissuer = "{issuer}"\nclient = "desk"\nsecret = "hush"\n')
+    add_person(served.desk, "ann", role="analyst", subject="ann-at-work")
+
+    def sign_in(*, state=None, cookies=None, **changed):
+        begun = served.send("GET", "/openid")
+        asked = {
+            name: values[0] for name, values in parse_qs(urlsplit(begun.headers["location"]).query).items()
+        }
+        Provider.challenges = {"a-code": asked["code_challenge"]}
+        Provider.claims = {
+            "iss": issuer,
+            "aud": "desk",
+            "sub": "ann-at-work",
+            "exp": time.time() + 60,
+            "nonce": asked["nonce"],
+            **changed,
+        }
+        back = f"/openid/back?code=a-code&state={state or asked['state']}"
+        return served.send("GET", back, cookies=dict(begun.cookies) if cookies is None else cookies)
+
+    yield served, sign_in
+    server.shutdown()
+    server.server_close()
+
+
+def test_whom_an_account_names_is_signed_in(signing_in):
+    served, sign_in = signing_in
+    back = sign_in()
+    assert (back.status_code, back.headers["location"]) == (303, "/ask")
+    assert served.send("GET", "/ask", cookies=dict(back.cookies)).status_code == 200
+    assert "with your organisation" in served.send("GET", "/sign-in").text
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        {"sub": "somebody-else"},
+        {"sub": ""},
+        {"iss": "https://other.example"},
+        {"aud": "another-application"},
+        {"aud": ["desk", "another-application"]},
+        {"exp": 1},
+        {"exp": None},
+        {"nonce": "of-another-attempt"},
+        {"state": "of-another-attempt"},
+        {"cookies": {}},
+        {"cookies": {"desk_openid": "x.y.z"}},
+    ],
+    ids=lambda cheat: "-".join(f"{name}={value}" for name, value in cheat.items())[:40],
+)
+def test_nobody_else_is(signing_in, cheat):
+    _, sign_in = signing_in
+    back = sign_in(**cheat)
+    assert back.status_code in (403, 409)
+    assert "desk_session" not in back.cookies
+
+
+def test_without_a_provider_there_is_nothing(served):
+    assert served.send("GET", "/openid").status_code == 404
+    assert served.send("GET", "/openid/back?code=x&state=y").status_code == 404
