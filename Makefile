@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test quick lint bench clean system
+.PHONY: demo desk test quick lint bench holders clean system
 .DEFAULT_GOAL := demo
 
 .venv/bin/python:
@@ -21,15 +21,25 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 .venv/installed-dev: .venv/installed
 	@echo "Installing what the tests need"
-	@$(PIP) --editable '.[dev,postgres,spark,synthesis,tracing]'
+	@$(PIP) --editable '.[dev,desk,holders,postgres,spark,synthesis,tracing]'
 	@touch $@
 
 .venv/installed-bench: .venv/installed-dev
 	@$(PIP) --editable '.[bench]'
 	@touch $@
 
+.venv/installed-desk: .venv/installed
+	@echo "Installing what the desk needs"
+	@$(PIP) --editable '.[desk,synthesis]'
+	@touch $@
+
 demo: .venv/installed
 	@$(BIN)/sfumato demo
+
+# The web application with example data; it prints who can sign in. PORT chooses the port.
+PORT ?= 8000
+desk: .venv/installed-desk
+	@$(BIN)/sfumato serve out/desk/desk.toml --example --port $(PORT)
 
 test: system lint
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
@@ -49,6 +59,14 @@ lint: .venv/installed-dev
 
 bench: .venv/installed-bench
 	$(BIN)/python bench/run.py
+
+.venv/installed-holders: .venv/installed
+	@$(PIP) --editable '.[holders]'
+	@touch $@
+
+# A coordinator and three holders on this machine, over TLS, train the recipe for MNIST
+holders: .venv/installed-holders
+	$(BIN)/python bench/holders_here.py
 
 # Servers that some tests talk to; those tests say how to install them where this may not.
 system:

@@ -107,6 +107,7 @@ def with_opacus(folder: Path, epsilon: float) -> Measured:
 WAYS = {
     "sfumato linear": ours("linear"),
     "sfumato boosted": ours("boosted"),
+    "sfumato mlp": ours("mlp"),
     "Opacus linear": with_opacus,
 }
 if "DIFFPRIVLIB_PYTHON" in os.environ:

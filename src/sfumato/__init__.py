@@ -11,6 +11,7 @@ from typing import Any as _Any
 
 if _TYPE_CHECKING:
     from sfumato.accounting import Budget, Relation
+    from sfumato.desk import connect
     from sfumato.ledger import Ledger
     from sfumato.loading import load
     from sfumato.training import (
@@ -34,6 +35,7 @@ __all__ = [
     "PrivateTrainer",
     "Relation",
     "TrainingPlan",
+    "connect",
     "load",
     "train",
 ]
@@ -49,6 +51,7 @@ _HOMES = {
     "PrivateTrainer": "sfumato.training",
     "Relation": "sfumato.accounting",
     "TrainingPlan": "sfumato.training",
+    "connect": "sfumato.desk",
     "load": "sfumato.loading",
     "train": "sfumato.training",
 }

@@ -17,7 +17,7 @@ from sfumato import local, models
 from sfumato.array_files import damaged_unless_read
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate
-from sfumato.models import LATENTS, PRIORS, PriorNet
+from sfumato.models import PRIORS, PriorNet
 from sfumato.models.prior import shipped_note
 from sfumato.recipes import features
 from sfumato.recipes.features import Recipe
@@ -27,7 +27,6 @@ from sfumato.recipes.table.model import TableModel, is_table_model, read_table_m
 from sfumato.released import MODEL, OWN_MODULE, ModelCard, Predictor, Scores, module_scores, read_model
 from sfumato.storage import CERTIFICATE, read_json
 
-SHIPPED = (*PRIORS, *LATENTS)
 Tensors = Mapping[str, Tensor]
 _MOST_PIXELS = 2**20  # of an image for a network of ours, all channels together
 Built = TypeVar("Built")
@@ -139,7 +138,7 @@ def _filled(module: nn.Module, tensors: Tensors) -> nn.Module:
 def _check_priors(card: ModelCard) -> None:
     """The public weights that the model stands on must be those that are installed."""
     for name, digest in card.priors.items():
-        if name not in SHIPPED or shipped_note(name)["sha256"] != digest:
+        if name not in PRIORS or shipped_note(name)["sha256"] != digest:
             raise DataCorrupted(
                 f"expected the public prior {name[:40]!r} with sha256={digest[:16]}…, on which the model was "
                 "trained, got another; install the version of sfumato that its certificate names"
@@ -163,7 +162,7 @@ def _network(card: ModelCard, tensors: Tensors) -> Scores:
 
 def _on_features(card: ModelCard, tensors: Tensors) -> Scores:
     recipe = Recipe.from_json(card.settings["recipe"])
-    _expect_drawing_size(card)
+    _expect_shape(card, recipe.shape)
     _check_sizes(recipe, len(card.classes), tensors)
     network = features.bare(recipe, classes=len(card.classes))
     _check_extractors(network, recipe, tensors)
@@ -173,17 +172,19 @@ def _on_features(card: ModelCard, tensors: Tensors) -> Scores:
 
 def _check_sizes(recipe: Recipe, classes: int, tensors: Tensors) -> None:
     """The file must hold all that the recipe and the classes would have us allocate."""
-    size = len(features.bare(replace(recipe, directions=None), classes=1).centre)
+    size = len(features.bare(replace(recipe, directions=None, statistic=None), classes=1).centre)
     width = size if recipe.directions is None else recipe.directions
     expected = {"centre": (size,), "head.weight": (classes, width), "head.bias": (classes,)}
     expected |= {} if recipe.directions is None else {"directions": (size, width)}
+    if recipe.statistic is not None:
+        expected |= {"shift": (width,)} if recipe.statistic == "mean" else {"basis": (width, width)}
     if any(tuple(tensors[name].shape) != shape for name, shape in expected.items()):
         raise ValueError("expected a head of the declared classes and directions")
 
 
-def _expect_drawing_size(card: ModelCard) -> None:
-    if card.shape != features.SHAPE:
-        raise ValueError(f"expected images of shape {features.SHAPE}")
+def _expect_shape(card: ModelCard, shape: tuple[int, int, int] = features.SHAPE) -> None:
+    if card.shape != shape:
+        raise ValueError(f"expected images of shape {shape}")
 
 
 def _check_extractors(network: nn.Module, recipe: Recipe, tensors: Tensors) -> None:
@@ -201,7 +202,7 @@ def _check_extractors(network: nn.Module, recipe: Recipe, tensors: Tensors) -> N
 
 def _student(card: ModelCard, tensors: Tensors) -> Scores:
     """A prior's net after training on labels: it answers by its linear head, or by the one with a layer."""
-    _expect_drawing_size(card)
+    _expect_shape(card)
     with torch.device("meta"):  # nothing is allocated before names and shapes are seen to fit
         net = PriorNet(classes=len(tensors["head.2.bias"]))
         net.linear = nn.Linear(net.feature_count, len(tensors["linear.bias"]))
@@ -210,7 +211,7 @@ def _student(card: ModelCard, tensors: Tensors) -> Scores:
 
 
 def _from_reports(card: ModelCard, tensors: Tensors) -> Scores:
-    _expect_drawing_size(card)
+    _expect_shape(card)
     found = local.LearntClassifier.from_tensors(
         card.settings, {name: value.numpy() for name, value in tensors.items()}
     )

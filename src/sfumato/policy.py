@@ -24,6 +24,7 @@ Nothing here is ever read off the data. A policy is a TOML file:
     delta = 1e-6
     ledger = "people.ledger.db"      # a file, or the address of a PostgreSQL ledger
     dataset = "people-2026"          # optional: the id of the data set, which the ledger must name too
+    four_eyes = true                 # optional: two officers approve what the desk sets aside
 
     [columns.age]
     type = "integer"                 # integer, real, text, boolean or date
@@ -38,6 +39,13 @@ Nothing here is ever read off the data. A policy is a TOML file:
     type = "date"
     lower = 1900-01-01               # optional: gives GROUP BY month or year its public groups
     upper = 2029-12-31
+
+    [synthesis]                      # optional: what holds for every row, for `synthesize`
+    impossible = [{age = {upper = 15}, married = true}]
+
+    [synthesis.follows.region]       # looked up and not learned
+    given = "city"
+    values = {Delft = "south", Utrecht = "middle"}
 
     [public.regions]                 # optional: tables that anyone may read, for joins
     source = "regions.csv"           # .csv, .csv.gz or .parquet
@@ -235,6 +243,9 @@ class Policy:
         tables: A policy for each of several tables of the same people. What else is said here is then the
             first one's, except the unit, which holds for what is joined.
         public: Tables that anyone may read, to join with.
+        four_eyes: Whether two officers must approve what is set aside of the budget at the desk.
+        synthesis: What holds for every row of a synthetic table: columns that follow from others, and
+            impossible combinations.
 
     >>> from sfumato.accounting import Budget
     >>> age = Column(name="age", type="integer", lower=0, upper=120)
@@ -257,9 +268,11 @@ class Policy:
     version: str | None = None
     tables: Mapping[str, Policy] = field(default_factory=dict)
     public: Mapping[str, PublicTable] = field(default_factory=dict)
+    four_eyes: bool = field(default=False, repr=False)  # nothing about the data: answers are kept by the repr
+    synthesis: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("columns", "tables", "public"):
+        for name in ("columns", "tables", "public", "synthesis"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         if not self.columns:
             raise InvalidInput(
@@ -374,12 +387,12 @@ def policy_from_dict(
     >>> policy_from_dict({"columns": columns, "budget": budget}, source="people.csv").table
     'people'
     """
-    _known("the policy", data, ("table", "tables", "public", "unit", "budget", "columns"))
+    _known("the policy", data, ("table", "tables", "public", "unit", "budget", "columns", "synthesis"))
     if source is not None:
         given = str(Path(source).absolute()) if Path(source).suffix else source  # not beside the policy
         data = {**data, "table": {**data.get("table", {}), "source": given}}
     budget = _section(data, "budget")
-    _known("[budget]", budget, ("epsilon", "delta", "ledger", "dataset", "unit"))
+    _known("[budget]", budget, ("epsilon", "delta", "ledger", "dataset", "unit", "four_eyes"))
     unit = Unit(**_known("[unit]", data.get("unit", {}), [item.name for item in fields(Unit)]))
     amount = _budget(budget, unit)
     one = _several(data, unit, amount, folder) if "tables" in data else _single(data, unit, amount, folder)
@@ -389,7 +402,15 @@ def policy_from_dict(
         public={name: _public(name, _mapping(f"public.{name}", public[name]), folder) for name in public},
         ledger=_beside(folder, str(budget["ledger"])) if "ledger" in budget else None,
         dataset=str(budget["dataset"]) if "dataset" in budget else None,
+        four_eyes=_truth("budget.four_eyes", budget.get("four_eyes", False)),
+        synthesis=_known("[synthesis]", data.get("synthesis", {}), ("follows", "impossible")),
     )
+
+
+def _truth(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"expected {name} to be true or false, got {name}={value!r}")
+    return value
 
 
 def _single(data: Mapping[str, Any], unit: Unit, budget: Budget, folder: Path | None) -> Policy:
@@ -573,3 +594,12 @@ def _beside(folder: Path | None, location: str) -> str:
     """A relative file beside the policy; addresses and names of database tables as they are."""
     is_file = "://" not in location and Path(location).suffix != "" and not Path(location).is_absolute()
     return str(folder / location) if folder is not None and is_file else location
+
+
+def declares_study(path: str | Path) -> bool:
+    """Whether a TOML file says what several holders compute together, and not what one of them has."""
+    try:
+        with Path(path).open("rb") as file:
+            return "study" in tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return False  # whoever reads it as a policy says what is wrong

@@ -17,7 +17,7 @@ import secrets
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
@@ -134,6 +134,46 @@ def secret_global_generators(sampler: Sampler, device: torch.device | None = Non
             torch.cuda.default_generators[number].manual_seed(int(sampler.integers(2**62, 1)[0]))
         with _keyed(device, sampler):
             yield
+
+
+class FreshGenerators:
+    """Within a `with` block the global generators of the CPU are secret, and `refresh` makes them so again.
+
+    Code that is called item by item may seed them, from what it sees of an item; the next item would draw what
+    follows. `refresh` keys them anew if they were drawn from or seeded since.
+
+    >>> with FreshGenerators() as generators:
+    ...     random.seed(0)
+    ...     generators.refresh()
+    ...     random.random() == random.Random(0).random()
+    False
+    """
+
+    def __init__(self) -> None:
+        self._stream = SecretStream()
+        self._within = ExitStack()
+
+    def __enter__(self) -> FreshGenerators:
+        self._key()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._within.close()
+
+    def refresh(self) -> None:
+        if _global_states() != self._states:
+            self._within.close()
+            self._key()
+
+    def _key(self) -> None:
+        self._within.enter_context(secret_global_generators(self._stream))
+        self._states = _global_states()
+
+
+def _global_states() -> tuple[Any, ...]:
+    import torch
+
+    return torch.get_rng_state().numpy().tobytes(), numpy_state(), random.getstate()
 
 
 @contextmanager

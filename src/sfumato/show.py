@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,3 +75,12 @@ def progress() -> Progress:
         transient=True,
         disable=not sys.stderr.isatty(),
     )
+
+
+@contextmanager
+def stages(count: int) -> Iterator[Callable[[str], None]]:
+    """A bar of so many stages; what is given back is called with the words of each as it begins."""
+    with progress() as bar:
+        task = bar.add_task("stage", total=count, note="")
+        begun = itertools.count()
+        yield lambda words: bar.update(task, completed=min(next(begun), count), note=words)

@@ -28,7 +28,9 @@ def test_the_default_recipe_keeps_its_accuracy_on_a_part_of_mnist(sfumato_json, 
     assert 1.98 <= answer["epsilon"] <= 2
     certificate = tmp_path / "run" / "release" / "certificate.json"
     assert sfumato_json("verify", certificate)["pld"] == pytest.approx(answer["epsilon"])
-    assert any("public prior 'strokes'" in caveat for caveat in json.loads(certificate.read_text())["caveats"])
+    assert any(
+        "public prior 'strokes-wide'" in caveat for caveat in json.loads(certificate.read_text())["caveats"]
+    )
 
 
 @pytest.fixture

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from sfumato import demo as story
+from sfumato.demo import synthetic
 from sfumato.local import views
 from sfumato.recipes import features
+from sfumato.recipes.images import StyleSettings
 
 TINY = replace(
     story.QUICK,
@@ -26,6 +28,8 @@ TINY = replace(
     vote_rows=600,
     vote_images=200,
     vote_adaptation=0,
+    synthetic_rows=600,
+    synthetic_images=60,
     readers_drawings=500,
     readers_test=40,
     differencing_tries=20,
@@ -52,6 +56,7 @@ def demo(tmp_path_factory):
         patch.setattr(story, "QUICK", TINY)
         patch.setattr(features, "DIGITS", replace(features.DIGITS, drawn=500, directions=32, steps=10))
         patch.setattr(views, "_DRAWINGS", 1500)
+        patch.setattr(synthetic, "_SETTINGS", StyleSettings(drawings=600, fine=5, directions=8))
         first = CliRunner().invoke(app, ["demo", "--quick", "--json", "--out", str(out)])
         again = CliRunner().invoke(app, ["demo", "--quick", "--out", str(out)])
     return out, first, again
@@ -78,6 +83,7 @@ def test_every_part_of_the_story_is_on_the_page(demo):
             "learning",
             "maps",
             "votes",
+            "synthetic",
             "differencing",
             "membership",
             "audit",

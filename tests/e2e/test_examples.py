@@ -28,3 +28,24 @@ def test_fine_tuning_text(tmp_path):
     assert 99 < found["epsilon"] <= 100.0
     assert {0 <= found[when] <= 1 for when in ("before", "after")} == {True}  # three steps need not teach
     assert Ledger.open(ledger).epsilon_spent == pytest.approx(found["epsilon"], rel=0.05)
+
+
+def test_lightning(tmp_path):
+    pytest.importorskip("lightning")
+    ledger = tmp_path / "digits.db"
+    found = load("with_lightning").main(epsilon=50.0, epochs=2, ledger=ledger)
+    assert 49 < found["epsilon"] <= 50.0
+    assert found["accuracy"] > 0.3  # of ten classes
+    assert Ledger.open(ledger).epsilon_spent == pytest.approx(found["epsilon"], rel=0.05)
+
+
+def test_the_trainer_of_transformers(tmp_path):
+    pytest.importorskip("transformers")
+    ledger = tmp_path / "sentences.db"
+    found = load("with_hugging_face_trainer").main(
+        people=160, epsilon=100.0, epochs=0.5, workers=1, ledger=ledger
+    )
+    assert 99 < found["epsilon"] <= 100.0
+    assert found["steps"] == 4
+    assert 0 <= found["accuracy"] <= 1  # so few steps need not teach
+    assert Ledger.open(ledger).epsilon_spent == pytest.approx(found["epsilon"], rel=0.05)

@@ -18,10 +18,8 @@ def own_images(tmp_path, monkeypatch):
     """Two classes of drawings, as a user's file; a quick head."""
     small = replace(THINGS, drawn=100, directions=16, steps=5, sample_rate=0.5, extractors=("shapes",))
     monkeypatch.setattr(features, "THINGS", small)
-    few = StyleSettings(drawings=500, fine=5, coarse=2, matched=False)
-    monkeypatch.setattr(
-        StyleSettings, "for_data", lambda data, latents: replace(few, latents=latents or few.latents)
-    )
+    few = StyleSettings(drawings=500, fine=5, directions=8, matched=False)
+    monkeypatch.setattr(StyleSettings, "for_data", lambda data, prior: few)
     images, labels = strokes.draw(600, seed=4)
     chosen = labels < 2
     np.savez(tmp_path / "mine.npz", images=images[chosen], labels=np.array(["nought", "one"])[labels[chosen]])

@@ -627,16 +627,7 @@ def test_an_item_reaches_no_other_through_the_data_set(kind, workers):
         items = Drifting(marked) if kind == "data set" else Plain(marked)
         collate = None if kind == "data set" else remembering_collate()
         source = Items(items, (torch.ones(6), 0), collate, workers)
-        read.append([source.take(np.arange(start, start + 6))[0] for start in (0, 6)])
+        read.append([source.ask(np.arange(start, start + 6))()[0] for start in (0, 6)])
     (first, second), (other, same) = read
     assert torch.equal(first[1:], other[1:])
     assert torch.equal(second, same)
-
-
-def test_a_data_set_that_keeps_nothing_is_read_by_threads(recwarn):
-    source = Items(Plain(True), (torch.ones(6), 0), workers=2)
-    inputs, _, readable = source.take(np.arange(ROWS))
-    assert readable.all()
-    assert inputs[0, 0] == MARK
-    assert source._pool is not None
-    assert not recwarn.list

@@ -19,6 +19,7 @@ def test_public_names():
         "PrivateTrainer",
         "Relation",
         "TrainingPlan",
+        "connect",
         "load",
         "train",
     }
@@ -32,6 +33,7 @@ def test_public_names():
     "package",
     [
         "accounting",
+        "governance",
         "ledger",
         "mechanisms",
         "datasets",

@@ -26,7 +26,7 @@ def register(parent: typer.Typer) -> None:
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, digits or adult.")],
+    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, digits or adult.")],
     out: Annotated[
         Path | None, typer.Option(help="For adult: folder for train.csv, test.csv and policy.toml.")
     ] = None,

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 Allocation = Annotated[
     str | None, typer.Option(help="Spend from this share of the budget (see sfumato ledger allocate).")
 ]
+Unit = Annotated[
+    str,
+    typer.Option(
+        help="What one row is: a record, or the only row of a person, patient, …, as the ledger names it."
+    ),
+]
 Purpose = Annotated[str | None, typer.Option(help="What this is for. The ledger shows it with the charge.")]
 
 

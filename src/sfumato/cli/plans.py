@@ -67,6 +67,8 @@ def _planned(plan: Mapping[str, Any]) -> Planned | None:
     """By the fields that only one kind of plan has."""
     if "noise_multiplier" in plan or "sample_rate" in plan:
         return _training(plan)
+    if "adapted" in plan:
+        return _adapted(plan["adapted"])
     if "images" in plan:
         return _images(plan)
     if "votes" in plan:
@@ -83,6 +85,16 @@ def _training(plan: Mapping[str, Any]) -> Planned:
 
     trained = TrainingPlan.from_json(plan)
     return Planned(event=trained.event(), whole=True, relation=str(trained.relation), unit=trained.unit)
+
+
+def _adapted(plan: Mapping[str, Any]) -> Planned:
+    from sfumato.accounting import compose
+    from sfumato.recipes.statistic import StatisticPlan
+    from sfumato.training import TrainingPlan
+
+    first, head = StatisticPlan(**plan["statistic"]), TrainingPlan.from_json(plan["head"])
+    event = compose(first.event(), head.event())
+    return Planned(event=event, whole=True, relation=str(head.relation), unit=head.unit)
 
 
 def _images(plan: Mapping[str, Any]) -> Planned:

@@ -35,7 +35,9 @@ def register(parent: typer.Typer) -> None:
 
 @app.command()
 def ask(
-    policy: Annotated[Path, typer.Argument(help="The policy of the table, a TOML file.")],
+    policy: Annotated[
+        Path, typer.Argument(help="The policy of the table, or a study of several holders; a TOML file.")
+    ],
     sql: Annotated[
         str | None, typer.Argument(help="The query. Without one, open a prompt with history.")
     ] = None,
@@ -83,9 +85,16 @@ def ask(
 
     Example: sfumato query people.toml "SELECT city, AVG(age) FROM people GROUP BY city" --epsilon 0.1
     """
+    from sfumato.policy import declares_study
     from sfumato.query import KeptAnswers, Table, load_policy
     from sfumato.query.opening import open_ledger
 
+    if declares_study(policy):
+        only = {"--epsilon", "--split", "--out", "--json"}
+        _refuse_others(only, dry_run=dry_run, engine=engine, try_=try_, again=again, delta=delta, noise=noise,
+                       certificate=certificate, allocation=allocation, purpose=purpose)  # fmt: skip
+        _ask_holders(policy, sql, epsilon, _weights(split), out, json=json)
+        return
     rules = load_policy(policy)
     asked: dict[str, Any] = {"delta": delta, "split": _weights(split), "noise": noise}
     if sql is None or dry_run or try_:
@@ -112,6 +121,42 @@ def ask(
             answer.write(out)
         if certificate is not None:
             table.certificate(answer).write(certificate)
+
+
+def _refuse_others(taken: set[str], **options: object) -> None:
+    for name, value in options.items():
+        if value:
+            raise InvalidInput(
+                f"expected of options only {', '.join(sorted(taken))} with a study of several holders, got "
+                f"--{name.strip('_').replace('_', '-')}; leave it out"
+            )
+
+
+def _ask_holders(
+    study: Path,
+    sql: str | None,
+    epsilon: float | None,
+    split: tuple[float, ...] | None,
+    out: Path | None,
+    *,
+    json: bool,
+) -> None:
+    """Ask the tables of several holders together."""
+    from sfumato.holders import TableStudy
+
+    if sql is None or epsilon is None:
+        raise InvalidInput("expected a query and --epsilon with a study of several holders, got none")
+    _refuse_places(out, None)
+    with show.errors.status("asking"):
+        found = TableStudy.read(study).ask(sql, epsilon=epsilon, split=split)
+    if json:
+        show.emit_json(found.to_json())
+    else:
+        _show_answer(found.answer, json=False)
+        words = ", ".join(f"{name} {value:.3g}" for name, value in found.against.items())
+        show.console.print(f"ε against each adversary: {words}", style="dim", markup=False)
+    if out is not None:
+        found.answer.write(out)
 
 
 def _weights(text: str | None) -> tuple[float, ...] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +14,7 @@ from sfumato.cli.synthesize_images import synthesize_images
 from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from sfumato.policy import Policy
-    from sfumato.synthesis import EngineMarginals, Places, Released, Request
+    from sfumato.synthesis import Places, Released, Request
 
 CANARIES = 200  # a few among the people, so that the run is like the released one
 
@@ -149,7 +147,7 @@ def synthesize(
         "epsilon": released.epsilon,
         "delta": request.delta,
         "rows": rows,
-        "columns": [column.name for column in request.columns],
+        "columns": [column.name for column in request.drawn],
         "left_out": list(request.left_out),
         "notes": list(released.notes),
         "epsilon_left": left,
@@ -169,21 +167,22 @@ def _released(
 ) -> tuple[Released, float]:
     from sfumato.query.opening import open_ledger
     from sfumato.randomness import SecretStream
+    from sfumato.recipes.marginals import engine_marginals
     from sfumato.synthesis import release
 
     rules = request.policy
     with (
         open_ledger(rules, place) as opened,
-        show.errors.status("counting") as status,
+        show.stages(request.stages) as next_stage,
     ):
-        marginals = _marginals(request, rules, engine, master)
+        marginals = engine_marginals(request, rules, engine=engine, master=master)
         released = release(
             request,
             marginals,
             ledger=opened,
             out=out,
             sampler=SecretStream(test_seed=test_seed),
-            progress=lambda words: status.update(words),
+            progress=next_stage,
         )
         return released, opened.epsilon_left
 
@@ -192,12 +191,14 @@ def _attack(request: Request, epsilon: float, places: Places, engine: str | None
     """How well an attacker tells who was in, beside what ε allows: a run for the holder, never released."""
     from sfumato.audit import one_run
     from sfumato.randomness import SecretStream
+    from sfumato.recipes.marginals import engine_marginals
     from sfumato.synthesis import PaidTable, Synthesizer, WithCanaries, draw_canaries, membership_scores
 
     sampler = SecretStream()
     included = one_run.toss(CANARIES, sampler)
     canaries = draw_canaries(request.columns, CANARIES, sampler)
-    table = WithCanaries(_marginals(request, request.policy, engine, master), canaries, included)
+    counts = engine_marginals(request, request.policy, engine=engine, master=master)
+    table = WithCanaries(counts, canaries, included)
     with show.errors.status("attacking"):
         paid = PaidTable(request.plan, table, sampler)
         found = Synthesizer(paid, request.columns, request.candidates, fixed=request.fixed).run()
@@ -215,27 +216,6 @@ def _attack(request: Request, epsilon: float, places: Places, engine: str | None
             "right": guesses.right,
             "means": "of a run like this one, never released; canaries are invented rows, in by a fair coin",
         },
-    )
-
-
-def _marginals(request: Request, rules: Policy, engine: str | None, master: str) -> EngineMarginals:
-    """The counts of the policy's table, on the engine that queries use."""
-    from sfumato.query.compilation import column_name
-    from sfumato.query.engines import open_engine
-    from sfumato.query.measures import UNIT
-    from sfumato.synthesis import EngineMarginals
-
-    opened = open_engine(rules, name=engine, master=master)
-    return EngineMarginals(
-        opened.declared(rules),
-        request.columns,
-        names={column.name: column_name(column.name, rules) for column in request.columns},
-        unit=None if rules.unit.column is None else UNIT,
-        rows=rules.unit.rows,
-        salt=secrets.token_hex(16),
-        prepare=opened.prepare,
-        fetch=opened.fetch,
-        keep=opened.name == "duckdb",
     )
 
 

@@ -28,15 +28,18 @@ def synthesize_images(
     from sfumato.ledger import Ledger, Unrecorded
     from sfumato.randomness import SecretStream
     from sfumato.recipes.images import ImagePlaces, ImageRequest, StyleSettings, release_images
+    from sfumato.recipes.images.release import STAGES
+    from sfumato.recipes.images.styles import DRAW
 
     started = time.perf_counter()
     places = ImagePlaces(out)
-    latents = None if prior is None else f"{_validate.one_of('prior', prior, ('strokes', 'shapes'))}-latents"
+    if prior is not None:
+        _validate.one_of("prior", prior, DRAW)
     rows, test = read_data(source, side=None, public_size=public_size, classes=classes, test_data=None)
-    settings = StyleSettings.for_data(rows.name, latents)
+    settings = StyleSettings.for_data(rows.name, prior)
     request = ImageRequest.of(rows, images=images, epsilon=epsilon, delta=delta, settings=settings)
     book = Unrecorded(delta=delta) if ledger is None else Ledger.open(ledger)
-    with show.errors.status("planning") as status:
+    with show.stages(STAGES) as next_stage:
         made = release_images(
             request,
             rows,
@@ -44,7 +47,7 @@ def synthesize_images(
             out=out,
             sampler=SecretStream(test_seed=test_seed),
             test=test,
-            progress=lambda words: status.update(words),
+            progress=next_stage,
         )
     answer = {
         "out": str(out),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from sfumato.cli import show
 from sfumato.cli.inputs import read_data, take_some
-from sfumato.cli.options import SHARES, Allocation, Purpose, Rule, charged, check
+from sfumato.cli.options import SHARES, Allocation, Purpose, Rule, Unit, charged, check
 from sfumato.cli.train_table import PolicyFile, TargetColumn, train_from_policy
 
 if TYPE_CHECKING:
@@ -23,10 +24,15 @@ RULES = (
     Rule(option="data", needs=("epsilon", "plain"), because="say how much privacy may be spent"),
     Rule(
         option="plain",
-        excludes=("epsilon", "delta", "clip_norm", "ledger", "hold_out", "audit", "dry_run", "device"),
+        excludes=("epsilon", "delta", "clip_norm", "ledger", "hold_out", "audit", "dry_run", "device", "noise"),
         because="without privacy nothing is clipped, charged or measured at a price; that takes --epsilon",
     ),
     Rule(option="hold_out_epsilon", needs=("hold_out",), because="it pays for what is kept out"),
+    Rule(
+        option="noise",
+        excludes=("hold_out", "audit"),
+        because="a fixed order has other neighbours (zero-out) than what is kept out, and than canaries",
+    ),
     Rule(option="canaries", needs=("audit",), because="it says of which kind the canaries are"),
     Rule(option="audit", needs=("out",), because="what the canaries show goes to its private folder"),
     Rule(option="ledger", needs=("out", "dry_run"), because="a model that is paid for must be kept somewhere"),
@@ -43,7 +49,7 @@ def train(
     policy: PolicyFile = None,
     target: TargetColumn = None,
     data: Annotated[
-        str, typer.Option(help="mnist, fashion-mnist, digits; or your folder or .npz of images.")
+        str, typer.Option(help="mnist, fashion-mnist, cifar10, digits; or your folder or .npz of images.")
     ] = "",
     model: Annotated[
         str,
@@ -90,8 +96,15 @@ def train(
     ledger: Annotated[
         str | None, typer.Option(help="Ledger of the data set. It is charged before training.")
     ] = None,
+    unit: Unit = "record",
     allocation: Allocation = None,
     purpose: Purpose = None,
+    noise: Annotated[
+        str | None,
+        typer.Option(
+            help="banded, lambda-cgd: fixed order of records, noise that later steps take back in part."
+        ),
+    ] = None,
     device: Annotated[
         str, typer.Option(help="Where the model is trained: cpu, cuda, or another device of torch.")
     ] = "cpu",
@@ -119,13 +132,20 @@ def train(
     if train_from_policy(context):
         return
     check(context, RULES)
-    settings = Settings(epochs=epochs, batch=batch, learning_rate=learning_rate, clip_norm=clip_norm, seed=seed)
+    settings = Settings(
+        epochs=epochs,
+        batch=batch,
+        learning_rate=learning_rate,
+        clip_norm=clip_norm,
+        seed=seed,
+        noise=noise,
+    )
     place = None if dry_run else out
     if place is not None:
         RunFolder(place).refuse_finished()
     side = 28 if data == "digits" and model not in ("mlp", _RECIPE) else None
     rows, test = read_data(data, side=side, public_size=public_size, classes=classes, test_data=test_data)
-    rows = take_some(rows, train_size, place)
+    rows = replace(take_some(rows, train_size, place), unit=unit)
     if epsilon is None:
         answer = _plain_answer(train_plainly(rows, test, model=model, settings=settings, out=place))
     else:
@@ -212,7 +232,7 @@ def _dry_run(ready: Classifier, book: Ledger | None) -> dict[str, Any]:
             ready.check_room(book)
     guess, both = ready.estimate(), ready.epsilon_with_hold_out
     return {
-        "epsilon": ready.plan.epsilon(ready.delta),
+        "epsilon": ready.epsilon,
         "delta": ready.delta,
         "noise_multiplier": ready.plan.noise_multiplier,
         "sample_rate": ready.plan.sample_rate,

@@ -85,7 +85,7 @@ def _open_ledger(policy: Policy, given: dict[str, Any]) -> Ledger:
     """The policy's own and no other: a second one would have a budget of its own."""
     from sfumato.query.opening import open_ledger
 
-    book = open_ledger(policy, given["policy"])
+    book = open_ledger(policy, Path(given["policy"]))
     return book.spend_under(given.get("allocation"), purpose=given.get("purpose"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from sfumato.cli import show
 from sfumato.cli.inputs import read_data, take_some
-from sfumato.cli.options import PAYS, SHARES, Allocation, Purpose, charged, check
+from sfumato.cli.options import PAYS, SHARES, Allocation, Purpose, Unit, charged, check
 
 
 def register(app: typer.Typer) -> None:
@@ -39,6 +40,7 @@ def tune(
     ledger: Annotated[
         str | None, typer.Option(help="Ledger of the data set. It is charged before any trial.")
     ] = None,
+    unit: Unit = "record",
     allocation: Allocation = None,
     purpose: Purpose = None,
     out: Annotated[Path | None, typer.Option(help="Run folder for the best trial.")] = None,
@@ -62,7 +64,7 @@ def tune(
         mean_trials=trials,
     )
     rows, test = read_data(data, side=None, public_size=public_size, classes=classes, test_data=test_data)
-    rows = take_some(rows, train_size, None)  # a search goes to its end, or begins anew
+    rows = replace(take_some(rows, train_size, None), unit=unit)  # a search goes to its end, or begins anew
     book = charged(ledger, allocation=allocation, purpose=purpose)
     with show.errors.status("training a secret number of times"):
         found = tuning.run(rows, test, epsilon=epsilon, delta=delta, tuning=search, ledger=book, out=out)

@@ -30,6 +30,8 @@ class Size:
     vote_rows: int  # private images that the teachers share
     vote_images: int  # public images that a student learns from and is tested on
     vote_adaptation: int  # steps
+    synthetic_rows: int  # private images that synthetic ones are made of
+    synthetic_images: int
     readers_drawings: int  # that the readers of noised digits learn from
     readers_test: int  # noised digits that are read at each ε
     differencing_tries: int
@@ -58,6 +60,8 @@ FULL = Size(
     vote_rows=60_000,
     vote_images=10_000,
     vote_adaptation=40,
+    synthetic_rows=30_000,
+    synthetic_images=5000,
     readers_drawings=6000,
     readers_test=2000,
     differencing_tries=1000,
@@ -85,6 +89,8 @@ QUICK = Size(
     vote_rows=6000,
     vote_images=2000,
     vote_adaptation=0,
+    synthetic_rows=9000,
+    synthetic_images=1500,
     readers_drawings=4000,
     readers_test=300,
     differencing_tries=300,

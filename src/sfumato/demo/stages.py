@@ -12,6 +12,7 @@ from sfumato.demo.dissolving import dissolving_digits
 from sfumato.demo.epidemic import epidemic
 from sfumato.demo.networks import plain_and_private, sweep
 from sfumato.demo.releases import recipe, reports, votes
+from sfumato.demo.synthetic import synthetic_digits
 from sfumato.results import Result
 
 
@@ -55,6 +56,13 @@ STAGES: tuple[Stage, ...] = (
         run=votes,
         seconds=(53, 6),
         uses=("data", "vote_rows", "test_rows", "teachers", "vote_images", "vote_adaptation"),
+    ),
+    Stage(
+        name="synthetic",
+        title="digits of nobody",
+        run=synthetic_digits,
+        seconds=(25, 8),
+        uses=("data", "synthetic_rows", "test_rows", "synthetic_images"),
     ),
     Stage(
         name="reports",

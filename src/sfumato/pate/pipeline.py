@@ -232,7 +232,8 @@ def run(
     side = side or PublicSide.of(public.inputs, settings.adaptation, classes=classes, progress=progress)
     queries = side.queries(settings.plan.queries)
     voting = Voting(settings.plan, ledger=ledger, unit=private.unit, sampler=sampler, purpose=PURPOSE)
-    votes = _votes(private, unit_ids, side, features, queries, settings, sampler, progress)
+    teacher_of = _teachers(private, unit_ids, settings.plan.teachers, sampler)
+    votes = votes_on(private, teacher_of, side, queries, settings, features=features, progress=progress)
     labels = voting.ask(
         count_votes(votes, classes=classes), predictions=_predictions(side, queries, settings.plan)
     )
@@ -287,23 +288,26 @@ def _check_unit(private: Dataset, unit_ids: npt.ArrayLike | None) -> None:
         )
 
 
-def _votes(
+def _teachers(private: Dataset, unit_ids: npt.ArrayLike | None, teachers: int, sampler: Sampler) -> Integers:
+    ids = np.arange(len(private)) if unit_ids is None else np.asarray(unit_ids)
+    if ids.shape != (len(private),):
+        raise InvalidInput("expected one unit id for each private row, got another number of them")
+    return assign(ids, teachers=teachers, key=draw_key(sampler))
+
+
+def votes_on(
     private: Dataset,
-    unit_ids: npt.ArrayLike | None,
+    teacher_of: Integers,
     side: PublicSide,
-    prepared: tuple[Tensor, Tensor] | None,
     queries: Integers,
     settings: PateSettings,
-    sampler: Sampler,
-    progress: Progress,
+    *,
+    features: tuple[Tensor, Tensor] | None = None,
+    progress: Progress = lambda what, share: None,
 ) -> Integers:
     """(teachers, queries); a teacher's vote on an image of half h comes from what it learned on view h."""
     teachers, size = settings.plan.teachers, private.public_size
     assert size is not None
-    ids = np.arange(len(private)) if unit_ids is None else np.asarray(unit_ids)
-    if ids.shape != (len(private),):
-        raise InvalidInput("expected one unit id for each private row, got another number of them")
-    teacher_of = assign(ids, teachers=teachers, key=draw_key(sampler))
     table = shard_table(teacher_of, teachers=teachers, capacity=capacity_for(size, teachers))
     images, targets = private.tensors()
     config, classes = settings.teacher, settings.plan.classes
@@ -317,8 +321,8 @@ def _votes(
         if not mine.any():  # few queries may all lie in one half
             continue
         asked = side.features[own][queries[mine]]
-        features = rows_apart(view.features, images) if prepared is None else prepared[own]
-        votes[:, mine] = vote(features, targets, table, asked, config, classes=classes, start=view.head)
+        seen = rows_apart(view.features, images) if features is None else features[own]
+        votes[:, mine] = vote(seen, targets, table, asked, config, classes=classes, start=view.head)
     return votes
 
 
@@ -373,9 +377,9 @@ def _result(
         answers=answers,
         epsilon=settings.plan.epsilon(delta),
         delta=delta,
-        student_accuracy=_mean_over_images(accuracies, len(public), settings.folds),
+        student_accuracy=mean_over_images(accuracies, len(public), settings.folds),
         fold_accuracies=accuracies,
-        start_accuracy=_start_accuracy(side, public.targets),
+        start_accuracy=start_accuracy_of(side, public.targets),
         label_accuracy=float(right.mean()) if given.any() else None,
         model=side.views[0].predictor(head),
         card=_card(public, settings),
@@ -386,12 +390,12 @@ def _result(
     )
 
 
-def _mean_over_images(accuracies: tuple[float, ...], count: int, folds: int) -> float:
+def mean_over_images(accuracies: tuple[float, ...], count: int, folds: int) -> float:
     sizes = np.bincount(np.arange(count) * folds // count, minlength=folds)
     return float(np.average(accuracies, weights=sizes))
 
 
-def _start_accuracy(side: PublicSide, targets: Integers) -> float:
+def start_accuracy_of(side: PublicSide, targets: Integers) -> float:
     guess = np.empty(len(targets), dtype=np.int64)
     with torch.no_grad():
         for own in (0, 1):

@@ -7,7 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sfumato.report.context import Context
-from sfumato.results import Comparison, PlainTraining, Reports, Result, Run, Sweep, Training, Tuning, Votes
+from sfumato.results import (
+    Comparison,
+    PlainTraining,
+    Reports,
+    Result,
+    Run,
+    SeveralHolders,
+    Sweep,
+    SyntheticDigits,
+    Training,
+    Tuning,
+    Votes,
+)
 
 _EVERYBODY = "everybody who sees the model"
 _HOLDER = "the data holder"
@@ -92,6 +104,32 @@ def _votes(run: Run, result: Votes) -> list[ReleaseRow]:
     ]
 
 
+def _synthetic(run: Run, result: SyntheticDigits) -> list[ReleaseRow]:
+    return [
+        ReleaseRow(
+            name="Digits of nobody",
+            epsilon=result.epsilon,
+            delta=result.delta,
+            accuracy=result.test_accuracy,
+            trusted=_HOLDER,
+            note=f"a network that learned from {result.images:,} of them alone",
+        )
+    ]
+
+
+def _several(run: Run, result: SeveralHolders) -> list[ReleaseRow]:
+    return [
+        ReleaseRow(
+            name=run.folder.name,
+            epsilon=max(result.holder, result.coalition),
+            delta=result.delta,
+            accuracy=result.test_accuracy,
+            trusted=f"no single holder: at most {result.colluding} of {result.holders} with the coordinator",
+            note=f"{result.holders} holders, one model",
+        )
+    ]
+
+
 def _reports(run: Run, result: Reports) -> list[ReleaseRow]:
     return [
         ReleaseRow(
@@ -131,6 +169,8 @@ _ROWS: Mapping[type[Result], Callable[[Run, Any], list[ReleaseRow]]] = {
     Comparison: _comparison,
     Sweep: _sweep,
     Votes: _votes,
+    SyntheticDigits: _synthetic,
+    SeveralHolders: _several,
     Reports: _reports,
     Tuning: _by_name,
     Training: _by_name,

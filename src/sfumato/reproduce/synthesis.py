@@ -25,12 +25,13 @@ from sfumato.randomness import SecretStream
 from sfumato.recipes.images import ImageRequest, ReleasedImages, release_images
 from sfumato.recipes.images import measures as measure
 from sfumato.recipes.images.plan import HEAD_SHARE
-from sfumato.recipes.images.sampler import to_inputs
+from sfumato.recipes.images.styles import DRAW, to_inputs
 from sfumato.storage import RunFolder, read_json
 
 DELTA = 1e-5
 _RECORD = "measured.json"
-_SEEN = 10_000  # synthetic images that distances are measured on
+_SEEN = 10_000  # images that distances are measured on
+_DRAWN = 12  # seed of drawings to compare with, which no sampler starts from
 _COPIES, _STYLES = 1000, 2000  # images whose neighbours are looked for, and whose styles are compared
 
 
@@ -162,7 +163,7 @@ def measured(made: ReleasedImages, rows: Dataset, test: Dataset, *, seed: int) -
     """Accuracy, likeness, labels, copies and styles; `rows` must be of a public data set."""
     drawn, (inputs, targets) = made.drawn, test.tensors()
     learned = measure.learn(drawn.images, drawn.labels, classes=_classes(rows), seed=seed)
-    prior = made.sampler.styles.settings.latents.removesuffix("-latents")
+    prior = made.sampler.styles.settings.prior
     reader = _reader(rows.name)
     some = to_inputs(drawn.images[:_SEEN])
     found = {
@@ -170,10 +171,13 @@ def measured(made: ReleasedImages, rows: Dataset, test: Dataset, *, seed: int) -
         "epoch": learned.epoch,
         "read_as_labelled": measure.accuracy(reader, some, measure.to_targets(drawn.labels[:_SEEN])),
     }
+    drawings, kinds = DRAW[prior](_SEEN, seed=_DRAWN)
+    plain = to_inputs(drawings[kinds < _classes(rows)])
     for name, features in (("prior", load_prior(prior).features), ("reader", reader.features)):
         real = measure.features_of(inputs, features)
         synthetic = measure.features_of(some, features)
         found[f"frechet_{name}"] = measure.frechet(synthetic, real)
+        found[f"frechet_{name}_drawings"] = measure.frechet(measure.features_of(plain, features), real)
         if name == "reader":
             found["coverage"] = measure.coverage(synthetic[:_STYLES], real[:_STYLES])
     private = np.rint(255 * rows.inputs[:, 0]).astype(np.uint8)

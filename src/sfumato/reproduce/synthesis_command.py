@@ -41,12 +41,23 @@ def synthesis(
         return
     title = "A network trained on synthetic images alone, % of public test images right, δ = 1e-5"
     table = Table(title=title, title_justify="left")
-    for column in ("data", "ε", "published best", "ours", "Fréchet", "read as labelled", "seconds"):
+    for column in (
+        "data",
+        "ε",
+        "published best",
+        "ours",
+        "Fréchet (drawings)",
+        "as labelled",
+        "coverage",
+        "nearest",
+    ):
         table.add_column(column, justify="left" if column in ("data", "published best") else "right")
     for line in lines:
         ours = f"{100 * line.mean('test_accuracy'):.2f} ± {100 * line.deviation('test_accuracy'):.2f}"
         read = f"{100 * line.mean('read_as_labelled'):.1f}%"
-        cells = (f"{line.cell.epsilon:g}", line.cell.published, ours, f"{line.mean('frechet_prior'):.3f}", read)
-        table.add_row(line.cell.title, *cells, f"{line.mean('seconds'):.0f}")
+        apart = f"{line.mean('frechet_prior'):.3f} ({line.mean('frechet_prior_drawings'):.3f})"
+        cells = (f"{line.cell.epsilon:g}", line.cell.published, ours, apart, read)
+        styles, near = f"{100 * line.mean('coverage'):.0f}%", f"{line.mean('nearest_median'):.3f}"
+        table.add_row(line.cell.title, *cells, styles, near)
     show.console.print(table)
     show.console.print(f"Images, sheets and numbers: {out}")

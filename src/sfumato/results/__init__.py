@@ -34,6 +34,7 @@ from sfumato.results.runs import (
     Tuning,
     Votes,
 )
+from sfumato.results.several import SeveralHolders
 from sfumato.results.studies import (
     AttackedNetwork,
     AverageAttack,
@@ -50,6 +51,7 @@ from sfumato.results.studies import (
     Reproduction,
     Sweep,
     SweepRun,
+    SyntheticDigits,
 )
 
 __all__ = [
@@ -83,8 +85,10 @@ __all__ = [
     "Reproduction",
     "Result",
     "Run",
+    "SeveralHolders",
     "Sweep",
     "SweepRun",
+    "SyntheticDigits",
     "Tracing",
     "Training",
     "Tuning",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sfumato.errors import InvalidInput
-from sfumato.results import format_1, runs, studies
+from sfumato.results import format_1, runs, several, studies
 from sfumato.results.record import build
 from sfumato.results.result import FORMAT, Result
 
@@ -22,9 +22,11 @@ KINDS: Mapping[str, type[Result]] = {
         runs.Tracing,
         runs.LedgerStatement,
         runs.Failure,
+        several.SeveralHolders,
         studies.Comparison,
         studies.Sweep,
         studies.NoisedDigits,
+        studies.SyntheticDigits,
         studies.Differencing,
         studies.Membership,
         studies.Reproduction,

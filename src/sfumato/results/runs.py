@@ -21,14 +21,15 @@ class Epoch(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochReport(Epoch):
-    """What may be said after an epoch, whose checkpoint is durable: nothing in it comes from private rows.
+    """What may be said after an epoch, whose checkpoint is durable: all of it is public or was paid for.
 
     Attributes:
         epoch: The number of the epoch, from 1.
         test_accuracy: The share of right answers on public test data, if there are any.
         test_loss: The mean loss on them.
         step: How many steps were taken.
-        epsilon: ε of those steps.
+        epsilon: ε of those steps, had their number been fixed in advance.
+        held_out_accuracy: The noised share of right answers among records kept out, if it was paid for.
 
     >>> EpochReport(epoch=1, step=60, epsilon=0.4, test_accuracy=0.93).test_accuracy
     0.93
@@ -36,6 +37,7 @@ class EpochReport(Epoch):
 
     step: Count
     epsilon: Epsilon  # of all steps so far
+    held_out_accuracy: Share | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,6 +95,25 @@ class NoisedDigits(Result):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SyntheticDigits(Result):
+    """Images of nobody: one picture with a column for each class, and rows as `rows` names them."""
+
+    kind: ClassVar[str] = "synthetic-digits"
+    data: str
+    epsilon: Epsilon
+    delta: Delta
+    people: Count  # whose images were learned from
+    images: Count  # that were drawn
+    left_out: Share  # of the images, as the private classifier was not sure of their label
+    agreement: Share  # of images that a network which learned from real ones reads as labelled
+    test_accuracy: Share  # of a network that learned from the synthetic images alone
+    nearest: float  # median distance to the nearest real training image, in grey levels from 0 to 1
+    nearest_test: float  # the same for public test images
+    sheet: str
+    rows: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Histogram(Record):
     counts: tuple[Count, ...]
     edges: tuple[float, ...]  # one more than counts

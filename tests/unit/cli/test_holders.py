@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sfumato.cli.app import app
-from sfumato.holders import study
+from sfumato.holders import tasks
 from sfumato.recipes import Recipe
 
 STUDY = """
@@ -29,7 +29,7 @@ spare = 0
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     small = Recipe(extractors=("strokes",), drawn=100, directions=8, steps=1)
-    monkeypatch.setattr(study, "recipe_for", lambda name: small)
+    monkeypatch.setattr(tasks, "recipe_for", lambda name: small)
 
 
 def asked(*words):

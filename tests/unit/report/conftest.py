@@ -87,6 +87,20 @@ EVERYTHING = {
             for number, epsilon in enumerate(LEVELS)
         ),
     ),
+    "synthetic": results.SyntheticDigits(
+        data="mnist",
+        epsilon=0.999,
+        delta=1e-5,
+        people=10000,
+        images=3000,
+        left_out=0.15,
+        agreement=0.98,
+        test_accuracy=0.975,
+        nearest=0.17,
+        nearest_test=0.16,
+        sheet="synthetic.png",
+        rows=("drawings", "synthetic", "nearest real"),
+    ),
     "differencing": results.Differencing(
         attack=results.AverageAttack(
             truth=61,
@@ -186,7 +200,7 @@ OWN = {
 def write(folder, result, certificate=None, history=None):
     made = RunFolder.make(folder)
     sheet = np.full((28 * len(LEVELS), 280), 90, dtype=np.uint8)
-    for name in ("digits.png", "digit.png", "maps.png"):
+    for name in ("digits.png", "synthetic.png", "digit.png", "maps.png"):
         Image.fromarray(sheet).save(made.figures / name)
     Image.new("L", (2000, 90)).save(made.figures / "wide.png")
     results.write_run(made, result, certificate=certificate, history=history)

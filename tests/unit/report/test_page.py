@@ -21,6 +21,7 @@ EVERYTHING = (
     "learning",
     "maps",
     "votes",
+    "synthetic",
     "differencing",
     "membership",
     "audit",

@@ -30,8 +30,9 @@ def few(monkeypatch):
     quick = replace(DIGITS, drawn=100, directions=16, steps=3, sample_rate=0.5)
     monkeypatch.setattr(datasets, "load", drawn)
     monkeypatch.setattr(features, "RECIPES", {"mnist": quick})
-    settings = StyleSettings(drawings=300, fine=4, coarse=2)
-    monkeypatch.setattr(StyleSettings, "for_data", lambda data: settings)
+    monkeypatch.setattr(synthesis, "_SEEN", 300)
+    settings = StyleSettings(drawings=300, fine=4, directions=8)
+    monkeypatch.setattr(StyleSettings, "for_data", lambda data, prior=None: settings)
     synthesis._reader.cache_clear()
     yield
     synthesis._reader.cache_clear()

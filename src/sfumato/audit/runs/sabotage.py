@@ -26,7 +26,8 @@ from sfumato.audit.runs import mechanism as canaries
 from sfumato.audit.runs import randomiser as randomiser_audit
 from sfumato.mechanisms import GridGaussian, KaryResponse, noisy_max, vector
 from sfumato.randomness import Integers, Sampler, SecretStream, spread_rounded_normal
-from sfumato.training import Flat, PrivateTrainer, TrainingPlan, clip_chunk, trainer
+from sfumato.training import Flat, PrivateTrainer, TrainingPlan, trainer
+from sfumato.training.gradient import clip_rows
 from sfumato.training.sampling import Sample, shuffled_samples
 
 PLAN = TrainingPlan(sample_rate=0.1, expected_batch=40, steps=200, noise_multiplier=1.1)
@@ -178,12 +179,12 @@ def _realised_batch() -> Any:
 
 
 def _no_clip() -> Any:
-    intact = clip_chunk
+    intact = clip_rows
 
-    def broken(model: Any, loss_fn: Any, inputs: Any, targets: Any, clipping: Any, **more: Any) -> Any:
-        return intact(model, loss_fn, inputs, targets, Flat(norm=float("inf")), **more)
+    def broken(task: Any, inputs: Any, targets: Any, clipping: Any, **more: Any) -> Any:
+        return intact(task, inputs, targets, Flat(norm=float("inf")), **more)
 
-    return ((trainer, "clip_chunk", broken),)
+    return ((trainer, "clip_rows", broken),)
 
 
 def _silent_layer() -> Any:
@@ -220,14 +221,14 @@ def _repeated_noise() -> Any:
 
 
 def _let_nan_through() -> Any:
-    intact = clip_chunk
+    intact = clip_rows
 
     def broken(*arguments: Any, **more: Any) -> Any:
         result = intact(*arguments, **more)
         poison = 0.0 if bool(result.finite.all()) else float("nan")
         return replace(result, sums={name: value + poison for name, value in result.sums.items()})
 
-    return ((trainer, "clip_chunk", broken),)
+    return ((trainer, "clip_rows", broken),)
 
 
 def _truncated_votes() -> Any:

@@ -15,7 +15,11 @@ _SHOWN = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 def _facts(context: Context) -> Facts:
     """How far an even guess can be moved, e^ε / (1 + e^ε), and what others spend."""
     largest = max(epsilon for _, epsilon in IN_USE)
-    bounded = [one for one in context.of(Comparison) if one.attacker_true_positive_rate is not None]
+    bounded = [
+        one
+        for one in context.of(Comparison)
+        if None not in (one.attacker_true_positive_rate, one.attacker_false_positive_rate)
+    ]
     return {
         "guesses": [(epsilon, 1 / (1 + math.exp(-epsilon))) for epsilon in _SHOWN],
         "in_use": [(name, epsilon, epsilon / largest) for name, epsilon in IN_USE],

@@ -1,0 +1,125 @@
+"""Whoever can write the file can also hash: what a ledger says must follow from its events all the same."""
+
+import json
+import math
+
+import pytest
+
+from sfumato.accounting import ApproximateEvent, Budget, GaussianEvent, LaplaceEvent, Relation, pure, repeat
+from sfumato.accounting import event_to_json as plain
+from sfumato.errors import BudgetExceeded, LedgerTampered
+from sfumato.ledger import Ledger
+from sfumato.ledger.chain import seal, unseal
+
+TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
+COUNT = GaussianEvent(10.0)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with Ledger.create(tmp_path / "book.db", Budget(epsilon=3, delta=1e-6)) as found:
+        yield found
+
+
+def forged(ledger, number, change):
+    """The ledger with one entry written anew, and the chain after it sealed again."""
+    rows, last = [], None
+    for row in ledger._store.rows():
+        body = {
+            key: value for key, value in json.loads(row.text).items() if key not in ("sequence", "previous")
+        }
+        if row.sequence == number:
+            change(body)
+        entry, sealed = seal(body, after=last)
+        rows.append(sealed)
+        last = entry.head
+    ledger._store.rows = lambda: iter(rows)
+    return ledger
+
+
+def test_a_release_that_counts_as_a_cheaper_one_is_found(ledger):
+    ledger.charge(COUNT, purpose="counts", **TERMS)
+    ledger.verify()
+    with pytest.raises(LedgerTampered, match="entry 1"):
+        forged(ledger, 1, lambda body: body.update(event=plain(GaussianEvent(0.01)))).verify()
+
+
+def test_a_drawn_release_that_counts_as_another_is_found(ledger):
+    ledger.prepay("year", repeat(COUNT, 2), purpose="a year", **TERMS)
+    ledger.charge(COUNT, purpose="January", allocation="year", **TERMS)
+    ledger.verify()
+    with pytest.raises(LedgerTampered, match="entry 2"):
+        forged(ledger, 2, lambda body: body.update(counted=plain(GaussianEvent(100.0)))).verify()
+
+
+def test_a_conversion_that_was_made_cheaper_is_found(tmp_path):
+    budget = Budget(epsilon=3, delta=1e-6, relation=Relation.REPLACE_ONE)
+    with Ledger.create(tmp_path / "replaced.db", budget) as ledger:
+        ledger.charge(COUNT, purpose="counts", **TERMS)
+        ledger.verify()
+        with pytest.raises(LedgerTampered, match="entry 1"):
+            forged(ledger, 1, lambda body: body.update(event=plain(GaussianEvent(9.0)))).verify()
+
+
+def test_a_settled_conversion_still_verifies(tmp_path):
+    budget = Budget(epsilon=3, delta=1e-6, relation=Relation.REPLACE_ONE)
+    with Ledger.create(tmp_path / "replaced.db", budget) as ledger:
+        held = ledger.reserve(repeat(COUNT, 4), purpose="a run", **TERMS)
+        held.settle(repeat(COUNT, 2))
+        ledger.give_back(ledger.reserve(COUNT, purpose="never begun", begun=False, **TERMS).head.sequence)
+        ledger.verify()
+
+
+def test_a_share_that_was_spent_beyond_its_size_is_found(ledger):
+    """The share is made smaller afterwards, in every sum: the whole still keeps to the budget."""
+    ledger.allocate("team", 2.0)
+    ledger.charge(pure(1.5), purpose="a question", allocation="team", **TERMS)
+    small = Ledger.create(ledger.place + ".small", ledger.budget)
+    small.allocate("team", 1.0)
+    with pytest.raises(BudgetExceeded):
+        small.charge(pure(1.5), purpose="a question", allocation="team", **TERMS)
+    rule, account = small.state._part("team")
+    over = small.state._with(
+        small.state.of_whole.admit(small.state.whole, pure(1.5)), rule.take(account, pure(1.5)), "team"
+    )
+    prices = {name: tally.to_json() for name, tally in small.state.price(pure(1.5), "team").items()}
+    body = small._body("charge", pure(1.5), pure(1.5), "a question", "team", Relation.ADD_REMOVE, True)
+    small._append({**body, "price": prices}, over, unseal(small._store.last()))
+    with pytest.raises(LedgerTampered, match="entry 2"):
+        small.verify()
+
+
+def test_what_is_owed_cannot_be_made_smaller(ledger):
+    assert ledger.record(GaussianEvent(0.1), purpose="a report", **TERMS) is None
+    ledger.verify()
+    with pytest.raises(LedgerTampered, match="entry 1"):
+        forged(ledger, 1, lambda body: body.update(owed=0.1)).verify()
+
+
+def test_a_release_outside_closes_the_ledger_only_where_the_whole_budget_is_broken(ledger):
+    """Shares that claim everything are promises to teams; the guarantee is the whole's."""
+    ledger.allocate("team", 3.0)
+    assert ledger.record(LaplaceEvent(10.0), purpose="a small count", **TERMS) is not None
+    assert ledger.exceeded is None
+    assert ledger.epsilon_spent == pytest.approx(0.1, rel=1e-3)
+    ledger.charge(pure(0.5), purpose="a question", allocation="team", **TERMS)
+    with pytest.raises(BudgetExceeded):
+        ledger.charge(pure(0.01), purpose="from what nobody claims", **TERMS)
+    with pytest.raises(BudgetExceeded):  # the whole is over before the share is
+        ledger.charge(pure(2.45), purpose="a question", allocation="team", **TERMS)
+    ledger.verify()
+    assert ledger.record(pure(3.0), purpose="a large one", **TERMS) is None
+    assert ledger.exceeded.owed >= 3.0
+    assert math.isfinite(ledger.exceeded.owed)
+    ledger.verify()
+
+
+def test_no_plan_pays_for_a_release_outside(ledger):
+    ledger.prepay("year", repeat(COUNT, 2), purpose="a year", **TERMS)
+    spent = ledger.epsilon_spent
+    ledger.spend_under("year")
+    assert not ledger.record(COUNT, purpose="as the plan has it", **TERMS).drawn
+    assert ledger.record(ApproximateEvent(0.01, 1e-9), purpose="another", **TERMS) is not None
+    assert ledger.exceeded is None
+    assert ledger.epsilon_spent > spent
+    ledger.verify()
