@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from sfumato import __version__
 from sfumato.desk import api, gate, pages
-from sfumato.desk.asking import NoAllocation, Unanswered
+from sfumato.desk.asking import NoAllocation, Unanswered, answer_all
 from sfumato.desk.datasets import Busy
 from sfumato.desk.desk import Desk
 from sfumato.desk.gate import Stopped
@@ -53,6 +54,8 @@ def create_app(desk: Desk) -> Shield:
         redirect_slashes=False,
     )
     app.state.desk = desk
+    for dataset in desk.each():
+        dataset.answered_by(functools.partial(answer_all, desk, dataset))
     app.include_router(api.router)
     for router in pages.routers():
         app.include_router(router, include_in_schema=False)

@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
 
-from sfumato.accounting import DpEvent, Relation, compose
 from sfumato.desk import database as db
 from sfumato.desk import jobs
 from sfumato.desk.config import Settings, load_settings
 from sfumato.desk.database import Database
 from sfumato.desk.keeper import end_with_input
 from sfumato.errors import BudgetExceeded, SfumatoError
-from sfumato.ledger import Charge, Head, Ledger
+from sfumato.ledger import Charge, ChargeRequest, Head, Ledger
 from sfumato.ledger.charge import same_releases
 from sfumato.policy import Policy
 from sfumato.query.opening import ledger_place
@@ -48,26 +47,22 @@ class PaidOnce(Ledger):
     def __enter__(self) -> PaidOnce:
         return self
 
-    def charge(
-        self,
-        event: DpEvent | Sequence[DpEvent],
-        *,
-        purpose: str,
-        relation: Relation,
-        unit: str,
-        allocation: str | None = None,
-        private: bool = True,
-    ) -> Charge:
-        plan = event if isinstance(event, DpEvent) else compose(*event)
-        terms = (f"{self.job}: {purpose}", self._share(allocation), Relation(relation), private)
+    def pay(self, request: ChargeRequest) -> Charge:
+        (allocation,) = request.allocations
+        terms = (f"{self.job}: {request.purpose}", self._share(allocation), request.relation, request.private)
         for known in self.open_reservations():
             said = (known.purpose, known.allocation, known.relation, known.private)
-            if said == terms and known.head not in self._taken and same_releases(known.event, plan):
+            if said == terms and known.head not in self._taken and same_releases(known.event, request.event):
                 found = self.reservation(known.head)
                 break
         else:
             found = self.reserve(
-                event, purpose=purpose, relation=relation, unit=unit, allocation=allocation, private=private
+                request.event,
+                purpose=request.purpose,
+                relation=request.relation,
+                unit=request.unit,
+                allocation=allocation,
+                private=request.private,
             )
         self._taken |= {found.head}
         return found.charge
