@@ -112,6 +112,8 @@ def _expected(dataset: Dataset, allocated: Allocated, question: Question) -> Exp
 
 
 def _planned(dataset: Dataset, question: Question) -> Planned:
+    if dataset.images:
+        raise QueryRefused("images are not asked in SQL; start a job with them")
     try:
         return dataset.table.plan(question.sql, epsilon=question.epsilon, delta=question.delta)
     except RecursionError:

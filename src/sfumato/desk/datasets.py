@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
@@ -41,12 +41,14 @@ class Dataset:
         policy: What is declared.
         place: The policy's file.
         ledger: Its ledger.
+        images: Whether it is images, of which jobs are made and nothing is asked.
     """
 
     name: str
     policy: Policy
     place: Path
     ledger: Ledger
+    images: bool = False
     ready: Future[None] = field(init=False, default_factory=Future)
     table: Table = field(init=False)
     asking: Together[Any] = field(init=False)  # of a desk that is served
@@ -59,8 +61,8 @@ class Dataset:
         self.answered_by(_nobody)
 
     @classmethod
-    def open(cls, place: Path, policy: Policy) -> Dataset:
-        return cls(policy.private_names[0], policy, place, open_ledger(policy, place))
+    def open(cls, place: Path, policy: Policy, *, images: bool = False) -> Dataset:
+        return cls(policy.private_names[0], policy, place, open_ledger(policy, place), images)
 
     def charges(self) -> tuple[list[Charge], State, Head]:
         """All charges, what they add up to and the head; of the ledger, only what is new is read."""
@@ -91,6 +93,8 @@ class Dataset:
         return self.ready
 
     def _warmed(self) -> None:
+        if self.images:
+            return
         rehearse()
         self.table.prepare()
 
@@ -116,10 +120,10 @@ def rehearse() -> None:
         Table(policy, ledger, data=rows).ask("SELECT COUNT(*), AVG(x) FROM nobody", epsilon=1.0)
 
 
-def open_datasets(policies: Mapping[Path, Policy]) -> dict[str, Dataset]:
+def open_datasets(policies: Mapping[Path, Policy], images: Collection[str]) -> dict[str, Dataset]:
     """Every policy's data set, under the name of each of its tables in small letters."""
     found: dict[str, Dataset] = {}
     for place, policy in policies.items():
-        dataset = Dataset.open(place, policy)
+        dataset = Dataset.open(place, policy, images=policy.table in images)
         found.update({name.lower(): dataset for name in policy.private_names})
     return found

@@ -12,12 +12,12 @@ from typing import Any
 from sqlalchemy import select
 
 from sfumato.desk import database as db
-from sfumato.desk import jobs
+from sfumato.desk import image_jobs, jobs
 from sfumato.desk.config import Settings, load_settings
 from sfumato.desk.database import Database
 from sfumato.desk.keeper import end_with_input
 from sfumato.errors import BudgetExceeded, SfumatoError
-from sfumato.ledger import Charge, ChargeRequest, Head, Ledger
+from sfumato.ledger import Charge, ChargeRequest, Head, Ledger, Reservation
 from sfumato.ledger.charge import same_releases
 from sfumato.policy import Policy
 from sfumato.query.opening import ledger_place
@@ -48,6 +48,9 @@ class PaidOnce(Ledger):
         return self
 
     def pay(self, request: ChargeRequest) -> Charge:
+        return self.hold(request).charge
+
+    def hold(self, request: ChargeRequest, *, begun: bool = True) -> Reservation:
         (allocation,) = request.allocations
         terms = (f"{self.job}: {request.purpose}", self._share(allocation), request.relation, request.private)
         for known in self.open_reservations():
@@ -56,16 +59,9 @@ class PaidOnce(Ledger):
                 found = self.reservation(known.head)
                 break
         else:
-            found = self.reserve(
-                request.event,
-                purpose=request.purpose,
-                relation=request.relation,
-                unit=request.unit,
-                allocation=allocation,
-                private=request.private,
-            )
+            found = super().hold(request, begun=begun)
         self._taken |= {found.head}
-        return found.charge
+        return found
 
     def settle(self) -> None:
         """Close what the job has reserved, all of it spent: a later job of the same number pays for itself."""
@@ -160,6 +156,24 @@ def _synthesize(settings: Settings, database: Database, job: Any) -> dict[str, A
     return {"facts": facts, "files": _files(Path("table"))}
 
 
+def _pate(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
+    policy, ledger = _opened(settings, job)
+    chosen = image_jobs.pate_settings(policy, teachers=job.words["teachers"], epsilon=job.epsilon)
+    watch = _watch(database, job, 1.0)
+    with ledger:
+        facts = image_jobs.run_pate(policy, ledger, chosen, out=Path("labels"), progress=watch)
+    return {"facts": facts, "files": _files(RunFolder(Path("labels")).release), "run": "labels"}
+
+
+def _images(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
+    policy, ledger = _opened(settings, job)
+    request = image_jobs.image_request(policy, images=job.words["rows"], epsilon=job.epsilon)
+    make_folder(Path("images"))
+    with ledger:
+        facts = image_jobs.run_images(policy, ledger, request, out=Path("images/drawn.npz"))
+    return {"facts": facts, "files": _files(Path("images"))}
+
+
 def _report(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
     """One page of the models that the team has trained."""
     from sfumato.report import write_report
@@ -179,6 +193,8 @@ def _report(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
 _WORK: dict[str, Callable[[Settings, Database, Any], dict[str, Any]]] = {
     "train": _train,
     "synthesize": _synthesize,
+    "pate": _pate,
+    "images": _images,
     "report": _report,
 }
 

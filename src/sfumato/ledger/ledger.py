@@ -414,12 +414,38 @@ class Ledger:
         Raises:
             BudgetExceeded: If it does not fit. Nothing is written.
         """
-        plan = _one(event)
-        counted = counted_event(plan, self.budget, relation=relation, unit=unit)
-        lease = Lease(begun=bool(begun), private=bool(private))
-        body = self._body("reserve", plan, counted, purpose, allocation, relation, private)
+        return self.hold(
+            ChargeRequest(
+                event=_one(event),
+                purpose=purpose,
+                relation=relation,
+                unit=unit,
+                allocations=(allocation,),
+                private=private,
+            ),
+            begun=begun,
+        )
+
+    def hold(self, request: ChargeRequest, *, begun: bool = True) -> Reservation:
+        """Reserve for one request; `reserve` does it through this method.
+
+        Args:
+            request: What is to be reserved, from one allocation.
+            begun: As in `reserve`.
+
+        Returns:
+            The reservation, to be settled.
+
+        Raises:
+            BudgetExceeded: If it does not fit. Nothing is written.
+        """
+        (allocation,) = request.allocations
+        words = (request.purpose, allocation, request.relation, request.private)
+        counted = counted_event(request.event, self.budget, relation=request.relation, unit=request.unit)
+        lease = Lease(begun=bool(begun), private=bool(request.private))
+        body = self._body("reserve", request.event, counted, *words)
         entry = self._spend({**body, "lease": lease.to_json()}, counted)
-        return Reservation(self, Charge.from_entry(entry, unit=unit, settled=False), lease)
+        return Reservation(self, Charge.from_entry(entry, unit=request.unit, settled=False), lease)
 
     def check(
         self,
