@@ -7,7 +7,7 @@ python bench/desk.py kills [--kills 100]                                  kill -
 
 Prints one JSON object; `charged_twice` and `charged_less` must be 0. A question is small: a count by city of
 5,000 people. The tick is 1 s, as of a new desk. `late_seconds` is how long after its tick an answer was there:
-what the desk takes apart from the tick. CPU is that of the server's process: on a busy machine it says more than
+what the desk takes apart from the tick. CPU is that of the server: on a busy machine it says more than
 the clock.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import AsyncIterator
@@ -24,6 +25,7 @@ from sfumato.errors import BudgetExceeded, InvalidInput, Refused, SfumatoError
 from sfumato.query import QueryRefused
 
 _private_log = logging.getLogger("sfumato.private.desk")
+_WARM_AFTER = 0.5  # seconds, so that the first page does not wait for the tables
 _STATUS: dict[type[SfumatoError], int] = {
     Busy: 503,
     NoAllocation: 403,
@@ -72,7 +74,7 @@ def create_app(desk: Desk) -> Shield:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     desk: Desk = app.state.desk
     for dataset in desk.each():
-        dataset.warm()
+        asyncio.get_running_loop().call_later(_WARM_AFTER, dataset.warm)
     yield
     desk.close()
 

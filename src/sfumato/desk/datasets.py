@@ -11,8 +11,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-import pandas as pd
-
 from sfumato.accounting import Budget
 from sfumato.desk.together import Together, Waiting
 from sfumato.errors import Refused
@@ -89,14 +87,18 @@ class Dataset:
 
     def warm(self) -> Future[None]:
         """Look through the file and plan a first question, so that no later one has to wait for it."""
-        self.ready = self.asking.first(self._warmed)
+        self.asking.first(self._warmed)
         return self.ready
 
     def _warmed(self) -> None:
-        if self.images:
-            return
-        rehearse()
-        self.table.prepare()
+        try:
+            if not self.images:
+                rehearse()
+                self.table.prepare()
+        except Exception as error:
+            self.ready.set_exception(error)
+        else:
+            self.ready.set_result(None)
 
     def close(self) -> None:
         self.asking.close()
@@ -110,6 +112,8 @@ def _nobody(waiting: Sequence[Waiting[Any]]) -> None:
 @cache
 def rehearse() -> None:
     """Ask a made-up table once, so that no real question has to wait for what is imported on the way."""
+    import pandas as pd
+
     column = Column(name="x", type="integer", lower=0, upper=1)
     policy = Policy(table="nobody", source="", columns={"x": column}, budget=Budget(epsilon=1))
     rows = pd.DataFrame({"x": [0, 1]})
