@@ -29,7 +29,6 @@ from typing import Any
 
 from sfumato import _validate
 from sfumato.accounting import Budget
-from sfumato.desk.accounts import checked_line
 from sfumato.desk.image_jobs import SOURCES
 from sfumato.errors import InvalidInput
 from sfumato.policy import Column, Policy, load_policy
@@ -132,27 +131,37 @@ def _policies(data: Mapping[str, Any], folder: Path) -> dict[Path, Policy]:
     images = data.get("images", {})
     if not isinstance(images, dict):
         raise InvalidInput("expected a section [images.NAME] for each set of images")
-    found |= {folder / f"{name}.toml": _images(name, section) for name, section in images.items()}
+    for name, section in images.items():
+        place = folder / f"{name}.toml"  # its ledger is beside it, as a table's is
+        if place in found:
+            raise InvalidInput(f"expected a name for [images.{name}] that no policy's file has; rename one")
+        found[place] = _images(name, section, folder)
     tables = [table.lower() for policy in found.values() for table in policy.private_names]
     if len(set(tables)) < len(tables):
         raise InvalidInput(f"expected tables whose names differ, got {', '.join(sorted(tables))}; rename one")
     return found
 
 
-def _images(name: str, section: Any) -> Policy:
+def _images(name: str, section: Any, folder: Path) -> Policy:
     """What is declared about images: no column of them can be asked about, so that one stands for all."""
     where = f"[images.{name}]"
-    if not isinstance(section, dict):
-        raise InvalidInput(f"expected a section {where} with source, public_size, epsilon and delta")
-    _refuse_unknown(section, ("source", "public_size", "epsilon", "delta", "ledger"), where)
-    ledger = section.get("ledger")
+    if not isinstance(section, dict) or not name.replace("-", "_").isidentifier():
+        raise InvalidInput(
+            f"expected a section {where}, its name a word, with source, public_size, epsilon, delta"
+        )
+    known = ("source", "public_size", "epsilon", "delta", "ledger", "four_eyes")
+    _refuse_unknown(section, known, where)
+    ledger = None if "ledger" not in section else str(section["ledger"])
+    if ledger is not None and "://" not in ledger:
+        ledger = str(folder / ledger)
     return Policy(
-        table=checked_line("the name of images", name, longest=64),
+        table=name,
         source=_validate.one_of(f"{where} source", str(_needed(section, "source")), SOURCES),
         columns={"label": Column(name="label", type="integer")},
         budget=Budget(epsilon=_needed(section, "epsilon"), delta=_needed(section, "delta")),
         public_size=_validate.integer("public_size", _needed(section, "public_size"), least=4),
-        ledger=None if ledger is None else str(ledger),
+        ledger=ledger,
+        four_eyes=section.get("four_eyes") is True,
     )
 
 
