@@ -57,6 +57,8 @@ class PaidOnce(Ledger):
             said = (known.purpose, known.allocation, known.relation, known.private)
             if said == terms and known.head not in self._taken and same_releases(known.event, request.event):
                 found = self.reservation(known.head)
+                if begun:
+                    found.begin()
                 break
         else:
             found = super().hold(request, begun=begun)
@@ -64,10 +66,17 @@ class PaidOnce(Ledger):
         return found
 
     def settle(self) -> None:
-        """Close what the job has reserved, all of it spent: a later job of the same number pays for itself."""
+        """Close what the job has reserved: a later job of the same number pays for itself.
+
+        All of it is spent, unless no try had begun with it when the job ended.
+        """
         for known in self.open_reservations():
-            if known.purpose.startswith(f"{self.job}: "):
+            if not known.purpose.startswith(f"{self.job}: "):
+                continue
+            if self.lease(known.head).begun:
                 self.reservation(known.head).settle()
+            else:
+                self.give_back(known.head.sequence)
 
 
 def run(home: Path, number: int, tries: int) -> None:

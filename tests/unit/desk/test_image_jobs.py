@@ -9,8 +9,9 @@ from sfumato.desk.grants import Wanted
 from sfumato.desk.jobs import Job
 from sfumato.desk.people import add_person
 from sfumato.desk.runner import PaidOnce
-from sfumato.errors import InvalidInput, QueryRefused
+from sfumato.errors import InvalidInput
 from sfumato.pate import Voting
+from sfumato.query import QueryRefused
 
 IMAGES = '[images.scans]\nsource = "digits"\npublic_size = 1500\nepsilon = 3.0\ndelta = 1e-5\n'
 
@@ -68,10 +69,16 @@ def test_votes_of_an_interrupted_try_are_charged_once(pia):
     plan = pate_settings(dataset.policy, teachers=50, epsilon=1.0).plan
     for _ in range(2):  # two tries of job 3, as by two processes
         with PaidOnce.open(dataset.ledger.place) as ledger:
-            Voting(plan, ledger=ledger.of_job(3, "pia: scans"), unit="record")
+            Voting(plan, ledger=ledger.of_job(3, "pia: scans"), unit="record")._reservation.begin()
     assert len(dataset.ledger.charges()) == 1
+    spent = dataset.ledger.state.whole.tally
     with PaidOnce.open(dataset.ledger.place) as ledger:
         ledger.of_job(3, None).settle()
+        assert dataset.ledger.state.whole.tally == spent
+        assert dataset.ledger.epsilon_spent > 0.9
+        Voting(plan, ledger=ledger.of_job(4, "pia: scans"), unit="record")  # fails before it votes
+        ledger.settle()
+        assert dataset.ledger.state.whole.tally == spent
         Voting(plan, ledger=ledger.of_job(3, None), unit="record")  # of an older desk, which counts anew
-    assert len(dataset.ledger.charges()) == 2
+    assert len(dataset.ledger.charges()) == 3
     dataset.ledger.verify()
