@@ -50,18 +50,27 @@ class Memory:
         self._largest = largest
         others = list(but)
         self._seen: dict[int, Any] = {id(thing): thing for thing in (*others, *GLOBAL_GENERATORS)}
-        self._places: list[Place] = [place for tensor in others for place in _hung_on(tensor)]
+        self._places: list[Place] = []
         self._names: set[tuple[int, str]] = set()
-        waiting = list(roots)
+        waiting = [*roots, *(value for tensor in others for value in self._beside(tensor))]
         while waiting:
             thing = waiting.pop()
             if not _is_plain(thing) and id(thing) not in self._seen:
                 self._seen[id(thing)] = thing  # kept, so that no other object gets its identity
                 waiting.extend(self._enter(thing))
 
+    def like(self, other: Memory) -> bool:
+        """Whether code finds the same in all places as at the moment of another one."""
+        return len(self._places) == len(other._places) and all(map(places.alike, self._places, other._places))
+
     def put_back(self) -> bool:
         """Restore every place; whether one had changed."""
         return any([place.put_back() for place in self._places])  # noqa: C419  (all of them, not up to the first)
+
+    def _beside(self, tensor: Tensor) -> Iterator[Any]:
+        """What code could find beside the values of a weight: hung on it, and in a class of the user's."""
+        yield from (value for place in _hung_on(tensor) for value in self._note(place))
+        yield type(tensor)
 
     def _enter(self, thing: Any) -> Iterator[Any]:
         """Note the places of one object, and yield what they hold."""
@@ -149,8 +158,14 @@ class Memory:
 
 
 def keeps_nothing(model: nn.Module) -> bool:
-    """Whether all code of a model comes from the packages in `TRUSTED`: its modules, and what hangs on them."""
-    return all(_is_trusted(type(module).__module__) and _holds_trusted(module) for module in model.modules())
+    """Whether all code of a model comes from the packages in `TRUSTED`: its modules, and what hangs on them.
+
+    A weight of a class of the user's runs that class's code whenever something is computed with it.
+    """
+    tensors = tensors_of(model).values()
+    return all(_is_trusted(type(tensor).__module__) and not vars(tensor) for tensor in tensors) and all(
+        _is_trusted(type(module).__module__) and _holds_trusted(module) for module in model.modules()
+    )
 
 
 def _holds_trusted(module: nn.Module) -> bool:
@@ -298,6 +313,13 @@ def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
 
 
 _SETTING = frozenset(["setattr", "__setattr__", "__dict__", "vars"])
+
+
+def is_trusted(thing: Any) -> bool:
+    """Whether a function, or an object by its class, is code of the packages in `TRUSTED`."""
+    if isinstance(thing, types.FunctionType):
+        return _is_trusted_function(thing)
+    return _is_trusted(type(thing).__module__)
 
 
 def _is_trusted_function(function: types.FunctionType) -> bool:

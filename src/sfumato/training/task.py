@@ -26,7 +26,9 @@ from sfumato.training.clipped_sums import (
 )
 from sfumato.training.clipping import Clipping
 from sfumato.training.devices import device_of
+from sfumato.training.following import stay_apart
 from sfumato.training.memory import Memory, Tensors, keeps_nothing
+from sfumato.training.moment import Moment, refuse_listeners
 from sfumato.training.probe import Survey
 from sfumato.training.rowwise import DIRECT, Identity, LossFunction, RowMap, Views
 from sfumato.training.rules.rounding import chunk_errors, rounding
@@ -87,6 +89,7 @@ class Prepared:
     keeps_nothing: bool
     same_loss: Identity
     same_views: Identity
+    moment: Moment  # at which it was prepared
 
     @property
     def runs_own_code(self) -> bool:
@@ -95,7 +98,13 @@ class Prepared:
 
     def holds(self, loss_fn: LossFunction, views: Views | None) -> bool:
         """Whether nothing was changed since."""
-        return self.same_loss(loss_fn) and self.same_views(views) and self.structure.same()
+        refuse_listeners()
+        return (
+            self.same_loss(loss_fn)
+            and self.same_views(views)
+            and self.structure.same()
+            and Moment(self.model, loss_fn, views, trusted=self.keeps_nothing).like(self.moment)
+        )
 
     def task(self, loss_fn: LossFunction, views: Views | None) -> Task:
         """The work on the rows of one step."""
@@ -119,6 +128,7 @@ def prepared(model: nn.Module, loss_fn: LossFunction, views: Views | None, known
         keeps_nothing=keeps_nothing(model),
         same_loss=Identity(loss_fn),
         same_views=Identity(views),
+        moment=Moment(model, loss_fn, views),
     )
 
 
@@ -176,8 +186,18 @@ class Task:
     def does_as_few(self, steps: Steps) -> bool:
         """Whether a pass did what the survey saw with few rows."""
         if not self.known.few_steps:
-            self.known.few_steps.append(self.noted(*self.known.public_rows, rows=probe.FEW)[0])
-        return steps.like(self.known.few_steps[0])
+            counts = probe.FEW, probe.FEW_MORE
+            self.known.few_steps.extend(self.noted(*self.known.public_rows, rows=n)[0] for n in counts)
+        return all(map(steps.like, self.known.few_steps))
+
+    def keeps_apart(self, inputs: Any, targets: Any) -> bool:
+        """Whether rows stay apart in a block like this one, where that does not follow from a few rows."""
+        if not self.known.moves:
+            return True
+        try:
+            return stay_apart(self.model, self.loss, self.wiring, *self._seen(inputs, targets))
+        finally:
+            self._forget()
 
     def public(self, units: Sequence[int], rows_per_unit: int) -> tuple[Any, Any]:
         """Rows of public units by their numbers."""
@@ -262,10 +282,11 @@ class Block:
         """Everything that a unit's clipped gradient is made of: layer inputs, gradients, norms, what is formed.
 
         One entry for each unit, but of exact norms, which are had a few units at a time whatever the height:
-        those of the first few. None if the model does something else in such a block than with few rows.
+        those of the first few. None if the model does something else in such a block than with few rows, or
+        brings rows together there.
         """
         steps, passed = self.task.noted(self.inputs, self.targets)
-        if not self.task.does_as_few(steps):
+        if not self.task.does_as_few(steps) or not self.task.keeps_apart(self.inputs, self.targets):
             return None
         found = [passed.losses.view(self.height, -1)]
         for call, gradients in passed.by_call():

@@ -194,6 +194,8 @@ class PrivateTrainer:
             loss_fn: `loss_fn(outputs, targets)` returns one loss for each row.
         """
         self._check_turn(batch)
+        for parameter in self.parameters.values():
+            parameter.grad = None  # whether there is one, or what it is, decides nothing
         with self.peers.together("to look at its model and loss"):
             work = self._looked_at(batch.data, loss_fn)
         if not self._chunks:
