@@ -11,7 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from sfumato.errors import UnsupportedModel
-from sfumato.training import PrivateTrainer, TrainingPlan, clipped_gradient_sum, cross_entropy
+from sfumato.training import PrivateTrainer, TrainingPlan, clipped_gradient_sum, cross_entropy, task
 from sfumato.training.probe import survey
 
 CLIP, ROWS = 0.1, 12
@@ -175,3 +175,72 @@ def test_what_listens_to_all_modules_or_operations_is_refused(kind):
     with around(), pytest.raises(UnsupportedModel, match="of your own around a step"):
         clipped_gradient_sum(model, cross_entropy, inputs, targets, CLIP)
     clipped_gradient_sum(model, cross_entropy, inputs, targets, CLIP)
+
+
+def reseeded(inputs):
+    torch.manual_seed(0)
+    return inputs
+
+
+def put_back(inputs):
+    torch.set_rng_state(STATE)
+    return inputs
+
+
+STATE = torch.get_rng_state()
+
+
+class Seeding(nn.Module):
+    """Dropout whose masks everybody knows, by the place of a row."""
+
+    def __init__(self, before):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.before, self.last = nn.Linear(4, 64), before, nn.Linear(64, 3)
+
+    def forward(self, inputs):
+        return self.last(nn.functional.dropout(self.before(self.first(inputs)), 0.5))
+
+
+@pytest.mark.filterwarnings("ignore:the model calls")
+@pytest.mark.parametrize("before", [reseeded, put_back])
+def test_a_model_that_seeds_draws_nothing_by_the_place_of_a_row(before):
+    model, (inputs, targets) = Seeding(before), data()
+    with_row = clipped_gradient_sum(model, cross_entropy, inputs, targets, CLIP)
+    without = clipped_gradient_sum(model, cross_entropy, inputs[1:], targets[1:], CLIP)
+    assert float(torch.sqrt(sum((with_row[k] - without[k]).square().sum() for k in with_row))) <= 1.001 * CLIP
+
+
+@pytest.mark.parametrize("where", ["views", "loss", "model"])
+@pytest.mark.filterwarnings("ignore:the model", "ignore:loss_fn runs", "ignore:views runs")
+def test_what_a_row_seeds_decides_nothing_for_others(where, monkeypatch):
+    """Not even on a rare value: what others draw is keyed from the secret stream again."""
+    begun, run = [], task.run
+    monkeypatch.setattr(task, "run", lambda *args: begun.append(torch.get_rng_state()) or run(*args))
+
+    def views(rows):
+        return (reseeded(rows) if (rows > 1e3).any() else rows).unsqueeze(1)
+
+    def loss(outputs, targets):
+        return cross_entropy(reseeded(outputs) if outputs.abs().max() > 100 else outputs, targets)
+
+    def looking(hidden):  # each row is worked on alone
+        return (
+            reseeded(hidden)
+            if where == "model" and float(hidden.max()) > 100
+            else hidden * float(hidden[0, 0] != 9)
+        )
+
+    model = Seeding(looking)
+    plan = TrainingPlan(sample_rate=1.0, expected_batch=ROWS, steps=1, noise_multiplier=4.0)
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan)
+    inputs, targets = data()
+    inputs = inputs.flip(0)  # the rare row is the first
+    for batch in trainer.batches((inputs, targets), views=views if where == "views" else None):
+        trainer.step(batch, loss if where == "loss" else cross_entropy)
+    reseeded(None)
+    public = [torch.get_rng_state()]
+    nn.functional.dropout(torch.ones(1, 64), 0.5)
+    public.append(torch.get_rng_state())
+    assert len(begun) >= ROWS
+    assert not any(torch.equal(state, known) for state in begun[-ROWS:] for known in public)

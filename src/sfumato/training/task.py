@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -106,13 +106,16 @@ class Prepared:
             and Moment(self.model, loss_fn, views, trusted=self.keeps_nothing).like(self.moment)
         )
 
-    def task(self, loss_fn: LossFunction, views: Views | None) -> Task:
-        """The work on the rows of one step."""
+    def task(
+        self, loss_fn: LossFunction, views: Views | None, *, refresh: Callable[[], None] = lambda: None
+    ) -> Task:
+        """The work on the rows of one step; `refresh` keys generators anew that code of the user's may seed."""
         weights, known = self.structure.tensors.values(), self.known
         view_map = None if known.views is None or views is None else known.views.of(views, but=weights)
         memory = Memory(*(() if self.keeps_nothing else (self.model,)), name="the model", but=weights)
         loss = known.loss.of(loss_fn, but=weights)
-        return Task(self.model, loss, view_map, known, memory, self.device, self.wiring)
+        refresh = refresh if self.runs_own_code else lambda: None
+        return Task(self.model, loss, view_map, known, memory, self.device, self.wiring, refresh)
 
 
 def prepared(model: nn.Module, loss_fn: LossFunction, views: Views | None, known: Survey) -> Prepared:
@@ -143,6 +146,7 @@ class Task:
     memory: Memory
     device: torch.device
     wiring: Wiring
+    refresh: Callable[[], None]
 
     def run(self, inputs: Any, targets: Any) -> Pass:
         """One pass, of which model, loss and views remember nothing."""
@@ -155,6 +159,7 @@ class Task:
     def _seen(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """All views of the rows, and a target for each."""
         seen, copies = probe.seen_by_model(self.views, inputs), self.known.copies
+        self.refresh()  # views may have seeded what the model draws from
         if self.known.channels_last:
             seen = probe.channels_last(seen)
         if copies > 1:
@@ -164,6 +169,7 @@ class Task:
     def _forget(self) -> None:
         self.memory.put_back()
         self.loss.forget()  # again: a backward pass may run code of its own
+        self.refresh()
 
     @property
     def _averaged(self) -> LossFunction:

@@ -18,7 +18,7 @@ from sfumato.errors import InvalidInput, Refused, UnsupportedModel
 from sfumato.ledger import Certificate, Charge, Ledger, Reservation, Unrecorded
 from sfumato.mechanisms import Gaussian, GridGaussian, LambdaCGD, correlated_noise
 from sfumato.mechanisms.correlated import Past
-from sfumato.randomness import NoiseSource, Sampler, SecretStream, secret_global_generators
+from sfumato.randomness import FreshGenerators, NoiseSource, Sampler, SecretStream
 from sfumato.training.agreement import digest, terms
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.batches import Batch, TrainingData
@@ -245,8 +245,8 @@ class PrivateTrainer:
         clipping, below = self.plan.clipping_at(self.clip_norm), 0
         trusted = not (work.runs_own_code or batch.data.runs_own_code)
         unwritten = written_nowhere(work.tensors, by_version=trusted)
-        with unwritten, secret_global_generators(self.sampler, self.device):
-            task = work.task(loss_fn, batch.data.views)
+        with unwritten, FreshGenerators(self.sampler, self.device) as generators:
+            task = work.task(loss_fn, batch.data.views, refresh=generators.refresh)
             for number, rows in batch.chunks(self._chunks):
                 result = clip_rows(task, rows.inputs, rows.targets, clipping, units=rows.units)
                 self._check_rounding(result)
