@@ -305,7 +305,8 @@ def test_a_label_outside_the_classes_adds_zero_and_is_not_quoted(label):
         torch.testing.assert_close(result.sums[name], total)
 
 
-def test_a_row_that_raises_in_the_model_or_the_data_adds_zero():
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_row_that_raises_in_the_model_or_the_data_adds_zero(error):
     class Careful(nn.Module):
         def __init__(self):
             super().__init__()
@@ -313,7 +314,7 @@ def test_a_row_that_raises_in_the_model_or_the_data_adds_zero():
 
         def forward(self, inputs):
             if bool((inputs > 100).any()):
-                raise ValueError("a patient with 100 and more")
+                raise error("a patient with 100 and more")
             return self.layer(inputs)
 
     class Rows(torch.utils.data.Dataset):
@@ -322,7 +323,7 @@ def test_a_row_that_raises_in_the_model_or_the_data_adds_zero():
 
         def __getitem__(self, row):
             if row == 5:
-                raise OSError("cannot read the scan of Mrs Smith")
+                raise error("cannot read the scan of Mrs Smith")
             inputs, targets = data()
             return (inputs[row] * (1000 if row == 2 else 1), targets[row]) if row != 7 else (inputs[0, :2], 0)
 
@@ -525,7 +526,7 @@ def test_a_first_item_that_raises_is_not_quoted():
             return 5
 
         def __getitem__(self, row):
-            raise OSError("cannot read the scan of Mrs Smith")
+            raise error("cannot read the scan of Mrs Smith")
 
     model = network()
     trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN)

@@ -59,7 +59,7 @@ def _one_by_one(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64]:
     for number, row in enumerate(torch.split(rows, 1)):
         try:
             found[number] = int(model(row.to(device)).argmax(dim=1))
-        except Exception:  # its text may quote the row
+        except (Exception, SystemExit):  # its text may quote the row
             continue
         finally:
             memory.put_back()

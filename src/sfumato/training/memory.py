@@ -52,6 +52,7 @@ class Memory:
         self._seen: dict[int, Any] = {id(thing): thing for thing in (*others, *GLOBAL_GENERATORS)}
         self._places: list[Place] = []
         self._names: set[tuple[int, str]] = set()
+        self._classes: set[type] = set()  # of trusted code
         waiting = [*roots, *(value for tensor in others for value in self._beside(tensor))]
         while waiting:
             thing = waiting.pop()
@@ -88,9 +89,14 @@ class Memory:
         if _is_trusted_function(function):
             return
         yield from self._note(places.Function(function))
-        used, stored = _names_in(function.__code__)
+        used, stored, texts = _names_in(function.__code__)
+        if used & _REACHING:  # names that are texts
+            used |= texts
+            self._note(places.Mapping(function.__globals__))
         for cell in function.__closure__ or ():
             yield from self._by_name(self._note(places.Cell(cell)), used, stored)
+        modules = [sys.modules[name] for name in sorted(used) if name in sys.modules]  # imported inside
+        yield from self._by_name(modules, used, stored)
         yield from self._globals(function.__globals__, used, stored)
 
     def _globals(self, names: dict[str, Any], used: frozenset[str], stored: frozenset[str]) -> Iterator[Any]:
@@ -134,6 +140,9 @@ class Memory:
         for one in kind.__mro__:
             if not _is_trusted(one.__module__):
                 yield from self._note(places.ClassAttributes(one))
+            elif one.__flags__ & _WRITTEN_IN_PYTHON and one not in self._classes:
+                self._classes.add(one)
+                self._note(places.ClassAttributes(one))  # what code hangs on it; its own is trusted
 
     def _object(self, thing: Any) -> Iterator[Any]:
         if self._largest is not None and _entries(thing) > self._largest:
@@ -296,8 +305,8 @@ def _entries(thing: Any) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """The names that code uses, and those that it could set on something."""
+def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """The names that code uses, those that it could set on something, and its texts."""
     used, stored = set(code.co_names), set()
     for step in dis.get_instructions(code):
         if step.opname in ("STORE_ATTR", "DELETE_ATTR"):
@@ -307,12 +316,16 @@ def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
         stored |= texts
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            for names, more in zip((used, stored), _names_in(constant), strict=True):
+            for names, more in zip((used, stored, texts), _names_in(constant), strict=True):
                 names |= more
-    return frozenset(used), frozenset(stored)
+    return frozenset(used), frozenset(stored), frozenset(texts)
 
 
 _SETTING = frozenset(["setattr", "__setattr__", "__dict__", "vars"])
+_REACHING = frozenset(
+    ["globals", "__globals__", "modules", "__import__", "import_module", "eval", "exec", "f_globals"]
+)
+_WRITTEN_IN_PYTHON = 1 << 9  # of a class: it can be written
 
 
 def is_trusted(thing: Any) -> bool:

@@ -81,6 +81,14 @@ class Mapping:
         return True
 
 
+class Marks(Mapping):
+    """The attributes of a logger or a handler; what it holds by itself is nobody's memory."""
+
+    def held(self) -> Iterable[Any]:
+        pairs = zip(self._names, self._values, strict=True)
+        return [value for name, value in pairs if name not in _OF_EVERY_LOGGER]
+
+
 class Items:
     """A list or a deque."""
 
@@ -404,7 +412,8 @@ def of(thing: Any) -> list[Place] | None:
     """The places of an object; None where it has a state that cannot be put back, or may have one."""
     kind: Any = type(thing)
     if _is_quiet(kind):
-        return []
+        own = getattr(thing, "__dict__", None)
+        return [Marks(own)] if isinstance(own, dict) else []
     if _is_opaque(kind):
         return None
     found = [*_attributes_of(thing), *_content_of(thing)]
@@ -504,6 +513,13 @@ _WITHOUT_PLACES = (
         types.MethodDescriptorType,
     ),
     *(types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType),
+)
+_OF_EVERY_LOGGER = frozenset(
+    [
+        *("manager", "root", "parent", "stream", "baseFilename", "target", "buffer"),
+        *vars(logging.Logger("")),
+        *vars(logging.StreamHandler()),
+    ]
 )
 _QUIET = (*(logging.Logger, logging.Handler, weakref.ref, type(threading.Lock()), type(threading.RLock())),)
 _OPAQUE = (

@@ -328,7 +328,7 @@ class Block:
     def _attempt(self) -> Pass | None:
         try:
             return self.task.run(self.inputs, self.targets)
-        except Exception:  # its text may quote a private row, so nobody sees it
+        except (Exception, SystemExit):  # its text may quote a private row, so nobody sees it
             return None
 
     def _raising(self) -> list[int]:
