@@ -526,7 +526,7 @@ def test_a_first_item_that_raises_is_not_quoted():
             return 5
 
         def __getitem__(self, row):
-            raise error("cannot read the scan of Mrs Smith")
+            raise OSError("cannot read the scan of Mrs Smith")
 
     model = network()
     trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN)

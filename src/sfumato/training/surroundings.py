@@ -2,8 +2,8 @@
 
 An estimator is handed rows and is not told what was done to them. scikit-learn's pipelines and searches are
 found among the callers, by their protocol: an object with `steps` that ends in the estimator; a trial with the
-rows of its split, and perhaps a scorer; a search with its best estimator. What is done by hand before `fit` cannot be
-seen.
+rows of its split, and perhaps a scorer; a search with its best estimator. What is done by hand before `fit`
+cannot be seen.
 """
 
 from __future__ import annotations
