@@ -22,7 +22,7 @@ import sysconfig
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -89,14 +89,13 @@ class Memory:
         if _is_trusted_function(function):
             return
         yield from self._note(places.Function(function))
-        used, stored, texts = _names_in(function.__code__)
-        if used & _REACHING:  # names that are texts
-            used |= texts
+        used, stored, modules, reaches = _names_in(function.__code__)
+        if reaches:
             self._note(places.Mapping(function.__globals__))
         for cell in function.__closure__ or ():
             yield from self._by_name(self._note(places.Cell(cell)), used, stored)
-        modules = [sys.modules[name] for name in sorted(used) if name in sys.modules]  # imported inside
-        yield from self._by_name(modules, used, stored)
+        found = [sys.modules[name] for name in sorted(modules) if name in sys.modules]
+        yield from self._by_name(found, used, stored)
         yield from self._globals(function.__globals__, used, stored)
 
     def _globals(self, names: dict[str, Any], used: frozenset[str], stored: frozenset[str]) -> Iterator[Any]:
@@ -304,27 +303,50 @@ def _entries(thing: Any) -> int:
     return len(thing) if isinstance(thing, dict | list | set | tuple | bytearray) else 0
 
 
+class _Names(NamedTuple):
+    """Of some code: names that it uses, those that it could set on something, modules that it imports.
+
+    `reaches` says that it finds names by texts, in all globals or among all modules.
+    """
+
+    used: frozenset[str]
+    stored: frozenset[str]
+    modules: frozenset[str]
+    reaches: bool
+
+
 @functools.lru_cache(maxsize=4096)
-def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """The names that code uses, those that it could set on something, and its texts."""
-    used, stored = set(code.co_names), set()
+def _names_in(code: types.CodeType) -> _Names:
+    used, stored, modules = set(code.co_names), set(), set()
+    loaded = set()
     for step in dis.get_instructions(code):
+        name = str(step.argval)
         if step.opname in ("STORE_ATTR", "DELETE_ATTR"):
-            stored.add(str(step.argval))
+            stored.add(name)
+        elif step.opname == "IMPORT_NAME":
+            modules.add(name)
+        elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            loaded.add(name)
+    inner = [_names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     texts = {constant for constant in code.co_consts if isinstance(constant, str)}
     if used & _SETTING:
         stored |= texts
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            for names, more in zip((used, stored, texts), _names_in(constant), strict=True):
-                names |= more
-    return frozenset(used), frozenset(stored), frozenset(texts)
+    reaches = bool(loaded & _FINDING or used & _REACHING or {"sys", "modules"} <= used)
+    if reaches:
+        used, modules = used | texts, modules | texts
+    return _Names(
+        used=frozenset(used.union(*(each.used for each in inner))),
+        stored=frozenset(stored.union(*(each.stored for each in inner))),
+        modules=frozenset(modules.union(*(each.modules for each in inner))),
+        reaches=reaches or any(each.reaches for each in inner),
+    )
 
 
 _SETTING = frozenset(["setattr", "__setattr__", "__dict__", "vars"])
-_REACHING = frozenset(
-    ["globals", "__globals__", "modules", "__import__", "import_module", "eval", "exec", "f_globals"]
-)
+_FINDING = frozenset(
+    ["globals", "eval", "exec", "__import__"]
+)  # functions; modules of torch have an `eval` too
+_REACHING = frozenset(["__globals__", "f_globals", "import_module"])
 _WRITTEN_IN_PYTHON = 1 << 9  # of a class: it can be written
 
 
