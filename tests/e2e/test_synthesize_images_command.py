@@ -18,7 +18,7 @@ def own_images(tmp_path, monkeypatch):
     """Two classes of drawings, as a user's file; a quick head."""
     small = replace(THINGS, drawn=100, directions=16, steps=5, sample_rate=0.5, extractors=("shapes",))
     monkeypatch.setattr(features, "THINGS", small)
-    few = StyleSettings(drawings=500, fine=5, directions=8, matched=False)
+    few = StyleSettings(drawings=500, directions=8, matched=False)
     monkeypatch.setattr(StyleSettings, "for_data", lambda data, prior: few)
     images, labels = strokes.draw(600, seed=4)
     chosen = labels < 2

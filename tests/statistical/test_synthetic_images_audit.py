@@ -21,7 +21,7 @@ from sfumato.recipes.images.styles import DRAW
 
 EPSILON, DELTA, ALPHA = 1.0, 1e-5, 1e-4
 CANARIES = 100
-SETTINGS = StyleSettings(drawings=2000, fine=20, directions=8)
+SETTINGS = StyleSettings(drawings=2000, directions=8)
 QUICK = replace(DIGITS, drawn=60, directions=16, steps=4, sample_rate=0.5)
 
 

@@ -34,7 +34,7 @@ from sfumato.recipes.images.styles import Styles
 from sfumato.released import MODEL, model_bytes, read_model
 
 QUICK = replace(DIGITS, drawn=400, directions=64, steps=20, sample_rate=0.5)
-SMALL = StyleSettings(drawings=1000, fine=6, directions=8)
+SMALL = StyleSettings(drawings=1000, directions=8)
 
 
 def private_rows(count: int = 1200, **more) -> Dataset:
@@ -198,7 +198,7 @@ def test_clusters_get_the_shares_that_private_images_have():
 
 @pytest.fixture(scope="module")
 def things() -> Styles:
-    settings = StyleSettings(prior="shapes", drawings=3000, fine=1, directions=4)
+    settings = StyleSettings(prior="shapes", drawings=3000, directions=4)
     return Styles.of(settings, classes=3)
 
 
@@ -244,7 +244,7 @@ def test_where_the_noise_hides_everything_drawings_stay_where_they_are(things):
 
 def test_things_are_moved_towards_private_ones(tmp_path):
     """Dark shapes in place of bright ones: the synthetic ones darken."""
-    settings = StyleSettings(prior="shapes", drawings=3000, fine=1, directions=8)
+    settings = StyleSettings(prior="shapes", drawings=3000, directions=8)
     images, kinds = shapes.draw(1500, seed=9)
     dark = (images[kinds < 10] // 3)[:, np.newaxis] / 255
     rows = Dataset(
