@@ -38,6 +38,10 @@ def synthesize_images(
 
     started = time.perf_counter()
     places = ImagePlaces(out)
+    if prior is not None and prior not in DRAW and not Path(prior).expanduser().exists():
+        raise InvalidInput(
+            f"expected --prior {' or '.join(DRAW)}, or a folder or .npz file of public images, got {prior}"
+        )
     rows, test = read_data(source, side=None, public_size=public_size, classes=classes, test_data=None)
     public = None if prior is None or prior in DRAW else _public_set(prior, rows)
     settings = StyleSettings.for_data(rows.name, prior if public is None else PUBLIC)
@@ -86,13 +90,8 @@ def _public_set(prior: str, rows: Dataset) -> PublicSet:
     from sfumato import datasets
     from sfumato.recipes.features import fitted
     from sfumato.recipes.images import PublicSet
-    from sfumato.recipes.images.styles import DRAW
     from sfumato.released import class_names
 
-    if not Path(prior).expanduser().exists():
-        raise InvalidInput(
-            f"expected --prior {' or '.join(DRAW)}, or a folder or .npz file of public images, got {prior}"
-        )
     found = fitted(
         datasets.read_images(prior, classes=list(class_names(rows)), public_size=None, visibility="public")
     )

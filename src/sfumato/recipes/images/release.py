@@ -35,8 +35,9 @@ PURPOSE = "synthetic images"
 CAVEATS = (
     "images are drawings, chosen or moved as the noisy statistics of private ones say; they are nobody's",
     "the head's labels are right as often as the head is; images that it is not sure of are left out",
-    "styles and clipping were set on drawings, uncharged; the head's share of the budget and that images are "
-    "left out were kept from an earlier way, whose accuracy on MNIST's public test images had been seen",
+    "how digits are chosen, and which images are left out, was set on training images of MNIST, uncharged: for "
+    "MNIST ε does not cover that choice; the head's share of the budget is that of an earlier way, whose "
+    "accuracy on MNIST's public test images had been seen",
     "the sampler is taken as ideal",
 )
 NAMED = "images start from a set that the holder says is public; ε does not cover the people in it"

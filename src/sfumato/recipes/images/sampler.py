@@ -34,7 +34,7 @@ class Drawn:
     labels: Integers  # (images,)
     sure: npt.NDArray[np.float32]  # the probability that the head gives each label
     tried: int  # images that were labelled
-    unsure: int  # of these, left out as the head was not sure of them
+    unsure: int  # of these, left out as the head was not sure of them, or reads another class
 
     def __len__(self) -> int:
         return len(self.images)
@@ -108,12 +108,20 @@ class ImageSampler:
         return Moves.of(self.statistics, self.styles)
 
     def _labelled(self, images: Images, labels: Integers) -> Drawn:
-        """Each with the label that the head reads, those that it is surest of."""
+        """Each with the label that the head reads. Digits that it reads as another than was drawn are left out.
+
+        Of these, the ones that the head is surest of.
+        """
         sure, kept = np.ones(len(images), dtype=np.float32), np.arange(len(images))
         if self.head is not None and len(images):
             chances = torch.softmax(self.head(to_inputs(images)), dim=1).detach()
-            sure, labels = (part.numpy() for part in chances.max(dim=1))
-            kept = np.flatnonzero(sure >= np.quantile(sure, 1 - SUREST))
+            sure, read = (part.numpy() for part in chances.max(dim=1))
+            settings = self.styles.settings
+            if settings.matched and not settings.moved:
+                kept = np.flatnonzero(read == labels)
+            labels = read
+            if len(kept):
+                kept = kept[sure[kept] >= np.quantile(sure[kept], 1 - SUREST)]
         unsure = len(images) - len(kept)
         return Drawn(
             images=images[kept], labels=labels[kept], sure=sure[kept], tried=len(images), unsure=unsure

@@ -212,10 +212,6 @@ class Styles:
     places: tuple[Floats, ...] = ()
     public: PublicSet | None = None
 
-    def __post_init__(self) -> None:
-        if (self.public is not None) is not (self.settings.prior == PUBLIC):
-            raise InvalidInput(f"expected a public set with prior={PUBLIC!r}, and with no other")
-
     def draw(self, count: int, *, seed: int) -> Drawings:
         return _draws(self.settings, self.public)(count, seed=seed)
 
@@ -251,6 +247,8 @@ class Styles:
 
 
 def _draws(settings: StyleSettings, public: PublicSet | None) -> Callable[..., Drawings]:
+    if (public is not None) is not (settings.prior == PUBLIC):
+        raise InvalidInput(f"expected a public set with prior={PUBLIC!r}, and with no other")
     return DRAW[settings.prior] if public is None else public.draw
 
 
