@@ -13,7 +13,9 @@ from sfumato.recipes.images.styles import Floats, Integers, Styles
 KEPT = 0.2
 """Of the drawings."""
 
-_SLACK = 0.3  # in variances of the drawings: how far from the mean a direction may stay
+SLACK = 0.3
+"""In variances of the drawings: the mean falls short by this times the weights."""
+
 _ROUNDS, _CLOSE = 50, 1e-6
 _LONGEST = 4.0  # by how much a round changes a drawing's logit at most
 
@@ -63,7 +65,7 @@ def fitted(rows: Floats, wanted: Floats) -> tuple[Floats, float]:
     """
     inputs = np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
     target = KEPT * np.append(wanted, 1.0)
-    slack = KEPT * np.append(np.full(len(wanted), _SLACK), 1e-9)
+    slack = KEPT * np.append(np.full(len(wanted), SLACK), 1e-9)
     weights = np.append(np.zeros(len(wanted)), np.log(KEPT / (1 - KEPT)))
     for _ in range(_ROUNDS):
         chances = _logistic(inputs @ weights)
