@@ -16,7 +16,7 @@ from sfumato.randomness import public_generator
 from sfumato.recipes.images.choice import Choice
 from sfumato.recipes.images.moves import Moves
 from sfumato.recipes.images.statistics import Statistics
-from sfumato.recipes.images.styles import Images, Integers, Styles, to_inputs
+from sfumato.recipes.images.styles import Images, Integers, Styles, looked_at
 
 SUREST = 0.85
 """This share of the images is kept: those whose label the head is surest of."""
@@ -114,7 +114,7 @@ class ImageSampler:
         """
         sure, kept = np.ones(len(images), dtype=np.float32), np.arange(len(images))
         if self.head is not None and len(images):
-            chances = torch.softmax(self.head(to_inputs(images)), dim=1).detach()
+            chances = torch.softmax(looked_at(self.head, images), dim=1)
             sure, read = (part.numpy() for part in chances.max(dim=1))
             settings = self.styles.settings
             if settings.matched and not settings.moved:

@@ -31,7 +31,7 @@ SIDE = 28
 MOST_PUBLIC = 100_000
 _REACH, _MARGIN = 0.95, 1.4  # times the length below which so many of the drawings' residuals are
 _FARTHEST = 3.0  # times: by how much a texture is made stronger at most
-_LOOKED_AT = 1000  # images at a time
+_LOOKED_AT = 100  # images at a time: what nets compute on them stays in the cache
 _MATCHED: Mapping[str, tuple[str, ...]] = {
     "strokes": ("mnist", "digits", "strokes"),
     "shapes": ("fashion-mnist",),
