@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from sfumato import _validate
+from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate
 from sfumato.models import FeatureClassifier
 from sfumato.randomness import public_generator
@@ -23,6 +24,7 @@ SUREST = 0.85
 
 _BATCH = 4000  # drawings at a time
 _MOST_TRIED = 6  # times as many as are wanted, after which classes need not have their shares
+_MOST_EMPTY = 50  # times in a row that no drawing is kept
 _SEEDS = 2**31
 
 
@@ -63,9 +65,12 @@ class ImageSampler:
         count = _validate.integer("count", count, least=1)
         generator = public_generator(seed)
         parts: list[Drawn] = []
-        missing = self._wanted(count)
+        missing, nothing = self._wanted(count), 0
         while left := count - sum(map(len, parts)):
             part = self._labelled(*self._images(min(_BATCH, 8 * left + 40), generator))
+            nothing = 0 if len(part) else nothing + 1
+            if nothing == _MOST_EMPTY:
+                raise InvalidInput("expected a sampler that keeps some drawings, got one that keeps hardly any")
             tried = part.tried + sum(earlier.tried for earlier in parts)
             room = missing if tried < _MOST_TRIED * count + _BATCH else np.full_like(missing, left)
             part = _first_of_each(part, room, most=left)

@@ -70,6 +70,8 @@ class PublicSet:
                 f"expected (images, {SIDE}, {SIDE}) in bytes and a kind for each, got {self.images.shape}"
             )
         _validate.integer("public images", len(self.images), least=1)
+        if int(self.kinds.min()) < 0:
+            raise InvalidInput("expected kinds of public images to be classes, got a negative one")
         if len(self.images) > MOST_PUBLIC:
             raise InvalidInput(f"expected at most {MOST_PUBLIC:,} public images, got {len(self.images):,}")
 

@@ -133,6 +133,15 @@ def test_a_damaged_sampler_is_refused(made, tmp_path, name, value):
         sfumato.load(tmp_path)
 
 
+def test_a_sampler_that_keeps_nothing_stops(made):
+    sampler = made[1].sampler
+    never = replace(
+        sampler.choice, weights=0 * sampler.choice.weights, offsets=0 * sampler.choice.offsets - 1e9
+    )
+    with pytest.raises(InvalidInput, match="hardly any"):
+        replace(sampler, choice=never).draw(1, seed=1)
+
+
 def test_a_plan_that_does_not_fit_is_refused_before_any_row_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(release.features, "fitted", lambda rows: pytest.fail("a row was read"))
     rows = private_rows()
