@@ -25,13 +25,13 @@ _CHUNK = 128  # images at a time: their maps stay in the cache
 class FeatureClassifier(nn.Module):
     """Images → features of unit length → `head`, which starts at zero.
 
-    Each extractor's answer is brought to unit length, weighed and joined to the others'. `centre`, a public mean, is
-    taken off: a common part of all features would only use up the clipping norm. With `directions` the rest is
-    projected on that many principal directions of public images, each weighed by its variance to the power
-    −¼: noise has fewer places to go to, and steps are as long where features vary little (a preconditioner
-    that costs nothing). The whole is brought to unit length again. An image's features depend on that image,
-    and on public ones, alone. `adapt` takes what was measured of private features at a price: a mean that is
-    taken off, or a basis; what the head gets is then of unit length once more.
+    Each extractor's answer is brought to unit length, weighed and joined to the others'. `centre`, a public
+    mean, is taken off: a common part of all features would only use up the clipping norm. With `directions` the
+    rest is projected on that many principal directions of public images, each weighed by its variance to the
+    power −¼: noise has fewer places to go to, and steps are as long where features vary little (a
+    preconditioner that costs nothing). The whole is brought to unit length again. An image's features depend on
+    that image, and on public ones, alone. `adapt` takes what was measured of private features at a price: a
+    mean that is taken off, or a basis; what the head gets is then of unit length once more.
 
     Args:
         extractors: Networks that turn images into features; they are not trained.

@@ -28,11 +28,12 @@ _CHUNK = 8  # images at a time: their maps stay in the cache
 class PatchCodes(nn.Module):
     """(images, 3, side, side) → (images, 18·patches): how much of each patch, and of its negative, is where.
 
-    A patch of the image is contrast-normalised, (p − mean)/√(variance + 100/255²), whitened, and brought to unit
-    length, p̂. With c one of the dictionary, the codes are relu(±c·p̂ − 0.12), averaged over 3 × 3 regions. The
-    dictionary has the mirror image of each patch too, and whitening treats both alike, so that the codes of a
-    mirrored image are the same in another order: the average over both is half a sum, and an image and its
-    mirror image have the same features. Square roots of averages are given, which are more even than averages.
+    A patch of the image is contrast-normalised, (p − mean)/√(variance + 100/255²), whitened, and brought to
+    unit length, p̂. With c one of the dictionary, the codes are relu(±c·p̂ − 0.12), averaged over 3 × 3
+    regions. The dictionary has the mirror image of each patch too, and whitening treats both alike, so that the
+    codes of a mirrored image are the same in another order: the average over both is half a sum, and an image
+    and its mirror image have the same features. Square roots of averages are given, which are more even than
+    averages.
 
     Args:
         patches: How many patches the dictionary has, beside their mirror images.
