@@ -69,6 +69,7 @@ class Recipe:
         shape: Channels, height and width of the images that the networks look at.
         statistic: What is measured of the private features first: "mean", "moment" or nothing.
         statistic_share: The share of the budget, in 1/σ², that it takes.
+        weights: The length of each network's part of the features; 1 for all if there are none.
 
     >>> recipe_for("mnist").steps
     200
@@ -87,12 +88,17 @@ class Recipe:
     shape: tuple[int, int, int] = SHAPE
     statistic: str | None = None
     statistic_share: float = 0.0  # of 1/σ²
+    weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name in self.extractors:
             _validate.one_of("extractor", name, EXTRACTORS)
         if len(set(self.extractors)) < len(self.extractors):
             raise InvalidInput("expected extractors that differ, got one twice; name each once")
+        if len(self.weights) not in (0, len(self.extractors)):
+            raise InvalidInput(
+                f"expected one weight for each of {len(self.extractors)} extractors, got {len(self.weights)}"
+            )
         if self.directions is not None:
             _validate.integer("directions", self.directions, least=1)
         if self.drawings is not None:
@@ -111,8 +117,8 @@ class Recipe:
         strangers = set(data) - {field.name for field in fields(cls)}
         if strangers:
             raise InvalidInput(f"expected the fields of a recipe, got {', '.join(sorted(strangers))} as well")
-        shape = tuple(data.get("shape", SHAPE))
-        return cls(**{**data, "extractors": tuple(data["extractors"]), "shape": shape})
+        shape, weights = tuple(data.get("shape", SHAPE)), tuple(data.get("weights", ()))
+        return cls(**{**data, "extractors": tuple(data["extractors"]), "shape": shape, "weights": weights})
 
     def plan(self, *, epsilon: float, delta: float, public_size: int, **choices: Any) -> TrainingPlan:
         """The head's plan at ε, if nothing is measured before; `choices` are further fields of it, by name."""
@@ -164,6 +170,7 @@ EXTRACTORS: Mapping[str, Callable[[], nn.Module]] = {
     **{name: partial(lambda name: PriorLevels(load_prior(name)), name) for name in PRIORS},
     "scattering": lambda: _NormalisedScattering(),
     "patches": lambda: Whitened(PatchCodes(), shape=COLOUR, directions=1500),
+    "wide-patches": lambda: Whitened(PatchCodes(shrink=2), shape=COLOUR, directions=1000),
 }
 _DRAW: Mapping[str, Callable[..., Any]] = {
     "strokes": lambda count, seed: strokes.draw(count, seed=seed)[0],
@@ -191,14 +198,15 @@ THINGS = Recipe(extractors=("shapes", "scattering"), drawings="shapes", drawn=30
 CLOTHES = replace(THINGS, learning_rate=110 / 3**0.5, statistic="moment", statistic_share=0.2)
 # Every step on all rows: with 50 of them subsampling would save little.
 SCENES = Recipe(
-    extractors=("patches",),
+    extractors=("patches", "wide-patches"),
+    weights=(1.0, 0.7),
     drawings="leaves",
     drawn=8000,
     directions=None,
     steps=50,
     sample_rate=1.0,
     clip_norm=0.15,
-    learning_rate=55.0,
+    learning_rate=300.0,
     shape=COLOUR,
     statistic="mean",
     statistic_share=0.01,
@@ -271,6 +279,7 @@ def bare(recipe: Recipe, *, classes: int) -> FeatureClassifier:
         directions=recipe.directions,
         shape=recipe.shape,
         adapts=None if recipe.statistic is None else "shift" if recipe.statistic == MEAN else "basis",
+        weights=recipe.weights,
     )
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
     return model
