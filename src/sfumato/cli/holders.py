@@ -205,7 +205,8 @@ def coordinate(
     from sfumato.holders.superlink import SuperLink
 
     agreed = Study.read(study)
-    link = SuperLink(agreed.nodes([read_signature(path) for path in signatures]))
+    nodes = agreed.nodes([read_signature(path) for path in signatures])
+    link = SuperLink(nodes, largest=agreed.largest_letter)
     host, port = _host_and_port(address)
     beside = certificate.with_name(certificate.name + ".key")
     with link.serving(host, port, certificate=certificate, key=beside) as bound, show.progress() as progress:

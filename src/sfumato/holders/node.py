@@ -120,6 +120,8 @@ class Node:
             sampler=self._sampler,
             peers=Peers(rank=0, count=int(1 / self.study.largest_share + 1e-9), through=self),
         )
+        trainer.rehearse(self.study.task.example(), self.study.loss)
+        self.study.noise.check_covers(trainer.eta or 0.0)
         self._pay(trainer)
         found, units = rows(trainer.sampler) if callable(rows) else (rows, None)
         for batch in trainer.batches(found, units=units):
@@ -133,7 +135,7 @@ class Node:
 
     @property
     def _purpose(self) -> str:
-        return f"study {self.study.name} {self.study.digest[:16]}"
+        return f"study {self.study.name} {self.study.digest}"
 
     def _pay(self, trainer: PrivateTrainer) -> None:
         """Reserve the whole study, or take up what an earlier run of this node left open."""
@@ -145,8 +147,8 @@ class Node:
                 "expected a study that this ledger has not finished yet, got one that it has; its rounds are "
                 "answered once: sign a new study for another model"
             )
-        left = [charge.head for charge in charges if not charge.settled]
         plan = self.study.plan
+        left = [charge.head for charge in charges if not charge.settled and charge.event == plan.event()]
         reservation = (
             self._ledger.reservation(left[0], private=trainer.private)
             if left

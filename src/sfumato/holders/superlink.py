@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _LONG_POLL = 5.0  # seconds that a node's question for messages stays open
 _BEAT = 5.0
 _STARTING = 30.0
+_REQUESTS = 16  # of one node at a time, at most
 _DAY = 86400.0  # a letter is taken back long before
 
 
@@ -28,11 +29,13 @@ class SuperLink:
     """Sends letters to holders by their places, and collects the answers that come in time.
 
     A node is let in if its key is in the signature that its holder put under the study; all others are turned
-    away before anything that they send is looked at. A letter is delivered once.
+    away before anything that they send is read. A letter is delivered once. Answers of more than `largest`
+    bytes are not read.
     """
 
-    def __init__(self, nodes: Mapping[int, str]) -> None:
+    def __init__(self, nodes: Mapping[int, str], *, largest: int = 2**28) -> None:
         require_flower()
+        self._keys, self._largest = [flower_key(line) for line in nodes.values()], largest
         self._state = _waiting_state()
         self._run = _started_run(self._state)
         self._nodes = {place: _registered(self._state, line) for place, line in nodes.items()}
@@ -49,12 +52,13 @@ class SuperLink:
         listener = _listener(host, port)
         server = uvicorn.Server(
             uvicorn.Config(
-                _fleet_app(self._state),
+                self._guarded(),
                 ssl_certfile=str(certificate),
                 ssl_keyfile=str(key),
                 log_level="error",
                 access_log=False,
                 timeout_graceful_shutdown=1,
+                limit_concurrency=_REQUESTS * (len(self._keys) + 1),
             )
         )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -71,6 +75,11 @@ class SuperLink:
             server.should_exit = True
             thread.join()
             listener.close()
+
+    def _guarded(self) -> Any:
+        from sfumato.holders.gate import Gate
+
+        return Gate(_fleet_app(self._state), known=self._keys, largest=self._largest)
 
     def ask(self, letters: Mapping[int, bytes], *, patience: float) -> dict[int, bytes]:
         """The answers that came within `patience` seconds; who is late is not waited for."""
@@ -287,6 +296,8 @@ def _fleet_app(state: InMemoryLinkState) -> FastAPI:
     from starlette.middleware import Middleware
     from starlette.middleware.base import BaseHTTPMiddleware
 
+    from sfumato.holders.gate import OwnAnswers
+
     app = FastAPI(
         docs_url=None,
         redoc_url=None,
@@ -295,6 +306,7 @@ def _fleet_app(state: InMemoryLinkState) -> FastAPI:
             Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
             Middleware(ProtobufTranslationMiddleware),
             Middleware(NodeAuthMiddleware),
+            Middleware(OwnAnswers),
         ],
     )
     app.state.linkstate_factory = _Ready(state)
