@@ -63,7 +63,7 @@ class Turns:
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Keys, study, policies, ledgers and a certificate, as partners make them."""
-    monkeypatch.setattr(mlp, "EPOCHS", 1)  # eight steps
+    monkeypatch.setattr(mlp, "EPOCHS", 0.5)  # four steps
     keys = {name: PrivateKey.create(tmp_path / f"{name}.key") for name in NAMES}
     lines = [f'{name} = "{(tmp_path / f"{name}.key.pub").read_text().splitlines()[1]}"' for name in NAMES]
     (tmp_path / "study.toml").write_text(
@@ -78,7 +78,7 @@ epsilon = 2.0
 delta = 1e-4
 dropped = 0
 colluding = 0
-spare = 3
+spare = 2
 
 [table]
 target = "ill"

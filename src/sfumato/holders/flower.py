@@ -67,9 +67,14 @@ def flower_key(line: Any) -> bytes:
 
 
 def record_of(content: bytes) -> Any:
+    """What a message carries: the content, and a number of its own.
+
+    Flower keeps the parts of messages by their digests. Two messages of the same content would share parts, and
+    one that is done with takes them away from one that has yet to arrive.
+    """
     from flwr.app import ConfigRecord, RecordDict
 
-    return RecordDict({_RECORD: ConfigRecord({_BYTES: content})})
+    return RecordDict({_RECORD: ConfigRecord({_BYTES: content, "number": os.urandom(16)})})
 
 
 def inflated(name: str, parts: dict[str, bytes]) -> Message:

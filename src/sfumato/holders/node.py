@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,11 +15,12 @@ from sfumato.accounting import NoEvent
 from sfumato.errors import Refused
 from sfumato.holders.messages import Signed, Terms
 from sfumato.holders.study import Study
-from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger import Certificate, Ledger, Witness
 from sfumato.ledger.signing import PrivateKey
 from sfumato.mechanisms import GridGaussian
 from sfumato.mechanisms.grid import Integers
 from sfumato.randomness import Sampler
+from sfumato.storage import json_bytes, write_whole
 from sfumato.training import PrivateTrainer
 from sfumato.training.distributed import Peers
 
@@ -56,7 +58,8 @@ class Node:
     before the input leaves, and a lower one is never answered. A node that was killed goes on under the same
     reservation; a second one with the same ledger takes it away from the first. An abandoned round is not
     repeated: its input may have been seen, and a second one of the same sample would cost more than another
-    round. The step is skipped, and stays paid.
+    round. The step is skipped, and stays paid. A ledger that was put back from an older copy is refused, if
+    `witness` was not put back with it.
 
     Args:
         study: What all holders agreed on.
@@ -65,6 +68,7 @@ class Node:
         channel: How messages reach the coordinator and come back.
         ledger: This holder's ledger; None charges nowhere.
         sampler: Where sampling and noise come from; a fresh secret stream by default.
+        witness: A file of this holder's that keeps the ledger's newest entry; None keeps none.
 
     Raises:
         NotVerified: If a holder has not signed this very study.
@@ -86,10 +90,12 @@ class Node:
         *,
         ledger: Ledger | None = None,
         sampler: Sampler | None = None,
+        witness: Path | None = None,
     ) -> None:
         study.check_signatures(signatures)
         self.study, self.place = study, study.place_of(key.public)
         self._channel, self._ledger, self._sampler = channel, ledger, sampler
+        self._witness = witness
         self._round = self._answered = self.abandoned = 0
         self._trainer: PrivateTrainer | None = None
 
@@ -141,6 +147,8 @@ class Node:
         """Reserve the whole study, or take up what an earlier run of this node left open."""
         if self._ledger is None:
             return
+        if self._witness is not None and self._witness.exists():
+            self._ledger.check_head(Witness.read(self._witness).expected_in(self._ledger))
         charges = [charge for charge in self._ledger.charges() if charge.purpose == self._purpose]
         if any(charge.settled and not isinstance(charge.event, NoEvent) for charge in charges):
             raise Refused(
@@ -192,6 +200,9 @@ class Node:
         reservation = None if self._trainer is None else self._trainer.reservation
         if reservation is not None:
             reservation.mark(self.study.plan.event(terms.number), steps=terms.number, digest=terms.id)
+            if self._witness is not None and self._ledger is not None:
+                noted = json_bytes(Witness.of(self._ledger).to_json())
+                write_whole(self._witness, noted, readable=False)
 
     def _skipped(self, total: Integers) -> Integers:
         self.abandoned += 1

@@ -72,6 +72,7 @@ from sfumato.training.rowwise import LossFunction
 
 _PARTIES = ("dropped", "colluding")
 _LARGEST_FILE = 2**20
+_MOST_CLASSES = 2**16
 _PREFIX = bytes.fromhex("302a300506032b6570032100")  # of every Ed25519 key in such a file (RFC 8410)
 
 
@@ -125,7 +126,8 @@ class Study(Agreed):
         for name in ("name", "data", "unit"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidInput(f"expected {name} of a study to be a text, got another type")
-        _validate.integer("classes", self.classes, least=2)
+        if _validate.integer("classes", self.classes, least=2) > _MOST_CLASSES:
+            raise InvalidInput(f"expected at most {_MOST_CLASSES} classes, got classes={self.classes}")
         _validate.integer("public_size", self.public_size, least=1)
         _validate.integer("spare", self.spare)
         _validate.integer("holders_per_unit", self.holders_per_unit, least=1)
@@ -155,7 +157,7 @@ class Study(Agreed):
             raise InvalidInput(f"expected a study of at most {_LARGEST_FILE} bytes in {path}, got more")
         try:
             data = tomllib.loads(text.decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidInput(f"expected {path} to be a TOML file, got another: {error}") from error
         return cls.from_dict(data)
 

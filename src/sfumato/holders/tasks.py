@@ -167,7 +167,7 @@ class Network:
 
     @property
     def dimension(self) -> int:
-        return _parameters(self.learner())
+        return self.terms.parameters(self.classes)
 
     @property
     def loss(self) -> LossFunction:
@@ -224,6 +224,8 @@ class Table:
         """
         if not isinstance(section, Mapping) or set(section) != {"target", "rows", "columns"}:
             raise InvalidInput("expected in section table exactly columns, rows and target, got others")
+        if not isinstance(section["columns"], Mapping):
+            raise InvalidInput("expected a section table.columns, got another value")
         kept = {"rows": section["rows"], "column": None if unit == "record" else unit}
         budget = {"epsilon": 1.0, "unit": unit}
         policy = policy_from_dict(
