@@ -10,7 +10,8 @@ pytest.importorskip("flwr")
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from sfumato.holders.flower import bytes_of, record_of
+from sfumato.errors import InvalidInput
+from sfumato.holders.flower import bytes_of, part_with_bytes, record_of
 from sfumato.holders.gate import Gate, OwnAnswers
 
 HEADER = FLEET_HTTP_PUBLIC_KEY_HEADER.lower().encode()
@@ -70,6 +71,22 @@ def test_a_node_answers_its_own_letters(sender, passed):
 
 def test_messages_of_the_same_content_share_no_parts():
     """Else one that is done with takes parts away from one that has yet to arrive, and a letter is lost."""
-    first, second = record_of(b"the same"), record_of(b"the same")
-    assert not set(get_all_nested_objects(first)) & set(get_all_nested_objects(second))
-    assert bytes_of(SimpleNamespace(content=first)) == b"the same"
+    first, second = (get_all_nested_objects(record_of(b"the same")) for _ in range(2))
+    assert not set(first) & set(second)
+    contents = [bytes_of(name, part.deflate()) for name, part in first.items() if not part.children]
+    assert contents == [b"the same"]
+
+
+@pytest.mark.parametrize("part", [b"", b"nothing of Flower's", b"ConfigRecord  0\x00\xff"])
+def test_parts_that_hold_no_record_are_refused(part):
+    with pytest.raises(InvalidInput):
+        bytes_of("0" * 64, part)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_messages_of_another_shape_are_refused(depth):
+    tree = SimpleNamespace(object_id="0" * 64, children=[])
+    for _ in range(depth):
+        tree = SimpleNamespace(object_id="1" * 64, children=[tree, tree] if depth == 3 else [tree])
+    with pytest.raises(InvalidInput):
+        part_with_bytes(tree)

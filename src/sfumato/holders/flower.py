@@ -1,7 +1,8 @@
 """Flower, as it is used here: what both ends of the network share.
 
 Flower carries the messages (SuperLink, SuperNodes, TLS, keys of nodes, heartbeats). It knows nothing of rounds
-and masks: to it a message is one record of bytes. Two things are ours. A SuperNode of Flower starts a process
+and masks: to it a message is one record of bytes. Of the parts into which Flower takes a message apart, each of
+which is a request of its own, only the record is sent; its head goes with the message. Two things are ours. A SuperNode of Flower starts a process
 for each message and looks for the next one every three seconds; ours answers in the process that holds the
 data, which a round of three messages needs. And the coordinator opens the part of a SuperLink that nodes talk
 to, not the part through which anyone may start other runs.
@@ -19,11 +20,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from sfumato.errors import InvalidInput, MissingExtra, NotVerified
 
 if TYPE_CHECKING:
-    from flwr.app import Message
-
     from sfumato.ledger.signing import PrivateKey
 
 _RECORD, _BYTES = "sfumato", "content"
+_DEPTH = 2  # of a record in a message: message, dictionary of records, record
 _CURVE = ec.SECP384R1()  # what Flower's nodes sign with
 _ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973
 
@@ -77,25 +77,27 @@ def record_of(content: bytes) -> Any:
     return RecordDict({_RECORD: ConfigRecord({_BYTES: content, "number": os.urandom(16)})})
 
 
-def inflated(name: str, parts: dict[str, bytes]) -> Message:
-    """A message from its parts, which somebody else wrote."""
-    from flwr.app import Message
+def part_with_bytes(tree: Any) -> str:
+    """Which part of a message holds the record: the only one that has no parts of its own.
+
+    Raises:
+        InvalidInput: If the message has another shape than `record_of` gives.
+    """
+    for _ in range(_DEPTH):
+        if len(tree.children) != 1:
+            raise InvalidInput("expected a message with one record of bytes, got another")
+        tree = tree.children[0]
+    return str(tree.object_id)
+
+
+def bytes_of(name: str, part: bytes) -> bytes:
+    """What `record_of` put into a message, from the part that holds it, which somebody else wrote."""
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
     try:
-        message = inflate_object_from_contents(name, parts)
+        record: Any = inflate_object_from_contents(name, {name: part})
+        content = record[_BYTES]
     except Exception as error:  # whatever Flower's parsers raise
-        raise InvalidInput("expected the parts of a message, got others") from error
-    if not isinstance(message, Message):
-        raise InvalidInput("expected the parts of a message, got others")
-    return message
-
-
-def bytes_of(message: Message) -> bytes:
-    """What `record_of` put into a message."""
-    try:
-        content = message.content[_RECORD][_BYTES]
-    except (KeyError, ValueError) as error:
         raise InvalidInput("expected a message with one record of bytes, got another") from error
     if not isinstance(content, bytes):
         raise InvalidInput("expected a message with one record of bytes, got another")
