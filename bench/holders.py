@@ -3,9 +3,11 @@
     python bench/holders.py [--holders 10] [--rounds 5] [--large] [--many] [--flower]
 
 All holders and the coordinator run in this process; only the calls of holder 1 are timed. `--large` adds eleven
-million numbers, `--many` a thousand holders with the sparse graph beside the complete one. `--flower` is another
-measurement: whole rounds of all parties, by the clock, in Flower's simulation with its own SecAgg+ and at our desk,
-in turns on the same numbers; it needs flwr[simulation]. What a deployed round takes: `python bench/holders_here.py`.
+million numbers, `--many` a thousand holders with the sparse graph beside the complete one.
+
+`--flower` is another measurement: whole rounds of all parties, by the clock, in Flower's simulation with its own
+SecAgg+ and at our desk, in turns on the same numbers; it needs flwr[simulation]. What a deployed round takes is
+for `python bench/holders_here.py` to say.
 """
 
 from __future__ import annotations
@@ -102,7 +104,10 @@ def secagg_plus(holders: int, values: Numbers, count: int) -> list[float]:
             spent.append(time.perf_counter() - started)
 
     spent: list[float] = []
-    client, server = ClientApp(client_fn=lambda context: Client().to_client(), mods=[secaggplus_mod]), ServerApp()
+    client, server = (
+        ClientApp(client_fn=lambda context: Client().to_client(), mods=[secaggplus_mod]),
+        ServerApp(),
+    )
 
     @server.main()
     def main(grid: Any, context: Any) -> None:

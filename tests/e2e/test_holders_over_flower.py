@@ -158,7 +158,7 @@ def test_three_nodes_train_one_model_and_one_of_them_comes_back(folder):
 
 
 def test_no_answer_is_lost_on_the_way(tmp_path):
-    """The same letter to all, many times: whether an answer is whole when it is first seen is a matter of luck."""
+    """The same letter to all, many times: an answer may be whole when it is first seen, or not yet."""
     keys = {place: PrivateKey.create(tmp_path / f"{place}.key") for place in (1, 2)}
     write_certificate(tmp_path / "c.pem", tmp_path / "c.pem.key", host="127.0.0.1")
     link = SuperLink({place: public_line(node_key(key)) for place, key in keys.items()})

@@ -9,7 +9,7 @@ import torch
 
 from sfumato import datasets
 from sfumato.accounting import Budget
-from sfumato.errors import BudgetExceeded, InvalidInput, LedgerTampered, Refused, SfumatoError
+from sfumato.errors import BudgetExceeded, InvalidInput, LedgerTampered, Refused
 from sfumato.holders import Node, Opened, Parties, Study, simulation, tasks
 from sfumato.ledger import Ledger
 from sfumato.ledger.signing import PrivateKey
@@ -91,10 +91,9 @@ def written(path, *, network=None, table=None, holders=None, **changes):
     ids=str,
 )
 def test_hostile_fields_are_refused_in_words(tmp_path, changes):
+    path = written(tmp_path, **changes)
     with pytest.raises(InvalidInput):
-        study = Study.read(written(tmp_path, **changes))
-        assert study.digest  # what a command would ask for next
-    assert issubclass(InvalidInput, SfumatoError)
+        _ = Study.read(path).digest  # what a command would ask for next
 
 
 def test_a_file_that_is_too_large_is_not_cut_off(tmp_path):
@@ -113,7 +112,9 @@ def test_a_name_of_data_is_no_path(tmp_path):
 # Another version of the code
 
 
-@pytest.mark.parametrize("change", [{"clip_norm": 0.4}, {"steps": 5}, {"sample_rate": 0.1}, {"learning_rate": 1.0}])
+@pytest.mark.parametrize(
+    "change", [{"clip_norm": 0.4}, {"steps": 5}, {"sample_rate": 0.1}, {"learning_rate": 1.0}]
+)
 def test_holders_whose_code_would_do_otherwise_have_no_study_together(tmp_path, monkeypatch, change):
     """Signatures are under what follows from the file, such as the width of the noise, not its words alone."""
     path = written(tmp_path)
@@ -184,9 +185,8 @@ def take_part(keys, monkeypatch):
 def test_a_ledger_put_back_from_a_backup_is_noticed(take_part, tmp_path, kept):
     """Without the witness rounds 2 and 3 would be answered again: that is what it is for."""
     place, witness = tmp_path / "mine.db", (tmp_path / "ledger.json" if kept else None)
-    with Ledger.open(place, Budget(epsilon=1, delta=1e-5)) as ledger:
-        with pytest.raises(Killed):
-            take_part(Channel(dies=1), ledger, witness)
+    with Ledger.open(place, Budget(epsilon=1, delta=1e-5)) as ledger, pytest.raises(Killed):
+        take_part(Channel(dies=1), ledger, witness)
     shutil.copy(place, tmp_path / "backup.db")
     with Ledger.open(place) as ledger, pytest.raises(Killed):
         take_part(Channel(dies=3), ledger, witness)

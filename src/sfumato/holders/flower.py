@@ -1,11 +1,13 @@
 """Flower, as it is used here: what both ends of the network share.
 
 Flower carries the messages (SuperLink, SuperNodes, TLS, keys of nodes, heartbeats). It knows nothing of rounds
-and masks: to it a message is one record of bytes. Of the parts into which Flower takes a message apart, each of
-which is a request of its own, only the record is sent; its head goes with the message. Two things are ours. A SuperNode of Flower starts a process
-for each message and looks for the next one every three seconds; ours answers in the process that holds the
-data, which a round of three messages needs. And the coordinator opens the part of a SuperLink that nodes talk
-to, not the part through which anyone may start other runs.
+and masks: to it a message is one record of bytes. Flower takes a message apart, and each part is a request of
+its own; only the record is sent, as the rest goes with the message's head.
+
+Two things are ours. A SuperNode of Flower starts a process for each message and looks for the next one every
+three seconds; ours answers in the process that holds the data, which a round of three messages needs. And the
+coordinator opens the part of a SuperLink that nodes talk to, not the part through which anyone may start other
+runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may say how much to a coordinator: what is checked before Flower reads a request, and what it leaves out."""
+"""Who may say how much to a coordinator: checked before Flower reads a request, or where it does not check."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class OwnAnswers(BaseHTTPMiddleware):
     """Lets a node answer letters to itself only; Flower knows who asks, and does not compare."""
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
-        asked = getattr(request.state, "protobuf_request", None)
+        asked: Any = getattr(request.state, "protobuf_request", None)
         answers = getattr(asked, "messages_list", ())
         if any(answer.metadata.src_node_id != asked.node.node_id for answer in answers):
             return JSONResponse({"detail": "the answer of another node"}, status_code=403)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from sfumato.mechanisms.grid import Integers
 from sfumato.randomness import Sampler
 from sfumato.storage import json_bytes, write_whole
 from sfumato.training import PrivateTrainer
-from sfumato.training.distributed import Peers
+from sfumato.training.distributed import Aggregation, Peers
 
 
 @dataclass(frozen=True)
@@ -117,17 +118,14 @@ class Node:
         Raises:
             Refused: If the study was finished with this ledger; or more rounds were abandoned than declared.
         """
-        trainer = self._trainer = PrivateTrainer(
+        trainer = self._trainer = _rehearsed(
+            self.study,
             head,
-            self.study.optimization.build(head),
-            self.study.plan,
             ledger=self._ledger,
             purpose=self._purpose,
             sampler=self._sampler,
-            peers=Peers(rank=0, count=int(1 / self.study.largest_share + 1e-9), through=self),
+            through=self,
         )
-        trainer.rehearse(self.study.task.example(), self.study.loss)
-        self.study.noise.check_covers(trainer.eta or 0.0)
         self._pay(trainer)
         found, units = rows(trainer.sampler) if callable(rows) else (rows, None)
         for batch in trainer.batches(found, units=units):
@@ -212,6 +210,58 @@ class Node:
                 "what was charged stays charged"
             )
         return np.zeros_like(total)
+
+
+def rounding(study: Study) -> float:
+    """By what share of C this machine's rounding may lengthen a unit's gradient; found on public rows.
+
+    Args:
+        study: What will be trained.
+
+    Returns:
+        η, at most the margin that the study declares.
+
+    Raises:
+        InvalidInput: If it is above that margin: no node of this machine could take part.
+
+    ```python
+    print(rounding(Study.read("study.toml")))
+    ```
+    """
+    eta = _rehearsed(study, study.learner(), ledger=None, purpose="", sampler=None, through=None).eta
+    assert eta is not None
+    return eta
+
+
+def _rehearsed(
+    study: Study,
+    head: nn.Module,
+    *,
+    ledger: Ledger | None,
+    purpose: str,
+    sampler: Sampler | None,
+    through: Aggregation | None,
+) -> PrivateTrainer:
+    """A trainer of the study that has shown on public rows that its rounding is within the margin."""
+    trainer = PrivateTrainer(
+        head,
+        study.optimization.build(head),
+        study.plan,
+        ledger=ledger,
+        purpose=purpose,
+        sampler=sampler,
+        peers=Peers(rank=0, count=int(1 / study.largest_share + 1e-9), through=through or _Nobody()),
+    )
+    trainer.rehearse(study.task.example(), study.loss)
+    study.noise.check_covers(math.inf if trainer.eta is None else trainer.eta)
+    return trainer
+
+
+class _Nobody:
+    """Where no sum goes to."""
+
+    def add_up(self, total: Integers, mechanism: GridGaussian, sampler: Sampler) -> Integers:
+        raise Refused("expected a rehearsal, got a step")
 
 
 def _caveats(study: Study) -> tuple[str, ...]:

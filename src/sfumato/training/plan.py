@@ -12,7 +12,6 @@ from sfumato import _validate, accounting
 from sfumato.accounting import Budget, DpEvent, GaussianEvent, Relation
 from sfumato.errors import InvalidInput
 from sfumato.mechanisms import GaussianShares
-from sfumato.mechanisms.shares import MARGIN
 from sfumato.mechanisms.factorisation import (
     INDEPENDENT,
     Independent,
@@ -22,6 +21,7 @@ from sfumato.mechanisms.factorisation import (
     noise_to_json,
     pass_norms,
 )
+from sfumato.mechanisms.shares import MARGIN
 from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
 
 SAMPLING = ("poisson", "shuffle", "cyclic")
