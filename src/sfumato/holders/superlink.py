@@ -55,7 +55,7 @@ class SuperLink:
                 self._guarded(),
                 ssl_certfile=str(certificate),
                 ssl_keyfile=str(key),
-                log_level="error",
+                log_level="critical",
                 access_log=False,
                 timeout_graceful_shutdown=1,
                 limit_concurrency=_REQUESTS * (len(self._keys) + 1),
