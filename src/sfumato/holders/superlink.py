@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _LONG_POLL = 5.0  # seconds that a node's question for messages stays open
 _BEAT = 5.0
 _STARTING = 30.0
-_REQUESTS = 16  # of one node at a time, at most
 _DAY = 86400.0  # a letter is taken back long before
 
 
@@ -58,7 +57,6 @@ class SuperLink:
                 log_level="critical",
                 access_log=False,
                 timeout_graceful_shutdown=1,
-                limit_concurrency=_REQUESTS * (len(self._keys) + 1),
             )
         )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
