@@ -118,7 +118,7 @@ def secagg_plus(holders: int, values: Numbers, count: int) -> list[float]:
             initial_parameters=ndarrays_to_parameters([np.zeros(values.size, dtype=np.float32)]),
         )
         legacy = LegacyContext(context=context, config=ServerConfig(num_rounds=count), strategy=strategy)
-        threshold = (2 * holders) // 3 + 1
+        threshold = min(holders - 1, 2 * holders // 3 + 1)
         DefaultWorkflow(fit_workflow=Timed(holders, threshold, clipping_range=4.0 * values.size))(grid, legacy)
 
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
