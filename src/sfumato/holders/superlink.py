@@ -92,7 +92,7 @@ class SuperLink:
                     answers[place] = answer
             if asked:
                 self._state.wait_for_news(min(0.2, max(0.0, ends - time.monotonic())))
-        self._forget(set(asked))
+        self._state.forget(set(asked))
         return answers
 
     def _send(self, place: int, letter: bytes) -> str | None:
@@ -130,11 +130,6 @@ class SuperLink:
         message = make_message(metadata, content=record_of(letter))
         metadata.__dict__["_message_id"] = message.object_id
         return message
-
-    def _forget(self, asked: set[str]) -> None:
-        self._state.delete_messages(message_ins_ids=asked)
-        for message_id in asked:
-            self._state.done_with(message_id)
 
     def _beat(self) -> None:
         """A run of which Flower sees no sign of life ends."""
@@ -226,6 +221,16 @@ def _waiting_state() -> Any:
                 return False, None
             except InvalidInput:
                 return True, None
+
+        def forget(self, asked: set[str]) -> None:
+            """Wait no longer for answers to these messages; what has come of them is dropped."""
+            for name, message in list(self._arriving.items()):
+                if message.metadata.reply_to_message_id in asked:
+                    del self._arriving[name]
+                    self.done_with(name)
+            self.delete_messages(asked)
+            for name in asked:
+                self.done_with(name)
 
         def done_with(self, name: str) -> None:
             """Forget the parts of a message, also those that were never sent."""
