@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -115,6 +116,9 @@ def main() -> None:
     print(f"ε: {holder['epsilon']}")
     print(f"{rounds['rounds']} rounds, {rounds['abandoned']} abandoned, {rounds['seconds']:.1f} s;", end=" ")
     print(f"{whole:.1f} s with the start of all processes; folder: {folder}")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    print(f"{used.ru_utime + used.ru_stime:.0f} s of CPU in four processes; load of the machine: {load}")
 
 
 if __name__ == "__main__":
