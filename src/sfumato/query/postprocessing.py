@@ -183,9 +183,7 @@ def process(
     """Run it: `keys` hold a value for each group, `aggregates` are (1 + draws, groups), the answer first."""
     draws, groups = aggregates[0].shape
     with _sandbox() as connection:
-        connection.register("given", _answer(keys, aggregates, draws, groups))
-        connection.execute("CREATE TABLE answer AS SELECT * FROM given")
-        connection.execute(f"CREATE TABLE draws AS SELECT range AS draw FROM range({draws})")
+        _load(connection, _answer([list(values) * draws for values in keys], aggregates, draws, groups), draws)
         shown_rows = connection.execute(_statement(post, ordered=True)).fetchall()
         simulated = connection.execute(_statement(post, ordered=False)).fetchall()
     by_group: dict[int, list[tuple[Any, ...]]] = {}
@@ -204,17 +202,29 @@ def process(
     )
 
 
-def check(post: PostProcessing, kinds: Sequence[str], aggregates: int) -> None:
-    """Have an empty answer processed, so that what cannot be computed is refused before anything is charged."""
-    columns = ["draw BIGINT", "g BIGINT", *(f"k{i} {kind}" for i, kind in enumerate(kinds))]
-    columns += [f"a{i} DOUBLE" for i in range(aggregates)]
+_TRIED_NUMBERS = (1.5, -1e6, 1e15)
+
+
+def check(post: PostProcessing, keys: Sequence[Sequence[Any]], aggregates: int) -> None:
+    """Have a made-up answer processed, so that what cannot be computed is refused before anything is charged.
+
+    `keys` has values that each key can have: the ends of a range, for numbers.
+    """
+    draws, groups = 2, len(_TRIED_NUMBERS)
+    tried = [[values[place % len(values)] for place in range(groups)] * draws for values in keys]
+    numbers = [np.array([_TRIED_NUMBERS, _TRIED_NUMBERS[::-1]])] * aggregates
     try:
         with _sandbox() as connection:
-            connection.execute(f"CREATE TABLE answer ({', '.join(columns)})")
-            connection.execute("CREATE TABLE draws (draw BIGINT)")
-            connection.execute(_statement(post, ordered=True))
+            _load(connection, _answer(tried, numbers, draws, groups), draws)
+            connection.execute(_statement(post, ordered=True)).fetchall()
     except duckdb.Error as error:
         raise QueryRefused(f"the answer cannot be computed so: {str(error).splitlines()[0]}") from None
+
+
+def _load(connection: duckdb.DuckDBPyConnection, answer: pa.Table, draws: int) -> None:
+    connection.register("given", answer)
+    connection.execute("CREATE TABLE answer AS SELECT * FROM given")
+    connection.execute(f"CREATE TABLE draws AS SELECT range AS draw FROM range({draws})")
 
 
 def _sandbox() -> duckdb.DuckDBPyConnection:
@@ -264,7 +274,7 @@ def _answer(
     columns: dict[str, Any] = {
         "draw": np.repeat(np.arange(draws), groups),
         "g": np.tile(np.arange(groups), draws),
-        **{f"k{i}": list(values) * draws for i, values in enumerate(keys)},
+        **{f"k{i}": values for i, values in enumerate(keys)},
         **{f"a{i}": values.astype(float).ravel() for i, values in enumerate(aggregates)},
     }
     return pa.table(columns)
