@@ -3,6 +3,8 @@
 import pandas as pd
 import pytest
 
+from sfumato.accounting import gaussian_noise_multiplier
+from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.query import QueryRefused, Table, policy_from_dict
 
@@ -48,3 +50,10 @@ def test_what_would_fail_on_the_answer_is_refused_for_nothing(table, sql):
 def test_what_the_bounds_allow_is_computed(table):
     found = table.ask("SELECT age, age * age * age AS cube, COUNT(*) AS n FROM t GROUP BY age", epsilon=1.0)
     assert found.rows[-1][:2] == (120, 120**3)
+
+
+def test_the_noise_of_a_huge_epsilon_is_found_at_once(table):
+    """Nobody is protected by it, and it is refused: but it must not keep a server busy."""
+    assert gaussian_noise_multiplier(1e15, 1e-6) == gaussian_noise_multiplier(1e300, 1e-6)
+    with pytest.raises((InvalidInput, BudgetExceeded)):
+        table.ask("SELECT ward, COUNT(*) AS n FROM t GROUP BY ward", epsilon=1e15)

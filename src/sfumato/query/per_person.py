@@ -73,7 +73,10 @@ def parse_per_person(select: exp.Select, names: Names) -> PerPerson | None:
     if not any(names.is_unit(node) for node in nodes):
         return None
     if len(nodes) != 1:
-        raise QueryRefused("a sub-query groups by the person alone; group by the rest outside it")
+        raise QueryRefused(
+            "a sub-query groups by the person alone; make the rest values of the person, such as BOOL_OR(ill) AS "
+            "ill, MIN(age) AS age or ARG_MIN(ward, day) AS ward, and group by them outside"
+        )
     items, where, having = parts(select, "expressions", "where", "having", "group", "from_", "joins")[:3]
     values = [_value(item, names) for item in items if not names.is_unit(item)]
     kept = None if where is None else condition(parts(where, "this")[0], names)

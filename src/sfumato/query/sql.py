@@ -151,7 +151,9 @@ def _is_computed_from(keys: tuple[AnyKey, ...], node: Expr, names: Names) -> boo
     """Whether it is no key itself, but reads nothing except keys: age * 12 where age is grouped by."""
     columns = [] if type(node) is exp.Column or _has_aggregate(node) else list(node.find_all(exp.Column))
     try:
-        return bool(columns) and _key(node, names) not in keys and {_key(one, names) for one in columns} <= {*keys}
+        return (
+            bool(columns) and _key(node, names) not in keys and {_key(one, names) for one in columns} <= {*keys}
+        )
     except QueryRefused:
         return False
 

@@ -186,7 +186,9 @@ def _ends(column: CellColumn, cell: int) -> tuple[float, float]:
 def _number(value: Any) -> float:
     found = value.toordinal() if hasattr(value, "toordinal") else value
     if not isinstance(found, int | float):
-        raise InvalidInput(f"expected a number or a day as lower or upper in synthesis.impossible, got {value!r}")
+        raise InvalidInput(
+            f"expected a number or a day as lower or upper in synthesis.impossible, got {value!r}"
+        )
     return float(found)
 
 
