@@ -1,4 +1,4 @@
-"""The order of rows in a file, or in which threads meet them, decides nothing: others in the table change it."""
+"""The order of rows in a file, or in which threads meet them, decides nothing: others change it."""
 
 import numpy as np
 import pandas as pd

@@ -74,7 +74,7 @@ def parse_per_person(select: exp.Select, names: Names) -> PerPerson | None:
         return None
     if len(nodes) != 1:
         raise QueryRefused(
-            "a sub-query groups by the person alone; make the rest values of the person, such as BOOL_OR(ill) AS "
+            "a sub-query groups by the person alone; make the rest values of the person, as BOOL_OR(ill) AS "
             "ill, MIN(age) AS age or ARG_MIN(ward, day) AS ward, and group by them outside"
         )
     items, where, having = parts(select, "expressions", "where", "having", "group", "from_", "joins")[:3]
