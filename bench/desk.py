@@ -33,7 +33,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from argon2 import PasswordHasher
 
+from sfumato.desk import accounts
 from sfumato.desk.accounts import Account, Role
 from sfumato.desk.desk import Desk
 from sfumato.desk.example import make_example
@@ -78,6 +80,7 @@ Load = Callable[["Server", list[str]], Awaitable[list["Reply"]]]
 
 def make_desk(folder: Path, *, analysts: int, teams: int) -> tuple[Path, list[str]]:
     """An example with many analysts, in teams that share an allocation; their tokens."""
+    accounts._HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)  # everybody comes with a token
     place = folder / "desk.toml"
     make_example(place)
     desk = Desk.open(place)
@@ -226,8 +229,11 @@ def hour(folder: Path, *, minutes: float, rate: float) -> dict[str, Any]:
     }
 
 
-def killed(folder: Path, *, kills: int) -> dict[str, Any]:
-    """kill -9 of the server, and with it its workers, at random moments, while questions and jobs go on."""
+def killed(folder: Path, *, kills: int, minutes: float) -> dict[str, Any]:
+    """kill -9 of the server, and with it its workers, at random moments, while questions and jobs go on.
+
+    A server takes seconds to start; after so many minutes there are no more kills.
+    """
     place, tokens = make_desk(folder, analysts=20, teams=20)
     desk = Desk.open(place)
     with desk.database.read() as connection:
@@ -238,8 +244,11 @@ def killed(folder: Path, *, kills: int) -> dict[str, Any]:
         for _ in range(4)
     ]
     moments, entries = public_generator(2).uniform(0.0, 3.0, kills), []
-    server = Server(place)
+    server, until, done = Server(place), time.monotonic() + 60 * minutes, 0
     for moment in moments:
+        if time.monotonic() > until:
+            break
+        done += 1
         entries += asyncio.run(_until(server, tokens, float(moment)))
         server.kill()
         server.start()
@@ -251,7 +260,7 @@ def killed(folder: Path, *, kills: int) -> dict[str, Any]:
     ended = [one_of_team(desk, "care", job) for job in jobs]
     desk.close()
     return {
-        "kills": kills,
+        "kills": done,
         "jobs": {
             "states": [job.state for job in ended],
             "tries": [job.tries for job in ended],
@@ -298,7 +307,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if words.load == "kills":
-            answer |= killed(folder, kills=words.kills)
+            answer |= killed(folder, kills=words.kills, minutes=words.minutes)
         elif words.load == "hour":
             answer |= hour(folder, minutes=words.minutes, rate=words.rate)
         elif words.load == "burst":
