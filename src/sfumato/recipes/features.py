@@ -33,6 +33,7 @@ from sfumato.models import (
 )
 from sfumato.models.rows_apart import rows_apart
 from sfumato.models.scattering import CHANNELS as SCATTERING_CHANNELS
+from sfumato.recipes.kept_fit import kept_fit
 from sfumato.recipes.statistic import KINDS, MEAN, StatisticPlan
 from sfumato.released import ModelCard, class_names
 from sfumato.training import Optimization, TrainingPlan
@@ -262,12 +263,18 @@ def build(recipe: Recipe, *, classes: int) -> FeatureClassifier:
 @lru_cache(maxsize=8)
 def _fitted_to_drawings(recipe: Recipe) -> Mapping[str, Tensor]:
     """Centre and directions, which are public and always the same, by their names in the classifier."""
-    if recipe.drawings is None:
-        return {}
+    looked_at = (recipe.extractors, recipe.drawings, recipe.drawn, recipe.directions, recipe.shape)
+    settings = f"{looked_at} {_DRAWINGS_SEED} {recipe.statistic}"
+    return {} if recipe.drawings is None else kept_fit(settings, lambda: _fit_to_drawings(recipe))
+
+
+def _fit_to_drawings(recipe: Recipe) -> Mapping[str, Tensor]:
+    assert recipe.drawings is not None
     model = bare(recipe, classes=1)
     drawn = torch.from_numpy(_DRAW[recipe.drawings](recipe.drawn, seed=_DRAWINGS_SEED))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
     model.fit_to((drawn if drawn.ndim == 4 else drawn.unsqueeze(1)) / 255)
-    return {name: value for name, value in model.state_dict().items() if not name.startswith("head.")}
+    return {name: value for name, value in model.state_dict().items() if not value.equal(before[name])}
 
 
 def bare(recipe: Recipe, *, classes: int) -> FeatureClassifier:
