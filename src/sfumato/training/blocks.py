@@ -23,7 +23,7 @@ _MOST_BYTES = 320 << 20  # that the rows of one block should keep
 
 _FEW_ROWS = 2 * POOL  # of the largest block: so dear that the last block may be smaller than the pool
 
-# What each unit of a block came to: block(units of the pool, by place) → tensors with one entry a unit, one tensor
+# What each unit of a block came to: block(units of the pool, by place) → tensors with one entry a unit, one
 # at a time, as all together are large; or None where the model does something else than with few rows.
 Bits: TypeAlias = Callable[[Sequence[int]], Iterable[Tensor] | None]
 
