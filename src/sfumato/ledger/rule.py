@@ -207,11 +207,11 @@ class Rule:
         total = account.tally + self.price(event)
         return self._filter(account.taken).epsilon(total.spending())
 
-    def left(self, account: Account) -> float:
-        """The largest further pure ε that would be admitted."""
+    def left(self, account: Account, *, at_most: float = math.inf) -> float:
+        """The largest further pure ε up to `at_most` that would be admitted."""
         if not account.plans:
-            return self.limit
-        return self._filter(account.taken).largest_pure_charge(account.tally.spending())
+            return min(self.limit, at_most)
+        return self._filter(account.taken).largest_pure_charge(account.tally.spending(), at_most=at_most)
 
     def failure(self, event: DpEvent) -> float:
         """The probability δ_P(ε) at which a plan P, fixed in advance, loses more than this rule's ε."""

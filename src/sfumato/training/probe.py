@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,6 @@ from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import public_torch_generator
 from sfumato.training.blocks import Heights, most_rows
 from sfumato.training.capture import (
-    ExpandedCall,
     LayerCall,
     Layout,
     Pass,
@@ -38,12 +38,13 @@ from sfumato.training.capture import (
     watch_calls,
 )
 from sfumato.training.devices import device_of, moved
+from sfumato.training.following import follow, rows_of
 from sfumato.training.memory import Memory, Tensors, keeps_nothing, written_nowhere
+from sfumato.training.moment import Moment, refuse_listeners
 from sfumato.training.precision import plain_float32
 from sfumato.training.rowwise import Identity, LossFunction, RowMap, Views, mapped, row_axes
 from sfumato.training.rules.fallback import layout_of
 from sfumato.training.rules.terms import Factors
-from sfumato.training.shadow import Shadow, Told
 from sfumato.training.steps import Steps
 from sfumato.training.structure import Structure, tensors_of
 from sfumato.training.watching import (
@@ -57,6 +58,7 @@ from sfumato.training.watching import (
 
 _ROWS = 4
 FEW = 3  # rows that labels are followed for
+FEW_MORE = 5  # what is the same number there and with three rows is fixed, what grew grows with the rows
 _TOLERANCE = 1e-6  # relative to the largest value: rounding, far below any real mixing
 _SHAPE_TOLERANCE = 1e-4  # kernels of other shapes round otherwise
 _DRAWN = 65521  # values by which weights are moved, again and again: a prime, so that no two lines are alike
@@ -73,6 +75,7 @@ class Survey:
         parameters: How many numbers are trained.
         random: Whether the forward pass draws random numbers.
         alone: Whether rows must be worked on one by one.
+        moves: Whether rows must be followed at each block size.
         layout: Which layers own which parameters, and their rules.
         loss: The loss, mapped over rows.
         views: The views, mapped over rows.
@@ -87,6 +90,7 @@ class Survey:
     parameters: int
     random: bool  # whether the forward pass draws from torch's generator
     alone: bool  # whether each unit needs a block of its own, since the model decides in Python what it does
+    moves: bool  # whether rows are moved by fixed numbers, so that they are followed at each height
     layout: Layout
     loss: RowMap  # how they are mapped; the functions themselves are not kept
     views: RowMap | None
@@ -120,23 +124,29 @@ def survey(
     >>> survey(nn.Linear(2, 2), cross_entropy, torch.rand(4, 2), torch.zeros(4, dtype=torch.long)).parameters
     6
     """
-    key = _signature(model, inputs, targets)
+    refuse_listeners()
+    key, now = _signature(model, inputs, targets), Moment(model, loss_fn, views)
     known = _surveyed.setdefault(model, [])
-    for signature, same_loss, same_views, found in known:
-        if signature == key and same_loss(loss_fn) and same_views(views):
+    for signature, same_loss, same_views, moment, found in known:
+        if signature == key and same_loss(loss_fn) and same_views(views) and _is_like(now, moment()):
             return found
     _refuse_low_precision(model)
     _refuse_batch_statistics(model)
     found = _tried(lambda: _looked(model, loss_fn, inputs, targets, views), _other_type(model, inputs))
-    known.insert(0, (key, Identity(loss_fn), Identity(views), found))
+    known.insert(0, (key, Identity(loss_fn), Identity(views), weakref.ref(now), found))
     del known[_REMEMBERED:]
+    _moments.append(now)
     return found
 
 
+def _is_like(now: Moment, then: Moment | None) -> bool:
+    return then is not None and now.like(then)
+
+
 _REMEMBERED = 16
-_surveyed: weakref.WeakKeyDictionary[nn.Module, list[tuple[Any, Identity, Identity, Survey]]] = (
-    weakref.WeakKeyDictionary()
-)
+_Known: TypeAlias = tuple[Any, Identity, Identity, "weakref.ref[Moment]", Survey]
+_surveyed: weakref.WeakKeyDictionary[nn.Module, list[_Known]] = weakref.WeakKeyDictionary()
+_moments: deque[Moment] = deque(maxlen=4)  # they keep models alive, so few are kept
 
 
 def channels_last(inputs: Any) -> Any:
@@ -236,7 +246,7 @@ def _look(
         labels_of_rows = _repeated(labels, count_rows(rows) // count_rows(raw))
         layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows, memory)
         look = _Look(model, loss, Wiring.of(model, layout), memory)
-        together = look.how_rows_meet(first(rows, FEW), first(labels_of_rows, FEW))
+        together, moves = look.how_rows_meet(first(rows, FEW), first(labels_of_rows, FEW))
         together = together or look.what_is_drawn(first(rows, _ROWS))
         base = look.at(rows, labels_of_rows, _ROWS)
         look.check_repeats(base, rows, labels_of_rows)
@@ -254,6 +264,7 @@ def _look(
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         random=draws.used,
         alone=bool(together),
+        moves=moves,
         layout=layout,
         loss=loss.forgotten(),
         views=None if view_map is None else view_map.forgotten(),
@@ -382,33 +393,23 @@ class _Look:
         relabelled = _with_row(first(targets, _ROWS), 0, random_rows(targets, _ROWS, 24))
         _compare(base, self.at(inputs, relabelled, _ROWS), 0)
 
-    def how_rows_meet(self, inputs: Any, targets: Any) -> str:
-        """What lets rows meet, or nothing: whatever the values are, each element that counts is of one row."""
-        inputs, targets = pytree.tree_map(
-            lambda leaf: leaf.clone() if _holds_rows(leaf) else leaf, (inputs, targets)
-        )
-        shadow, rows = Shadow(self.model), count_rows(inputs)
-        shadow.mark((inputs, targets))
+    def how_rows_meet(self, inputs: Any, targets: Any) -> tuple[str, bool]:
+        """What lets rows meet, or nothing: whatever the values are, each element that counts is of one row.
 
-        def loss(outputs: Any, targets: Any) -> Tensor:
-            with shadow.not_heeding():
-                losses = self.loss(outputs, targets)
-                ones = torch.ones(rows, device=losses.device)
-                shadow.mark(ones)  # so that each row's gradients are its own from the start
-                return losses * ones
-
+        And whether rows were moved by fixed numbers, which may come to something else with more rows.
+        """
         try:
-            with shadow, Told(shadow):
-                passed = run(self.model, loss, inputs, targets, self.wiring)
-                held = [_rows_of(call, gradients) for call, gradients in passed.by_call()]
+            shadow, apart = follow(self.model, self.loss, self.wiring, inputs, targets)
         finally:
             self.memory.put_back()
         if shadow.reads:
-            return "the model looks at values in its forward or backward pass and might bring rows together"
-        counted = [passed.losses, *(values for of_call in held for values in of_call)]
-        if all(shadow.apart(values, rows) for values in counted):
-            return ""
-        return f"the model brings rows together, perhaps on rare values only (see {shadow.mixing[0]})"
+            return (
+                "the model looks at values in its forward or backward pass and might bring rows together",
+                False,
+            )
+        if apart:
+            return "", shadow.moves
+        return f"the model brings rows together, perhaps on rare values only (see {shadow.mixing[0]})", False
 
     def what_is_drawn(self, inputs: Any) -> str:
         with noticed_draws() as draws:
@@ -478,7 +479,7 @@ def _same_rows(base: Pass, other: Pass, rows: Sequence[int], tolerance: float, w
     pairs += [("the output", b, a) for b, a in outputs if _can_hold(b, counts[0]) and _can_hold(a, counts[1])]
     for (call, before), (same, after) in zip(base.by_call(), other.by_call(), strict=True):
         where = f"layer {call.prefix.rstrip('.')!r}"
-        pairs += [(where, b, a) for b, a in zip(_rows_of(call, before), _rows_of(same, after), strict=True)]
+        pairs += [(where, b, a) for b, a in zip(rows_of(call, before), rows_of(same, after), strict=True)]
     chosen = torch.as_tensor(list(rows), device=base.losses.device)
     for where, mine, theirs in pairs:
         b, a = (_by_row(t, n, where)[chosen] for t, n in zip((mine, theirs), counts, strict=True))
@@ -490,16 +491,6 @@ def _same_rows(base: Pass, other: Pass, rows: Sequence[int], tolerance: float, w
                 f"expected rows to be independent, but {what} changed {where} of other rows; remove what mixes "
                 "examples (batch statistics, sorting, a first dimension that is not the rows)"
             )
-
-
-def _rows_of(call: LayerCall | ExpandedCall, gradients: Sequence[Tensor | None]) -> list[Tensor]:
-    """What went into a call, and its gradients, rows first.
-
-    A gradient alone may hide what mixes: behind a saturated loss it is zero.
-    """
-    if isinstance(call, LayerCall):
-        return [call.inputs, *(gradient for gradient in gradients if gradient is not None)]
-    return list(call.stacked(gradients).values())
 
 
 def _can_hold(leaf: Any, rows: int) -> bool:

@@ -51,7 +51,10 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 def _is_known(function: Any) -> bool:
     """Whether each row's value is computed from that row alone, by definition: no map is needed."""
     if type(function) is functools.partial:  # a subclass may compute anything
-        return function.func is F.cross_entropy and function.keywords.get("reduction") == "none"
+        plain = all(
+            type(value) in _PLAIN for value in function.keywords.values()
+        )  # a class of tensors has code
+        return function.func is F.cross_entropy and function.keywords.get("reduction") == "none" and plain
     return function is cross_entropy
 
 
