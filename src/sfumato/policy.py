@@ -364,7 +364,9 @@ def load_policy(path: str | Path, *, source: str | None = None) -> Policy:
     except OSError as error:
         raise InvalidInput(f"expected a policy file at {path}: {error.strerror or error}") from error
     except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"expected {path} to be TOML: {error}") from error
+        raise InvalidInput(
+            f"expected {path} to be TOML: {error}; a table is named in a policy, whose source it is"
+        ) from error
     return policy_from_dict(data, folder=path.parent, source=source)
 
 
