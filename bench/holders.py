@@ -6,8 +6,8 @@ All holders and the coordinator run in this process; only the calls of holder 1 
 million numbers, `--many` a thousand holders with the sparse graph beside the complete one.
 
 `--flower` is another measurement: whole rounds of all parties, by the clock, in Flower's simulation with its
-own SecAgg+ and at our desk, in turns on the same numbers; it needs flwr[simulation]. What a deployed round takes
-is for `python bench/holders_here.py` to say.
+own SecAgg+ and at our desk, in turns on the same numbers; it needs flwr[simulation]. A deployed round is
+measured by `python bench/holders_here.py`.
 """
 
 from __future__ import annotations

@@ -102,10 +102,11 @@ class PrivacyFilter:
         """What `spending(pure(value))` gives, without a look at what the event may be."""
         return Spending((*pure_divergences(value, np.array(self.orders)).tolist(), value), 0.0)
 
-    def fits(self, spending: Spending) -> bool:
-        if spending.failure > self._failure:
+    def fits(self, spending: Spending, *, slack: float = 1e-12) -> bool:
+        """Whether all of it keeps to ε and to the share of δ; `slack` is relative, as sums of ε round."""
+        if spending.failure > self._failure * (1 + slack):
             return False
-        return self.epsilon(spending) <= self.limit * (1 + 1e-12)  # sums of ε round
+        return self.epsilon(spending) <= self.limit * (1 + slack)
 
     def epsilon(self, spending: Spending) -> float:
         """ε at the budget's δ of all that was charged, under this rule."""

@@ -157,22 +157,76 @@ class _News:
         self.tell_news()
 
 
+class _Answers:
+    """Of Flower's state: which answers have come, and what is left of messages that are done with."""
+
+    def __init__(self) -> None:
+        self._arriving: dict[str, Message] = {}
+
+    def complete_answers(self: Any, asked: set[str], run: int) -> list[tuple[str, bytes | None]]:
+        """What answers to which messages say, once it has arrived; nothing if it cannot be read."""
+        for message in self.get_message_res(set(asked), run):  # a copy: Flower takes out what it finds
+            self._arriving[message.metadata.message_id] = message
+        whole: dict[str, bytes | None] = {}
+        for name, message in list(self._arriving.items()):
+            arrived, content = (True, None) if message.has_error() else self._content(name)
+            if arrived:
+                del self._arriving[name]
+                whole[message.metadata.reply_to_message_id] = content
+                self.done_with(name)
+        self.delete_messages(set(whole))
+        for name in whole:
+            self.done_with(name)
+        return [(name, content) for name, content in whole.items() if name in asked]
+
+    def _content(self: Any, name: str) -> tuple[bool, bytes | None]:
+        """Whether the record of an answer is here, and what it says."""
+        from flwr.supercore.object_store import NoObjectInStoreError
+
+        try:
+            part = part_with_bytes(self.object_store.get_object_tree(name))
+            content = self.object_store.get(part)
+            return bool(content), bytes_of(part, content) if content else None
+        except NoObjectInStoreError:
+            return False, None
+        except InvalidInput:
+            return True, None
+
+    def forget(self: Any, asked: set[str]) -> None:
+        """Wait no longer for answers to these messages; what has come of them is dropped."""
+        for name, message in list(self._arriving.items()):
+            if message.metadata.reply_to_message_id in asked:
+                del self._arriving[name]
+                self.done_with(name)
+        self.delete_messages(asked)
+        for name in asked:
+            self.done_with(name)
+
+    def done_with(self: Any, name: str) -> None:
+        """Forget the parts of a message, also those that were never sent."""
+        with self._lock_object_push_sessions:
+            session = self._object_push_session_by_root.get(name)
+            if session is not None:
+                self._cleanup_push_session(session, cleanup_messages=False)
+        self.object_store.delete(name)
+
+
 def _waiting_state() -> Any:
     """Flower's state in memory, in which nodes and coordinator wait for messages and do not poll."""
     from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
     from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
-    from flwr.supercore.object_store import NoObjectInStoreError, ObjectStoreFactory
+    from flwr.supercore.object_store import ObjectStoreFactory
     from flwr.superlink.federation import NoOpFederationManager
 
-    class Waiting(_News, InMemoryLinkState):
+    class Waiting(_News, _Answers, InMemoryLinkState):
         def __init__(self) -> None:
             _News.__init__(self)
+            _Answers.__init__(self)
             InMemoryLinkState.__init__(
                 self,
                 NoOpFederationManager(simulation=False),
                 ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME).store(),
             )
-            self._arriving: dict[str, Message] = {}
 
         def get_message_ins(
             self, node_id: int, limit: int | None, *, run_id: int | None = None
@@ -194,51 +248,6 @@ def _waiting_state() -> Any:
             stored = super().store_object(run_id, session_id, object_id, object_content)
             self.tell_news()
             return stored
-
-        def complete_answers(self, asked: set[str], run: int) -> list[tuple[str, bytes | None]]:
-            """What answers to which messages say, once it has arrived; nothing if it cannot be read."""
-            for message in self.get_message_res(set(asked), run):  # a copy: Flower takes out what it finds
-                self._arriving[message.metadata.message_id] = message
-            whole: dict[str, bytes | None] = {}
-            for name, message in list(self._arriving.items()):
-                arrived, content = (True, None) if message.has_error() else self._content(name)
-                if arrived:
-                    del self._arriving[name]
-                    whole[message.metadata.reply_to_message_id] = content
-                    self.done_with(name)
-            self.delete_messages(set(whole))
-            for name in whole:
-                self.done_with(name)
-            return [(name, content) for name, content in whole.items() if name in asked]
-
-        def _content(self, name: str) -> tuple[bool, bytes | None]:
-            """Whether the record of an answer is here, and what it says."""
-            try:
-                part = part_with_bytes(self.object_store.get_object_tree(name))
-                content = self.object_store.get(part)
-                return bool(content), bytes_of(part, content) if content else None
-            except NoObjectInStoreError:
-                return False, None
-            except InvalidInput:
-                return True, None
-
-        def forget(self, asked: set[str]) -> None:
-            """Wait no longer for answers to these messages; what has come of them is dropped."""
-            for name, message in list(self._arriving.items()):
-                if message.metadata.reply_to_message_id in asked:
-                    del self._arriving[name]
-                    self.done_with(name)
-            self.delete_messages(asked)
-            for name in asked:
-                self.done_with(name)
-
-        def done_with(self, name: str) -> None:
-            """Forget the parts of a message, also those that were never sent."""
-            with self._lock_object_push_sessions:
-                session = self._object_push_session_by_root.get(name)
-                if session is not None:
-                    self._cleanup_push_session(session, cleanup_messages=False)
-            self.object_store.delete(name)
 
     return Waiting()
 

@@ -220,7 +220,13 @@ class Rule:
 
     def passes(self, account: Account, *, slack: float) -> bool:
         """Whether the filter alone would have admitted all of it, give or take rounding."""
-        return self._filter(0.0).epsilon(account.tally.spending()) <= self.limit * (1 + slack)
+        return self._filter(0.0).fits(account.tally.spending(), slack=slack)
+
+    def keeps(self, account: Account, *, slack: float) -> bool:
+        """Whether an account is within ε and δ: by the exact price of its only plan, or by the filter."""
+        filtered = self._filter(account.taken).fits(account.tally.spending(), slack=slack)
+        exact = account.exact is not None and account.exact <= self.limit * (1 + slack)
+        return filtered or exact
 
     def _filter(self, taken: float) -> PrivacyFilter:
         return PrivacyFilter(self.budget, taken=taken, limit=self.limit, fine=self.fine)

@@ -307,7 +307,7 @@ def _panel(axes: Any, data: str, lines: Sequence[Line]) -> None:
         if line.epsilon == _INFINITE:
             axes.axhline(100 * line.mean, color="tab:green", ls="--", label="the net trained whole, no privacy")
         elif line.epsilon == 0:
-            axes.axhline(100 * line.mean, color="tab:orange", ls=":", label="the prior alone, ε = 0")
+            axes.axhline(100 * line.mean, color="tab:orange", ls=":", label="the priors alone, ε = 0")
     axes.set(xlabel="ε at δ = 1e-5", title=_TITLES[data], xlim=(0, 3.8))
     axes.margins(y=0.12)
     axes.grid(alpha=0.3)

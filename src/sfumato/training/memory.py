@@ -153,8 +153,8 @@ class Memory:
         if found is None:
             raise UnsupportedModel(
                 f"expected {self._name} to hold only what can be put back after each row, got "
-                f"{type(thing).__name__}, which keeps a state of its own; leave it out, and draw from torch's "
-                "generator"
+                f"{type(thing).__name__}, which keeps a state of its own; leave it out (of a LightningModule "
+                "hand over the network inside), and draw from torch's generator"
             )
         held = [value for place in found for value in self._note(place)]
         if not _is_ours(thing):

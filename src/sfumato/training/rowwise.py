@@ -117,9 +117,15 @@ class RowMap:
             got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise InvalidInput(
                 f"expected {self.name} to keep the rows in its first dimension, got {got} for a batch of one "
-                "row; a loss returns one value for each row: use reduction='none'"
+                f"row; a loss returns one value for each row: {_remedy(result)}"
             )
         return result[0]
+
+
+def _remedy(result: Any) -> str:
+    if result is None:  # the loss of a model of transformers, which gets no labels here
+        return "compute it from the outputs, or use sfumato.training.default_loss(model)"
+    return "use reduction='none'"
 
 
 def memory_of(function: Callable[..., Any], name: str, but: Iterable[Tensor]) -> Memory | None:

@@ -9,7 +9,8 @@ cannot be seen.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sfumato.training.scoring import CoinRows, CoinSplit, NoisyAccuracyScorer
@@ -29,6 +30,13 @@ SPLIT = (
 def caveats_of_callers(estimator: Any) -> tuple[str, ...]:
     """What the certificate of a fit must say about who called it; nothing where the rows came as they are."""
     return tuple(dict.fromkeys(_found(estimator)))
+
+
+def tell_of(caveats: Sequence[str]) -> None:
+    """Warn whoever called `fit` that it is not private, and why."""
+    if caveats:
+        reasons = "; ".join(each.removeprefix("not private: ") for each in caveats)
+        warnings.warn(f"this fit is not private (private_ is False): {reasons}", stacklevel=3)
 
 
 def _found(estimator: Any) -> Iterator[str]:

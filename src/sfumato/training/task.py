@@ -222,7 +222,7 @@ class Task:
     def bits(self, rows_per_unit: int) -> Bits:
         """What public units come to in a block, for `blocks.Heights` to compare."""
 
-        def of(units: Sequence[int]) -> Sequence[Tensor] | None:
+        def of(units: Sequence[int]) -> Iterator[Tensor] | None:
             block = Block(self, *self.public(units, rows_per_unit), len(units), len(units), rows_per_unit)
             repeatable = same_randomness(self.device) if self.known.random else nullcontext()
             with repeatable, probe.other_weights(self.model):
@@ -284,7 +284,7 @@ class Block:
     def _nobody(self) -> Tensor:
         return torch.zeros(self.height, device=self.task.device)
 
-    def bits(self) -> list[Tensor] | None:
+    def bits(self) -> Iterator[Tensor] | None:
         """Everything that a unit's clipped gradient is made of: layer inputs, gradients, norms, what is formed.
 
         One entry for each unit, but of exact norms, which are had a few units at a time whatever the height:
@@ -294,21 +294,27 @@ class Block:
         steps, passed = self.task.noted(self.inputs, self.targets)
         if not self.task.does_as_few(steps) or not self.task.keeps_apart(self.inputs, self.targets):
             return None
-        found = [passed.losses.view(self.height, -1)]
+        return self._bits(passed)
+
+    def _bits(self, passed: Pass) -> Iterator[Tensor]:
+        """One after the other: what a parameter's gradients need is free again when the next is formed."""
+        yield passed.losses.view(self.height, -1)
         for call, gradients in passed.by_call():
             kept = (
                 [call.inputs, *gradients] if isinstance(call, LayerCall) else call.stacked(gradients).values()
             )
-            found += [t.detach().reshape(self.height, -1) for t in kept if t is not None]
-        terms = {name: term(contributions, self.height) for name, contributions in uses(passed).items()}
-        found += [part.gradients for part in terms.values() if isinstance(part, Materialised)]
-        each = [[name] for name in terms]
-        found += squared_norms(terms, each, [1.0] * len(each), self._nobody)
-        some = torch.arange(self.height, device=self.task.device) < PORTION
-        parts = portions(terms, some)
-        if len(parts) == 1:  # elsewhere gradients are so large that few are formed together
-            found.append(exact_squares(terms, each, parts[0])[: self.height])
-        return found
+            yield from (t.detach().reshape(self.height, -1) for t in kept if t is not None)
+        used, some = uses(passed), torch.arange(self.height, device=self.task.device) < PORTION
+        values = sum(self.task.wiring.parameters[name].numel() for name in used)
+        for name, contributions in used.items():
+            part = term(contributions, self.height)
+            own = {name: part}
+            if isinstance(part, Materialised):
+                yield part.gradients
+            yield from squared_norms(own, [[name]], [1.0], self._nobody)
+            parts = portions(own, some, values=values)
+            if len(parts) == 1:  # elsewhere gradients are so large that few are formed together
+                yield exact_squares(own, [[name]], parts[0])[: self.height]
 
     def _passed(self) -> tuple[Pass, Tensor]:
         """The pass, and which units' rows raised: public rows took their places."""

@@ -21,7 +21,7 @@ from sfumato.mechanisms.correlated import Past
 from sfumato.randomness import FreshGenerators, NoiseSource, Sampler, SecretStream
 from sfumato.training.agreement import digest, terms
 from sfumato.training.averaging import WeightAverage
-from sfumato.training.batches import Batch, TrainingData
+from sfumato.training.batches import Batch, TrainingData, require_batch
 from sfumato.training.callbacks import Callback, Listeners
 from sfumato.training.compiled import as_written
 from sfumato.training.device_sum import DeviceSum
@@ -542,6 +542,7 @@ class PrivateTrainer:
         )
 
     def _check_turn(self, batch: Batch) -> None:
+        require_batch(batch)
         if self.charge is not None:
             raise Refused("expected a trainer that is not finished; make a new one for further steps")
         if batch.step != self.steps_done or self.steps_started != self.steps_done:

@@ -78,8 +78,11 @@ _SEEDING = ("seed", "manual_seed", "set_state", "set_offset")
 
 def _is_ours(frame: Any) -> bool:
     """Whether `same_randomness` put a generator where it was, by way of a function of torch's."""
-    callers = (frame, frame.f_back)
-    return any(each is not None and each.f_code.co_filename == randomness.__file__ for each in callers)
+    for _ in range(4):
+        if frame is None or frame.f_code.co_filename == randomness.__file__:
+            return frame is not None
+        frame = frame.f_back
+    return False
 
 
 @contextmanager

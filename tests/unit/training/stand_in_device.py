@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -51,6 +52,7 @@ class Remote(Tensor):
     """A tensor on the other device; `held` has its values."""
 
     __slots__ = ("held",)  # nothing that code could hang on it
+    __module__ = "torch"  # it stands for code of torch, which keeps nothing
 
     @staticmethod
     def __new__(cls, held):
@@ -120,12 +122,15 @@ def refuse_mixing(name, args, leaves):
 def drawn(func, args, kwargs):
     """A draw from the device's own generator."""
     before = torch.get_rng_state()
+    watching = sys.getprofile()
+    sys.setprofile(None)  # nobody sees what a device does inside
     torch.set_rng_state(GENERATOR.get_state())
     try:
         return func(*args, **kwargs)
     finally:
         GENERATOR.set_state(torch.get_rng_state())
         torch.set_rng_state(before)
+        sys.setprofile(watching)
 
 
 LIBRARY = torch.library.Library("aten", "IMPL")
