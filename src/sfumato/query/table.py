@@ -166,8 +166,7 @@ class Table:
         planned = self.plan(query, epsilon=epsilon, delta=delta, split=split, noise=noise)
         name = self._kept_name(query, epsilon, delta, split, noise)
         if again and (known := self._known(name)) is not None:
-            spent, left = ledger.epsilon_spent, ledger.epsilon_left
-            return replace(known, epsilon_spent=spent, epsilon_left=left)
+            return replace(known, epsilon_spent=ledger.epsilon_spent, epsilon_left=ledger.epsilon_left)
         ready = self.ready(planned)
         answer = self.answer(ready, self._charge(planned.price, planned.purpose), ledger=ledger)
         if name is not None and self._kept is not None:
@@ -239,8 +238,8 @@ class Table:
 
     def prepare(self) -> None:
         """Open the source and plan a first query, so that later ones are quicker. Nothing is spent."""
-        names = self.policy.private_names
-        self._compiled(self._plan(f'SELECT COUNT(*) FROM "{names[0]}"'), secrets.token_hex(16))
+        count = f'SELECT COUNT(*) FROM "{self.policy.private_names[0]}"'
+        self._compiled(self._plan(count), secrets.token_hex(16))
 
     def certificate(self, answer: Answer) -> Certificate:
         """State what one answer claims, from its charge in the ledger: anyone can compute its ε again.
@@ -421,9 +420,7 @@ class Table:
         policy = scope(query, self.policy)
         private_keys = public_keys(query, policy) is None
         if private_keys and delta is None:
-            delta = (
-                self.policy.budget.delta / 1000
-            )  # leaves room for a hundred such queries in the ledger's share
+            delta = self.policy.budget.delta / 1000  # the ledger's share then has room for a hundred
         if private_keys and not delta:
             raise QueryRefused(
                 f"the values of {', '.join(key.column for key in query.keys)} are not declared, and showing "
