@@ -55,7 +55,7 @@ class Memory:
         waiting = list(roots)
         while waiting:
             thing = waiting.pop()
-            if not _is_plain(thing) and id(thing) not in self._seen:
+            if id(thing) not in self._seen and not _is_plain_kind(type(thing)):
                 self._seen[id(thing)] = thing  # kept, so that no other object gets its identity
                 waiting.extend(self._enter(thing))
 
@@ -117,7 +117,8 @@ class Memory:
                     self._names.add((id(thing), name))
                     yield from self._note(places.Hung(thing, name))
             if isinstance(thing, types.ModuleType):
-                found = [value for name, value in vars(thing).items() if name in used]
+                own = vars(thing)
+                found = [own[name] for name in used if name in own]
                 waiting += [value for value in found if isinstance(value, type | types.ModuleType)]
                 yield from (vars(value)["_data"] for value in found if value is os.environ)
 
@@ -244,8 +245,13 @@ _PLAIN = (
 )
 
 
+@functools.lru_cache(maxsize=1024)
+def _is_plain_kind(kind: type) -> bool:
+    return kind in _PLAIN or issubclass(kind, np.generic | np.dtype)
+
+
 def _is_plain(thing: Any) -> bool:
-    return type(thing) in _PLAIN or isinstance(thing, np.generic | np.dtype)
+    return _is_plain_kind(type(thing))
 
 
 def _inside(thing: Any) -> Iterable[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import io
+import itertools
 import logging
 import threading
 import types
@@ -20,6 +21,7 @@ from torch import Tensor
 from sfumato.randomness import GENERATORS
 
 _ABSENT = object()
+_ALL_ABSENT = itertools.repeat(_ABSENT)
 
 
 class Place(Protocol):
@@ -123,6 +125,8 @@ class Names:
         return [value for value in self._kept.values() if value is not _ABSENT]
 
     def put_back(self) -> bool:
+        if all(map(is_, map(self._target.get, self._kept, _ALL_ABSENT), self._kept.values())):
+            return False
         changed = [name for name, kept in self._kept.items() if self._target.get(name, _ABSENT) is not kept]
         for name in changed:
             if self._kept[name] is _ABSENT:

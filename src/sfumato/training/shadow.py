@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sfumato.training import dependence
 from sfumato.training.dependence import EVERYTHING, ROWS, VARIES, Labels, Operation
+from sfumato.training.steps import Steps
 
 
 class Labelled:
@@ -80,11 +82,13 @@ def _laid_out(labels: Labels, tensor: Tensor, *, whole: bool = False) -> Labels:
 class Shadow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within, labels follow what is computed.
 
-    `reads` says whether Python was told values; `mixing` names operations that brought rows together.
+    `reads` says whether Python was told values; `mixing` names operations that brought rows together; `steps`
+    notes every operation.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, steps: Steps) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.steps = steps
         self.labels = Labelled()
         self.reads = False
         self.mixing: list[str] = []
@@ -128,6 +132,7 @@ class Shadow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunction():
+            self.steps.note(func, args, kwargs)
             arguments = dependence.bound(func, args, kwargs)
             sources = [tensor for value in arguments.values() for tensor in dependence.tensors_in(value)]
             if kwargs.get("generator") is not None:
@@ -136,10 +141,15 @@ class Shadow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             labelled = any(self.labels.has(tensor) for tensor in sources)
             if not labelled and not dependence.draws(func):
                 return self._called(func, args, kwargs, arguments)
-            before = {id(tensor): self.labels.of(tensor).copy() for tensor in sources}
+            writes = bool(dependence.written(func))
+            before = {id(tensor): self._before(tensor, writes) for tensor in sources}
             result = self._called(func, args, kwargs, arguments)
             self._follow(func, arguments, before, result, sources)
             return result
+
+    def _before(self, tensor: Tensor, writes: bool) -> Labels:
+        found = self.labels.of(tensor)
+        return found.copy() if writes else found
 
     def _called(self, func: Any, args: Any, kwargs: Any, arguments: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
@@ -181,10 +191,14 @@ def _is_one(tensor: Tensor, others: Sequence[Tensor]) -> bool:
 
 def _tells(func: Any, arguments: dict[str, Any], sources: Sequence[Tensor]) -> Sequence[Tensor]:
     """The tensors of which Python learns something from the result: a number, or how long the result is."""
-    name = func.overloadpacket.__name__
-    if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
+    if func.overloadpacket.__name__ in ("index", "index_put", "index_put_", "_index_put_impl_"):
         return [t for t in dependence.tensors_in(arguments["indices"]) if t.dtype in (torch.bool, torch.uint8)]
-    return sources if name in _READING or not _READING_TAGS.isdisjoint(func.tags) else ()
+    return sources if _is_read(func) else ()
+
+
+@lru_cache(maxsize=4096)
+def _is_read(func: Any) -> bool:
+    return func.overloadpacket.__name__ in _READING or not _READING_TAGS.isdisjoint(func.tags)
 
 
 _READING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}

@@ -32,8 +32,11 @@ class Steps(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.found.append((func, tuple(_described(leaf) for leaf in pytree.tree_leaves((args, kwargs)))))
+        self.note(func, args, kwargs)
         return func(*args, **kwargs)
+
+    def note(self, func: Any, args: Any, kwargs: Any) -> None:
+        self.found.append((func, tuple(map(_described, pytree.tree_leaves((args, kwargs))))))
 
     def until(self, loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """The same loss; what runs before it is the forward pass."""
