@@ -55,7 +55,7 @@ class Memory:
         waiting = list(roots)
         while waiting:
             thing = waiting.pop()
-            if id(thing) not in self._seen and not _is_plain_kind(type(thing)):
+            if id(thing) not in self._seen and not _is_plain(thing):
                 self._seen[id(thing)] = thing  # kept, so that no other object gets its identity
                 waiting.extend(self._enter(thing))
 
@@ -251,7 +251,8 @@ def _is_plain_kind(kind: type) -> bool:
 
 
 def _is_plain(thing: Any) -> bool:
-    return _is_plain_kind(type(thing))
+    kind: Any = type(thing)
+    return _is_plain_kind(kind)
 
 
 def _inside(thing: Any) -> Iterable[Any]:
