@@ -264,11 +264,10 @@ class ClassAttributes:
 class TensorContent:
     """The values of a tensor, compared one by one: a write to `.data` leaves no other trace."""
 
-    def __init__(self, tensor: Tensor, room: Tensor | None = None) -> None:
-        """`room`: where the copy lies, as many bytes as it needs."""
+    def __init__(self, tensor: Tensor, copy: Tensor | None = None) -> None:
+        """`copy`: of its values, if there is one already."""
         self.tensor = tensor
-        now = tensor.detach()
-        self._kept = now.clone() if room is None else room.view(now.dtype).view(now.shape).copy_(now)
+        self._kept = tensor.detach().clone() if copy is None else copy
 
     def held(self) -> Iterable[Any]:
         return ()
