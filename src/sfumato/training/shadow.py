@@ -214,7 +214,9 @@ class Told(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not _describes(func) and not all(map(_is_torchs, pytree.tree_leaves(result))):
+        if isinstance(result, Tensor) or _describes(func):
+            return result
+        if not all(map(_is_torchs, pytree.tree_leaves(result))):
             with torch._C.DisableTorchFunction():
                 self._shadow.told(dependence.tree_tensors((args, kwargs)))
         return result
