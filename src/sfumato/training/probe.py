@@ -46,7 +46,7 @@ from sfumato.training.rules.fallback import layout_of
 from sfumato.training.rules.terms import Factors
 from sfumato.training.shadow import Shadow, Told
 from sfumato.training.steps import Steps
-from sfumato.training.structure import Structure, tensors_of
+from sfumato.training.structure import Structure, signature, tensors_of
 from sfumato.training.watching import (
     Drawn,
     NothingDrawn,
@@ -121,10 +121,10 @@ def survey(
     >>> survey(nn.Linear(2, 2), cross_entropy, torch.rand(4, 2), torch.zeros(4, dtype=torch.long)).parameters
     6
     """
-    key = _signature(model, inputs, targets)
+    key = signature(model, inputs, targets)
     known = _surveyed.setdefault(model, [])
-    for signature, same_loss, same_views, found in known:
-        if signature == key and same_loss(loss_fn) and same_views(views):
+    for seen, same_loss, same_views, found in known:
+        if seen == key and same_loss(loss_fn) and same_views(views):
             return found
     _refuse_low_precision(model)
     _refuse_batch_statistics(model)
@@ -593,26 +593,3 @@ def other_weights(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter, value in kept.items():
             parameter.data = value
-
-
-def _settings(module: nn.Module) -> tuple[Any, ...]:
-    """What may change how a module computes: its plain attributes, and the functions hung on it."""
-    own = vars(module)
-    plain = tuple((name, value) for name, value in own.items() if type(value) in _PLAIN)
-    hooks = [
-        *module._forward_hooks.values(),
-        *module._forward_pre_hooks.values(),
-        *module._backward_hooks.values(),
-    ]
-    return plain, tuple(map(id, hooks)), id(own.get("forward"))
-
-
-_PLAIN = (bool, int, float, str, type(None))
-
-
-def _signature(model: nn.Module, *data: Any) -> Any:
-    leaves, tree = pytree.tree_flatten(data)
-    shapes = tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves if isinstance(leaf, Tensor))
-    parts = tuple((type(module), *_settings(module)) for module in model.modules())
-    trained = tuple((parameter.requires_grad, parameter.dtype) for parameter in model.parameters())
-    return tree, shapes, parts, trained, device_of(model)
