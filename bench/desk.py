@@ -1,14 +1,23 @@
-"""A desk under many analysts, and under kill -9: python bench/desk.py [--analysts 200] [--each 3] [--kills 100]
+"""A desk under many analysts, for long, and under kill -9.
 
-Prints one JSON object; `charged_twice` and `charged_less` must be 0. CPU is that of the server's process: on a
-busy machine it says more than the clock does.
+python bench/desk.py think [--analysts 200] [--think 10] [--seconds 60]   ask, get the answer, think, ask again
+python bench/desk.py burst [--analysts 200]                               all ask in the same instant
+python bench/desk.py hour [--minutes 60] [--rate 2]                       few questions a second: memory
+python bench/desk.py kills [--kills 100]                                  kill -9 of the server and its workers
+
+Prints one JSON object; `charged_twice` and `charged_less` must be 0. A question is small: a count by city of
+5,000 people. The tick is 1 s, as of a new desk. `late_seconds` is how long after its tick an answer was there:
+what the desk takes apart from the tick. CPU is that of the server: on a busy machine it says more than
+the clock.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
+import math
 import os
 import platform
 import signal
@@ -17,11 +26,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+from argon2 import PasswordHasher
 
+from sfumato.desk import accounts
 from sfumato.desk.accounts import Account, Role
 from sfumato.desk.desk import Desk
 from sfumato.desk.example import make_example
@@ -32,6 +46,7 @@ from sfumato.ledger import Ledger
 from sfumato.randomness import public_generator
 
 SQL = "SELECT city, COUNT(*) FROM people GROUP BY city"
+TICK = 1.0  # as the example has it
 
 
 class Server:
@@ -60,11 +75,14 @@ class Server:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
-def make_desk(folder: Path, *, analysts: int, teams: int, tick: float) -> tuple[Path, list[str]]:
+Load = Callable[["Server", list[str]], Awaitable[list["Reply"]]]
+
+
+def make_desk(folder: Path, *, analysts: int, teams: int) -> tuple[Path, list[str]]:
     """An example with many analysts, in teams that share an allocation; their tokens."""
+    accounts._HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)  # everybody comes with a token
     place = folder / "desk.toml"
     make_example(place)
-    place.write_text(place.read_text().replace("tick = 1", f"tick = {tick}"))
     desk = Desk.open(place)
     tokens = []
     for number in range(analysts):
@@ -75,29 +93,57 @@ def make_desk(folder: Path, *, analysts: int, teams: int, tick: float) -> tuple[
     return place, tokens
 
 
-async def crowd(server: Server, tokens: list[str], *, each: int, over: float) -> list[tuple[int, float, Any]]:
-    """Everybody asks `each` times, at moments spread over some seconds; status, seconds and entry of each."""
-    moments = public_generator(1).uniform(0, over, (len(tokens), each)) if over else None
-    limits = httpx.Limits(max_connections=len(tokens) * each)
-    async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client:
+@dataclass(frozen=True)
+class Reply:
+    """What came of a question: its status, how long it took, how long after its tick it came, and its entry."""
 
-        async def one(person: int, time_of: int) -> tuple[int, float, Any]:
-            if moments is not None:
-                await asyncio.sleep(float(moments[person, time_of]))
-            begun = time.perf_counter()
-            try:
-                answer = await client.post(
-                    "/api/v1/tables/people/query",
-                    json={"sql": SQL, "epsilon": 0.002},
-                    headers={"authorization": f"Bearer {tokens[person]}"},
-                )
-            except httpx.TransportError:  # hung up on: a busy client that was slower than the server waits
-                return 0, time.perf_counter() - begun, None
-            taken = time.perf_counter() - begun
-            return answer.status_code, taken, answer.json().get("entry")
+    status: int
+    seconds: float
+    late: float
+    entry: Any
 
-        asked = (one(person, time_of) for person in range(len(tokens)) for time_of in range(each))
-        return list(await asyncio.gather(*asked))
+
+async def question(client: httpx.AsyncClient, token: str) -> Reply:
+    begun = time.time()
+    try:
+        answer = await client.post(
+            "/api/v1/tables/people/query",
+            json={"sql": SQL, "epsilon": 0.0002},
+            headers={"authorization": f"Bearer {token}"},
+        )
+    except httpx.TransportError:  # hung up on: killed, or a client that was slower than the server waits
+        return Reply(0, time.time() - begun, 0.0, None)
+    ended = time.time()
+    due = (math.floor(begun / TICK) + 2) * TICK
+    return Reply(answer.status_code, ended - begun, ended - due, answer.json().get("entry"))
+
+
+def client_of(server: Server, tokens: list[str]) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=server.url, timeout=600, limits=httpx.Limits(max_connections=len(tokens)))
+
+
+async def thinking(server: Server, tokens: list[str], *, think: float, seconds: float) -> list[Reply]:
+    """Everybody asks, waits for the answer, thinks for a random time of this mean, and asks again."""
+    draw, found = public_generator(1), []
+    until = time.monotonic() + seconds
+
+    async def one(token: str, client: httpx.AsyncClient) -> None:
+        while True:
+            await asyncio.sleep(float(draw.exponential(think)))
+            if time.monotonic() > until:
+                return
+            found.append(await question(client, token))
+
+    async with client_of(server, tokens) as client:
+        await asyncio.gather(*(one(token, client) for token in tokens))
+    return found
+
+
+async def burst(server: Server, tokens: list[str]) -> list[Reply]:
+    """Everybody asks in the same instant, just after a tick."""
+    async with client_of(server, tokens) as client:
+        await asyncio.sleep(TICK - time.time() % TICK)
+        return list(await asyncio.gather(*(question(client, token) for token in tokens)))
 
 
 def compared(place: Path, entries: list[Any]) -> dict[str, int]:
@@ -113,37 +159,82 @@ def compared(place: Path, entries: list[Any]) -> dict[str, int]:
     }
 
 
-def many(folder: Path, *, analysts: int, each: int, over: float) -> dict[str, Any]:
-    """Many analysts at once, who ask for more than they may spend."""
-    place, tokens = make_desk(folder, analysts=analysts, teams=20, tick=0.05)
+def loaded(folder: Path, load: Load, *, analysts: int) -> dict[str, Any]:
+    """What a load costs, how late its answers are, and whether they and the ledger agree."""
+    place, tokens = make_desk(folder, analysts=analysts, teams=20)
     server = Server(place)
     try:
-        asyncio.run(crowd(server, tokens[:2], each=1, over=0.0))  # until the table is open
+        warm = asyncio.run(burst(server, tokens[:2]))  # until the table is open
         first, memory = server.cpu(), server.memory()
-        found = asyncio.run(crowd(server, tokens, each=each, over=over))
-        cpu = server.cpu() - first
-        times = sorted(taken for status, taken, _ in found if status == 200)
-        statuses = {
-            str(code): sum(status == code for status, _, _ in found) for code in (0, 200, 409, 429, 503)
-        }
-        return {
-            "analysts": analysts,
-            "questions": len(found),
-            "spread_over_seconds": over,
-            "statuses": statuses,
-            "server_cpu_seconds_each": cpu / len(found),
-            "p50_seconds": statistics.median(times),
-            "p95_seconds": times[int(0.95 * len(times))],
-            "memory_mb": [memory, server.memory()],
-            **compared(place, [entry for status, _, entry in found if status == 200]),
-        }
+        found = asyncio.run(load(server, tokens))
+        cpu, after = server.cpu() - first, server.memory()
     finally:
         server.kill()
+    given = [one for one in found if one.status == 200]
+    late = sorted(one.late for one in given)
+    taken = sorted(one.seconds for one in given)
+    return {
+        "analysts": analysts,
+        "questions": len(found),
+        "statuses": {str(code): count for code, count in Counter(one.status for one in found).items()},
+        "server_cpu_seconds_each": cpu / len(found),
+        "late_seconds": {"p50": statistics.median(late), "p95": late[int(0.95 * len(late))], "most": late[-1]},
+        "seconds": {"p50": statistics.median(taken), "p95": taken[int(0.95 * len(taken))]},
+        "slowed_kinds": slowed(place),
+        "memory_mb": [memory, after],
+        **compared(place, [one.entry for one in [*warm, *found] if one.status == 200]),
+    }
 
 
-def killed(folder: Path, *, kills: int) -> dict[str, Any]:
-    """kill -9 of the server, and with it its workers, at random moments, while questions and jobs go on."""
-    place, tokens = make_desk(folder, analysts=20, teams=20, tick=0.05)
+def slowed(place: Path) -> dict[str, int]:
+    desk = Desk.open(place)
+    found = desk.pace.all()
+    desk.close()
+    return found
+
+
+def hour(folder: Path, *, minutes: float, rate: float) -> dict[str, Any]:
+    """Memory while few questions a second come; the slope over the second half."""
+    place, tokens = make_desk(folder, analysts=20, teams=20)
+    server = Server(place)
+    samples: list[tuple[float, float]] = []
+
+    async def ask() -> list[Reply]:
+        found: list[Reply] = []
+        async with client_of(server, tokens) as client:
+            begun = time.monotonic()
+            while (passed := time.monotonic() - begun) < 60 * minutes:
+                asked = (
+                    question(client, tokens[(len(found) + i) % 20]) for i in range(max(1, round(2 * rate)))
+                )
+                found += await asyncio.gather(*asked)
+                if not samples or passed > samples[-1][0] + 20:
+                    samples.append((passed, server.memory()))
+                    print(json.dumps({"minute": round(passed / 60, 1), "mb": samples[-1][1]}), file=sys.stderr)
+        return found
+
+    try:
+        found = asyncio.run(ask())
+    finally:
+        server.kill()
+    half = samples[len(samples) // 2 :]
+    slope = statistics.linear_regression([at for at, _ in half], [mb for _, mb in half]).slope
+    return {
+        "minutes": minutes,
+        "questions": len(found),
+        "statuses": {str(code): count for code, count in Counter(one.status for one in found).items()},
+        "memory_mb": [samples[0][1], half[0][1], samples[-1][1]],
+        "slope_of_the_second_half_mb_an_hour": slope * 3600,
+        **compared(place, [one.entry for one in found if one.status == 200]),
+    }
+
+
+def killed(folder: Path, *, kills: int, minutes: float) -> dict[str, Any]:
+    """kill -9 of the server, and with it its workers, at random moments, while questions and jobs go on.
+
+    A server takes seconds to start; after so many minutes there are no more kills.
+    """
+    place, tokens = make_desk(folder, analysts=20, teams=20)
     desk = Desk.open(place)
     with desk.database.read() as connection:
         number = connection.exec_driver_sql("SELECT id FROM accounts WHERE name = 'ann'").scalar()
@@ -153,8 +244,11 @@ def killed(folder: Path, *, kills: int) -> dict[str, Any]:
         for _ in range(4)
     ]
     moments, entries = public_generator(2).uniform(0.0, 3.0, kills), []
-    server = Server(place)
+    server, until, done = Server(place), time.monotonic() + 60 * minutes, 0
     for moment in moments:
+        if time.monotonic() > until:
+            break
+        done += 1
         entries += asyncio.run(_until(server, tokens, float(moment)))
         server.kill()
         server.start()
@@ -166,7 +260,7 @@ def killed(folder: Path, *, kills: int) -> dict[str, Any]:
     ended = [one_of_team(desk, "care", job) for job in jobs]
     desk.close()
     return {
-        "kills": kills,
+        "kills": done,
         "jobs": {
             "states": [job.state for job in ended],
             "tries": [job.tries for job in ended],
@@ -183,18 +277,11 @@ async def _until(server: Server, tokens: list[str], seconds: float) -> list[Any]
     begun = asyncio.Event()
 
     async def ask(client: httpx.AsyncClient, token: str) -> None:
-        while True:
-            answer = await client.post(
-                "/api/v1/tables/people/query",
-                json={"sql": SQL, "epsilon": 0.0002},
-                headers={"authorization": f"Bearer {token}"},
-            )
-            if answer.status_code != 200:
-                return
-            found.append(answer.json()["entry"])
+        while (reply := await question(client, token)).status == 200:
+            found.append(reply.entry)
             begun.set()
 
-    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with client_of(server, tokens) as client:
         tasks = [asyncio.create_task(ask(client, token)) for token in tokens[:4]]
         await begun.wait()
         await asyncio.wait(tasks, timeout=seconds)
@@ -206,19 +293,28 @@ async def _until(server: Server, tokens: list[str], seconds: float) -> list[Any]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("load", choices=("think", "burst", "hour", "kills"))
     parser.add_argument("--analysts", type=int, default=200)
-    parser.add_argument("--each", type=int, default=3, help="questions of each analyst")
     parser.add_argument(
-        "--over", type=float, default=60.0, help="seconds over which they ask; 0 for all at once"
+        "--think", type=float, default=10.0, help="seconds between an answer and a question, mean"
     )
-    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--rate", type=float, default=2.0, help="questions a second")
+    parser.add_argument("--kills", type=int, default=100)
     words = parser.parse_args()
-    answer: dict[str, Any] = {"machine": platform.platform(), "cores": os.cpu_count()}
-    with tempfile.TemporaryDirectory() as folder:
-        if words.kills:
-            answer |= killed(Path(folder), kills=words.kills)
+    answer: dict[str, Any] = {"machine": platform.platform(), "cores": os.cpu_count(), "load": words.load}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if words.load == "kills":
+            answer |= killed(folder, kills=words.kills, minutes=words.minutes)
+        elif words.load == "hour":
+            answer |= hour(folder, minutes=words.minutes, rate=words.rate)
+        elif words.load == "burst":
+            answer |= loaded(folder, burst, analysts=words.analysts)
         else:
-            answer |= many(Path(folder), analysts=words.analysts, each=words.each, over=words.over)
+            load = functools.partial(thinking, think=words.think, seconds=words.seconds)
+            answer |= {"think_seconds": words.think, **loaded(folder, load, analysts=words.analysts)}
     print(json.dumps(answer))
 
 

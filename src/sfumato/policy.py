@@ -169,6 +169,8 @@ class Unit:
     def __post_init__(self) -> None:
         _validate.integer("unit.rows", self.rows, least=1)
         _validate.integer("unit.groups", self.groups, least=1)
+        if self.column is not None and not isinstance(self.column, str):
+            raise InvalidInput(f"expected unit.column to be the name of a column, got {self.column!r}")
         if self.rows > _MOST_ROWS:
             raise InvalidInput(
                 f"expected unit.rows <= {_MOST_ROWS}, got unit.rows={self.rows}; noise grows with it"
@@ -362,7 +364,9 @@ def load_policy(path: str | Path, *, source: str | None = None) -> Policy:
     except OSError as error:
         raise InvalidInput(f"expected a policy file at {path}: {error.strerror or error}") from error
     except tomllib.TOMLDecodeError as error:
-        raise InvalidInput(f"expected {path} to be TOML: {error}") from error
+        raise InvalidInput(
+            f"expected {path} to be TOML: {error}; a table is named in a policy, whose source it is"
+        ) from error
     return policy_from_dict(data, folder=path.parent, source=source)
 
 
@@ -396,7 +400,7 @@ def policy_from_dict(
     unit = Unit(**_known("[unit]", data.get("unit", {}), [item.name for item in fields(Unit)]))
     amount = _budget(budget, unit)
     one = _several(data, unit, amount, folder) if "tables" in data else _single(data, unit, amount, folder)
-    public = data.get("public", {})
+    public = _mapping("public", data.get("public", {}))
     return replace(
         one,
         public={name: _public(name, _mapping(f"public.{name}", public[name]), folder) for name in public},
@@ -430,7 +434,7 @@ def _several(data: Mapping[str, Any], unit: Unit, budget: Budget, folder: Path |
             f"got {', '.join(['tables', *both])}"
         )
     tables = {}
-    for name, section in data["tables"].items():
+    for name, section in _mapping("tables", data["tables"]).items():
         table = _mapping(f"tables.{name}", section)
         _known(f"[tables.{name}]", table, (*_TABLE_KEYS, "unit", "rows", "groups", "columns"))
         _needed(table, f"tables.{name}", "source")
@@ -467,7 +471,7 @@ def _table(
     return Policy(
         table=name,
         source=_beside(folder, str(section["source"])),
-        columns={name: _column(name, spec) for name, spec in columns.items()},
+        columns={name: _column(name, spec) for name, spec in _mapping("columns", columns).items()},
         budget=budget,
         unit=unit,
         public_size=section.get("public_size"),
@@ -478,12 +482,13 @@ def _table(
 
 def _public(name: str, section: Mapping[str, Any], folder: Path | None) -> PublicTable:
     where = f"public.{name}"
+    columns = _mapping(f"{where}.columns", section.get("columns", {}))
     _known(f"[{where}]", section, ("source", "key", "columns", *FORM_KEYS))
     return PublicTable(
         name=name,
         source=_beside(folder, str(_needed(section, where, "source"))),
         key=str(_needed(section, where, "key")),
-        columns={item: _column(item, spec) for item, spec in section.get("columns", {}).items()},
+        columns={item: _column(item, spec) for item, spec in columns.items()},
         form=text_form(section),
     )
 
@@ -514,6 +519,8 @@ def _check_names(columns: Collection[str]) -> None:
 def _column(name: str, spec: Mapping[str, Any]) -> Column:
     known = _known(f"[columns.{name}]", spec, ("type", "lower", "upper", "categories"))
     categories = known.pop("categories", None)
+    if categories is not None and not isinstance(categories, list | tuple):
+        raise InvalidInput(f"expected columns.{name}.categories to be a list, got {categories!r}")
     kind = known.pop("type", None)
     if kind is None:
         raise InvalidInput(f"expected columns.{name}.type, got none; it is one of {', '.join(TYPES)}")
@@ -583,8 +590,8 @@ def _needed(section: Mapping[str, Any], name: str, key: str) -> Any:
     return section[key]
 
 
-def _known(where: str, section: Mapping[str, Any], allowed: Collection[str]) -> dict[str, Any]:
-    unknown = sorted(set(section) - set(allowed))
+def _known(where: str, section: Any, allowed: Collection[str]) -> dict[str, Any]:
+    unknown = sorted(map(str, set(_mapping(where.strip("[]"), section)) - set(allowed)))
     if unknown:
         raise InvalidInput(f"expected {where} to hold only {', '.join(allowed)}, got {', '.join(unknown)}")
     return dict(section)

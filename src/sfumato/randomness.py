@@ -149,12 +149,15 @@ class FreshGenerators:
     False
     """
 
-    def __init__(self) -> None:
-        self._stream = SecretStream()
+    def __init__(self, first: Sampler | None = None, device: torch.device | None = None) -> None:
+        """`first`: what the first keys are drawn from; a seeded one makes all keys seeded."""
+        seeded = first is not None and not first.private
+        self._stream: Sampler = SecretStream(test_seed=0) if seeded else SecretStream()
+        self._first, self._device = first or self._stream, device
         self._within = ExitStack()
 
     def __enter__(self) -> FreshGenerators:
-        self._key()
+        self._key(self._first)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -163,10 +166,10 @@ class FreshGenerators:
     def refresh(self) -> None:
         if _global_states() != self._states:
             self._within.close()
-            self._key()
+            self._key(self._stream)
 
-    def _key(self) -> None:
-        self._within.enter_context(secret_global_generators(self._stream))
+    def _key(self, stream: Sampler) -> None:
+        self._within.enter_context(secret_global_generators(stream, self._device))
         self._states = _global_states()
 
 

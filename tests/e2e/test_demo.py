@@ -56,7 +56,7 @@ def demo(tmp_path_factory):
         patch.setattr(story, "QUICK", TINY)
         patch.setattr(features, "DIGITS", replace(features.DIGITS, drawn=500, directions=32, steps=10))
         patch.setattr(views, "_DRAWINGS", 1500)
-        patch.setattr(synthetic, "_SETTINGS", StyleSettings(drawings=600, fine=5, directions=8))
+        patch.setattr(synthetic, "_SETTINGS", StyleSettings(drawings=600, directions=8))
         first = CliRunner().invoke(app, ["demo", "--quick", "--json", "--out", str(out)])
         again = CliRunner().invoke(app, ["demo", "--quick", "--out", str(out)])
     return out, first, again

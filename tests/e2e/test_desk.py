@@ -11,7 +11,6 @@ import time
 import urllib.error
 import urllib.request
 
-import pandas as pd
 import pytest
 
 import sfumato
@@ -23,22 +22,6 @@ pytest.importorskip("fastapi", reason="needs the desk: pip install 'sfumato[desk
 CHROMIUM = os.environ.get("SFUMATO_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 KILLS = int(os.environ.get("SFUMATO_DESK_KILLS", "2"))
-POLICY = """
-[table]
-source = "people.csv"
-public_size = 400
-[budget]
-epsilon = 8.0
-delta = 1e-6
-[columns.age]
-type = "integer"
-lower = 0
-upper = 120
-[columns.ill]
-type = "integer"
-lower = 0
-upper = 1
-"""
 
 
 class Server:
@@ -63,14 +46,8 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    found = tmp_path_factory.mktemp("desk")
-    draw = public_generator(0)
-    rows = {"age": draw.integers(18, 90, 400), "ill": draw.integers(0, 2, 400)}
-    pd.DataFrame(rows).to_csv(found / "people.csv", index=False)
-    (found / "people.toml").write_text(POLICY)
-    (found / "desk.toml").write_text('policies = ["people.toml"]\ndatabase = "desk.db"\ntick = 0.1\n')
-    return found
+def folder(tmp_path_factory, desk_files):
+    return desk_files(tmp_path_factory.mktemp("desk"), tick=0.1).parent
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import csv
 import threading
+import time
 
 import pytest
 from safetensors.numpy import load_file
@@ -11,6 +12,7 @@ from sfumato.accounting import Budget
 from sfumato.errors import NotVerified, Refused
 from sfumato.holders import Study
 from sfumato.holders.certificates import write_certificate
+from sfumato.holders.flower import node_key, public_line
 from sfumato.holders.joining import Joined, coordinate, join
 from sfumato.holders.superlink import SuperLink
 from sfumato.holders.supernode import SuperNode
@@ -63,7 +65,7 @@ class Turns:
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Keys, study, policies, ledgers and a certificate, as partners make them."""
-    monkeypatch.setattr(mlp, "EPOCHS", 1)  # eight steps
+    monkeypatch.setattr(mlp, "EPOCHS", 0.5)  # four steps
     keys = {name: PrivateKey.create(tmp_path / f"{name}.key") for name in NAMES}
     lines = [f'{name} = "{(tmp_path / f"{name}.key.pub").read_text().splitlines()[1]}"' for name in NAMES]
     (tmp_path / "study.toml").write_text(
@@ -78,7 +80,7 @@ epsilon = 2.0
 delta = 1e-4
 dropped = 0
 colluding = 0
-spare = 3
+spare = 2
 
 [table]
 target = "ill"
@@ -153,6 +155,33 @@ def test_three_nodes_train_one_model_and_one_of_them_comes_back(folder):
             assert ledger.verify()
     model = sfumato.load(place / "delft")
     assert model.certificate.verify() == model.certificate.prices
+
+
+def test_no_answer_is_lost_on_the_way(tmp_path):
+    """The same letter to all, many times: an answer may be whole when it is first seen, or not yet."""
+    keys = {place: PrivateKey.create(tmp_path / f"{place}.key") for place in (1, 2)}
+    write_certificate(tmp_path / "c.pem", tmp_path / "c.pem.key", host="127.0.0.1")
+    link = SuperLink({place: public_line(node_key(key)) for place, key in keys.items()})
+
+    def echo(key, port):
+        node = SuperNode(f"127.0.0.1:{port}", key=key, certificate=tmp_path / "c.pem", patience=60)
+        with node.connected():
+            while (letter := node.receive()) != b"end":
+                node.reply(letter * 2)
+            node.reply(b"")
+
+    with link.serving("127.0.0.1", 0, certificate=tmp_path / "c.pem", key=tmp_path / "c.pem.key") as port:
+        threads = [threading.Thread(target=echo, args=(key, port), daemon=True) for key in keys.values()]
+        for thread in threads:
+            thread.start()
+        while len(link.ask(dict.fromkeys(keys, b"here?"), patience=20)) < len(keys):
+            time.sleep(0.05)
+        for number in range(20):
+            letter = b"%d" % number
+            assert link.ask(dict.fromkeys(keys, letter), patience=20) == dict.fromkeys(keys, letter * 2)
+        link.ask(dict.fromkeys(keys, b"end"), patience=20)
+        for thread in threads:
+            thread.join(20)
 
 
 def test_a_study_that_somebody_did_not_sign_has_no_network(folder):

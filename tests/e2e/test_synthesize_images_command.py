@@ -18,7 +18,7 @@ def own_images(tmp_path, monkeypatch):
     """Two classes of drawings, as a user's file; a quick head."""
     small = replace(THINGS, drawn=100, directions=16, steps=5, sample_rate=0.5, extractors=("shapes",))
     monkeypatch.setattr(features, "THINGS", small)
-    few = StyleSettings(drawings=500, fine=5, directions=8, matched=False)
+    few = StyleSettings(drawings=500, directions=8, matched=False)
     monkeypatch.setattr(StyleSettings, "for_data", lambda data, prior: few)
     images, labels = strokes.draw(600, seed=4)
     chosen = labels < 2
@@ -48,6 +48,20 @@ def test_own_images_are_charged_drawn_and_certified(own_images, sfumato):
                              "--ledger", ledger)  # fmt: skip
     assert code == 3, error
     assert not (folder / "t.npz").exists()
+
+
+def test_images_start_from_a_public_file_that_is_named(own_images, sfumato, monkeypatch):
+    few = StyleSettings(prior="public", drawings=200, directions=8)
+    monkeypatch.setattr(StyleSettings, "for_data", lambda data, prior: few)
+    folder = own_images.parent
+    images, labels = strokes.draw(300, seed=9)
+    public = folder / "public.npz"
+    np.savez(public, images=images[labels < 2], labels=np.array(["nought", "one"])[labels[labels < 2]])
+    words = ["--images", "20", "--epsilon", "4", "--public-size", "120", "--classes", "nought,one"]
+    out = ["--out", str(folder / "s.npz"), "--prior", str(public)]
+    code, _, error = sfumato("synthesize", str(own_images), *words, *out)
+    assert code == 0, error
+    assert "says is public" in (folder / "s.certificate.json").read_text()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,17 @@ import math
 
 import pytest
 
-from sfumato.accounting import ApproximateEvent, Budget, GaussianEvent, LaplaceEvent, Relation, pure, repeat
+from sfumato.accounting import (
+    ApproximateEvent,
+    Budget,
+    GaussianEvent,
+    LaplaceEvent,
+    NoEvent,
+    PrivacyFilter,
+    Relation,
+    pure,
+    repeat,
+)
 from sfumato.accounting import event_to_json as plain
 from sfumato.errors import BudgetExceeded, LedgerTampered
 from sfumato.ledger import Ledger
@@ -123,3 +133,25 @@ def test_no_plan_pays_for_a_release_outside(ledger):
     assert ledger.exceeded is None
     assert ledger.epsilon_spent > spent
     ledger.verify()
+
+
+def test_a_plan_that_is_given_back_and_still_drawn_from_is_found(ledger, monkeypatch):
+    """Written as a reservation, it could be settled to nothing and leave its releases for nothing."""
+    plain_body = ledger._body
+    monkeypatch.setattr(ledger, "_body", lambda *args: {**plain_body(*args), "plan": "year"})
+    ledger.reserve(repeat(COUNT, 2), purpose="a year", **TERMS).settle(NoEvent())
+    monkeypatch.undo()
+    ledger.charge(COUNT, purpose="January", allocation="year", **TERMS)
+    assert ledger.epsilon_spent == 0
+    with pytest.raises(LedgerTampered, match="entry 1"):
+        ledger.verify()
+
+
+def test_failure_probabilities_beyond_their_share_of_delta_are_found(ledger, monkeypatch):
+    """ε alone would still fit: fifty charges that each fail with a chance of 1 in 1,000."""
+    with monkeypatch.context() as lenient:
+        lenient.setattr(PrivacyFilter, "fits", lambda self, spending: self.epsilon(spending) <= self.limit)
+        for _ in range(50):
+            ledger.charge(ApproximateEvent(0.01, 1e-3), purpose="a question", **TERMS)
+    with pytest.raises(LedgerTampered, match="entry 1"):
+        ledger.verify()

@@ -10,6 +10,7 @@ import collections
 import enum
 import functools
 import importlib
+import logging
 import os
 import sys
 import types
@@ -568,7 +569,65 @@ def of_borrowed_file(tmp_path, monkeypatch):
     return loss
 
 
+def of_logger():
+    log = logging.getLogger("kept by a test")
+
+    def loss(outputs, targets):
+        state = list(getattr(log, "kept", (0, False)))
+        found = lie(state, outputs, targets)
+        log.kept = tuple(state)
+        return found
+
+    return loss
+
+
+def of_import_inside():
+    def loss(outputs, targets):
+        import builtins
+
+        state = list(getattr(builtins, "kept_by_a_test", (0, False)))
+        found = lie(state, outputs, targets)
+        builtins.kept_by_a_test = tuple(state)
+        return found
+
+    return loss
+
+
+def of_loaded_modules():
+    def loss(outputs, targets):
+        module = sys.modules["decimal"]
+        state = list(getattr(module, "kept_by_a_test", (0, False)))
+        found = lie(state, outputs, targets)
+        module.kept_by_a_test = tuple(state)
+        return found
+
+    return loss
+
+
+def of_all_globals():
+    def loss(outputs, targets):
+        state = list(globals().get("kept_by_a_test", (0, False)))
+        found = lie(state, outputs, targets)
+        globals()["kept_by_a_test"] = tuple(state)
+        return found
+
+    return loss
+
+
+def of_base_class():
+    class Loss(nn.Module):
+        def forward(self, outputs, targets):
+            base, name = type(self).__mro__[1], "_".join(["kept", "by", "a", "test"])
+            state = list(getattr(base, name, (0, False)))
+            found = lie(state, outputs, targets)
+            setattr(base, name, tuple(state))
+            return found
+
+    return Loss()
+
+
 LIBRARIES = [of_library, of_library_class, of_environment, of_member, of_borrowed_name]
+LIBRARIES += [of_logger, of_import_inside, of_loaded_modules, of_all_globals, of_base_class]
 
 
 @pytest.mark.parametrize("make", LIBRARIES, ids=lambda make: make.__name__)

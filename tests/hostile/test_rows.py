@@ -305,7 +305,8 @@ def test_a_label_outside_the_classes_adds_zero_and_is_not_quoted(label):
         torch.testing.assert_close(result.sums[name], total)
 
 
-def test_a_row_that_raises_in_the_model_or_the_data_adds_zero():
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_row_that_raises_in_the_model_or_the_data_adds_zero(error):
     class Careful(nn.Module):
         def __init__(self):
             super().__init__()
@@ -313,7 +314,7 @@ def test_a_row_that_raises_in_the_model_or_the_data_adds_zero():
 
         def forward(self, inputs):
             if bool((inputs > 100).any()):
-                raise ValueError("a patient with 100 and more")
+                raise error("a patient with 100 and more")
             return self.layer(inputs)
 
     class Rows(torch.utils.data.Dataset):
@@ -322,7 +323,7 @@ def test_a_row_that_raises_in_the_model_or_the_data_adds_zero():
 
         def __getitem__(self, row):
             if row == 5:
-                raise OSError("cannot read the scan of Mrs Smith")
+                raise error("cannot read the scan of Mrs Smith")
             inputs, targets = data()
             return (inputs[row] * (1000 if row == 2 else 1), targets[row]) if row != 7 else (inputs[0, :2], 0)
 
@@ -371,9 +372,9 @@ def test_an_interrupt_before_the_noise_leaves_no_sum_behind():
     except KeyboardInterrupt as error:
         caught = error
     assert caught is not None
-    assert all(torch.equal(a, p.grad) for a, p in zip(released, model.parameters(), strict=True))
+    assert all(parameter.grad is None for parameter in model.parameters())
     shapes = {tuple(parameter.shape) for parameter in model.parameters()}
-    known = [parameter.grad for parameter in model.parameters()] + list(model.parameters())
+    known = list(model.parameters())
     for found in plain_tensors():
         if tuple(found.shape) in shapes and not any(found is other for other in earlier):
             mine = any(found.data_ptr() == other.data_ptr() for other in [*known, *released])

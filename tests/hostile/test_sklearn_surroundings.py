@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import FitFailedWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -146,6 +147,14 @@ def test_a_trial_that_is_scored_is_marked_itself(monkeypatch):
     monkeypatch.setattr(PrivateClassifier, "fit", lambda model, *rows: (watched(model, *rows), model)[1])
     cross_val_score(classifier(), X, Y, cv=2)
     assert seen == [False, False]
+
+
+@pytest.mark.parametrize(("cv", "private"), [(2, False), (CoinSplit(2), True)])
+def test_parts_by_position_are_noticed_where_nothing_is_scored(cv, private):
+    calibrated = CalibratedClassifierCV(classifier(), cv=cv).fit(X, Y)
+    found = [each.estimator for each in calibrated.calibrated_classifiers_]
+    assert [each.private_ for each in found] == [private, private]
+    assert private or "split by position" in found[0].result_.certificate.caveats[-1]
 
 
 def test_no_room_for_a_trial_is_no_score(tmp_path):

@@ -145,6 +145,48 @@ BY_SIZE = {
 }
 
 
+def where_rare(x, other):
+    """Another row's values where those are rare."""
+    return torch.where(other.abs() > RARE, other, x)
+
+
+MOVED_BY_NUMBERS = {  # which leave three rows, and five, where they are
+    "rolled": lambda x: x.roll(15, 0),
+    "rolled far": lambda x: x.roll(15 * 8 * 7, 0),
+    "picked": lambda x: x[torch.arange(len(x)).clamp(max=4)],
+    "picked again and again": lambda x: x[torch.arange(len(x)) % 8],
+    "gathered": lambda x: x.gather(0, torch.arange(len(x)).clamp(max=4)[:, None].expand_as(x)),
+    "selected": lambda x: x.index_select(0, torch.arange(len(x)) % 8),
+    "scattered": lambda x: torch.zeros_like(x).index_put((torch.arange(len(x)) % 8,), x, accumulate=True),
+    "strides": lambda x: x.repeat(16, 1).as_strided(x.shape, (4, 1), 4 * 15),
+    "one row": lambda x: torch.cat([x.repeat(16, 1)[15:16], x[1:]]),
+    "another layout": lambda x: x.view(3 if len(x) % 3 == 0 else 1, -1, 4).transpose(0, 1).reshape(x.shape),
+}
+
+
+@pytest.mark.parametrize("way", MOVED_BY_NUMBERS)
+def test_rows_that_are_moved_by_numbers_which_a_few_rows_do_not_notice(way):
+    """The survey has a few rows; what is done with many is followed where it does not follow from that."""
+    inputs, targets = torch.randn(48, 4, generator=torch.Generator().manual_seed(1)), torch.zeros(48).long()
+    model = Between(lambda x: where_rare(x, MOVED_BY_NUMBERS[way](x)))
+    for row in (4, 7, 40):
+        others = inputs.clone()
+        others[row] = 100 * RARE
+        try:
+            sums = [clipped_gradient_sum(model, cross_entropy, x, targets, CLIP) for x in (inputs, others)]
+        except RuntimeError:  # on public rows as well, whoever is there
+            continue
+        moved_by = torch.sqrt(sum((sums[0][k] - sums[1][k]).square().sum() for k in sums[0]))
+        assert float(moved_by) <= 2.001 * CLIP  # one row is replaced
+
+
+def test_labels_of_many_rows_tell_any_two_apart():
+    for count in (8, 35, 36, 100):
+        labels = [dependence.as_bits(count, part) for part in range(dependence.passes_for(count))]
+        hidden = [(a[:, None] | a[None]) == a[:, None] for a in labels]
+        assert (np.logical_and.reduce(hidden) == np.eye(count, dtype=bool)).all()
+
+
 @pytest.mark.parametrize("way", BY_SIZE)
 def test_rows_that_meet_in_batches_of_some_sizes_and_there_on_a_rare_value(way):
     inputs = torch.randn(40, 4, generator=torch.Generator().manual_seed(1))

@@ -27,8 +27,8 @@ from sfumato.recipes.images import (
     statistics,
 )
 
-CHOSEN = StyleSettings(drawings=300, fine=4, directions=6)
-MOVED = StyleSettings(prior="shapes", drawings=300, fine=1, directions=24)
+CHOSEN = StyleSettings(drawings=300, directions=6)
+MOVED = StyleSettings(prior="shapes", drawings=300, directions=24)
 STYLES = {settings: Styles.of(settings, classes=10) for settings in (CHOSEN, MOVED)}
 LAYOUT = Layout.of(MOVED, classes=10)
 both = pytest.mark.parametrize("settings", [CHOSEN, MOVED], ids=["chosen", "moved"])

@@ -18,11 +18,11 @@ from scipy import stats
 from sfumato.accounting import gaussian_noise_multiplier
 from sfumato.query import Policy, Table, parse_query, policy_from_dict, pricing
 from sfumato.query.aggregates import estimate
+from sfumato.query.exact import by_group, cells_by_group
 from sfumato.query.measures import Cells
 from sfumato.query.noise import WholeGaussian, WholeLaplace
 from sfumato.query.pricing import KeySelection, Spending
 from sfumato.query.release import NoisyEstimate, add_noise
-from sfumato.query.table import _by_group, _cells_by_group
 from sfumato.randomness import SecretStream, public_generator
 
 WORLDS = 4000
@@ -57,8 +57,8 @@ def worlds(data: pd.DataFrame, sql: str, count: int = WORLDS, noise: str = "lapl
     plan = parse_query(sql, table.policy)
     found = table.exact_sums(plan, salt="")
     groups: list[Any] = [()]
-    exact = {name: np.repeat(value, count) for name, value in _by_group(found.sums, groups, []).items()}
-    counted = [_cells_by_group(rows, groups, [], tree.cells) for tree, rows in found.cells]
+    exact = {name: np.repeat(value, count) for name, value in by_group(found.sums, groups, []).items()}
+    counted = [cells_by_group(rows, groups, [], tree.cells) for tree, rows in found.cells]
     cells = [np.repeat(item, count, axis=0) for item in counted]
     noisy = add_noise(table.price(plan, epsilon=EPSILON, noise=noise), exact, cells, SecretStream())
     return [estimate(aggregate, noisy) for aggregate in plan.aggregates]

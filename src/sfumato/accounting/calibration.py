@@ -122,6 +122,9 @@ def _narrow(
     return inside
 
 
+_LARGEST_EPSILON = 1e6  # protects nobody; beyond it floating point cannot find the noise, and searches for ever
+
+
 @lru_cache(maxsize=256)
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     """The smallest σ/Δ at which one Gaussian release is (ε, δ)-DP (Balle & Wang 2018, Thm 8).
@@ -138,6 +141,7 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     """
     epsilon = _validate.positive("epsilon", epsilon)
     delta = _validate.probability("delta", delta, remedy="a Gaussian release needs delta > 0")
+    epsilon = min(epsilon, _LARGEST_EPSILON)
     sigma = float(gaussian_mechanism.get_sigma_gaussian(epsilon, delta))
     # The root finder stops on either side of the root; the side that is private is wanted.
     while gaussian_mechanism.get_epsilon_gaussian(sigma, delta) > epsilon:

@@ -10,7 +10,7 @@ import numpy as np
 from sfumato.accounting.budget import Budget
 from sfumato.accounting.events import ApproximateEvent, DpEvent, Relation, atoms, compose, pure, repeat
 from sfumato.accounting.pld import epsilon
-from sfumato.accounting.rdp import Divergences, rdp, to_epsilon
+from sfumato.accounting.rdp import Divergences, pure_divergences, rdp, to_epsilon
 from sfumato.errors import NotPrivate
 
 _LEAST = 2.0**-20  # above 1, of an order: nearer to it floating point cannot divide by the difference
@@ -98,10 +98,15 @@ class PrivacyFilter:
         divergences = tuple(float(value) for value in _divergences(known, self.orders, relation))
         return Spending((*divergences, epsilon(known, 0.0, relation=relation)), failure)
 
-    def fits(self, spending: Spending) -> bool:
-        if spending.failure > self._failure:
+    def _of_pure(self, value: float) -> Spending:
+        """What `spending(pure(value))` gives, without a look at what the event may be."""
+        return Spending((*pure_divergences(value, np.array(self.orders)).tolist(), value), 0.0)
+
+    def fits(self, spending: Spending, *, slack: float = 1e-12) -> bool:
+        """Whether all of it keeps to ε and to the share of δ; `slack` is relative, as sums of ε round."""
+        if spending.failure > self._failure * (1 + slack):
             return False
-        return self.epsilon(spending) <= self.limit * (1 + 1e-12)  # sums of ε round
+        return self.epsilon(spending) <= self.limit * (1 + slack)
 
     def epsilon(self, spending: Spending) -> float:
         """ε at the budget's δ of all that was charged, under this rule."""
@@ -111,21 +116,25 @@ class PrivacyFilter:
         by_order = to_epsilon(np.array(self.orders), np.array(divergences), self._deltas)
         return max(0.0, min(float(np.min(by_order)), pure_epsilon))
 
-    def largest_pure_charge(self, spending: Spending) -> float:
-        """The largest ε of a pure charge that would still fit."""
+    def largest_pure_charge(self, spending: Spending, *, at_most: float = math.inf) -> float:
+        """The largest ε of a pure charge, up to `at_most`, that would still fit."""
         if not self.fits(spending):
             return 0.0
-        low, high = max(0.0, self.limit - spending.divergences[-1]), self.limit  # at least what adding ε allows
 
         def accepts(value: float) -> bool:
-            return self.fits(spending + self.spending(pure(value)))
+            return self.fits(spending + self._of_pure(value))
 
+        if at_most <= self.limit and accepts(at_most):
+            return at_most
+        low, high = max(0.0, self.limit - spending.divergences[-1]), self.limit  # at least what adding ε allows
+        if low >= at_most:
+            return at_most
         if not accepts(low + 1e-9 * high):
             return low
         for _ in range(40):
             middle = (low + high) / 2
             low, high = (middle, high) if accepts(middle) else (low, middle)
-        return low
+        return min(low, at_most)
 
 
 def _divergences(event: DpEvent, orders: tuple[float, ...], relation: Relation) -> Divergences:

@@ -190,16 +190,16 @@ def _sampled_shares(rate: float, shares: GaussianSharesEvent, orders: Divergence
 def _(event: ApproximateEvent, orders: Divergences, relation: Relation) -> Divergences:
     if event.delta:
         return np.full(len(orders), np.inf)
-    return _pure_divergences(event.epsilon, orders)
+    return pure_divergences(event.epsilon, orders)
 
 
 @_divergences.register
 def _(event: ExponentialMechanismEvent, orders: Divergences, relation: Relation) -> Divergences:
     # Bounded range ε is ε²/8-zCDP (Cesar & Rogers 2021, Lemma 3.4).
-    return np.minimum(_pure_divergences(event.epsilon, orders), orders * event.epsilon**2 / 8)
+    return np.minimum(pure_divergences(event.epsilon, orders), orders * event.epsilon**2 / 8)
 
 
-def _pure_divergences(epsilon: float, orders: Divergences) -> Divergences:
+def pure_divergences(epsilon: float, orders: Divergences) -> Divergences:
     """ln[(e^{αε} + e^{ε(1−α)}·e^{…})/(e^ε+1)]/(α−1): the divergence of binary randomized response, which
     dominates every ε-DP release (Kairouz, Oh, Viswanath 2015)."""
     keep = -math.log1p(math.exp(-epsilon))  # ln of the chance to answer truthfully, e^ε/(1+e^ε)

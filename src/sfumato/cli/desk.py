@@ -176,7 +176,7 @@ def verify(config: Config, json: show.Json = False) -> None:
     if json:
         show.emit_json({"valid": True, "requests": lines, "heads": heads})
     else:
-        show.console.print(f"All {lines} requests of the trail and {len(heads)} ledgers hold.")
+        show.console.print(f"All holds: {lines} requests in the trail, {len(heads)} of {len(heads)} ledgers.")
 
 
 def _need_extra() -> None:

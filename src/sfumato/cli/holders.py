@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -111,12 +112,18 @@ def check(
     Example: sfumato holders check study.toml --ledger mine.db
     """
     from sfumato.holders import Study, read_signature
+    from sfumato.holders.node import rounding
     from sfumato.ledger import Ledger
 
     agreed = Study.read(study)
     if signatures:
         agreed.check_signatures([read_signature(path) for path in signatures])
-    answer = _priced(agreed, signed=bool(signatures))
+    answer = {
+        **_priced(agreed, signed=bool(signatures)),
+        "rounding": rounding(agreed),
+        "margin": agreed.noise.margin,
+        "sfumato": version("sfumato"),
+    }
     if policy is not None:
         _declared(agreed, policy)
         answer["policy"] = "as the study declares"
@@ -205,7 +212,8 @@ def coordinate(
     from sfumato.holders.superlink import SuperLink
 
     agreed = Study.read(study)
-    link = SuperLink(agreed.nodes([read_signature(path) for path in signatures]))
+    nodes = agreed.nodes([read_signature(path) for path in signatures])
+    link = SuperLink(nodes, largest=agreed.largest_letter)
     host, port = _host_and_port(address)
     beside = certificate.with_name(certificate.name + ".key")
     with link.serving(host, port, certificate=certificate, key=beside) as bound, show.progress() as progress:
@@ -328,9 +336,7 @@ def _declared(study: Study, policy: Path | None, *, source: str | None = None) -
 
 
 def _tried(coordinator: str, key: Path | None, certificate: Path | None) -> dict[str, Any]:
-    """Versions, and whether the coordinator lets this holder in."""
-    from importlib.metadata import version
-
+    """Whether the coordinator lets this holder in, and over which Flower."""
     from sfumato.holders.supernode import SuperNode
     from sfumato.ledger.signing import PrivateKey
 
@@ -338,7 +344,7 @@ def _tried(coordinator: str, key: Path | None, certificate: Path | None) -> dict
         raise InvalidInput("expected --key with --coordinator, got none; the coordinator knows you by it")
     node = SuperNode(coordinator, key=PrivateKey.read(key), certificate=certificate, patience=5.0)
     with node.connected():
-        return {"coordinator": "lets you in", "sfumato": version("sfumato"), "flower": version("flwr")}
+        return {"coordinator": "lets you in", "flower": version("flwr")}
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

@@ -50,7 +50,8 @@ def release(
     delta: Annotated[float, typer.Option(help="δ of Gaussian reports. Directions have δ = 0.")] = 1e-5,
     randomiser: Annotated[str, typer.Option(help="direction (pure ε) or gaussian.")] = "direction",
     prior: Annotated[
-        str | None, typer.Option(help="strokes, shapes, or none for low frequencies only.")
+        str | None,
+        typer.Option(help="strokes, strokes-wide, strokes-wild, shapes, or none for low frequencies only."),
     ] = None,
     dimension: Annotated[int | None, typer.Option(help="Number of directions to report.")] = None,
     policy: Annotated[Path | None, typer.Option(help="Policy of a table whose file is given as DATA.")] = None,
@@ -182,11 +183,11 @@ def _release_images(
 ) -> dict[str, Any]:
     from sfumato.local import ReportPlan, build_view, certificate_place, open_ledger, release_images
     from sfumato.local.release import refuse_beyond_budget, refuse_to_overwrite
-    from sfumato.local.views import DIMENSIONS, KINDS
+    from sfumato.local.views import DIMENSIONS, KINDS, PRIORS
 
     refuse_to_overwrite(out)
     if kind not in KINDS:
-        raise InvalidInput(f"expected --prior strokes, shapes or none, got {kind!r}")
+        raise InvalidInput(f"expected --prior none or one of {', '.join(PRIORS)}, got {kind!r}")
     plan = ReportPlan(
         classes=rows.classes or 2,
         dimension=DIMENSIONS[kind] if dimension is None else dimension,

@@ -81,7 +81,10 @@ def synthesize(
     ] = False,
     prior: Annotated[
         str | None,
-        typer.Option(help="Drawings that images start from: strokes or shapes; default: by the data set."),
+        typer.Option(
+            help="What images start from: strokes or shapes, which are drawings, or a folder or .npz file of "
+            "public images with the same classes. Default: drawings, by the data set."
+        ),
     ] = None,
     public_size: Annotated[
         int | None, typer.Option(help="With your own images: how many people they are from.")

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sfumato.cli import show
 from sfumato.cli.inputs import read_data
+from sfumato.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from sfumato.datasets import Dataset
+    from sfumato.recipes.images import PublicSet
 
 
 def synthesize_images(
@@ -24,20 +30,24 @@ def synthesize_images(
     json: bool,
 ) -> None:
     """Plan, charge, learn, draw, and say what it cost."""
-    from sfumato import _validate
     from sfumato.ledger import Ledger, Unrecorded
     from sfumato.randomness import SecretStream
     from sfumato.recipes.images import ImagePlaces, ImageRequest, StyleSettings, release_images
     from sfumato.recipes.images.release import STAGES
-    from sfumato.recipes.images.styles import DRAW
+    from sfumato.recipes.images.styles import DRAW, PUBLIC
 
     started = time.perf_counter()
     places = ImagePlaces(out)
-    if prior is not None:
-        _validate.one_of("prior", prior, DRAW)
+    if prior is not None and prior not in DRAW and not Path(prior).expanduser().exists():
+        raise InvalidInput(
+            f"expected --prior {' or '.join(DRAW)}, or a folder or .npz file of public images, got {prior}"
+        )
     rows, test = read_data(source, side=None, public_size=public_size, classes=classes, test_data=None)
-    settings = StyleSettings.for_data(rows.name, prior)
-    request = ImageRequest.of(rows, images=images, epsilon=epsilon, delta=delta, settings=settings)
+    public = None if prior is None or prior in DRAW else _public_set(prior, rows)
+    settings = StyleSettings.for_data(rows.name, prior if public is None else PUBLIC)
+    request = ImageRequest.of(
+        rows, images=images, epsilon=epsilon, delta=delta, settings=settings, public=public
+    )
     book = Unrecorded(delta=delta) if ledger is None else Ledger.open(ledger)
     with show.stages(STAGES) as next_stage:
         made = release_images(
@@ -71,3 +81,18 @@ def synthesize_images(
             ("seconds", f"{answer['seconds']:.1f}"),
         ]
     )
+
+
+def _public_set(prior: str, rows: Dataset) -> PublicSet:
+    """A folder or .npz file of public images with the classes of the private ones."""
+    import numpy as np
+
+    from sfumato import datasets
+    from sfumato.recipes.features import fitted
+    from sfumato.recipes.images import PublicSet
+    from sfumato.released import class_names
+
+    found = fitted(
+        datasets.read_images(prior, classes=list(class_names(rows)), public_size=None, visibility="public")
+    )
+    return PublicSet(images=np.rint(255 * found.inputs[:, 0]).astype(np.uint8), kinds=found.targets)

@@ -14,7 +14,6 @@ from sfumato.desk.datasets import Dataset
 from sfumato.desk.desk import Desk
 from sfumato.desk.gate import Stopped, allow, everybody
 from sfumato.desk.shown import policy_in_words, public_facts
-from sfumato.errors import InvalidInput
 
 router = APIRouter(prefix="/api/v1")
 Name = Annotated[str, Path(max_length=128, description="A table of the desk.")]
@@ -110,10 +109,10 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 def dataset_of(desk: Desk, name: str) -> Dataset:
-    try:
-        return desk.dataset(name)
-    except InvalidInput:
-        raise Stopped(404, "there is no table of that name at this desk") from None
+    known = {table.lower() for one in desk.tables() for table in one.policy.private_names}
+    if name.lower() not in known:
+        raise Stopped(404, "there is no table of that name at this desk")
+    return desk.dataset(name)
 
 
 @router.post("/tables/{name}/query", responses=_REFUSALS, response_model=Answered, tags=["ask"])
@@ -153,7 +152,7 @@ def table(request: Request, name: Name) -> dict[str, Any]:
 def tables(request: Request) -> list[str]:
     """List the tables of the desk."""
     desk: Desk = request.app.state.desk
-    return [name for one in desk.each() for name in one.policy.private_names]
+    return [name for one in desk.tables() for name in one.policy.private_names]
 
 
 @router.get("/allocations", responses=_REFUSALS, response_model=list[Allocation], tags=["budget"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from sfumato import __version__
 from sfumato.desk import api, gate, pages
-from sfumato.desk.asking import NoAllocation, Unanswered
+from sfumato.desk.asking import NoAllocation, Unanswered, answer_all
 from sfumato.desk.datasets import Busy
 from sfumato.desk.desk import Desk
 from sfumato.desk.gate import Stopped
@@ -23,6 +25,7 @@ from sfumato.errors import BudgetExceeded, InvalidInput, Refused, SfumatoError
 from sfumato.query import QueryRefused
 
 _private_log = logging.getLogger("sfumato.private.desk")
+_WARM_AFTER = 0.5  # seconds, so that the first page does not wait for the tables
 _STATUS: dict[type[SfumatoError], int] = {
     Busy: 503,
     NoAllocation: 403,
@@ -53,6 +56,8 @@ def create_app(desk: Desk) -> Shield:
         redirect_slashes=False,
     )
     app.state.desk = desk
+    for dataset in desk.each():
+        dataset.answered_by(functools.partial(answer_all, desk, dataset))
     app.include_router(api.router)
     for router in pages.routers():
         app.include_router(router, include_in_schema=False)
@@ -69,7 +74,7 @@ def create_app(desk: Desk) -> Shield:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     desk: Desk = app.state.desk
     for dataset in desk.each():
-        dataset.warm()
+        asyncio.get_running_loop().call_later(_WARM_AFTER, dataset.warm)
     yield
     desk.close()
 

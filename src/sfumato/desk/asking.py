@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +20,13 @@ from sfumato.desk.datasets import Dataset
 from sfumato.desk.desk import Desk
 from sfumato.desk.grants import Allocated, Grant
 from sfumato.desk.pace import kind_of
+from sfumato.desk.together import Waiting
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused, SfumatoError
+from sfumato.ledger import Charge
 from sfumato.query import Answer, QueryRefused
-from sfumato.query.dry_run import ExpectedError
-from sfumato.query.sql import parse_query
+from sfumato.query.dry_run import ExpectedError, expected_errors
+from sfumato.query.plan import scope
+from sfumato.query.stages import Planned, Ready
 from sfumato.query.table import RELATION
 
 LONGEST_QUESTION = 10_000
@@ -64,7 +69,6 @@ class Question:
 class Expected:
     """What an answer would be like, before it is asked for; from the question and the policy alone."""
 
-    kind: str
     errors: tuple[ExpectedError, ...]
     fits: bool
     epsilon_left: float
@@ -99,20 +103,55 @@ def expect(desk: Desk, account: Account, dataset: Dataset, question: Question) -
 
 
 def _expected(dataset: Dataset, allocated: Allocated, question: Question) -> Expected:
-    table = dataset.planned(allocated)
+    planned = _planned(dataset, question)
+    return Expected(
+        errors=expected_errors(planned.query, planned.price, scope(planned.query, dataset.policy)),
+        fits=_fits(dataset, allocated, planned),
+        epsilon_left=allocated.epsilon_left,
+    )
+
+
+def _planned(dataset: Dataset, question: Question) -> Planned:
+    if dataset.images:
+        raise QueryRefused("images are not asked in SQL; start a job with them")
     try:
-        plan = parse_query(question.sql, dataset.policy)
-        price = table.price(plan, epsilon=question.epsilon, delta=question.delta)
-        errors = table.dry_run(plan, epsilon=question.epsilon, delta=question.delta)
+        return dataset.table.plan(question.sql, epsilon=question.epsilon, delta=question.delta)
     except RecursionError:
         raise QueryRefused("the question is nested too deeply; ask for less at a time") from None
+
+
+def _fits(dataset: Dataset, allocated: Allocated, planned: Planned) -> bool:
     try:
-        allocated.check(price.event(), relation=RELATION, unit=dataset.policy.budget.unit)
-        fits = True
+        allocated.check(planned.price.event(), relation=RELATION, unit=dataset.policy.budget.unit)
+        return True
     except BudgetExceeded:
-        fits = False
-    kind = kind_of(plan, dataset.policy, dataset.name)
-    return Expected(kind=kind, errors=errors, fits=fits, epsilon_left=allocated.epsilon_left)
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A question that was planned and would be paid for, on its way to the thread that asks."""
+
+    question: Question
+    planned: Planned
+    allocated: Allocated
+    kind: str
+    row: dict[str, Any]  # of the history
+
+
+def _ready_to_ask(desk: Desk, account: Account, dataset: Dataset, question: Question) -> Asked:
+    grant = grant_for(desk, account, dataset, question.grant)
+    allocated, planned = allocated_to(dataset, account, grant), _planned(dataset, question)
+    if not _fits(dataset, allocated, planned):
+        raise allocated.exceeded()
+    who = {"account": account.id, "team": account.team, "dataset": dataset.name, "grant": grant.id}
+    return Asked(
+        question=question,
+        planned=planned,
+        allocated=allocated,
+        kind=kind_of(planned.query, dataset.policy, dataset.name),
+        row={**who, "sql": question.sql, "epsilon": question.epsilon, "state": "asked", "asked": time.time()},
+    )
 
 
 async def ask(desk: Desk, account: Account, dataset: Dataset, question: Question) -> tuple[int, Answer]:
@@ -128,14 +167,12 @@ async def ask(desk: Desk, account: Account, dataset: Dataset, question: Question
     """
     await _opened(dataset)
     arrived = time.time()
-    grant = await asyncio.to_thread(grant_for, desk, account, dataset, question.grant)
-    allocated = allocated_to(dataset, account, grant)
-    expected = await asyncio.to_thread(_expected, dataset, allocated, question)
-    if not expected.fits:
-        raise await asyncio.to_thread(allocated.exceeded)
-    number = await asyncio.to_thread(_remember, desk, account, dataset, grant, question)
-    work = dataset.submit(lambda: _answered(desk, dataset, allocated, question, number))
-    await desk.pace.leave(arrived, expected.kind, work)
+    asked = await asyncio.to_thread(_ready_to_ask, desk, account, dataset, question)
+    number: int = await asyncio.wrap_future(
+        desk.database.soon(lambda connection: db.inserted(connection, db.questions, **asked.row))
+    )
+    work = dataset.submit((number, asked))
+    await desk.pace.leave(arrived, asked.kind, work)
     return number, work.result()
 
 
@@ -148,35 +185,77 @@ async def _opened(dataset: Dataset) -> None:
         raise Unanswered("the table cannot be opened now; nothing was charged: tell an officer") from None
 
 
-def _remember(desk: Desk, account: Account, dataset: Dataset, grant: Grant, question: Question) -> int:
-    values = {"account": account.id, "team": account.team, "dataset": dataset.name, "grant": grant.id}
-    asked = {"sql": question.sql, "epsilon": question.epsilon, "state": "asked", "asked": time.time()}
-    with desk.database.write() as connection:
-        return db.inserted(connection, db.questions, **values, **asked)
+Numbered = tuple[int, Asked]
 
 
-def _answered(desk: Desk, dataset: Dataset, allocated: Allocated, question: Question, number: int) -> Answer:
-    """In the thread that asks: the answer is in the history before anybody gets it."""
-    try:
-        answer = dataset.answer(allocated, question.sql, epsilon=question.epsilon, delta=question.delta)
-    except (BudgetExceeded, QueryRefused) as error:
-        _close(desk, number, "refused")
-        raise error
-    except Exception as error:
-        _private_log.error("a question could not be answered", exc_info=error)
-        _close(desk, number, "failed")
-        raise Unanswered(
-            "the question could not be answered; it may have been charged: tell an officer the time of day"
-        ) from None
-    _close(desk, number, "answered", answer.to_json())
-    return answer
-
-
-def _close(desk: Desk, number: int, state: str, answer: dict[str, Any] | None = None) -> None:
-    with desk.database.write() as connection:
-        connection.execute(
-            db.questions.update().where(db.questions.c.id == number).values(state=state, answer=answer)
+def answer_all(desk: Desk, dataset: Dataset, waiting: Sequence[Waiting[Numbered]]) -> None:
+    """In the thread that asks: charge all that waits in one transaction, and only then read a row."""
+    ready = []
+    for one in waiting:
+        with _closing(desk, one):
+            ready.append((one, dataset.table.ready(one.wanted[1].planned)))
+    unit = dataset.policy.budget.unit
+    requests = [
+        asked.allocated.request(
+            asked.planned.price.event(), purpose=asked.planned.purpose, relation=RELATION, unit=unit
         )
+        for asked in (one.wanted[1] for one, _ in ready)
+    ]
+    try:
+        charges = dataset.ledger.charge_each(requests)
+    except Exception as error:
+        for one, _ in ready:
+            _fail(desk, one, error)
+        return
+    for (one, compiled), charge in zip(ready, charges, strict=True):
+        with _closing(desk, one):
+            _answer(desk, dataset, one, compiled, charge)
+
+
+def _answer(
+    desk: Desk, dataset: Dataset, one: Waiting[Numbered], ready: Ready, charge: Charge | BudgetExceeded
+) -> None:
+    """The answer is in the history before anybody gets it."""
+    number, asked = one.wanted
+    if isinstance(charge, BudgetExceeded):
+        raise asked.allocated.exceeded()
+    answer = dataset.table.answer(ready, charge, ledger=asked.allocated)
+    kept = desk.database.soon(_closed(number, "answered", answer.to_json()))
+    kept.add_done_callback(lambda done: _tell(one, answer, done.exception()))
+
+
+@contextmanager
+def _closing(desk: Desk, one: Waiting[Numbered]) -> Iterator[None]:
+    """Tell a question's asker how it failed, if it does, and no more of it than they may know."""
+    try:
+        yield
+    except (BudgetExceeded, QueryRefused) as error:
+        desk.database.soon(_closed(one.wanted[0], "refused"))
+        one.outcome.set_exception(error)
+    except Exception as error:
+        _fail(desk, one, error)
+
+
+def _fail(desk: Desk, one: Waiting[Numbered], error: Exception) -> None:
+    desk.database.soon(_closed(one.wanted[0], "failed"))
+    _tell(one, None, error)
+
+
+def _tell(one: Waiting[Numbered], answer: Answer | None, error: BaseException | None) -> None:
+    if error is None:
+        one.outcome.set_result(answer)
+        return
+    _private_log.error("a question could not be answered", exc_info=error)
+    one.outcome.set_exception(
+        Unanswered(
+            "the question could not be answered; it may have been charged: tell an officer the time of day"
+        )
+    )
+
+
+def _closed(number: int, state: str, answer: dict[str, Any] | None = None) -> db.Change:
+    change = db.questions.update().where(db.questions.c.id == number).values(state=state, answer=answer)
+    return lambda connection: connection.execute(change)
 
 
 def history(desk: Desk, account: Account, *, count: int = 50) -> list[Any]:

@@ -11,6 +11,12 @@ runs = "desk-runs"                   # optional: the folder of what jobs release
 issuer = "https://login.example.org"
 client = "desk"
 secret = "…"                         # or secret_file = "openid.secret"
+
+[images.digits]                      # optional: images for jobs, under a name of their own
+source = "digits"                    # mnist, fashion-mnist, digits or strokes
+public_size = 1500                   # the declared number of private images
+epsilon = 4.0                        # of the budget
+delta = 1e-5
 """
 
 from __future__ import annotations
@@ -22,10 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from sfumato import _validate
+from sfumato.accounting import Budget
+from sfumato.desk.image_jobs import SOURCES
 from sfumato.errors import InvalidInput
-from sfumato.policy import Policy, load_policy
+from sfumato.policy import Column, Policy, load_policy
 
-_KEYS = ("policies", "database", "tick", "address", "name", "runs", "openid")
+_KEYS = ("policies", "database", "tick", "address", "name", "runs", "openid", "images")
 _POSTGRES = ("postgresql://", "postgres://")
 
 
@@ -55,13 +63,14 @@ class Settings:
 
     Args:
         place: The file itself.
-        policies: The policy of each file, by the file.
+        policies: The policy of each file, by the file; of images, by the file that would hold it.
         database: An SQLAlchemy address.
         tick: Seconds between answers.
         address: How browsers reach the desk; None for this machine only.
         name: The title of the pages.
         runs: The folder of what jobs release.
         openid: A provider for signing in.
+        images: The names of those that are images, of which jobs are made and nothing is asked.
     """
 
     place: Path
@@ -72,6 +81,7 @@ class Settings:
     name: str = "Sfumato desk"
     runs: Path = Path("desk-runs")
     openid: OpenId | None = None
+    images: frozenset[str] = frozenset()
 
     @property
     def secure(self) -> bool:
@@ -103,6 +113,7 @@ def load_settings(path: str | Path) -> Settings:
     return Settings(
         place=place,
         policies=_policies(data, folder),
+        images=frozenset(data.get("images", {})),
         database=_address_of(str(_needed(data, "database")), folder),
         tick=_validate.positive("tick", data.get("tick", 1.0)),
         address=None if "address" not in data else str(data["address"]).rstrip("/"),
@@ -117,10 +128,41 @@ def _policies(data: Mapping[str, Any], folder: Path) -> dict[Path, Policy]:
     if not isinstance(names, list) or not names:
         raise InvalidInput('expected policies to be a list of files, such as policies = ["people.toml"]')
     found = {folder / str(name): load_policy(folder / str(name)) for name in names}
+    images = data.get("images", {})
+    if not isinstance(images, dict):
+        raise InvalidInput("expected a section [images.NAME] for each set of images")
+    for name, section in images.items():
+        place = folder / f"{name}.toml"  # its ledger is beside it, as a table's is
+        if place in found:
+            raise InvalidInput(f"expected a name for [images.{name}] that no policy's file has; rename one")
+        found[place] = _images(name, section, folder)
     tables = [table.lower() for policy in found.values() for table in policy.private_names]
     if len(set(tables)) < len(tables):
         raise InvalidInput(f"expected tables whose names differ, got {', '.join(sorted(tables))}; rename one")
     return found
+
+
+def _images(name: str, section: Any, folder: Path) -> Policy:
+    """What is declared about images: no column of them can be asked about, so that one stands for all."""
+    where = f"[images.{name}]"
+    if not isinstance(section, dict) or not name.replace("-", "_").isidentifier():
+        raise InvalidInput(
+            f"expected a section {where}, its name a word, with source, public_size, epsilon, delta"
+        )
+    known = ("source", "public_size", "epsilon", "delta", "ledger", "four_eyes")
+    _refuse_unknown(section, known, where)
+    ledger = None if "ledger" not in section else str(section["ledger"])
+    if ledger is not None and "://" not in ledger:
+        ledger = str(folder / ledger)
+    return Policy(
+        table=name,
+        source=_validate.one_of(f"{where} source", str(_needed(section, "source")), SOURCES),
+        columns={"label": Column(name="label", type="integer")},
+        budget=Budget(epsilon=_needed(section, "epsilon"), delta=_needed(section, "delta")),
+        public_size=_validate.integer("public_size", _needed(section, "public_size"), least=4),
+        ledger=ledger,
+        four_eyes=section.get("four_eyes") is True,
+    )
 
 
 def _address_of(database: str, folder: Path) -> str:

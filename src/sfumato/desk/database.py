@@ -6,7 +6,8 @@ Budgets are not here. They are in the ledgers, which alone decide what may be sp
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +30,11 @@ from sqlalchemy import (
     text,
 )
 
+from sfumato.desk.together import Together, Waiting
+
 METADATA = MetaData()
+Change = Callable[[Connection], Any]
+"""What writes something into the database."""
 PATIENCE = 60.0
 """Seconds to wait for another process's transaction."""
 _WRITERS = 7203  # the number of the lock that writers of a PostgreSQL database take
@@ -202,6 +207,7 @@ class Database:
     def __init__(self, address: str) -> None:
         self.engine = _engine(address)
         self._writing = threading.Lock()
+        self._soon: Together[Change] = Together(self._write_all, name="desk database")
         METADATA.create_all(self.engine)
 
     @contextmanager
@@ -218,7 +224,31 @@ class Database:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITERS})
             yield connection
 
+    def soon(self, change: Change) -> Future[Any]:
+        """Write something together with whatever else waits; what it found, once it is on disk.
+
+        Args:
+            change: Writes through the connection that it is given. It may be called again if what it was
+                written together with failed.
+        """
+        return self._soon.submit(change)
+
+    def _write_all(self, waiting: Sequence[Waiting[Change]]) -> None:
+        try:
+            with self.write() as connection:
+                found = [one.wanted(connection) for one in waiting]
+        except Exception as error:
+            if len(waiting) == 1:
+                waiting[0].outcome.set_exception(error)
+            else:  # nothing was written: what is not to blame is written by itself
+                for one in waiting:
+                    self._write_all([one])
+            return
+        for one, result in zip(waiting, found, strict=True):
+            one.outcome.set_result(result)
+
     def close(self) -> None:
+        self._soon.close()
         self.engine.dispose()
 
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from threading import BoundedSemaphore, Lock
-from typing import TypeVar
-
-import pandas as pd
+from threading import Lock
+from typing import Any, TypeVar
 
 from sfumato.accounting import Budget
-from sfumato.desk.grants import Allocated
+from sfumato.desk.together import Together, Waiting
 from sfumato.errors import Refused
 from sfumato.ledger import Charge, Head, Ledger
 from sfumato.ledger.charge import add_charges
 from sfumato.ledger.state import State
 from sfumato.policy import Column, Policy
-from sfumato.query import Answer, Table
+from sfumato.query import Table
 from sfumato.query.opening import open_ledger
 
 _T = TypeVar("_T")
@@ -41,28 +39,28 @@ class Dataset:
         policy: What is declared.
         place: The policy's file.
         ledger: Its ledger.
+        images: Whether it is images, of which jobs are made and nothing is asked.
     """
 
     name: str
     policy: Policy
     place: Path
     ledger: Ledger
+    images: bool = False
     ready: Future[None] = field(init=False, default_factory=Future)
-    _table: Table = field(init=False)
-    _thread: ThreadPoolExecutor = field(init=False)
-    _room: BoundedSemaphore = field(init=False)
+    table: Table = field(init=False)
+    asking: Together[Any] = field(init=False)  # of a desk that is served
     _reading: Lock = field(init=False, default_factory=Lock)
     _known: dict[int, Charge] = field(init=False, default_factory=dict)
     _head: Head | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self._table = Table(self.policy, None)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"ask {self.name}")
-        self._room = BoundedSemaphore(MOST_WAITING)
+        self.table = Table(self.policy, self.ledger)
+        self.answered_by(_nobody)
 
     @classmethod
-    def open(cls, place: Path, policy: Policy) -> Dataset:
-        return cls(policy.private_names[0], policy, place, open_ledger(policy, place))
+    def open(cls, place: Path, policy: Policy, *, images: bool = False) -> Dataset:
+        return cls(policy.private_names[0], policy, place, open_ledger(policy, place), images)
 
     def charges(self) -> tuple[list[Charge], State, Head]:
         """All charges, what they add up to and the head; of the ledger, only what is new is read."""
@@ -77,40 +75,45 @@ class Dataset:
                     self._head = entry.head
             return list(self._known.values()), self.ledger.state, self._head
 
-    def planned(self, allocated: Allocated) -> Table:
-        """A table for dry runs: nothing of it reads a row."""
-        return Table(self.policy, allocated)
+    def answered_by(self, work: Callable[[Sequence[Waiting[_T]]], None]) -> None:
+        """Have the thread that asks do this with what waits."""
+        self.asking = Together(work, name=f"ask {self.name}")
 
-    def answer(self, allocated: Allocated, sql: str, *, epsilon: float, delta: float | None) -> Answer:
-        """Charge and answer; only in the thread of `submit`, as a table has one ledger at a time."""
-        self._table.ledger = allocated
-        return self._table.ask(sql, epsilon=epsilon, delta=delta)
-
-    def submit(self, work: Callable[[], _T]) -> Future[_T]:
-        """Have something done by the thread that asks."""
-        if not self._room.acquire(blocking=False):
+    def submit(self, wanted: Any) -> Future[Any]:
+        """Have something done by the thread that asks, the only one that reads rows."""
+        if len(self.asking) >= MOST_WAITING:
             raise Busy("expected fewer questions to be waiting; ask again in a minute")
-        future = self._thread.submit(work)
-        future.add_done_callback(lambda _: self._room.release())
-        return future
+        return self.asking.submit(wanted)
 
     def warm(self) -> Future[None]:
         """Look through the file and plan a first question, so that no later one has to wait for it."""
-        self.ready = self.submit(self._warmed)
+        self.asking.first(self._warmed)
         return self.ready
 
     def _warmed(self) -> None:
-        rehearse()
-        self._table.prepare()
+        try:
+            if not self.images:
+                rehearse()
+                self.table.prepare()
+        except Exception as error:
+            self.ready.set_exception(error)
+        else:
+            self.ready.set_result(None)
 
     def close(self) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self.asking.close()
         self.ledger.close()
+
+
+def _nobody(waiting: Sequence[Waiting[Any]]) -> None:
+    raise Refused("expected a desk that is served, got one that is not: nobody answers here")
 
 
 @cache
 def rehearse() -> None:
     """Ask a made-up table once, so that no real question has to wait for what is imported on the way."""
+    import pandas as pd
+
     column = Column(name="x", type="integer", lower=0, upper=1)
     policy = Policy(table="nobody", source="", columns={"x": column}, budget=Budget(epsilon=1))
     rows = pd.DataFrame({"x": [0, 1]})
@@ -121,10 +124,10 @@ def rehearse() -> None:
         Table(policy, ledger, data=rows).ask("SELECT COUNT(*), AVG(x) FROM nobody", epsilon=1.0)
 
 
-def open_datasets(policies: Mapping[Path, Policy]) -> dict[str, Dataset]:
+def open_datasets(policies: Mapping[Path, Policy], images: Collection[str]) -> dict[str, Dataset]:
     """Every policy's data set, under the name of each of its tables in small letters."""
     found: dict[str, Dataset] = {}
     for place, policy in policies.items():
-        dataset = Dataset.open(place, policy)
+        dataset = Dataset.open(place, policy, images=policy.table in images)
         found.update({name.lower(): dataset for name in policy.private_names})
     return found

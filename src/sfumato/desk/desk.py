@@ -37,7 +37,7 @@ class Desk:
         """The desk of a settings file."""
         settings = load_settings(place)
         database = Database(settings.database)
-        datasets = open_datasets(settings.policies)
+        datasets = open_datasets(settings.policies, settings.images)
         return cls(settings, database, datasets, Pace(database, settings.tick), Tries(database))
 
     def finish(self) -> None:
@@ -48,6 +48,10 @@ class Desk:
     def each(self) -> list[Dataset]:
         """Every data set once, in the order of their names."""
         return [self.datasets[name] for name in sorted({one.name.lower() for one in self.datasets.values()})]
+
+    def tables(self) -> list[Dataset]:
+        """Those that questions can be asked of."""
+        return [one for one in self.each() if not one.images]
 
     def dataset(self, name: str | None) -> Dataset:
         """The data set that has a table of this name; without a name, the only one."""

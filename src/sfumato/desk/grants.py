@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, select
 
@@ -25,8 +24,9 @@ from sfumato.desk.accounts import checked_line, checked_name
 from sfumato.desk.database import Database
 from sfumato.desk.periods import windows
 from sfumato.errors import BudgetExceeded, InvalidInput
-from sfumato.ledger import Charge, Ledger
+from sfumato.ledger import ChargeRequest, Ledger
 
+_COLUMNS = ("id", "dataset", "team", "purpose", "epsilon", "period")
 DECIDING = threading.Lock()
 """Held from a plan of shares until the ledger has set them aside."""
 
@@ -160,25 +160,27 @@ def give(database: Database, ledger: Ledger, dataset: str, wanted: Wanted, *, sa
 def of_team(connection: Connection, team: str | None, dataset: str | None = None) -> list[Grant]:
     """The allocations of a team, or of all, with the shares that can be spent now."""
     now = time.time()
-    query = select(db.grants).order_by(db.grants.c.id)
+    live = (
+        (db.shares.c.grant == db.grants.c.id)
+        & db.shares.c.made.is_(True)
+        & (db.shares.c.begins <= now)
+        & (db.shares.c.ends.is_(None) | (db.shares.c.ends > now))
+    )
+    query = (
+        select(db.grants, db.shares.c.name.label("share"))
+        .outerjoin(db.shares, live)
+        .order_by(db.grants.c.id, db.shares.c.begins, db.shares.c.name)
+    )
     if team is not None:
         query = query.where(db.grants.c.team == team)
     if dataset is not None:
         query = query.where(db.grants.c.dataset == dataset)
-    live = (
-        select(db.shares.c.grant, db.shares.c.name)
-        .where(db.shares.c.made.is_(True), db.shares.c.begins <= now)
-        .where(db.shares.c.ends.is_(None) | (db.shares.c.ends > now))
-        .order_by(db.shares.c.begins, db.shares.c.name)
-    )
-    names: dict[int, list[str]] = {}
-    for row in connection.execute(live):
-        names.setdefault(row.grant, []).append(row.name)
-    columns = ("id", "dataset", "team", "purpose", "epsilon", "period")
-    return [
-        Grant(**{name: getattr(row, name) for name in columns}, shares=tuple(names.get(row.id, ())))
-        for row in connection.execute(query)
-    ]
+    found: dict[int, Grant] = {}
+    for row in connection.execute(query):
+        one = found.get(row.id) or Grant(**{name: getattr(row, name) for name in _COLUMNS}, shares=())
+        more = () if row.share is None else (row.share,)
+        found[one.id] = replace(one, shares=(*one.shares, *more))
+    return list(found.values())
 
 
 def _unused(name: str, taken: set[str]) -> str:
@@ -217,19 +219,10 @@ class Allocated:
         state = self._ledger.state
         return max((state.left(name) for name in self._shares), default=0.0)
 
-    def charge(
-        self, event: DpEvent, *, purpose: str, relation: Relation, unit: str, private: bool = True
-    ) -> Charge:
-        """Spend from the first share that has room; BudgetExceeded if none has."""
-        purpose = f"{self._who}: {purpose}"
-        for share in self._shares:
-            try:
-                return self._ledger.charge(
-                    event, purpose=purpose, relation=relation, unit=unit, allocation=share, private=private
-                )
-            except BudgetExceeded:
-                continue
-        raise self.exceeded()
+    def request(self, event: DpEvent, *, purpose: str, relation: Relation, unit: str) -> ChargeRequest:
+        """A charge to the first of the shares that has room."""
+        said = f"{self._who}: {purpose}"
+        return ChargeRequest(event=event, purpose=said, relation=relation, unit=unit, allocations=self._shares)
 
     def check(self, event: DpEvent, *, relation: Relation, unit: str) -> None:
         """Raise what `charge` would raise now, and write nothing."""
@@ -249,20 +242,3 @@ class Allocated:
             epsilon_spent=spent,
             epsilon_left=left,
         )
-
-    def check_unit(self, unit: str) -> None:
-        self._ledger.check_unit(unit)
-
-    def check_dataset(self, dataset: str | None) -> None:
-        self._ledger.check_dataset(dataset)
-
-    def charges(self) -> list[Charge]:
-        return [charge for charge in self._ledger.charges() if charge.allocation in self._shares]
-
-    def counted_after(self, event: DpEvent, *, relation: Relation, unit: str) -> float:
-        return self._ledger.counted_after(event, relation=relation, unit=unit)
-
-    def certificate(
-        self, charge: Charge, *, plan: Mapping[str, Any] | None = None, caveats: Sequence[str] = ()
-    ) -> Any:
-        return self._ledger.certificate(charge, plan=plan, caveats=caveats)

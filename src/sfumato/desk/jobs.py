@@ -16,6 +16,7 @@ from sqlalchemy import Connection, select
 from sfumato import _validate
 from sfumato.accounting import DpEvent
 from sfumato.desk import database as db
+from sfumato.desk import image_jobs
 from sfumato.desk.accounts import Account
 from sfumato.desk.asking import allocated_to, grant_for
 from sfumato.desk.database import Database
@@ -25,7 +26,8 @@ from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.policy import Policy
 from sfumato.query.table import RELATION
 
-KINDS = ("train", "synthesize", "report")
+OF_TABLES, OF_IMAGES = ("train", "synthesize", "report"), ("pate", "images", "report")
+KINDS = tuple(dict.fromkeys((*OF_TABLES, *OF_IMAGES)))
 MODELS = ("boosted", "linear", "mlp")
 MOST_CRASHES = 3
 MOST_WAITING = 20
@@ -41,11 +43,12 @@ class Job:
     """What is to be done, as somebody chose it.
 
     Args:
-        kind: "train", "synthesize" or "report".
+        kind: "train", "synthesize" or "report" of a table, "pate", "images" or "report" of images.
         epsilon: What it may cost; 0 for a report.
         target: The column to learn, or that a synthetic table keeps related.
         model: What learns it.
-        rows: How many rows to draw.
+        rows: How many rows or images to draw.
+        teachers: How many teachers vote on a label.
     """
 
     kind: str
@@ -53,6 +56,7 @@ class Job:
     target: str | None = None
     model: str = "boosted"
     rows: int = 1000
+    teachers: int = 100
 
     def __post_init__(self) -> None:
         _validate.one_of("kind", self.kind, KINDS)
@@ -65,7 +69,8 @@ class Job:
             raise InvalidInput(f"expected 1 to {MOST_ROWS} rows, got rows={self.rows}")
 
     def to_json(self) -> dict[str, Any]:
-        return {"target": self.target, "model": self.model, "rows": self.rows}
+        chosen = {"target": self.target, "model": self.model, "rows": self.rows}
+        return {**chosen, "teachers": self.teachers}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +85,19 @@ class Price:
     epsilon_left: float | None
 
 
+def check_kind(job: Job, dataset: Dataset) -> None:
+    """Refuse what cannot be done with such data."""
+    _validate.one_of("kind", job.kind, OF_IMAGES if dataset.images else OF_TABLES)
+
+
 def plan_of(job: Job, policy: Policy) -> tuple[float, float, DpEvent] | None:
     """ε, δ and the event of a job; None for one that spends nothing."""
+    if job.kind == "pate":
+        plan = image_jobs.pate_settings(policy, teachers=job.teachers, epsilon=job.epsilon).plan
+        return plan.epsilon(policy.budget.delta), policy.budget.delta, plan.event()
+    if job.kind == "images":
+        drawn = image_jobs.image_request(policy, images=job.rows, epsilon=job.epsilon)
+        return drawn.plan.epsilon(drawn.delta), drawn.delta, drawn.plan.event()
     if job.kind == "train":
         from sfumato.recipes.table import TableTraining
 
@@ -103,6 +119,7 @@ def price(desk: Desk, account: Account, dataset: Dataset, job: Job, grant: int |
         InvalidInput: If it cannot be done with this policy.
         NoAllocation: If nothing was set aside.
     """
+    check_kind(job, dataset)
     if job.kind == "report":
         return Price(epsilon=0.0, delta=0.0, event=None, share=None, fits=True, epsilon_left=None)
     found = plan_of(job, dataset.policy)

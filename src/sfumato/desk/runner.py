@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
 
-from sfumato.accounting import DpEvent, Relation, compose
 from sfumato.desk import database as db
-from sfumato.desk import jobs
+from sfumato.desk import image_jobs, jobs
 from sfumato.desk.config import Settings, load_settings
 from sfumato.desk.database import Database
 from sfumato.desk.keeper import end_with_input
 from sfumato.errors import BudgetExceeded, SfumatoError
-from sfumato.ledger import Charge, Head, Ledger
+from sfumato.ledger import Charge, ChargeRequest, Head, Ledger, Reservation
 from sfumato.ledger.charge import same_releases
 from sfumato.policy import Policy
 from sfumato.query.opening import ledger_place
@@ -48,35 +47,36 @@ class PaidOnce(Ledger):
     def __enter__(self) -> PaidOnce:
         return self
 
-    def charge(
-        self,
-        event: DpEvent | Sequence[DpEvent],
-        *,
-        purpose: str,
-        relation: Relation,
-        unit: str,
-        allocation: str | None = None,
-        private: bool = True,
-    ) -> Charge:
-        plan = event if isinstance(event, DpEvent) else compose(*event)
-        terms = (f"{self.job}: {purpose}", self._share(allocation), Relation(relation), private)
+    def pay(self, request: ChargeRequest) -> Charge:
+        return self.hold(request).charge
+
+    def hold(self, request: ChargeRequest, *, begun: bool = True) -> Reservation:
+        (allocation,) = request.allocations
+        terms = (f"{self.job}: {request.purpose}", self._share(allocation), request.relation, request.private)
         for known in self.open_reservations():
             said = (known.purpose, known.allocation, known.relation, known.private)
-            if said == terms and known.head not in self._taken and same_releases(known.event, plan):
+            if said == terms and known.head not in self._taken and same_releases(known.event, request.event):
                 found = self.reservation(known.head)
+                if begun:
+                    found.begin()
                 break
         else:
-            found = self.reserve(
-                event, purpose=purpose, relation=relation, unit=unit, allocation=allocation, private=private
-            )
+            found = super().hold(request, begun=begun)
         self._taken |= {found.head}
-        return found.charge
+        return found
 
     def settle(self) -> None:
-        """Close what the job has reserved, all of it spent: a later job of the same number pays for itself."""
+        """Close what the job has reserved: a later job of the same number pays for itself.
+
+        All of it is spent, unless no try had begun with it when the job ended.
+        """
         for known in self.open_reservations():
-            if known.purpose.startswith(f"{self.job}: "):
+            if not known.purpose.startswith(f"{self.job}: "):
+                continue
+            if self.lease(known.head).begun:
                 self.reservation(known.head).settle()
+            else:
+                self.give_back(known.head.sequence)
 
 
 def run(home: Path, number: int, tries: int) -> None:
@@ -165,6 +165,24 @@ def _synthesize(settings: Settings, database: Database, job: Any) -> dict[str, A
     return {"facts": facts, "files": _files(Path("table"))}
 
 
+def _pate(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
+    policy, ledger = _opened(settings, job)
+    chosen = image_jobs.pate_settings(policy, teachers=job.words["teachers"], epsilon=job.epsilon)
+    watch = _watch(database, job, 1.0)
+    with ledger:
+        facts = image_jobs.run_pate(policy, ledger, chosen, out=Path("labels"), progress=watch)
+    return {"facts": facts, "files": _files(RunFolder(Path("labels")).release), "run": "labels"}
+
+
+def _images(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
+    policy, ledger = _opened(settings, job)
+    request = image_jobs.image_request(policy, images=job.words["rows"], epsilon=job.epsilon)
+    make_folder(Path("images"))
+    with ledger:
+        facts = image_jobs.run_images(policy, ledger, request, out=Path("images/drawn.npz"))
+    return {"facts": facts, "files": _files(Path("images"))}
+
+
 def _report(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
     """One page of the models that the team has trained."""
     from sfumato.report import write_report
@@ -184,6 +202,8 @@ def _report(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
 _WORK: dict[str, Callable[[Settings, Database, Any], dict[str, Any]]] = {
     "train": _train,
     "synthesize": _synthesize,
+    "pate": _pate,
+    "images": _images,
     "report": _report,
 }
 

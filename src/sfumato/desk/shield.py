@@ -75,7 +75,9 @@ class Shield:
     def _answering(self, scope: Scope, send: Send) -> Send:
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                await asyncio.to_thread(self._record, scope, message["status"])
+                line = self._line(scope, message["status"])
+                if line is not None:  # written also for somebody who went away meanwhile
+                    await asyncio.shield(asyncio.wrap_future(trail.record(self.desk.database, **line)))
                 own = [(name.encode(), value.encode()) for name, value in self._headers.items()]
                 given = [pair for pair in message.get("headers", []) if pair[0].decode() not in self._headers]
                 message = {**message, "headers": [*given, *own]}
@@ -83,24 +85,23 @@ class Shield:
 
         return answer
 
-    def _record(self, scope: Scope, status: int) -> None:
+    def _line(self, scope: Scope, status: int) -> dict[str, Any] | None:
+        """What the trail says of a request; None for what it leaves out."""
         route = getattr(scope.get("route"), "path", None)
         if route is not None and route.startswith(STATIC):
-            return
+            return None
         account = scope["state"].get("account")
         if status == 429 and account is None:
-            return  # a flood from outside does not fill the disk
-        trail.record(
-            self.desk.database,
-            who=None if account is None else account.name,
-            role=None if account is None else str(account.role),
-            method=scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other",
-            route=route or "unknown",
-            numbers={
-                name: value for name, value in scope.get("path_params", {}).items() if isinstance(value, int)
-            },
-            status=status,
-        )
+            return None  # a flood from outside does not fill the disk
+        params = scope.get("path_params", {})
+        return {
+            "who": None if account is None else account.name,
+            "role": None if account is None else str(account.role),
+            "method": scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other",
+            "route": route or "unknown",
+            "numbers": {name: value for name, value in params.items() if isinstance(value, int)},
+            "status": status,
+        }
 
 
 async def _whole(scope: Scope, receive: Receive) -> bytes | None:

@@ -6,23 +6,29 @@ No words of a question and no answer are in it: these are in the ledger and in t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from sfumato.desk import database as db
 from sfumato.desk.database import Database
 from sfumato.ledger.chain import Entry, Head, Row, linked, seal, unseal
 
+_LAST = select(db.trail).order_by(db.trail.c.sequence.desc()).limit(1)
 
-def record(database: Database, **what: Any) -> Head:
-    """Add one line; it is on disk when this returns."""
-    with database.write() as connection:
-        last = connection.execute(select(db.trail).order_by(db.trail.c.sequence.desc()).limit(1)).first()
-        after = None if last is None else unseal(_row(last)).head
-        entry, row = seal({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **what}, after=after)
-        connection.execute(db.trail.insert().values(sequence=row.sequence, digest=row.digest, text=row.text))
+
+def record(database: Database, **what: Any) -> Future[Head]:
+    """Add one line; where it stands, once it is on disk."""
+    line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **what}
+    return database.soon(lambda connection: _add(connection, line))
+
+
+def _add(connection: Connection, line: dict[str, Any]) -> Head:
+    last = connection.execute(_LAST).first()
+    entry, row = seal(line, after=None if last is None else unseal(_row(last)).head)
+    connection.execute(db.trail.insert().values(sequence=row.sequence, digest=row.digest, text=row.text))
     return entry.head
 
 

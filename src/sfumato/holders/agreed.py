@@ -35,7 +35,8 @@ class Agreed(ABC):
         missing = [name for name, key in self.keys.items() if key not in found]
         if missing:
             raise NotVerified(
-                f"expected the signature of every holder under this study, got none of {missing[0]}"
+                f"expected the signature of every holder under this study, got none of {missing[0]}; all must "
+                "sign the same file, with the same version of sfumato"
             )
 
     def nodes(self, signatures: Collection[Signed]) -> dict[int, str]:

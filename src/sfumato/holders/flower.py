@@ -1,10 +1,13 @@
 """Flower, as it is used here: what both ends of the network share.
 
 Flower carries the messages (SuperLink, SuperNodes, TLS, keys of nodes, heartbeats). It knows nothing of rounds
-and masks: to it a message is one record of bytes. Two things are ours. A SuperNode of Flower starts a process
-for each message and looks for the next one every three seconds; ours answers in the process that holds the
-data, which a round of three messages needs. And the coordinator opens the part of a SuperLink that nodes talk
-to, not the part through which anyone may start other runs.
+and masks: to it a message is one record of bytes. Flower takes a message apart, and each part is a request of
+its own; only the record is sent, as the rest goes with the message's head.
+
+Two things are ours. A SuperNode of Flower starts a process for each message and looks for the next one every
+three seconds; ours answers in the process that holds the data, which a round of three messages needs. And the
+coordinator opens the part of a SuperLink that nodes talk to, not the part through which anyone may start other
+runs.
 """
 
 from __future__ import annotations
@@ -19,11 +22,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from sfumato.errors import InvalidInput, MissingExtra, NotVerified
 
 if TYPE_CHECKING:
-    from flwr.app import Message
-
     from sfumato.ledger.signing import PrivateKey
 
 _RECORD, _BYTES = "sfumato", "content"
+_DEPTH = 2  # of a record in a message: message, dictionary of records, record
 _CURVE = ec.SECP384R1()  # what Flower's nodes sign with
 _ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFC7634D81F4372DDF581A0DB248B0A77AECEC196ACCC52973
 
@@ -67,30 +69,37 @@ def flower_key(line: Any) -> bytes:
 
 
 def record_of(content: bytes) -> Any:
+    """What a message carries: the content, and a number of its own.
+
+    Flower keeps the parts of messages by their digests. Two messages of the same content would share parts, and
+    one that is done with takes them away from one that has yet to arrive.
+    """
     from flwr.app import ConfigRecord, RecordDict
 
-    return RecordDict({_RECORD: ConfigRecord({_BYTES: content})})
+    return RecordDict({_RECORD: ConfigRecord({_BYTES: content, "number": os.urandom(16)})})
 
 
-def inflated(name: str, parts: dict[str, bytes]) -> Message:
-    """A message from its parts, which somebody else wrote."""
-    from flwr.app import Message
+def part_with_bytes(tree: Any) -> str:
+    """Which part of a message holds the record: the only one that has no parts of its own.
+
+    Raises:
+        InvalidInput: If the message has another shape than `record_of` gives.
+    """
+    for _ in range(_DEPTH):
+        if len(tree.children) != 1:
+            raise InvalidInput("expected a message with one record of bytes, got another")
+        tree = tree.children[0]
+    return str(tree.object_id)
+
+
+def bytes_of(name: str, part: bytes) -> bytes:
+    """What `record_of` put into a message, from the part that holds it, which somebody else wrote."""
     from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
     try:
-        message = inflate_object_from_contents(name, parts)
+        record: Any = inflate_object_from_contents(name, {name: part})
+        content = record[_BYTES]
     except Exception as error:  # whatever Flower's parsers raise
-        raise InvalidInput("expected the parts of a message, got others") from error
-    if not isinstance(message, Message):
-        raise InvalidInput("expected the parts of a message, got others")
-    return message
-
-
-def bytes_of(message: Message) -> bytes:
-    """What `record_of` put into a message."""
-    try:
-        content = message.content[_RECORD][_BYTES]
-    except (KeyError, ValueError) as error:
         raise InvalidInput("expected a message with one record of bytes, got another") from error
     if not isinstance(content, bytes):
         raise InvalidInput("expected a message with one record of bytes, got another")

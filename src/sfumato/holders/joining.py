@@ -21,6 +21,7 @@ from sfumato.storage import RunFolder, make_folder
 from sfumato.training import PrivateTrainer
 
 ROUNDS = "rounds.db"
+WITNESS = "ledger.json"  # the newest entry of the holder's ledger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +57,13 @@ def join(
     Raises:
         NotVerified: If a holder has not signed, or the coordinator tells different stories.
         BudgetExceeded: If the ledger has no room; nothing was read.
+        LedgerTampered: If the ledger is older than what the run folder remembers of it.
     """
     started = time.perf_counter()
     RunFolder(out).refuse_finished()
     letters = Correspondence(study, key, line)
-    node = Node(study, key, signatures, letters, ledger=ledger)
     folder = RunFolder.begin(out, resumes=True)
+    node = Node(study, key, signatures, letters, ledger=ledger, witness=folder.private / WITNESS)
     certificate = node.train(material.network, material.read, caveats=material.caveats, on_step=on_step)
     letters.finish()
     measured = material.measure()

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import torch
 from torch import nn
 
 from sfumato import _validate, models
 from sfumato.errors import InvalidInput
 from sfumato.training import Optimization
+
+_MOST_PARAMETERS = 2**28
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +48,20 @@ class NetworkTerms:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.model, str):
+            raise InvalidInput("expected model to be the name of a network, got another type")
         _validate.one_of("model", self.model, models.MODELS)
-        shape = tuple(self.shape)
+        shape = tuple(self.shape) if isinstance(self.shape, list | tuple) else ()
         if len(shape) != 3 or shape[1] != shape[2]:
-            raise InvalidInput(f"expected shape = [channels, side, side], got shape={list(shape)}")
+            raise InvalidInput(f"expected shape = [channels, side, side], got shape={self.shape}")
         for number in shape:
             _validate.integer("shape", number, least=1)
         object.__setattr__(self, "shape", shape)
         _validate.integer("steps", self.steps, least=1)
         for name in ("expected_batch", "clip_norm", "learning_rate"):
             _validate.positive(name, getattr(self, name))
+        if not _validate.integer("seed", self.seed) < 2**32:
+            raise InvalidInput(f"expected seed below 2**32, got seed={self.seed}")
 
     @classmethod
     def from_dict(cls, data: Any) -> NetworkTerms:
@@ -70,6 +77,18 @@ class NetworkTerms:
         return models.build(
             self.model, classes=classes, in_channels=self.shape[0], side=self.shape[1], seed=self.seed
         )
+
+    def parameters(self, classes: int) -> int:
+        """How many there are; no memory is taken for them.
+
+        Raises:
+            InvalidInput: If there are more than can be sent.
+        """
+        with torch.device("meta"):
+            count = sum(parameter.numel() for parameter in self.build(classes).parameters())
+        if count > _MOST_PARAMETERS:
+            raise InvalidInput(f"expected a network of at most {_MOST_PARAMETERS} parameters, got {count}")
+        return count
 
     def training(self) -> dict[str, Any]:
         """What the plan of the training takes."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,13 +16,14 @@ from sfumato.accounting import NoEvent
 from sfumato.errors import Refused
 from sfumato.holders.messages import Signed, Terms
 from sfumato.holders.study import Study
-from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger import Certificate, Ledger, Witness
 from sfumato.ledger.signing import PrivateKey
 from sfumato.mechanisms import GridGaussian
 from sfumato.mechanisms.grid import Integers
 from sfumato.randomness import Sampler
+from sfumato.storage import json_bytes, write_whole
 from sfumato.training import PrivateTrainer
-from sfumato.training.distributed import Peers
+from sfumato.training.distributed import Aggregation, Peers
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class Node:
     before the input leaves, and a lower one is never answered. A node that was killed goes on under the same
     reservation; a second one with the same ledger takes it away from the first. An abandoned round is not
     repeated: its input may have been seen, and a second one of the same sample would cost more than another
-    round. The step is skipped, and stays paid.
+    round. The step is skipped, and stays paid. A ledger that was put back from an older copy is refused, if
+    `witness` was not put back with it.
 
     Args:
         study: What all holders agreed on.
@@ -65,6 +69,7 @@ class Node:
         channel: How messages reach the coordinator and come back.
         ledger: This holder's ledger; None charges nowhere.
         sampler: Where sampling and noise come from; a fresh secret stream by default.
+        witness: A file of this holder's that keeps the ledger's newest entry; None keeps none.
 
     Raises:
         NotVerified: If a holder has not signed this very study.
@@ -86,10 +91,12 @@ class Node:
         *,
         ledger: Ledger | None = None,
         sampler: Sampler | None = None,
+        witness: Path | None = None,
     ) -> None:
         study.check_signatures(signatures)
         self.study, self.place = study, study.place_of(key.public)
         self._channel, self._ledger, self._sampler = channel, ledger, sampler
+        self._witness = witness
         self._round = self._answered = self.abandoned = 0
         self._trainer: PrivateTrainer | None = None
 
@@ -111,14 +118,13 @@ class Node:
         Raises:
             Refused: If the study was finished with this ledger; or more rounds were abandoned than declared.
         """
-        trainer = self._trainer = PrivateTrainer(
+        trainer = self._trainer = _rehearsed(
+            self.study,
             head,
-            self.study.optimization.build(head),
-            self.study.plan,
             ledger=self._ledger,
             purpose=self._purpose,
             sampler=self._sampler,
-            peers=Peers(rank=0, count=int(1 / self.study.largest_share + 1e-9), through=self),
+            through=self,
         )
         self._pay(trainer)
         found, units = rows(trainer.sampler) if callable(rows) else (rows, None)
@@ -133,20 +139,22 @@ class Node:
 
     @property
     def _purpose(self) -> str:
-        return f"study {self.study.name} {self.study.digest[:16]}"
+        return f"study {self.study.name} {self.study.digest}"
 
     def _pay(self, trainer: PrivateTrainer) -> None:
         """Reserve the whole study, or take up what an earlier run of this node left open."""
         if self._ledger is None:
             return
+        if self._witness is not None and self._witness.exists():
+            self._ledger.check_head(Witness.read(self._witness).expected_in(self._ledger))
         charges = [charge for charge in self._ledger.charges() if charge.purpose == self._purpose]
         if any(charge.settled and not isinstance(charge.event, NoEvent) for charge in charges):
             raise Refused(
                 "expected a study that this ledger has not finished yet, got one that it has; its rounds are "
                 "answered once: sign a new study for another model"
             )
-        left = [charge.head for charge in charges if not charge.settled]
         plan = self.study.plan
+        left = [charge.head for charge in charges if not charge.settled and charge.event == plan.event()]
         reservation = (
             self._ledger.reservation(left[0], private=trainer.private)
             if left
@@ -190,6 +198,9 @@ class Node:
         reservation = None if self._trainer is None else self._trainer.reservation
         if reservation is not None:
             reservation.mark(self.study.plan.event(terms.number), steps=terms.number, digest=terms.id)
+            if self._witness is not None and self._ledger is not None:
+                noted = json_bytes(Witness.of(self._ledger).to_json())
+                write_whole(self._witness, noted, readable=False)
 
     def _skipped(self, total: Integers) -> Integers:
         self.abandoned += 1
@@ -199,6 +210,58 @@ class Node:
                 "what was charged stays charged"
             )
         return np.zeros_like(total)
+
+
+def rounding(study: Study) -> float:
+    """By what share of C this machine's rounding may lengthen a unit's gradient; found on public rows.
+
+    Args:
+        study: What will be trained.
+
+    Returns:
+        η, at most the margin that the study declares.
+
+    Raises:
+        InvalidInput: If it is above that margin: no node of this machine could take part.
+
+    ```python
+    print(rounding(Study.read("study.toml")))
+    ```
+    """
+    eta = _rehearsed(study, study.learner(), ledger=None, purpose="", sampler=None, through=None).eta
+    assert eta is not None
+    return eta
+
+
+def _rehearsed(
+    study: Study,
+    head: nn.Module,
+    *,
+    ledger: Ledger | None,
+    purpose: str,
+    sampler: Sampler | None,
+    through: Aggregation | None,
+) -> PrivateTrainer:
+    """A trainer of the study that has shown on public rows that its rounding is within the margin."""
+    trainer = PrivateTrainer(
+        head,
+        study.optimization.build(head),
+        study.plan,
+        ledger=ledger,
+        purpose=purpose,
+        sampler=sampler,
+        peers=Peers(rank=0, count=int(1 / study.largest_share + 1e-9), through=through or _Nobody()),
+    )
+    trainer.rehearse(study.task.example(), study.loss)
+    study.noise.check_covers(math.inf if trainer.eta is None else trainer.eta)
+    return trainer
+
+
+class _Nobody:
+    """Where no sum goes to."""
+
+    def add_up(self, total: Integers, mechanism: GridGaussian, sampler: Sampler) -> Integers:
+        raise Refused("expected a rehearsal, got a step")
 
 
 def _caveats(study: Study) -> tuple[str, ...]:

@@ -243,7 +243,7 @@ def _admitted(
     if len(admitted) < study.parties.least:
         raise InvalidInput(
             f"expected at least {study.parties.least} holders whose ledgers have room for the study, got "
-            f"{len(admitted)}; nothing was charged"
+            f"{len(admitted)}; nothing was charged: ask for a smaller ε"
         )
     return admitted
 

@@ -43,9 +43,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -71,6 +72,7 @@ from sfumato.training.rowwise import LossFunction
 
 _PARTIES = ("dropped", "colluding")
 _LARGEST_FILE = 2**20
+_MOST_CLASSES = 2**16
 _PREFIX = bytes.fromhex("302a300506032b6570032100")  # of every Ed25519 key in such a file (RFC 8410)
 
 
@@ -124,7 +126,8 @@ class Study(Agreed):
         for name in ("name", "data", "unit"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidInput(f"expected {name} of a study to be a text, got another type")
-        _validate.integer("classes", self.classes, least=2)
+        if _validate.integer("classes", self.classes, least=2) > _MOST_CLASSES:
+            raise InvalidInput(f"expected at most {_MOST_CLASSES} classes, got classes={self.classes}")
         _validate.integer("public_size", self.public_size, least=1)
         _validate.integer("spare", self.spare)
         _validate.integer("holders_per_unit", self.holders_per_unit, least=1)
@@ -149,10 +152,12 @@ class Study(Agreed):
     @classmethod
     def read(cls, path: str | Path) -> Study:
         with Path(path).open("rb") as file:
-            text = file.read(_LARGEST_FILE)
+            text = file.read(_LARGEST_FILE + 1)
+        if len(text) > _LARGEST_FILE:
+            raise InvalidInput(f"expected a study of at most {_LARGEST_FILE} bytes in {path}, got more")
         try:
             data = tomllib.loads(text.decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidInput(f"expected {path} to be a TOML file, got another: {error}") from error
         return cls.from_dict(data)
 
@@ -192,8 +197,18 @@ class Study(Agreed):
 
     @cached_property
     def digest(self) -> str:
-        """Another for every study that differs in anything, the order of the holders included."""
-        ordered = {**self.to_dict(), "order": list(self.keys)}
+        """Another for every study that differs in anything, the order of the holders included.
+
+        What follows from the file is in it too. Holders whose versions of this code would clip, sample or add
+        noise differently have different digests, and no round together.
+        """
+        follows = {
+            "plan": self.plan.to_json(),
+            "optimization": asdict(self.optimization),
+            "task": self.task.facts(),
+            "bits": self.modulus.bits,
+        }
+        ordered = {**self.to_dict(), "order": list(self.keys), "follows": follows}
         return hashlib.sha256(canonical(ordered)).hexdigest()
 
     # What will be done
@@ -215,7 +230,7 @@ class Study(Agreed):
     def plan(self) -> TrainingPlan:
         """Priced against the best informed adversary; rounds that are abandoned are priced like the others."""
         settings = self.task.settings(public_size=self.public_size)
-        return TrainingPlan.calibrated(
+        plan = TrainingPlan.calibrated(
             epsilon=self.epsilon,
             delta=self.delta,
             public_size=self.public_size,
@@ -224,9 +239,11 @@ class Study(Agreed):
                 count=self.parties.counted,
                 dimension=self.task.dimension,
                 holders_per_unit=self.holders_per_unit,
+                margin=self.task.margin,
             ),
             **{**settings, "steps": settings["steps"] + self.spare},
         )
+        return replace(plan, noise_multiplier=_rounded_up(plan.noise_multiplier))
 
     def learner(self) -> nn.Module:
         """What every holder trains, as it is before the first step: the same at all of them."""
@@ -276,6 +293,11 @@ class Study(Agreed):
     def _widest(self) -> float:
         return self.noise.share_sigma * self.parties.holders**0.5
 
+    @property
+    def largest_letter(self) -> int:
+        """In bytes: the numbers of a round, and room for keys and shares of the rounds to come."""
+        return 2**26 + 16 * self.noise.dimension
+
     def terms(self, number: int) -> Terms:
         """Of one round, numbered from 1."""
         if not 1 <= _validate.integer("number", number) <= self.plan.steps:
@@ -292,6 +314,12 @@ class Study(Agreed):
     def check_room(self, ledger: Ledger) -> None:
         """Raise what charging the study would raise; nothing is charged."""
         ledger.check(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
+
+
+def _rounded_up(value: float) -> float:
+    """To six digits, so that all holders' machines come to the same bits."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 5)
+    return float(f"{math.ceil(value / unit) * unit:.6g}")
 
 
 def _check_names(where: str, data: Any, expected: Collection[str], optional: Collection[str] = ()) -> None:

@@ -6,12 +6,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sfumato.errors import InvalidInput, SfumatoError
-from sfumato.holders.flower import bytes_of, flower_key, inflated, record_of, require_flower
+from sfumato.errors import InvalidInput
+from sfumato.holders.flower import bytes_of, flower_key, part_with_bytes, record_of, require_flower
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -28,11 +28,13 @@ class SuperLink:
     """Sends letters to holders by their places, and collects the answers that come in time.
 
     A node is let in if its key is in the signature that its holder put under the study; all others are turned
-    away before anything that they send is looked at. A letter is delivered once.
+    away before anything that they send is read. A letter is delivered once. Answers of more than `largest`
+    bytes are not read.
     """
 
-    def __init__(self, nodes: Mapping[int, str]) -> None:
+    def __init__(self, nodes: Mapping[int, str], *, largest: int = 2**28) -> None:
         require_flower()
+        self._keys, self._largest = [flower_key(line) for line in nodes.values()], largest
         self._state = _waiting_state()
         self._run = _started_run(self._state)
         self._nodes = {place: _registered(self._state, line) for place, line in nodes.items()}
@@ -49,10 +51,10 @@ class SuperLink:
         listener = _listener(host, port)
         server = uvicorn.Server(
             uvicorn.Config(
-                _fleet_app(self._state),
+                self._guarded(),
                 ssl_certfile=str(certificate),
                 ssl_keyfile=str(key),
-                log_level="error",
+                log_level="critical",
                 access_log=False,
                 timeout_graceful_shutdown=1,
             )
@@ -72,6 +74,11 @@ class SuperLink:
             thread.join()
             listener.close()
 
+    def _guarded(self) -> Any:
+        from sfumato.holders.gate import Gate
+
+        return Gate(_fleet_app(self._state), known=self._keys, largest=self._largest)
+
     def ask(self, letters: Mapping[int, bytes], *, patience: float) -> dict[int, bytes]:
         """The answers that came within `patience` seconds; who is late is not waited for."""
         sent = {place: self._send(place, letter) for place, letter in letters.items()}
@@ -79,13 +86,13 @@ class SuperLink:
         answers: dict[int, bytes] = {}
         ends = time.monotonic() + patience
         while asked and time.monotonic() < ends:
-            for message_id, answer in self._answered(set(asked)):
+            for message_id, answer in self._state.complete_answers(set(asked), self._run):
                 place = asked.pop(message_id)
                 if answer is not None:
                     answers[place] = answer
             if asked:
                 self._state.wait_for_news(min(0.2, max(0.0, ends - time.monotonic())))
-        self._forget(set(asked))
+        self._state.forget(set(asked))
         return answers
 
     def _send(self, place: int, letter: bytes) -> str | None:
@@ -124,18 +131,6 @@ class SuperLink:
         metadata.__dict__["_message_id"] = message.object_id
         return message
 
-    def _answered(self, asked: set[str]) -> Iterator[tuple[str, bytes | None]]:
-        for message in self._state.complete_answers(asked, self._run):
-            content = None
-            with suppress(SfumatoError):
-                content = bytes_of(message)
-            yield message.metadata.reply_to_message_id, content
-
-    def _forget(self, asked: set[str]) -> None:
-        self._state.delete_messages(message_ins_ids=asked)
-        for message_id in asked:
-            self._state.object_store.delete(message_id)
-
     def _beat(self) -> None:
         """A run of which Flower sees no sign of life ends."""
         while not self._closed.wait(_BEAT):
@@ -162,6 +157,60 @@ class _News:
         self.tell_news()
 
 
+class _Answers:
+    """Of Flower's state: which answers have come, and what is left of messages that are done with."""
+
+    def __init__(self) -> None:
+        self._arriving: dict[str, Message] = {}
+
+    def complete_answers(self: Any, asked: set[str], run: int) -> list[tuple[str, bytes | None]]:
+        """What answers to which messages say, once it has arrived; nothing if it cannot be read."""
+        for message in self.get_message_res(set(asked), run):  # a copy: Flower takes out what it finds
+            self._arriving[message.metadata.message_id] = message
+        whole: dict[str, bytes | None] = {}
+        for name, message in list(self._arriving.items()):
+            arrived, content = (True, None) if message.has_error() else self._content(name)
+            if arrived:
+                del self._arriving[name]
+                whole[message.metadata.reply_to_message_id] = content
+                self.done_with(name)
+        self.delete_messages(set(whole))
+        for name in whole:
+            self.done_with(name)
+        return [(name, content) for name, content in whole.items() if name in asked]
+
+    def _content(self: Any, name: str) -> tuple[bool, bytes | None]:
+        """Whether the record of an answer is here, and what it says."""
+        from flwr.supercore.object_store import NoObjectInStoreError
+
+        try:
+            part = part_with_bytes(self.object_store.get_object_tree(name))
+            content = self.object_store.get(part)
+            return bool(content), bytes_of(part, content) if content else None
+        except NoObjectInStoreError:
+            return False, None
+        except InvalidInput:
+            return True, None
+
+    def forget(self: Any, asked: set[str]) -> None:
+        """Wait no longer for answers to these messages; what has come of them is dropped."""
+        for name, message in list(self._arriving.items()):
+            if message.metadata.reply_to_message_id in asked:
+                del self._arriving[name]
+                self.done_with(name)
+        self.delete_messages(asked)
+        for name in asked:
+            self.done_with(name)
+
+    def done_with(self: Any, name: str) -> None:
+        """Forget the parts of a message, also those that were never sent."""
+        with self._lock_object_push_sessions:
+            session = self._object_push_session_by_root.get(name)
+            if session is not None:
+                self._cleanup_push_session(session, cleanup_messages=False)
+        self.object_store.delete(name)
+
+
 def _waiting_state() -> Any:
     """Flower's state in memory, in which nodes and coordinator wait for messages and do not poll."""
     from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
@@ -169,15 +218,15 @@ def _waiting_state() -> Any:
     from flwr.supercore.object_store import ObjectStoreFactory
     from flwr.superlink.federation import NoOpFederationManager
 
-    class Waiting(_News, InMemoryLinkState):
+    class Waiting(_News, _Answers, InMemoryLinkState):
         def __init__(self) -> None:
             _News.__init__(self)
+            _Answers.__init__(self)
             InMemoryLinkState.__init__(
                 self,
                 NoOpFederationManager(simulation=False),
                 ObjectStoreFactory(FLWR_IN_MEMORY_DB_NAME).store(),
             )
-            self._arriving: dict[str, Message] = {}
 
         def get_message_ins(
             self, node_id: int, limit: int | None, *, run_id: int | None = None
@@ -200,35 +249,7 @@ def _waiting_state() -> Any:
             self.tell_news()
             return stored
 
-        def complete_answers(self, asked: set[str], run: int) -> list[Message]:
-            """Answers of which every part has arrived; each once."""
-            for message in self.get_message_res(asked, run):
-                self._arriving[message.metadata.message_id] = message
-            whole = [answer for name in list(self._arriving) if (answer := self._whole(name)) is not None]
-            self.delete_messages({answer.metadata.reply_to_message_id for answer in whole})
-            for answer in whole:
-                self.object_store.delete(answer.metadata.reply_to_message_id)
-            return [answer for answer in whole if answer.metadata.reply_to_message_id in asked]
-
-        def _whole(self, name: str) -> Message | None:
-            bare = self._arriving[name]
-            if bare.has_error():
-                return self._arriving.pop(name)
-            parts = _parts(self.object_store, name)
-            if parts is None:
-                return None
-            del self._arriving[name]
-            self.object_store.delete(name)
-            return bare if (found := _inflated(name, parts)) is None else found  # bare: no content
-
     return Waiting()
-
-
-def _inflated(name: str, parts: dict[str, bytes]) -> Message | None:
-    try:
-        return inflated(name, parts)
-    except InvalidInput:
-        return None
 
 
 def _given_to(node_id: int, state: Any) -> set[str]:
@@ -239,19 +260,6 @@ def _given_to(node_id: int, state: Any) -> set[str]:
         for name, message in state.message_ins_store.items()
         if message.metadata.dst_node_id == node_id and message.metadata.delivered_at and name not in answered
     }
-
-
-def _parts(store: Any, name: str) -> dict[str, bytes] | None:
-    """The parts of a message, if all of them have arrived."""
-    from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-    from flwr.supercore.object_store import NoObjectInStoreError
-
-    try:
-        tree = store.get_object_tree(name)
-        parts = {part.object_id: store.get(part.object_id) for part in iterate_object_tree(tree)}
-    except NoObjectInStoreError:
-        return None
-    return parts if all(parts.values()) else None
 
 
 def _started_run(state: InMemoryLinkState) -> int:
@@ -287,6 +295,8 @@ def _fleet_app(state: InMemoryLinkState) -> FastAPI:
     from starlette.middleware import Middleware
     from starlette.middleware.base import BaseHTTPMiddleware
 
+    from sfumato.holders.gate import OwnAnswers
+
     app = FastAPI(
         docs_url=None,
         redoc_url=None,
@@ -295,6 +305,7 @@ def _fleet_app(state: InMemoryLinkState) -> FastAPI:
             Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
             Middleware(ProtobufTranslationMiddleware),
             Middleware(NodeAuthMiddleware),
+            Middleware(OwnAnswers),
         ],
     )
     app.state.linkstate_factory = _Ready(state)

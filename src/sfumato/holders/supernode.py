@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato.errors import InvalidInput, Refused
-from sfumato.holders.flower import bytes_of, inflated, node_key, record_of, require_flower
+from sfumato.holders.flower import bytes_of, node_key, part_with_bytes, record_of, require_flower
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -51,8 +51,8 @@ class SuperNode:
         while time.monotonic() < ends:
             found = self._retried(self._pull)
             if found is not None:
-                self._current = found
-                return bytes_of(found)
+                self._current, content = found
+                return content
         raise Refused(
             f"expected a message of the coordinator within {self._patience:g} seconds, got none; ask whether "
             "it runs, and start again: what was paid stays paid, and no round is answered twice"
@@ -83,27 +83,23 @@ class SuperNode:
         self._node = 0
         self._node = self._retried(lambda: self._client.ActivateNode(request)).node_id
 
-    def _pull(self) -> Message | None:
+    def _pull(self) -> tuple[Message, bytes] | None:
+        """The next message, of which nothing but the head is filled in, and its content."""
         from flwr.common.serde import message_from_proto
         from flwr.proto.fleet_pb2 import PullMessagesRequest
         from flwr.proto.message_pb2 import PullObjectRequest
-        from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 
         response = self._client.PullMessages(PullMessagesRequest(node=self._own()))
         if not response.messages_list:
             return None
-        bare, tree = message_from_proto(response.messages_list[0]), response.message_object_trees[0]
-        contents: dict[str, bytes] = {}
-        for part in iterate_object_tree(tree):
-            found = self._client.PullObject(
-                PullObjectRequest(node=self._own(), run_id=bare.metadata.run_id, object_id=part.object_id)
-            )
-            if not found.object_available:
-                return None  # the coordinator took it back
-            contents[part.object_id] = found.object_content
-        message = inflated(tree.object_id, contents)
-        message.metadata.__dict__["_message_id"] = bare.metadata.message_id
-        return message
+        message = message_from_proto(response.messages_list[0])
+        name = part_with_bytes(response.message_object_trees[0])
+        found = self._client.PullObject(
+            PullObjectRequest(node=self._own(), run_id=message.metadata.run_id, object_id=name)
+        )
+        if not found.object_available:
+            return None  # the coordinator took it back
+        return message, bytes_of(name, found.object_content)
 
     def _push(self, answer: Message) -> None:
         from flwr.app.message import remove_content_from_message
@@ -112,23 +108,23 @@ class SuperNode:
         from flwr.proto.message_pb2 import PushObjectRequest
         from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
-        run = answer.metadata.run_id
+        tree = get_object_tree(answer)
         response = self._client.PushMessages(
             PushMessagesRequest(
                 node=self._own(),
                 messages_list=[message_to_proto(remove_content_from_message(answer))],
-                message_object_trees=[get_object_tree(answer)],
+                message_object_trees=[tree],
             )
         )
-        parts = get_all_nested_objects(answer)
-        for name in response.objects_to_push:
+        name = part_with_bytes(tree)
+        if name in response.objects_to_push:
             self._client.PushObject(
                 PushObjectRequest(
                     node=self._own(),
-                    run_id=run,
+                    run_id=answer.metadata.run_id,
                     session_id=response.session_id,
                     object_id=name,
-                    object_content=parts[name].deflate(),
+                    object_content=get_all_nested_objects(answer)[name].deflate(),
                 )
             )
 

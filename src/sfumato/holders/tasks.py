@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy.typing as npt
+import torch
 from torch import nn
 
 from sfumato.datasets import DATASETS, Dataset, load, read_images
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.holders.network import NetworkTerms
+from sfumato.mechanisms.shares import MARGIN
+from sfumato.models import prior_note
 from sfumato.policy import Column, Policy, policy_from_dict
 from sfumato.randomness import Sampler
 from sfumato.recipes import Recipe
@@ -63,8 +66,21 @@ class Task(Protocol):
     @property
     def loss(self) -> LossFunction: ...
 
+    @property
+    def margin(self) -> float:
+        """Of the clipping norm, for rounding."""
+        ...
+
     def learner(self) -> nn.Module:
         """What every holder trains, as it is before the first step."""
+        ...
+
+    def example(self) -> tuple[Any, Any]:
+        """One public row and its target, as the learner takes them."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What all holders must have alike, and neither the study's file nor its plan says."""
         ...
 
     def settings(self, *, public_size: int) -> dict[str, Any]:
@@ -89,8 +105,20 @@ class Images:
     def dimension(self) -> int:
         return _parameters(self.learner())
 
-    def learner(self) -> nn.Module:
+    margin: ClassVar[float] = 2.0**-7  # a single layer rounds little
+
+    def learner(self) -> nn.Linear:
         return bare(self.recipe, classes=self.classes).head
+
+    def example(self) -> tuple[Any, Any]:
+        return torch.zeros(1, self.learner().in_features), torch.zeros(1, dtype=torch.long)
+
+    def facts(self) -> dict[str, Any]:
+        recipe = self.recipe
+        return {
+            "recipe": asdict(recipe),
+            "priors": {name: prior_note(name)["sha256"] for name in recipe.priors},
+        }
 
     @property
     def loss(self) -> LossFunction:
@@ -139,14 +167,22 @@ class Network:
 
     @property
     def dimension(self) -> int:
-        return _parameters(self.learner())
+        return self.terms.parameters(self.classes)
 
     @property
     def loss(self) -> LossFunction:
         return cross_entropy
 
+    margin: ClassVar[float] = MARGIN
+
     def learner(self) -> nn.Module:
         return self.terms.build(self.classes)
+
+    def example(self) -> tuple[Any, Any]:
+        return torch.zeros(1, *self.terms.shape), torch.zeros(1, dtype=torch.long)
+
+    def facts(self) -> dict[str, Any]:
+        return {}
 
     def settings(self, *, public_size: int) -> dict[str, Any]:
         return self.terms.training()
@@ -188,6 +224,8 @@ class Table:
         """
         if not isinstance(section, Mapping) or set(section) != {"target", "rows", "columns"}:
             raise InvalidInput("expected in section table exactly columns, rows and target, got others")
+        if not isinstance(section["columns"], Mapping):
+            raise InvalidInput("expected a section table.columns, got another value")
         kept = {"rows": section["rows"], "column": None if unit == "record" else unit}
         budget = {"epsilon": 1.0, "unit": unit}
         policy = policy_from_dict(
@@ -209,8 +247,17 @@ class Table:
     def dimension(self) -> int:
         return _parameters(self.learner())
 
+    margin: ClassVar[float] = MARGIN
+
     def learner(self) -> nn.Module:
         return mlp.build(self._encoding.encoders, classes=self.classes).module
+
+    def example(self) -> tuple[Any, Any]:
+        kind = torch.float32 if self.classes is None else torch.long
+        return torch.zeros(1, mlp.input_count(self._encoding.encoders)), torch.zeros(1, dtype=kind)
+
+    def facts(self) -> dict[str, Any]:
+        return {"hidden": mlp.HIDDEN}
 
     @property
     def loss(self) -> LossFunction:

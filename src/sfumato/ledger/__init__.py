@@ -16,7 +16,7 @@ from sfumato.accounting import Budget
 from sfumato.ledger.certificate import Certificate
 from sfumato.ledger.certificate_fields import Prices
 from sfumato.ledger.chain import Entry, Head
-from sfumato.ledger.charge import Charge
+from sfumato.ledger.charge import Charge, ChargeRequest
 from sfumato.ledger.lease import Lease
 from sfumato.ledger.ledger import Ledger
 from sfumato.ledger.move import move
@@ -30,6 +30,7 @@ __all__ = [
     "Budget",
     "Certificate",
     "Charge",
+    "ChargeRequest",
     "Entry",
     "Head",
     "KeyStatement",

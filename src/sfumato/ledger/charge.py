@@ -16,6 +16,38 @@ from sfumato.ledger.chain import Entry, Head, canonical
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChargeRequest:
+    """A release that is to be charged, as a value.
+
+    Args:
+        event: What will be released.
+        purpose: One line for the ledger's readers.
+        relation: The relation under which the event is priced.
+        unit: The unit for which it is priced; the budget's.
+        allocations: The names of the shares that may pay, the one to try first at the beginning; None for the
+            one that the ledger spends under.
+        private: False for a run whose noise was seeded.
+
+    >>> from sfumato.accounting import pure
+    >>> ChargeRequest(
+    ...     event=pure(0.1), purpose="a count", relation=Relation.ADD_REMOVE, unit="record"
+    ... ).allocations
+    (None,)
+    """
+
+    event: DpEvent
+    purpose: str
+    relation: Relation
+    unit: str
+    allocations: tuple[str | None, ...] = (None,)
+    private: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.allocations:
+            raise InvalidInput("expected at least one allocation that may pay, got none")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Charge:
     """One release as the ledger has it; `head` names its entry.
 

@@ -23,11 +23,11 @@ from sfumato.accounting import (
     event_from_json,
     event_to_json,
 )
-from sfumato.errors import InvalidInput, LedgerError, LedgerTampered, Refused, RelationMismatch
+from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerTampered, Refused, RelationMismatch
 from sfumato.ledger.agreement import check_agreement
 from sfumato.ledger.certificate import Certificate
 from sfumato.ledger.chain import Entry, Head, Row, linked, seal, unseal
-from sfumato.ledger.charge import Charge, charges_of, check_text
+from sfumato.ledger.charge import Charge, ChargeRequest, charges_of, check_text
 from sfumato.ledger.conversion import check_unit, counted_event
 from sfumato.ledger.exceeded import KIND as EXCEEDED
 from sfumato.ledger.exceeded import Exceeded, exceeded_by
@@ -83,6 +83,7 @@ class Ledger:
         self._fine = self._first.body["format"] >= _FINE_SINCE
         self.allocation: str | None = None
         self._purpose: str | None = None
+        self._newest: tuple[Row, Entry, State] | None = None  # as long as the store's newest row is this one
 
     @classmethod
     def open(
@@ -218,10 +219,63 @@ class Ledger:
             BudgetExceeded: If it does not fit. Nothing is written.
             RelationMismatch: If relation or unit are not the budget's.
         """
-        plan = _one(event)
-        counted = counted_event(plan, self.budget, relation=relation, unit=unit)
-        body = self._body("charge", plan, counted, purpose, allocation, relation, private)
-        return Charge.from_entry(self._spend(body, counted), unit=unit, settled=True)
+        return self.pay(
+            ChargeRequest(
+                event=_one(event),
+                purpose=purpose,
+                relation=relation,
+                unit=unit,
+                allocations=(allocation,),
+                private=private,
+            )
+        )
+
+    def pay(self, request: ChargeRequest) -> Charge:
+        """Spend for one request; `charge` does it through this method.
+
+        Args:
+            request: What is to be charged.
+
+        Returns:
+            The charge, with its place in the ledger.
+
+        Raises:
+            BudgetExceeded: If it does not fit. Nothing is written.
+            RelationMismatch: If relation or unit are not the budget's.
+        """
+        (found,) = self.charge_each([request])
+        if isinstance(found, BudgetExceeded):
+            raise found
+        return found
+
+    def charge_each(self, requests: Sequence[ChargeRequest]) -> list[Charge | BudgetExceeded]:
+        """Spend for several requests in one transaction: each is admitted or refused as if it came by itself.
+
+        They are admitted in their order, each against all before it, as by calls of `charge` one after another.
+        What this gives back is on disk, for all of them; before that nobody has any of the charges.
+
+        Args:
+            requests: What is to be charged. Each pays from the first of its allocations that has room.
+
+        Returns:
+            For each request its charge, or why it was refused.
+
+        Raises:
+            RelationMismatch: If relation or unit of one are not the budget's. Nothing is written.
+        """
+        wanted = []
+        for one in requests:
+            counted = counted_event(one.event, self.budget, relation=one.relation, unit=one.unit)
+            words = (one.relation, one.private)
+            bodies = [
+                self._body("charge", one.event, counted, one.purpose, allocation, *words)
+                for allocation in one.allocations
+            ]
+            wanted.append((bodies, counted))
+        return [
+            Charge.from_entry(found, unit=one.unit, settled=True) if isinstance(found, Entry) else found
+            for one, found in zip(requests, self._spend_each(wanted), strict=True)
+        ]
 
     def record(self, event: DpEvent, *, purpose: str, relation: Relation, unit: str) -> Charge | None:
         """Enter a release that has happened already, outside the ledger; it is charged, or closes the ledger.
@@ -360,12 +414,38 @@ class Ledger:
         Raises:
             BudgetExceeded: If it does not fit. Nothing is written.
         """
-        plan = _one(event)
-        counted = counted_event(plan, self.budget, relation=relation, unit=unit)
-        lease = Lease(begun=bool(begun), private=bool(private))
-        body = self._body("reserve", plan, counted, purpose, allocation, relation, private)
+        return self.hold(
+            ChargeRequest(
+                event=_one(event),
+                purpose=purpose,
+                relation=relation,
+                unit=unit,
+                allocations=(allocation,),
+                private=private,
+            ),
+            begun=begun,
+        )
+
+    def hold(self, request: ChargeRequest, *, begun: bool = True) -> Reservation:
+        """Reserve for one request; `reserve` does it through this method.
+
+        Args:
+            request: What is to be reserved, from one allocation.
+            begun: As in `reserve`.
+
+        Returns:
+            The reservation, to be settled.
+
+        Raises:
+            BudgetExceeded: If it does not fit. Nothing is written.
+        """
+        (allocation,) = request.allocations
+        words = (request.purpose, allocation, request.relation, request.private)
+        counted = counted_event(request.event, self.budget, relation=request.relation, unit=request.unit)
+        lease = Lease(begun=bool(begun), private=bool(request.private))
+        body = self._body("reserve", request.event, counted, *words)
         entry = self._spend({**body, "lease": lease.to_json()}, counted)
-        return Reservation(self, Charge.from_entry(entry, unit=unit, settled=False), lease)
+        return Reservation(self, Charge.from_entry(entry, unit=request.unit, settled=False), lease)
 
     def check(
         self,
@@ -778,17 +858,39 @@ class Ledger:
         }
 
     def _spend(self, body: dict[str, Any], counted: DpEvent) -> Entry:
-        # Refusals need no lock: the state read here was the newest at that moment. It also prices the event,
+        (found,) = self._spend_each([([body], counted)])
+        if isinstance(found, BudgetExceeded):
+            raise found
+        return found
+
+    def _spend_each(
+        self, wanted: Sequence[tuple[Sequence[dict[str, Any]], DpEvent]]
+    ) -> list[Entry | BudgetExceeded]:
+        """One entry for each event, by the first of its bodies that fits."""
+        # Refusals need no lock: the state read here was the newest at that moment. It also prices the events,
         # which takes long for a first plan, before others have to wait.
-        _after(self._state(_open(self._last())), body, counted)
+        now = self._state(_open(self._last()))
+        refused = [_first_fitting(now, bodies, counted) for bodies, counted in wanted]
+        if all(isinstance(one, BudgetExceeded) for one in refused):
+            return [one for one in refused if isinstance(one, BudgetExceeded)]
+        found: list[Entry | BudgetExceeded] = []
         with self._writing() as last:
-            before = self._state(last)
-            state = _after(before, body, counted)
-            drawn = body["allocation"] in before.plans
-            prices = {} if drawn else before.price(counted, body["allocation"])
-            price = {name: tally.to_json() for name, tally in prices.items()}
-            Ledger.spent_here = True
-            return self._append({**body, **({"drawn": True} if drawn else {}), "price": price}, state, last)
+            for early, (bodies, counted) in zip(refused, wanted, strict=True):
+                before = self._state(last)
+                fitting = (
+                    early if isinstance(early, BudgetExceeded) else _first_fitting(before, bodies, counted)
+                )
+                if isinstance(fitting, BudgetExceeded):
+                    found.append(fitting)
+                    continue
+                body, after = fitting
+                drawn = body["allocation"] in before.plans
+                prices = {} if drawn else before.price(counted, body["allocation"])
+                price = {name: tally.to_json() for name, tally in prices.items()}
+                Ledger.spent_here = True
+                last = self._append({**body, **({"drawn": True} if drawn else {}), "price": price}, after, last)
+                found.append(last)
+        return found
 
     @contextmanager
     def _writing(self) -> Iterator[Entry]:
@@ -845,15 +947,23 @@ class Ledger:
         stamp = {"time": _now(), "epsilon_spent": state.spent, "state": state.to_json()}
         entry, row = seal({**body, **stamp}, after=last.head)
         self._store.append(row)
+        self._newest = row, entry, state
         return entry
 
     def _last(self) -> Entry:
-        row = self._store.last()
+        row, known = self._store.last(), self._newest
         if row is None:
             raise LedgerTampered(f"the ledger {self.place} has lost its entries")
-        return unseal(row)
+        if known is None or known[0] != row:
+            entry = unseal(row)
+            self._newest = known = row, entry, self._read_state(entry)
+        return known[1]
 
     def _state(self, entry: Entry) -> State:
+        known = self._newest
+        return known[2] if known is not None and known[1] is entry else self._read_state(entry)
+
+    def _read_state(self, entry: Entry) -> State:
         return State.from_json(self.budget, entry.body["state"], fine=self._fine)
 
     def _check_newest(self, certificate: Certificate | None, head: Head | None) -> None:
@@ -928,6 +1038,20 @@ def _after(state: State, body: Mapping[str, Any], counted: DpEvent) -> State:
         return state.draw(allocation, event_from_json(body["event"]), relation)
     after = state.admit(counted, allocation)
     return after.prepay(body["plan"], counted, relation) if "plan" in body else after
+
+
+def _first_fitting(
+    state: State, bodies: Sequence[dict[str, Any]], counted: DpEvent
+) -> tuple[dict[str, Any], State] | BudgetExceeded:
+    """The first of several ways to charge an event that fits, and the state after it; or why none does."""
+    refused = None
+    for body in bodies:
+        try:
+            return body, _after(state, body, counted)
+        except BudgetExceeded as error:
+            refused = error
+    assert refused is not None  # a request names at least one allocation
+    return refused
 
 
 def _open(last: Entry) -> Entry:

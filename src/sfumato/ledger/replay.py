@@ -66,7 +66,7 @@ def replay(budget: Budget, entries: Iterable[Entry], *, fine: bool) -> None:
             _follow(entry, open_)
         spent = after.spent
         _require(math.isclose(entry.body["epsilon_spent"], spent, rel_tol=_SLACK), entry)
-        _require(spent <= budget.epsilon * (1 + _SLACK), entry)
+        _require(after.of_whole.keeps(after.whole, slack=_SLACK), entry)
         state = after
 
 
@@ -129,8 +129,9 @@ def _check_drawn(state: State, after: State, entry: Entry, open_: dict[int, Held
 
 
 def _check_plans(state: State, after: State, entry: Entry) -> None:
-    """A plan begins with all that was charged for it; no other charge touches one."""
+    """A plan begins with all that was charged for it, for good; no other charge touches one."""
     _require(entry.body["allocation"] not in state.plans, entry)
+    _require("plan" not in entry.body or entry.kind == "charge", entry)
     expected = state
     if "plan" in entry.body:
         whole = event_from_json(entry.body["counted"])
@@ -168,7 +169,7 @@ def _check_limit(state: State, after: State, entry: Entry) -> None:
     """A share is not spent beyond its size; what was released outside may exceed what no share claims."""
     allocation = entry.body["allocation"]
     rule = state.rule(allocation)
-    kept = rule.spent(after.part(allocation)) <= rule.limit * (1 + _SLACK)
+    kept = rule.keeps(after.part(allocation), slack=_SLACK)
     _require(kept or (allocation is None and bool(entry.body.get("outside"))), entry)
 
 

@@ -207,11 +207,11 @@ class Rule:
         total = account.tally + self.price(event)
         return self._filter(account.taken).epsilon(total.spending())
 
-    def left(self, account: Account) -> float:
-        """The largest further pure ε that would be admitted."""
+    def left(self, account: Account, *, at_most: float = math.inf) -> float:
+        """The largest further pure ε up to `at_most` that would be admitted."""
         if not account.plans:
-            return self.limit
-        return self._filter(account.taken).largest_pure_charge(account.tally.spending())
+            return min(self.limit, at_most)
+        return self._filter(account.taken).largest_pure_charge(account.tally.spending(), at_most=at_most)
 
     def failure(self, event: DpEvent) -> float:
         """The probability δ_P(ε) at which a plan P, fixed in advance, loses more than this rule's ε."""
@@ -220,7 +220,13 @@ class Rule:
 
     def passes(self, account: Account, *, slack: float) -> bool:
         """Whether the filter alone would have admitted all of it, give or take rounding."""
-        return self._filter(0.0).epsilon(account.tally.spending()) <= self.limit * (1 + slack)
+        return self._filter(0.0).fits(account.tally.spending(), slack=slack)
+
+    def keeps(self, account: Account, *, slack: float) -> bool:
+        """Whether an account is within ε and δ: by the exact price of its only plan, or by the filter."""
+        filtered = self._filter(account.taken).fits(account.tally.spending(), slack=slack)
+        exact = account.exact is not None and account.exact <= self.limit * (1 + slack)
+        return filtered or exact
 
     def _filter(self, taken: float) -> PrivacyFilter:
         return PrivacyFilter(self.budget, taken=taken, limit=self.limit, fine=self.fine)

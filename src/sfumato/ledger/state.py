@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -62,7 +63,7 @@ class State:
         if allocation in self.plans:
             return exact_epsilon(self.plans[allocation].left, self.budget) or 0.0
         rule, account = self._part(allocation)
-        return min(self.of_whole.left(self.whole), rule.left(account))
+        return self.of_whole.left(self.whole, at_most=rule.left(account))
 
     def price(self, event: DpEvent, allocation: str | None) -> dict[str, Tally]:
         """What `event` counts for the whole and for its part."""
@@ -145,7 +146,7 @@ class State:
 
     @property
     def _unclaimed(self) -> float:
-        return max(0.0, self.budget.epsilon - sum(share.epsilon for share in self.shares.values()))
+        return max(0.0, self.budget.epsilon - math.fsum(share.epsilon for share in self.shares.values()))
 
     def part(self, allocation: str | None) -> Account:
         return self._part(allocation)[1]
@@ -160,7 +161,7 @@ class State:
         if allocation is None:
             return Rule(self.budget, fine=self.fine, limit=self._unclaimed), self.rest
         if allocation not in self.shares:
-            known = ", ".join(map(repr, (*self.shares, *self.plans))) or "none"
+            known = ", ".join(map(repr, sorted((*self.shares, *self.plans)))) or "none"
             raise InvalidInput(f"expected allocation to be one of: {known}; got allocation={allocation!r}")
         share = self.shares[allocation]
         return self._share_rule(share.epsilon), share.account

@@ -19,11 +19,11 @@ from sfumato.local.class_moments import ClassMoments
 
 Floats32 = npt.NDArray[np.float32]
 
-PRIORS = ("strokes", "shapes")
+PRIORS = ("strokes", "strokes-wide", "strokes-wild", "shapes")
 LOW_FREQUENCIES = "low-frequencies"
 PIXELS = "pixels"
 KINDS = (*PRIORS, LOW_FREQUENCIES, PIXELS)
-DIMENSIONS = {"strokes": 40, "shapes": 40, LOW_FREQUENCIES: 60, PIXELS: 784}
+DIMENSIONS = {**dict.fromkeys(PRIORS, 40), LOW_FREQUENCIES: 60, PIXELS: 784}
 """Directions for each kind; chosen on drawn digits, rotated and slanted."""
 
 _DRAWINGS = 12_000  # of which the public spread is measured
@@ -144,7 +144,7 @@ def _prior_view(kind: str, dimension: int) -> View:
     """Directions along which drawings of different classes differ most, against the spread within classes."""
     from sfumato.datasets import shapes, strokes
 
-    draw = strokes.draw if kind == "strokes" else shapes.draw
+    draw = shapes.draw if kind == "shapes" else strokes.draw
     images, labels = draw(_DRAWINGS, seed=_PUBLIC_SEED)
     seen = features(kind, images.astype(np.float32) / 255.0)
     centre = seen.mean(axis=0)

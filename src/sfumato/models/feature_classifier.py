@@ -25,13 +25,13 @@ _CHUNK = 128  # images at a time: their maps stay in the cache
 class FeatureClassifier(nn.Module):
     """Images → features of unit length → `head`, which starts at zero.
 
-    Each extractor's answer is brought to unit length and joined to the others'. `centre`, a public mean, is
-    taken off: a common part of all features would only use up the clipping norm. With `directions` the rest is
-    projected on that many principal directions of public images, each weighed by its variance to the power
-    −¼: noise has fewer places to go to, and steps are as long where features vary little (a preconditioner
-    that costs nothing). The whole is brought to unit length again. An image's features depend on that image,
-    and on public ones, alone. `adapt` takes what was measured of private features at a price: a mean that is
-    taken off, or a basis; what the head gets is then of unit length once more.
+    Each extractor's answer is brought to unit length, weighed and joined to the others'. `centre`, a public
+    mean, is taken off: a common part of all features would only use up the clipping norm. With `directions` the
+    rest is projected on that many principal directions of public images, each weighed by its variance to the
+    power −¼: noise has fewer places to go to, and steps are as long where features vary little (a
+    preconditioner that costs nothing). The whole is brought to unit length again. An image's features depend on
+    that image, and on public ones, alone. `adapt` takes what was measured of private features at a price: a
+    mean that is taken off, or a basis; what the head gets is then of unit length once more.
 
     Args:
         extractors: Networks that turn images into features; they are not trained.
@@ -39,6 +39,7 @@ class FeatureClassifier(nn.Module):
         directions: How many principal directions of public images are kept; None keeps all features.
         shape: Channels, height and width of the images.
         adapts: "shift" or "basis", if `adapt` will be given one.
+        weights: The length of each extractor's part; 1 for all by default.
 
     >>> net = FeatureClassifier([nn.Flatten()], classes=10)
     >>> net.fit_to(torch.rand(20, 1, 28, 28))  # public images
@@ -60,9 +61,11 @@ class FeatureClassifier(nn.Module):
         directions: int | None = None,
         shape: tuple[int, int, int] = (1, 28, 28),
         adapts: str | None = None,
+        weights: Sequence[float] = (),
     ) -> None:
         super().__init__()
         self.extractors = nn.ModuleList(extractors).eval().requires_grad_(False)
+        self.weights = tuple(weights) or (1.0,) * len(extractors)
         self.shape = shape
         with torch.no_grad():
             size = self._joined(torch.zeros(1, *shape)).shape[1]
@@ -114,7 +117,7 @@ class FeatureClassifier(nn.Module):
     def _joined(self, images: Tensor) -> Tensor:
         laid_out = images.contiguous(memory_format=torch.channels_last)
         parts = [functional.normalize(part(laid_out).flatten(1), dim=1) for part in self.extractors]
-        return torch.cat(parts, dim=1)
+        return torch.cat([w * part for w, part in zip(self.weights, parts, strict=True)], dim=1)
 
     def _projected(self, rows: Tensor) -> Tensor:
         centred = rows - self.centre

@@ -15,9 +15,10 @@ from sfumato import _validate, randomness
 
 SIZE = 6  # pixels of a patch's side
 _CHANNELS = 3
+_VALUES = _CHANNELS * SIZE**2
 _FLAT = 100 / 255**2  # variance that is added to a patch's: flat ones say little
 _WHITENING = 0.05  # added to the variances of contrast-normalised patches
-_THRESHOLD = 0.5  # in deviations of a code on the drawn patches
+_THRESHOLD = 0.12  # of the cosine between a patch and one of the dictionary
 _REGIONS = 3
 _ROUNDS = 12  # of k-means
 _SAMPLED = 60_000  # patches that the dictionary is learned from
@@ -27,71 +28,93 @@ _CHUNK = 8  # images at a time: their maps stay in the cache
 class PatchCodes(nn.Module):
     """(images, 3, side, side) → (images, 18·patches): how much of each patch, and of its negative, is where.
 
-    A patch of the image is contrast-normalised, p̂ = (p − mean)/√(variance + 100/255²), and whitened. With c one
-    of the dictionary, the codes are relu(±c·p̂ − t), averaged over 3 × 3 regions. The dictionary has the mirror
-    image of each patch too, so that the codes of a mirrored image are the same in another order: the average
-    over both is half a sum, and an image and its mirror image have the same features. Square roots of averages
-    are given, which are more even than averages.
+    A patch of the image is contrast-normalised, (p − mean)/√(variance + 100/255²), whitened, and brought to
+    unit length, p̂. With c one of the dictionary, the codes are relu(±c·p̂ − 0.12), averaged over 3 × 3
+    regions. The dictionary has the mirror image of each patch too, and whitening treats both alike, so that the
+    codes of a mirrored image are the same in another order: the average over both is half a sum, and an image
+    and its mirror image have the same features. Square roots of averages are given, which are more even than
+    averages.
 
     Args:
         patches: How many patches the dictionary has, beside their mirror images.
+        shrink: By what factor images are made smaller first: patches then show larger parts of them.
 
     >>> PatchCodes(patches=4)(torch.rand(2, 3, 32, 32)).shape
     torch.Size([2, 72])
     """
 
-    filters: Tensor  # (2·patches, 3, 6, 6), each of sum zero, the mirror images last
+    whitening: Tensor  # (108, 108); values of a patch go by row, column, colour
+    dictionary: Tensor  # (2·patches, 108), unit directions of whitened patches, the mirror images last
 
-    def __init__(self, *, patches: int = 320) -> None:
+    def __init__(self, *, patches: int = 320, shrink: int = 1) -> None:
         super().__init__()
         self.patches = _validate.integer("patches", patches, least=1)
-        self.register_buffer("filters", torch.zeros(2 * patches, _CHANNELS, SIZE, SIZE))
+        self.shrink = _validate.integer("shrink", shrink, least=1)
+        self.register_buffer("whitening", torch.eye(_VALUES))
+        self.register_buffer("dictionary", torch.zeros(2 * patches, _VALUES))
 
     @torch.no_grad()
     def fit_to(self, images: Tensor) -> None:
         """Learn whitening and dictionary from these images, which must be public."""
-        rows = _sampled_patches(images)  # (patches, 108)
-        values, vectors = torch.linalg.eigh((rows.T @ rows / len(rows)).double())
-        whitening = ((vectors * (values + _WHITENING).rsqrt()) @ vectors.T).float()
-        white = rows @ whitening
-        filters = _spherical_means(white, self.patches) @ whitening
-        filters = filters / (rows @ filters.T).square().mean(0).sqrt().unsqueeze(1)  # codes of deviation 1
-        filters = (filters - filters.mean(1, keepdim=True)).reshape(-1, _CHANNELS, SIZE, SIZE)
-        self.filters.copy_(torch.cat([filters, filters.flip(-1)]))
+        rows = _normalised(_sampled_windows(self._shrunk(images)))
+        both = torch.cat([rows, _mirrored(rows)])
+        values, vectors = torch.linalg.eigh((both.T @ both / len(both)).double())
+        self.whitening.copy_((vectors * (values + _WHITENING).rsqrt()) @ vectors.T)
+        means = _spherical_means(rows @ self.whitening, self.patches)
+        self.dictionary.copy_(torch.cat([means, _mirrored(means)]))
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        parts = [self._codes(chunk) for chunk in torch.split(images, _CHUNK)]
-        return torch.cat(parts or [self._codes(images)])
+        chunks = torch.split(self._shrunk(images), _CHUNK * self.shrink**2)
+        return torch.cat([self._codes(chunk) for chunk in chunks])
+
+    def _shrunk(self, images: Tensor) -> Tensor:
+        return images if self.shrink == 1 else functional.avg_pool2d(images, self.shrink)
 
     def _codes(self, images: Tensor) -> Tensor:
-        found = functional.conv2d(images, self.filters) * _contrast(images)
-        size = found.shape[-1] // _REGIONS
-        shrunk = functional.softshrink(found, _THRESHOLD)
-        signed = functional.avg_pool2d(shrunk, size)
-        either = functional.avg_pool2d(shrunk.abs_(), size)
+        positions = images.shape[-1] - SIZE + 1
+        windows = _windows(images).reshape(-1, _VALUES)
+        white = functional.normalize(_normalised(windows) @ self.whitening, dim=1, eps=1e-3)
+        found = white @ self.dictionary.T  # one product: a convolution is slower
+        maps = found.reshape(len(images), positions, positions, 2 * self.patches).permute(0, 3, 1, 2)
+        stride = positions // _REGIONS
+        size = positions - (_REGIONS - 1) * stride
+        shrunk = functional.softshrink(maps, _THRESHOLD)
+        signed = functional.avg_pool2d(shrunk, size, stride)
+        either = functional.avg_pool2d(shrunk.abs_(), size, stride)
         regions = torch.stack([either + signed, either - signed], dim=1).mul_(0.5)
         first, mirrored = torch.split(regions, self.patches, dim=2)  # (images, signs, patches, 3, 3)
         both = 0.5 * (first + mirrored.flip(-1))
         return both.clamp_min_(0.0).add_(1e-3).sqrt_().flatten(1)
 
 
-def _contrast(images: Tensor) -> Tensor:
-    """(images, 1, positions, positions): one over the deviation of the patch at each position."""
-    grey, squared = images.mean(1, keepdim=True), images.square().mean(1, keepdim=True)
-    mean, square = (functional.avg_pool2d(maps, SIZE, stride=1) for maps in (grey, squared))
-    return (square - mean.square()).clamp_min_(0.0).add_(_FLAT).rsqrt_()
+def _windows(images: Tensor) -> Tensor:
+    """(images, positions, positions, 6, 18): a view of the patch at each position, by row, column, colour."""
+    laid_out = images.permute(0, 2, 3, 1).contiguous()
+    count, height, width, channels = laid_out.shape
+    image, row, column, _ = laid_out.stride()
+    places = (count, height - SIZE + 1, width - SIZE + 1)
+    return laid_out.as_strided((*places, SIZE, SIZE * channels), (image, row, column, row, 1))
 
 
-def _sampled_patches(images: Tensor) -> Tensor:
-    """Contrast-normalised patches (patches, 108) from random places."""
-    generator = randomness.public_generator(0)
-    windows = images.unfold(2, SIZE, 1).unfold(3, SIZE, 1)  # a view (images, 3, positions, positions, 6, 6)
-    which = torch.from_numpy(generator.integers(len(images), size=_SAMPLED))
-    down, right = torch.from_numpy(generator.integers(windows.shape[2], size=(2, _SAMPLED)))
-    rows = windows[which, :, down, right].flatten(1)
+def _normalised(rows: Tensor) -> Tensor:
+    """Patches of mean zero and deviation about 1; flat ones less."""
     rows = rows - rows.mean(1, keepdim=True)
-    return rows / (rows.square().mean(1, keepdim=True) + _FLAT).sqrt()
+    return rows * (rows.square().mean(1, keepdim=True) + _FLAT).rsqrt()
+
+
+def _mirrored(rows: Tensor) -> Tensor:
+    """The same patches seen in a mirror."""
+    return rows.reshape(-1, SIZE, SIZE, _CHANNELS).flip(2).reshape(-1, _VALUES)
+
+
+def _sampled_windows(images: Tensor) -> Tensor:
+    """(patches, 108) from random places."""
+    generator = randomness.public_generator(0)
+    windows = _windows(images)
+    which = torch.from_numpy(generator.integers(len(images), size=_SAMPLED))
+    down, right = torch.from_numpy(generator.integers(windows.shape[1], size=(2, _SAMPLED)))
+    return windows[which, down, right].flatten(1)
 
 
 def _spherical_means(rows: Tensor, count: int) -> Tensor:

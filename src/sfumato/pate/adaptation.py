@@ -23,7 +23,12 @@ from sfumato import _validate, models, randomness
 from sfumato.datasets import shapes, strokes
 from sfumato.models import PriorNet
 
-_DRAW = {"strokes": strokes.draw, "shapes": shapes.draw}
+_DRAW = {
+    "strokes": strokes.draw,
+    "strokes-wide": strokes.draw,
+    "strokes-wild": strokes.draw,
+    "shapes": shapes.draw,
+}
 _CHUNK = 1000  # images through the net at a time
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from sfumato import accounting
 from sfumato.errors import InvalidInput
 from sfumato.query.aggregates import measures_for
+from sfumato.query.exact import Exact
 from sfumato.query.intervals import Family
 from sfumato.query.measures import Counted, DifferentValues, Integers
 from sfumato.query.noise import WholeGaussian
@@ -24,7 +25,8 @@ from sfumato.query.pricing import Price
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy
 from sfumato.query.shaping import Groups, Shape, shaped
-from sfumato.query.table import Compiled, Exact, Table
+from sfumato.query.stages import Compiled
+from sfumato.query.table import Table
 from sfumato.randomness import Sampler
 
 

@@ -10,7 +10,7 @@ import contextlib
 import glob
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ from sfumato.query.without_rows import without_rows
 
 _private_log = logging.getLogger("sfumato.private.query")
 _private_log.addHandler(logging.NullHandler())
+_NONE_USED = "row"
 _private_log.propagate = False  # engine errors may quote rows; the holder attaches a handler on purpose
 
 
@@ -55,16 +56,21 @@ class Engine:
         """Whether the files behind the table are still those that were checked."""
         return all(stamp.holds() for stamp in self.stamps)
 
-    def declared(self, policy: Policy) -> Value:
-        """The columns of a policy's table in their five types, and the unit."""
+    def declared(self, policy: Policy, used: Collection[str] | None = None) -> Value:
+        """The columns of a policy's table in their five types, or those that are used, and the unit.
+
+        An engine plans every column that it is told of, and a text that is to become a number takes long.
+        """
         raw = self.tables.get(policy.table, self.raw)
+        every = {
+            name: sanitized(self.name, _stored(raw, column), column) for name, column in policy.columns.items()
+        }
         columns = {
-            column_name(name, policy): sanitized(self.name, _stored(raw, column), column)
-            for name, column in policy.columns.items()
+            column_name(name, policy): value for name, value in every.items() if used is None or name in used
         }
         if policy.unit.column is not None:
             columns[UNIT] = self._unit(raw, policy.unit.column)
-        return raw.select(**columns)
+        return raw.select(**columns or {_NONE_USED: ibis.literal(1, "int8")})
 
     def prepare(self, expression: Value) -> str:
         """The SQL of an expression, once the engine has planned it: no row is read, nothing charged yet."""

@@ -19,7 +19,7 @@ def joined_rows(
 ) -> Value:
     """The rows that a query reads, under the names c0, c1, … and unit that `rows_policy` numbers."""
     if joined is None:
-        return engine.declared(policy)
+        return engine.declared(policy, used)
     first = engine.declared(private_table(joined.table, policy))
     return with_partners(engine, first, joined, policy, used=used, salt=salt)
 

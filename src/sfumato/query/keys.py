@@ -176,3 +176,16 @@ def key_type(key: AnyKey, policy: Policy) -> type:
         return str
     kind = kind_of(expression_of(key), policy)
     return {NUMBER: int, CONDITION: bool}.get(str(kind), str)
+
+
+def some_values(key: AnyKey, policy: Policy) -> tuple[Key, ...]:
+    """Values that a key can be shown as, from public facts: those at the ends, of what has an order."""
+    kind = key_type(key, policy)
+    if kind is int:
+        found = range_of(expression_of(key), policy)
+        return int(found.low), int(found.high)
+    if kind is bool:
+        return False, True
+    known = public_values([key], policy)
+    values = ("a", "") if known is None else (known[0][0], known[0][-1])
+    return tuple(str(label(key, value, policy)) for value in values)

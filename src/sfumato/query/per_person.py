@@ -8,10 +8,12 @@ LEAST(COUNT(*), 20) says. The outer query is asked of that table like of any oth
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ibis
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
@@ -71,7 +73,10 @@ def parse_per_person(select: exp.Select, names: Names) -> PerPerson | None:
     if not any(names.is_unit(node) for node in nodes):
         return None
     if len(nodes) != 1:
-        raise QueryRefused("a sub-query groups by the person alone; group by the rest outside it")
+        raise QueryRefused(
+            "a sub-query groups by the person alone; make the rest values of the person, as BOOL_OR(ill) AS "
+            "ill, MIN(age) AS age or ARG_MIN(ward, day) AS ward, and group by them outside"
+        )
     items, where, having = parts(select, "expressions", "where", "having", "group", "from_", "joins")[:3]
     values = [_value(item, names) for item in items if not names.is_unit(item)]
     kept = None if where is None else condition(parts(where, "this")[0], names)
@@ -221,16 +226,19 @@ def _range(value: PersonValue, policy: Policy) -> Range:
 
 
 _AGGREGATIONS: dict[str, Callable[[Value, Value], Value]] = {
-    "sum": lambda of, by: of.sum(),
-    "avg": lambda of, by: of.mean(),
     "min": lambda of, by: of.min(),
     "max": lambda of, by: of.max(),
-    "first": lambda of, by: of.argmin(by, where=of.notnull() & by.notnull()),
-    "last": lambda of, by: of.argmax(by, where=of.notnull() & by.notnull()),
+    "first": lambda of, by: of.argmin(_in_order(by, of), where=of.notnull() & by.notnull()),
+    "last": lambda of, by: of.argmax(_in_order(by, of), where=of.notnull() & by.notnull()),
     "any": lambda of, by: of.any(),
     "all": lambda of, by: of.all(),
     "distinct": lambda of, by: of.nunique(),
 }
+
+
+def _in_order(by: Value, of: Value) -> Value:
+    """Rows that are as early are in the order of their values: who else is in the table decides nothing."""
+    return ibis.struct({"by": by, "of": of})
 
 
 def person_table(rows: Value, inner: PerPerson, policy: Policy) -> Value:
@@ -256,10 +264,35 @@ def _total(value: PersonValue, rows: Value, policy: Policy) -> Value:
         return of.count()
     if value.function == "count_if":
         return of.sum() if of.type().is_integer() else of.ifelse(1, 0).sum()
-    if of.type().is_integer() and value.function in ("sum", "avg"):
-        of = of.cast("float64")
+    if value.function in ("sum", "avg"):
+        total = _exact_sum(of, range_of(value.of, policy))
+        return total if value.function == "sum" else total / of.count().nullif(0).cast("float64")
     by = None if value.by is None else compiled(value.by, rows, policy)
     return _AGGREGATIONS[value.function](of, by)
+
+
+_HALF = 46  # bits of each of the two whole numbers that a number is taken apart into
+
+
+def _exact_sum(of: Value, found: Range) -> Value:
+    """The sum of a person's numbers, to the last bit the same in whatever order an engine adds them up.
+
+    Sums of doubles round by the order of the rows, and that depends on who else is in the table: one person
+    could tip the sums of others over a threshold. So whole numbers are added up: a number x below 2ᵉ as ⌊x/s⌋
+    with s = 2ᵉ⁻⁴⁶, and what is left of it in steps of s·2⁻⁴⁶.
+    """
+    if found.whole:
+        return _whole_sum(of)
+    step = math.ldexp(1.0, math.frexp(found.size)[1] - _HALF)
+    high = (of.cast("float64") * double(1 / step)).floor().cast("float64")
+    low = ((of - high * double(step)) * double(2**_HALF / step)).floor()
+    return _whole_sum(high) * double(step) + _whole_sum(low) * double(step / 2**_HALF)
+
+
+def _whole_sum(of: Value) -> Value:
+    """DuckDB and PostgreSQL add up 64 bits in wider numbers; Spark does so for decimals."""
+    wide = "decimal(38, 0)" if of.get_backend().name == "pyspark" else "int64"
+    return of.cast("int64").cast(wide).sum().cast("float64")
 
 
 def _bounded(total: Value, value: PersonValue, policy: Policy) -> Value:

@@ -183,51 +183,71 @@ def process(
     """Run it: `keys` hold a value for each group, `aggregates` are (1 + draws, groups), the answer first."""
     draws, groups = aggregates[0].shape
     with _sandbox() as connection:
-        connection.register("given", _answer(keys, aggregates, draws, groups))
-        connection.execute("CREATE TABLE answer AS SELECT * FROM given")
-        connection.execute(f"CREATE TABLE draws AS SELECT range AS draw FROM range({draws})")
-        shown_rows = connection.execute(_statement(post, ordered=True)).fetchall()
-        simulated = connection.execute(_statement(post, ordered=False)).fetchall()
-    by_group: dict[int, list[tuple[Any, ...]]] = {}
-    for row in simulated:
-        by_group.setdefault(row[0], []).append(row[1:])
+        _load(connection, _answer(keys, aggregates, draws, groups), draws)
+        found = connection.execute(_statement(post))
+        kinds = [str(item[1]) for item in found.description][1:]
+        shown_rows = found.fetchall()
+        # What is shown as it was measured has an interval of its own.
+        simulated = [kind in _NUMBERS and post.origin(place) is None for place, kind in enumerate(kinds)]
+        ends = connection.execute(_intervals(post, simulated)).fetchall() if any(simulated) else []
+    by_group = {int(row[0]): iter(row[1:]) for row in ends}
     order = [int(row[0]) for row in shown_rows]
-    return Processed(
-        order,
-        [
-            Column(
-                [_finite(row[1 + place]) for row in shown_rows],
-                [_interval([row[place] for row in by_group.get(group, [])]) for group in order],
-            )
-            for place in range(len(post.outputs))
-        ],
+    columns = []
+    for place, wanted in enumerate(simulated):
+        values = [_finite(row[1 + place]) for row in shown_rows]
+        found_ends = {group: next(item) for group, item in by_group.items()} if wanted else {}
+        columns.append(Column(values, [_pair(found_ends.get(group)) for group in order]))
+    return Processed(order, columns)
+
+
+_NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UBIGINT", "FLOAT", "DOUBLE")
+
+
+def _intervals(post: PostProcessing, simulated: Sequence[bool]) -> str:
+    """Where the middle of all other draws lies, for each group and each output that is computed."""
+    places = [place for place, wanted in enumerate(simulated) if wanted]
+    finite = ", ".join(f"CASE WHEN isfinite(o{i}::DOUBLE) THEN o{i}::DOUBLE END AS o{i}" for i in places)
+    levels = f"[{(1 - LEVEL) / 2}::DOUBLE, {(1 + LEVEL) / 2}::DOUBLE]"
+    ends = (f"CASE WHEN COUNT(o{i}) >= {_LEAST_DRAWS} THEN quantile_cont(o{i}, {levels}) END" for i in places)
+    return (
+        f"SELECT g, {', '.join(ends)} FROM (SELECT g, {finite} FROM ({_rows(post)}) WHERE draw > 0) GROUP BY g"
     )
 
 
-def check(post: PostProcessing, kinds: Sequence[str], aggregates: int) -> None:
-    """Have an empty answer processed, so that what cannot be computed is refused before anything is charged."""
-    columns = ["draw BIGINT", "g BIGINT", *(f"k{i} {kind}" for i, kind in enumerate(kinds))]
-    columns += [f"a{i} DOUBLE" for i in range(aggregates)]
+_TRIED_NUMBERS = (1.5, -1e6, 1e15)
+
+
+def check(post: PostProcessing, keys: Sequence[Sequence[Any]], aggregates: int) -> None:
+    """Have a made-up answer processed, so that what cannot be computed is refused before anything is charged.
+
+    `keys` has values that each key can have: the ends of a range, for numbers.
+    """
+    draws, groups = 2, len(_TRIED_NUMBERS)
+    tried = [[values[place % len(values)] for place in range(groups)] for values in keys]
+    numbers = [np.array([_TRIED_NUMBERS, _TRIED_NUMBERS[::-1]])] * aggregates
     try:
         with _sandbox() as connection:
-            connection.execute(f"CREATE TABLE answer ({', '.join(columns)})")
-            connection.execute("CREATE TABLE draws (draw BIGINT)")
-            connection.execute(_statement(post, ordered=True))
+            _load(connection, _answer(tried, numbers, draws, groups), draws)
+            connection.execute(_statement(post)).fetchall()
     except duckdb.Error as error:
         raise QueryRefused(f"the answer cannot be computed so: {str(error).splitlines()[0]}") from None
+
+
+def _load(connection: duckdb.DuckDBPyConnection, answer: pa.Table, draws: int) -> None:
+    connection.register("given", answer)
+    connection.execute("CREATE TABLE answer AS SELECT * FROM given")
+    connection.execute(f"CREATE TABLE draws AS SELECT range AS draw FROM range({draws})")
 
 
 def _sandbox() -> duckdb.DuckDBPyConnection:
     return duckdb.connect(config={"enable_external_access": "false", "threads": "1"})
 
 
-def _statement(post: PostProcessing, *, ordered: bool) -> str:
-    """The answer in its order, or the rows of all other draws."""
+def _statement(post: PostProcessing) -> str:
+    """The answer itself, in its order."""
     outputs = ", ".join(f"o{i}" for i in range(len(post.outputs)))
-    text = f"SELECT g, {outputs} FROM ({_rows(post)}) WHERE {'draw = 0' if ordered else 'draw > 0'}"
-    if not ordered:
-        return text
     limit = f" LIMIT {post.limit}" if post.limit is not None else ""
+    text = f"SELECT g, {outputs} FROM ({_rows(post)}) WHERE draw = 0"
     return f"{text} ORDER BY {_order(post)}{limit} OFFSET {post.offset}"
 
 
@@ -261,10 +281,11 @@ def _limited(post: PostProcessing) -> str:
 def _answer(
     keys: Sequence[Sequence[Any]], aggregates: Sequence[np.ndarray[Any, Any]], draws: int, groups: int
 ) -> pa.Table:
+    group = np.tile(np.arange(groups), draws)
     columns: dict[str, Any] = {
         "draw": np.repeat(np.arange(draws), groups),
-        "g": np.tile(np.arange(groups), draws),
-        **{f"k{i}": list(values) * draws for i, values in enumerate(keys)},
+        "g": group,
+        **{f"k{i}": pa.array(list(values)).take(pa.array(group)) for i, values in enumerate(keys)},
         **{f"a{i}": values.astype(float).ravel() for i, values in enumerate(aggregates)},
     }
     return pa.table(columns)
@@ -275,13 +296,5 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _interval(values: list[Any]) -> tuple[float, float] | None:
-    numbers = [
-        value
-        for value in map(_finite, values)
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    ]
-    if len(numbers) < _LEAST_DRAWS:
-        return None
-    low, high = np.quantile(np.array(numbers, dtype=float), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+def _pair(ends: list[float] | None) -> tuple[float, float] | None:
+    return None if ends is None else (ends[0], ends[1])

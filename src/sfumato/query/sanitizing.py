@@ -58,8 +58,8 @@ def _read_number(engine: str, value: Value, column: Column) -> Value:
     if column.type == "real":
         return _real(number.cast("float64"), column, maybe_nan=False)
     low, high = map(int, column.bounds or (-LARGEST, LARGEST))
-    if number.type().is_floating():
-        number = clip(number, double(low), double(high)).floor().cast("int64")
+    if number.type().is_floating():  # whole bounds up to 2⁵² are doubles: what is between them stays there
+        return clip(number, double(low), double(high)).floor().cast("int64")
     return clip(number, ibis.literal(low, "int64"), ibis.literal(high, "int64"))
 
 

@@ -28,7 +28,7 @@ from sfumato.query.expressions import (
     walk,
 )
 from sfumato.query.from_clause import Source, parse_from
-from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, key_type
+from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, some_values
 from sfumato.query.names import Names, quoted
 from sfumato.query.nearest import nearest_query
 from sfumato.query.nesting import inlined, sub_query
@@ -118,7 +118,8 @@ def _flat(select: exp.Select, policy: Policy, *, post: bool = False) -> Query:
     names = source.names
     keys = _keys(group, items, names)
     filtered = None if where is None else condition(parts(where, "this")[0], names)
-    if not post and _is_plain(select, items):
+    computed = any(_is_computed_from(keys, _unaliased(item)[0], names) for item in items)
+    if not post and not computed and _is_plain(select, items):
         outputs = _outputs(items, keys, names)
         order, limit = (
             _order(select.args.get("order"), outputs),
@@ -144,6 +145,17 @@ def _is_plain(select: exp.Select, items: list[Expr]) -> bool:
     ordered = [item.this for item in order.expressions] if order is not None else []
     simple = all(constant(node) is not None or _plain_name(node) in names for node in ordered)
     return simple and all(_stands_alone(node) or not _has_aggregate(node) for node in nodes)
+
+
+def _is_computed_from(keys: tuple[AnyKey, ...], node: Expr, names: Names) -> bool:
+    """Whether it is no key itself, but reads nothing except keys: age * 12 where age is grouped by."""
+    columns = [] if type(node) is exp.Column or _has_aggregate(node) else list(node.find_all(exp.Column))
+    try:
+        return (
+            bool(columns) and _key(node, names) not in keys and {_key(one, names) for one in columns} <= {*keys}
+        )
+    except QueryRefused:
+        return False
 
 
 def _stands_alone(node: Expr) -> bool:
@@ -249,11 +261,8 @@ def checked(query: Query, policy: Policy) -> Query:
     public_keys(query, policy)
     measures_for(query, policy)
     if query.post is not None:
-        check(query.post, [_KEY_TYPES[key_type(key, policy)] for key in query.keys], len(query.aggregates))
+        check(query.post, [some_values(key, policy) for key in query.keys], len(query.aggregates))
     return query
-
-
-_KEY_TYPES = {str: "VARCHAR", int: "BIGINT", bool: "BOOLEAN"}
 
 
 def _check_columns(query: Query, policy: Policy) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from sfumato import accounting
 from sfumato.errors import InvalidInput
-from sfumato.ledger import Certificate, Head
+from sfumato.ledger import Certificate, Charge, Head
+from sfumato.ledger.charge import same_releases
 from sfumato.ledger.rule import Rule
-from sfumato.policy import Key, Policy
+from sfumato.policy import Policy
 from sfumato.query import bounding
 from sfumato.query.aggregates import measures_for, weights_for
 from sfumato.query.answer import Answer, notes_for
@@ -24,12 +24,13 @@ from sfumato.query.compilation import Value
 from sfumato.query.dry_run import ExpectedError, expected_errors
 from sfumato.query.early_sums import early_sums
 from sfumato.query.engines import Engine, open_engine
+from sfumato.query.exact import Exact, by_group, cells_by_group, public_groups
 from sfumato.query.joined_rows import joined_rows
 from sfumato.query.joining import rows_policy
 from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
 from sfumato.query.keys import AnyKey
 from sfumato.query.magnitudes import ApproximateBounds, bounds_from, magnitudes
-from sfumato.query.measures import CELL, ROWS, UNITS, Counted, Integers
+from sfumato.query.measures import UNITS, Counted
 from sfumato.query.per_person import person_table
 from sfumato.query.plan import Aggregate, Query, columns_used, public_keys, scope, touched_unit
 from sfumato.query.pricing import Price, Spending, price
@@ -37,6 +38,7 @@ from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, add_noise
 from sfumato.query.shaping import Groups, shaped
 from sfumato.query.sql import checked, parse_query
+from sfumato.query.stages import Compiled, Planned, Ready
 from sfumato.query.trying import Trial, trials
 from sfumato.randomness import Sampler, SecretStream
 
@@ -46,13 +48,18 @@ RELATION = accounting.Relation.ADD_REMOVE
 _MOST_PLANS = 63  # whose SQL is kept
 
 
-class Charged(Protocol):
-    """What a table needs of a ledger."""
+class Spent(Protocol):
+    """What an answer tells of a ledger, or of a share of it."""
 
     @property
     def epsilon_spent(self) -> float: ...
     @property
     def epsilon_left(self) -> float: ...
+
+
+class Charged(Spent, Protocol):
+    """What a table needs of a ledger."""
+
     def charge(
         self,
         event: accounting.DpEvent,
@@ -71,22 +78,6 @@ class Charged(Protocol):
     def certificate(
         self, charge: Any, *, plan: Mapping[str, Any] | None = ..., caveats: Sequence[str] = ...
     ) -> Certificate: ...
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """The SQL that an engine has planned: sums for each group, and counts of cells for each tree."""
-
-    sums: str
-    cells: list[tuple[Counted, str]]
-
-
-@dataclass(frozen=True)
-class Exact:
-    """An engine's rows before noise: sums for each group, and counts for each group and cell of each tree."""
-
-    sums: list[dict[str, Any]]
-    cells: list[tuple[Counted, list[dict[str, Any]]]]
 
 
 class Table:
@@ -136,6 +127,7 @@ class Table:
         self._data, self._master = data, master
         self._kept = kept
         self._plans: dict[Query, Compiled] = {}
+        self._parsed = functools.lru_cache(maxsize=_MOST_PLANS)(self._parse)
         self._sampler = sampler if sampler is not None else SecretStream()
 
     def ask(
@@ -171,19 +163,79 @@ class Table:
             BudgetExceeded: If the ledger has no room. Nothing is read.
         """
         ledger = self._charged()
-        plan = self._plan(query)
-        cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
+        planned = self.plan(query, epsilon=epsilon, delta=delta, split=split, noise=noise)
         name = self._kept_name(query, epsilon, delta, split, noise)
         if again and (known := self._known(name)) is not None:
             spent, left = ledger.epsilon_spent, ledger.epsilon_left
             return replace(known, epsilon_spent=spent, epsilon_left=left)
-        compiled = self._compiled(plan, secrets.token_hex(16))  # the schema is public; no row is read yet
-        charge = self._charge(cost, _purpose(query))
-        groups, noisy = self._release(plan, cost, self._fetched(compiled))
-        answer = replace(self._answer(plan, cost, groups, noisy), entry=_entry(charge))
+        ready = self.ready(planned)
+        answer = self.answer(ready, self._charge(planned.price, planned.purpose), ledger=ledger)
         if name is not None and self._kept is not None:
             self._kept.keep(name, answer)
         return answer
+
+    def plan(
+        self,
+        query: str | Query,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        split: Sequence[float] | None = None,
+        noise: str | None = None,
+    ) -> Planned:
+        """Do the first part of `ask`: read the query and choose its noise. Threads may do it at once.
+
+        Args:
+            query: SQL, or what `select` gave.
+            epsilon: The ε of the answer.
+            delta: Its δ.
+            split: How ε is shared among the aggregates.
+            noise: "laplace" or "gaussian".
+
+        Returns:
+            The plan, with the event that is to be charged.
+
+        Raises:
+            QueryRefused: If it cannot be answered privately.
+        """
+        plan, purpose = self._read(query)
+        cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
+        return Planned(query=plan, price=cost, purpose=purpose)
+
+    def ready(self, planned: Planned) -> Ready:
+        """Do the second part of `ask`: have the engine plan it. The schema is public, and no row is read.
+
+        Args:
+            planned: What `plan` gave.
+
+        Returns:
+            What `answer` needs.
+
+        Raises:
+            QueryRefused: If the engine cannot plan it.
+        """
+        return Ready(planned=planned, compiled=self._compiled(planned.query, secrets.token_hex(16)))
+
+    def answer(self, ready: Ready, charge: Any, *, ledger: Spent) -> Answer:
+        """Do the last part of `ask`: read the rows of a query that was charged, and add the noise.
+
+        Args:
+            ready: What `ready` gave.
+            charge: Its charge, which is on disk.
+            ledger: Whose ε the answer tells.
+
+        Returns:
+            The noisy rows with their intervals.
+
+        Raises:
+            InvalidInput: If the charge is of another event. Nothing is read.
+        """
+        planned = ready.planned
+        if isinstance(charge, Charge) and not same_releases(charge.event, planned.price.event()):
+            raise InvalidInput("expected the charge of this query, got that of another release")
+        groups, noisy = self._release(planned.query, planned.price, self._fetched(ready.compiled))
+        answer = self._answer(planned.query, planned.price, groups, noisy, ledger)
+        return replace(answer, entry=_entry(charge))
 
     def prepare(self) -> None:
         """Open the source and plan a first query, so that later ones are quicker. Nothing is spent."""
@@ -330,7 +382,7 @@ class Table:
         )
         prepared = self._connected().prepare(counts)
         self._charge(cost, f"query: bounds of {measure.of.name}")
-        exact = _cells_by_group(self._connected().fetch(prepared), [()], [], measure.cells)
+        exact = cells_by_group(self._connected().fetch(prepared), [()], [], measure.cells)
         noisy = cost.noises[0].release(exact, self._sampler)
         lower, upper, found = bounds_from(measure, noisy[0], cost.noises[0])
         return ApproximateBounds(
@@ -449,7 +501,16 @@ class Table:
         return self._kept.find(name)
 
     def _plan(self, query: str | Query) -> Query:
-        return parse_query(query, self.policy) if isinstance(query, str) else checked(query, self.policy)
+        return self._read(query)[0]
+
+    def _read(self, query: str | Query) -> tuple[Query, str]:
+        """A query, and what the ledger shows of it: its words on one line."""
+        if isinstance(query, str):
+            return self._parsed(query)
+        return checked(query, self.policy), _on_a_line(repr(query))
+
+    def _parse(self, sql: str) -> tuple[Query, str]:
+        return parse_query(sql, self.policy), _on_a_line(words_of(sql))
 
     def _connected(self) -> Engine:
         if self._engine is None or not self._engine.ready():
@@ -497,9 +558,9 @@ class Table:
 
     def _release(self, plan: Query, cost: Price, exact: Exact) -> tuple[Groups, tuple[Noisy, ...]]:
         keys, names = public_keys(plan, scope(plan, self.policy)), bounding.key_names(plan)
-        groups = _public_groups(keys) if keys is not None else self._selected(plan, cost, exact.sums)
-        sums = _by_group(exact.sums, groups, names)
-        cells = [_cells_by_group(found, groups, names, tree.cells) for tree, found in exact.cells]
+        groups = public_groups(keys) if keys is not None else self._selected(plan, cost, exact.sums)
+        sums = by_group(exact.sums, groups, names)
+        cells = [cells_by_group(found, groups, names, tree.cells) for tree, found in exact.cells]
         return groups, add_noise(cost, sums, cells, self._sampler)
 
     def _selected(self, plan: Query, cost: Price, found: Sequence[Mapping[str, Any]]) -> Groups:
@@ -512,8 +573,9 @@ class Table:
             tuple(row[name] for name in names) for row, kept in zip(found, chosen, strict=True) if kept
         )
 
-    def _answer(self, plan: Query, cost: Price, groups: Groups, noisy: tuple[Noisy, ...]) -> Answer:
-        assert self.ledger is not None
+    def _answer(
+        self, plan: Query, cost: Price, groups: Groups, noisy: tuple[Noisy, ...], ledger: Spent
+    ) -> Answer:
         shape = shaped(plan, scope(plan, self.policy), groups, noisy)
         return Answer(
             columns=shape.columns,
@@ -521,8 +583,8 @@ class Table:
             intervals=shape.intervals,
             epsilon=cost.epsilon,
             delta=cost.delta,
-            epsilon_spent=self.ledger.epsilon_spent,
-            epsilon_left=self.ledger.epsilon_left,
+            epsilon_spent=ledger.epsilon_spent,
+            epsilon_left=ledger.epsilon_left,
             notes=notes_for(
                 rows_policy(plan.joined, self.policy),
                 grouped=bool(plan.keys),
@@ -531,9 +593,7 @@ class Table:
         )
 
 
-def _purpose(query: str | Query) -> str:
-    """What the ledger shows of a query: its words on one line."""
-    words = words_of(query) if isinstance(query, str) else repr(query)
+def _on_a_line(words: str) -> str:
     return "query: " + "".join(letter if letter.isprintable() else " " for letter in words)[:490]
 
 
@@ -541,43 +601,3 @@ def _entry(charge: Any) -> Head | None:
     """A charge's place in the ledger."""
     found: Head | None = getattr(charge, "head", None)
     return found
-
-
-def _public_groups(keys: Sequence[Sequence[Key]]) -> Groups:
-    return list(itertools.product(*keys))
-
-
-def _by_group(found: Sequence[Mapping[str, Any]], groups: Groups, names: list[str]) -> dict[str, Integers]:
-    """The engine's rows as one array for each sum; groups that do not occur have zeros."""
-    places = {group: position for position, group in enumerate(groups)}
-    columns = [name for name in (found[0] if found else {}) if name not in names]
-    exact: dict[str, Integers] = {name: np.zeros(len(groups), dtype=np.int64) for name in columns}
-    for row in found:
-        place = places.get(tuple(row[name] for name in names))
-        if place is not None:
-            for name in columns:
-                exact[name][place] += int(row[name])
-    return exact if found else _Zeros(len(groups))
-
-
-class _Zeros(dict[str, Integers]):
-    """Sums over no rows at all, under whatever name they are asked for."""
-
-    def __init__(self, groups: int) -> None:
-        super().__init__()
-        self._groups = groups
-
-    def __missing__(self, name: str) -> Integers:
-        return np.zeros(self._groups, dtype=np.int64)
-
-
-def _cells_by_group(
-    found: Sequence[Mapping[str, Any]], groups: Groups, names: list[str], cells: int
-) -> Integers:
-    places = {group: position for position, group in enumerate(groups)}
-    counts = np.zeros((len(groups), cells), dtype=np.int64)
-    for row in found:
-        place = places.get(tuple(row[name] for name in names))
-        if place is not None:
-            counts[place, int(row[CELL])] = int(row[ROWS])
-    return counts

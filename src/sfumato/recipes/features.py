@@ -33,6 +33,7 @@ from sfumato.models import (
 )
 from sfumato.models.rows_apart import rows_apart
 from sfumato.models.scattering import CHANNELS as SCATTERING_CHANNELS
+from sfumato.recipes.kept_fit import kept_fit
 from sfumato.recipes.statistic import KINDS, MEAN, StatisticPlan
 from sfumato.released import ModelCard, class_names
 from sfumato.training import Optimization, TrainingPlan
@@ -69,6 +70,7 @@ class Recipe:
         shape: Channels, height and width of the images that the networks look at.
         statistic: What is measured of the private features first: "mean", "moment" or nothing.
         statistic_share: The share of the budget, in 1/σ², that it takes.
+        weights: The length of each network's part of the features; 1 for all if there are none.
 
     >>> recipe_for("mnist").steps
     200
@@ -87,12 +89,17 @@ class Recipe:
     shape: tuple[int, int, int] = SHAPE
     statistic: str | None = None
     statistic_share: float = 0.0  # of 1/σ²
+    weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name in self.extractors:
             _validate.one_of("extractor", name, EXTRACTORS)
         if len(set(self.extractors)) < len(self.extractors):
             raise InvalidInput("expected extractors that differ, got one twice; name each once")
+        if len(self.weights) not in (0, len(self.extractors)):
+            raise InvalidInput(
+                f"expected one weight for each of {len(self.extractors)} extractors, got {len(self.weights)}"
+            )
         if self.directions is not None:
             _validate.integer("directions", self.directions, least=1)
         if self.drawings is not None:
@@ -111,8 +118,8 @@ class Recipe:
         strangers = set(data) - {field.name for field in fields(cls)}
         if strangers:
             raise InvalidInput(f"expected the fields of a recipe, got {', '.join(sorted(strangers))} as well")
-        shape = tuple(data.get("shape", SHAPE))
-        return cls(**{**data, "extractors": tuple(data["extractors"]), "shape": shape})
+        shape, weights = tuple(data.get("shape", SHAPE)), tuple(data.get("weights", ()))
+        return cls(**{**data, "extractors": tuple(data["extractors"]), "shape": shape, "weights": weights})
 
     def plan(self, *, epsilon: float, delta: float, public_size: int, **choices: Any) -> TrainingPlan:
         """The head's plan at ε, if nothing is measured before; `choices` are further fields of it, by name."""
@@ -164,6 +171,7 @@ EXTRACTORS: Mapping[str, Callable[[], nn.Module]] = {
     **{name: partial(lambda name: PriorLevels(load_prior(name)), name) for name in PRIORS},
     "scattering": lambda: _NormalisedScattering(),
     "patches": lambda: Whitened(PatchCodes(), shape=COLOUR, directions=1500),
+    "wide-patches": lambda: Whitened(PatchCodes(shrink=2), shape=COLOUR, directions=1000),
 }
 _DRAW: Mapping[str, Callable[..., Any]] = {
     "strokes": lambda count, seed: strokes.draw(count, seed=seed)[0],
@@ -191,14 +199,15 @@ THINGS = Recipe(extractors=("shapes", "scattering"), drawings="shapes", drawn=30
 CLOTHES = replace(THINGS, learning_rate=110 / 3**0.5, statistic="moment", statistic_share=0.2)
 # Every step on all rows: with 50 of them subsampling would save little.
 SCENES = Recipe(
-    extractors=("patches",),
+    extractors=("patches", "wide-patches"),
+    weights=(1.0, 0.7),
     drawings="leaves",
     drawn=8000,
     directions=None,
     steps=50,
     sample_rate=1.0,
     clip_norm=0.15,
-    learning_rate=55.0,
+    learning_rate=300.0,
     shape=COLOUR,
     statistic="mean",
     statistic_share=0.01,
@@ -254,12 +263,18 @@ def build(recipe: Recipe, *, classes: int) -> FeatureClassifier:
 @lru_cache(maxsize=8)
 def _fitted_to_drawings(recipe: Recipe) -> Mapping[str, Tensor]:
     """Centre and directions, which are public and always the same, by their names in the classifier."""
-    if recipe.drawings is None:
-        return {}
+    looked_at = (recipe.extractors, recipe.drawings, recipe.drawn, recipe.directions, recipe.shape)
+    settings = f"{looked_at} {_DRAWINGS_SEED} {recipe.statistic}"
+    return {} if recipe.drawings is None else kept_fit(settings, lambda: _fit_to_drawings(recipe))
+
+
+def _fit_to_drawings(recipe: Recipe) -> Mapping[str, Tensor]:
+    assert recipe.drawings is not None
     model = bare(recipe, classes=1)
     drawn = torch.from_numpy(_DRAW[recipe.drawings](recipe.drawn, seed=_DRAWINGS_SEED))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
     model.fit_to((drawn if drawn.ndim == 4 else drawn.unsqueeze(1)) / 255)
-    return {name: value for name, value in model.state_dict().items() if not name.startswith("head.")}
+    return {name: value for name, value in model.state_dict().items() if not value.equal(before[name])}
 
 
 def bare(recipe: Recipe, *, classes: int) -> FeatureClassifier:
@@ -271,6 +286,7 @@ def bare(recipe: Recipe, *, classes: int) -> FeatureClassifier:
         directions=recipe.directions,
         shape=recipe.shape,
         adapts=None if recipe.statistic is None else "shift" if recipe.statistic == MEAN else "basis",
+        weights=recipe.weights,
     )
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
     return model

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from sfumato import _validate, datasets
 from sfumato.fitting import evaluate
@@ -44,6 +45,7 @@ class Cell:
 
 _RECORD = "measured.json"  # of a run that came to its end; an ε of null is infinite
 _INFINITE = float("inf")
+_PRIORS = ("strokes", "strokes-wide", "strokes-wild")  # all that learned from drawn digits
 CELLS: dict[str, Cell] = {
     "prior": Cell(title="MNIST, prior only", data="mnist", epsilon=0.0, runs=1, published="–"),
     "mnist-0.5": Cell(title="MNIST", data="mnist", epsilon=0.5, runs=5, published="–"),
@@ -133,9 +135,10 @@ def run(
     out: Path,
     *,
     only: Sequence[str] = (),
+    most: int | None = None,
     on_run: Callable[[str, int], None] = lambda name, number: None,
 ) -> tuple[Line, ...]:
-    """All cells, or those named; runs that are in `out` already are taken from there."""
+    """All cells, or those named, at `most` so many runs of each; runs in `out` are taken from there."""
     for name in only:
         _validate.one_of("cell", name, CELLS)
     names = [name for name in CELLS if not only or name in only]
@@ -146,20 +149,24 @@ def run(
         ready: list[Classifier] = []
         for name in names:
             if (CELLS[name].data, CELLS[name].recipe) == key:
-                lines.append(_line(name, out, ready, on_run))
+                lines.append(_line(name, _runs(name, most), out, ready, on_run))
     lines.sort(key=lambda line: names.index(line.name))
     write_table(out, lines)
     return tuple(lines)
 
 
-def total_runs(only: Sequence[str] = ()) -> int:
-    return sum(cell.runs for name, cell in CELLS.items() if not only or name in only)
+def total_runs(only: Sequence[str] = (), most: int | None = None) -> int:
+    return sum(_runs(name, most) for name in CELLS if not only or name in only)
 
 
-def _line(name: str, out: Path, ready: list[Classifier], on_run: Callable[[str, int], None]) -> Line:
+def _runs(name: str, most: int | None) -> int:
+    return CELLS[name].runs if most is None else min(CELLS[name].runs, most)
+
+
+def _line(name: str, runs: int, out: Path, ready: list[Classifier], on_run: Callable[[str, int], None]) -> Line:
     cell = CELLS[name]
     results = []
-    for number in range(1, cell.runs + 1):
+    for number in range(1, runs + 1):
         folder = out / name / f"run-{number}"
         path = folder / "release" / _RECORD
         if not path.exists():
@@ -179,7 +186,7 @@ def _once(cell: Cell, folder: Path, number: int, ready: list[Classifier]) -> Non
     started = time.perf_counter()
     RunFolder(folder).discard()  # left half-done; no ledger paid for it
     if cell.epsilon == 0:
-        accuracy, spent = evaluate(_Together(DIGITS.priors), datasets.load(cell.data, "test")).accuracy, 0.0
+        accuracy, spent = evaluate(_Together(_PRIORS), datasets.load(cell.data, "test")).accuracy, 0.0
     elif cell.epsilon == _INFINITE:
         net = plain_recipe.run(datasets.load(cell.data, "train"), seed=number)
         accuracy, spent = evaluate(net, datasets.load(cell.data, "test")).accuracy, _INFINITE
@@ -193,14 +200,17 @@ def _once(cell: Cell, folder: Path, number: int, ready: list[Classifier]) -> Non
 
 
 class _Together(nn.Module):
-    """Priors that answer together: the mean of their log-probabilities."""
+    """Priors that answer together: the mean of the log-probabilities of both heads of each."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
-        self.nets = nn.ModuleList(load_prior(name) for name in names).eval()
+        self.nets = [load_prior(name) for name in names]
 
     def forward(self, images: Tensor) -> Tensor:
-        return torch.stack([net(images).log_softmax(1) for net in self.nets]).mean(0)
+        bodies = [(net, net.body(images.contiguous(memory_format=torch.channels_last))) for net in self.nets]
+        answers = [net.head(body) for net, body in bodies]
+        answers += [net.linear(functional.normalize(body, dim=1)) for net, body in bodies]
+        return torch.stack([answer.log_softmax(1) for answer in answers]).mean(0)
 
 
 def _whole(cell: Cell, folder: Path, number: int) -> tuple[float, float]:
@@ -297,7 +307,7 @@ def _panel(axes: Any, data: str, lines: Sequence[Line]) -> None:
         if line.epsilon == _INFINITE:
             axes.axhline(100 * line.mean, color="tab:green", ls="--", label="the net trained whole, no privacy")
         elif line.epsilon == 0:
-            axes.axhline(100 * line.mean, color="tab:orange", ls=":", label="the prior alone, ε = 0")
+            axes.axhline(100 * line.mean, color="tab:orange", ls=":", label="the priors alone, ε = 0")
     axes.set(xlabel="ε at δ = 1e-5", title=_TITLES[data], xlim=(0, 3.8))
     axes.margins(y=0.12)
     axes.grid(alpha=0.3)

@@ -16,6 +16,7 @@ def accuracy(
     only: Annotated[
         list[str] | None, typer.Option(help="Run only this line of the table. May be repeated.")
     ] = None,
+    runs: Annotated[int | None, typer.Option(min=1, help="Stop at this many runs of each line.")] = None,
     json: show.Json = False,
 ) -> None:
     """Measure the default recipe at several ε. An interrupted run is resumed.
@@ -26,9 +27,12 @@ def accuracy(
 
     chosen = tuple(only or ())
     with show.progress() as bar:
-        task = bar.add_task("training", total=recipe.total_runs(chosen), note="")
+        task = bar.add_task("training", total=recipe.total_runs(chosen, runs), note="")
         lines = recipe.run(
-            out, only=chosen, on_run=lambda name, number: bar.update(task, advance=1, note=f"{name} {number}")
+            out,
+            only=chosen,
+            most=runs,
+            on_run=lambda name, number: bar.update(task, advance=1, note=f"{name} {number}"),
         )
     if json:
         show.emit_json({"lines": [line.to_json() for line in lines], "out": str(out)})

@@ -163,7 +163,7 @@ def measured(made: ReleasedImages, rows: Dataset, test: Dataset, *, seed: int) -
     """Accuracy, likeness, labels, copies and styles; `rows` must be of a public data set."""
     drawn, (inputs, targets) = made.drawn, test.tensors()
     learned = measure.learn(drawn.images, drawn.labels, classes=_classes(rows), seed=seed)
-    prior = made.sampler.styles.settings.prior
+    prior = made.sampler.styles.settings.net
     reader = _reader(rows.name)
     some = to_inputs(drawn.images[:_SEEN])
     found = {

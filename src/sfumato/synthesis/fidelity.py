@@ -17,6 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 _HALF_WIDTH = 1.96  # of a 95% interval, in σ
 _MEAN_NOISE = 0.7979  # E|Z|
+_SHOWN = 600  # cells of a marginal of several columns that are listed one by one
 GOOD_FOR = (
     "shares and averages of single columns",
     "how the pairs and triples listed as measured go together",
@@ -72,13 +73,20 @@ def _labels(column: Any, places: npt.NDArray[np.int64]) -> str:
 def _joint(found: Synthesis, item: Measurement, total: float) -> dict[str, Any]:
     """Half the L1 distance of model and measurement, beside what the noise alone would make it."""
     model = found.model.marginal(item.clique)
-    away = 0.5 * float(np.abs(model - item.counts / total).sum())
+    shares = item.counts / total
+    away = 0.5 * float(np.abs(model - shares).sum())
+    shown = {
+        "shape": list(model.shape),
+        "synthetic": [round(float(value), 6) for value in model.ravel()],
+        "measured": [round(float(value), 6) for value in np.ravel(shares)],
+    }
     return {
         "columns": list(item.clique),
         "cells": int(model.size),
         "half_width": round(_HALF_WIDTH * item.sigma / total, 6),
         "distance_to_measurement": round(away, 4),
         "distance_by_noise_alone": round(0.5 * _MEAN_NOISE * item.sigma * model.size / total, 4),
+        **(shown if model.size <= _SHOWN else {}),
     }
 
 

@@ -22,6 +22,7 @@ from sfumato.synthesis.cells import CellColumn, cell_columns
 from sfumato.synthesis.counting import Clique, Marginals
 from sfumato.synthesis.inference import load_mbi
 from sfumato.synthesis.model import MOST_ROWS
+from sfumato.synthesis.page import page
 from sfumato.synthesis.paid import PaidTable
 from sfumato.synthesis.plan import RELATION, SynthesisPlan, default_picks
 from sfumato.synthesis.rules import Rules
@@ -156,6 +157,7 @@ class Places:
             self.model,
             self.report,
             self.text,
+            self.page,
             self.distances,
             self.attack,
         ):
@@ -179,6 +181,10 @@ class Places:
     @property
     def text(self) -> Path:
         return self.table.with_suffix(".fidelity.txt")
+
+    @property
+    def page(self) -> Path:
+        return self.table.with_suffix(".fidelity.html")
 
     @property
     def distances(self) -> Path:
@@ -262,6 +268,7 @@ def release(
     report = fidelity.report(found, request.candidates, notes)
     write_whole(places.report, json_bytes(report), readable=True)
     write_whole(places.text, fidelity.in_words(report).encode(), readable=True)
+    write_whole(places.page, page(report).encode(), readable=True)
     places.write_private(places.distances, fidelity.distances(found, paid.exact_shares()))
     stated = {**plan.to_json(), "table": policy.table, "version": policy.version, "drawn": drawn}
     certificate = ledger.certificate(charge, plan=stated, caveats=(*CAVEATS, *notes))

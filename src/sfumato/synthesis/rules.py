@@ -65,7 +65,10 @@ class Rules:
                     f"expected synthesis.follows.{one.column.name}.given to be a column that is learned, got "
                     f"{one.given!r}, which follows from another; name that one"
                 )
-        combinations = [_table("impossible", each) for each in declared.get("impossible", [])]
+        listed = declared.get("impossible", [])
+        if not isinstance(listed, list):
+            raise InvalidInput(f"expected a list of combinations at synthesis.impossible, got {listed!r}")
+        combinations = [_table("impossible", each) for each in listed]
         return cls(follows, tuple(_combination(each, known) for each in combinations))
 
     def only(self, names: Collection[str]) -> Rules:
@@ -181,7 +184,12 @@ def _ends(column: CellColumn, cell: int) -> tuple[float, float]:
 
 
 def _number(value: Any) -> float:
-    return float(value.toordinal() if hasattr(value, "toordinal") else value)
+    found = value.toordinal() if hasattr(value, "toordinal") else value
+    if not isinstance(found, int | float):
+        raise InvalidInput(
+            f"expected a number or a day as lower or upper in synthesis.impossible, got {value!r}"
+        )
+    return float(found)
 
 
 def _cell(where: str, column: CellColumn, value: Any) -> int:
@@ -191,7 +199,7 @@ def _cell(where: str, column: CellColumn, value: Any) -> int:
 
 
 def _column(where: str, name: Any, known: Mapping[str, CellColumn]) -> CellColumn:
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise InvalidInput(
             f"expected a column that is synthesized in {where}, got {name!r}; they are {', '.join(known)}"
         )

@@ -163,6 +163,15 @@ class Batch:
                 yield number, self.data.ask(units)
 
 
+def require_batch(batch: Any) -> None:
+    """Refuse rows that somebody else chose: the price is that of the trainer's own sampling."""
+    if not isinstance(batch, Batch):
+        raise InvalidInput(
+            f"expected a batch of trainer.batches(data), got {type(batch).__name__}; hand the data or its "
+            "DataLoader to trainer.batches, which samples itself"
+        )
+
+
 def _grouping(
     units: npt.ArrayLike | None, rows: int, most: int
 ) -> tuple[tuple[Indices, Indices, Indices] | None, int]:

@@ -9,8 +9,9 @@ Where even the reference height fails, blocks hold one unit, which nobody else c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import torch
@@ -20,9 +21,11 @@ REFERENCE_ROWS = 32
 POOL = 8  # public units that are compared
 _MOST_BYTES = 320 << 20  # that the rows of one block should keep
 
-# What each unit of a block came to: block(units of the pool, by place) → tensors with one entry a unit, or None
-# where the model does something else in such a block than with few rows.
-Bits: TypeAlias = Callable[[Sequence[int]], Sequence[Tensor] | None]
+_FEW_ROWS = 2 * POOL  # of the largest block: so dear that the last block may be smaller than the pool
+
+# What each unit of a block came to: block(units of the pool, by place) → tensors with one entry a unit, one
+# at a time, as all together are large; or None where the model does something else than with few rows.
+Bits: TypeAlias = Callable[[Sequence[int]], Iterable[Tensor] | None]
 
 
 def reference_height(rows_per_unit: int, most_rows: int = REFERENCE_ROWS) -> int:
@@ -49,8 +52,9 @@ class Heights:
 
     def __init__(self, most_rows: int = 1 << 30) -> None:
         self._most_rows = most_rows
-        self._reference: dict[int, tuple[Any, Sequence[Tensor] | None]] = {}  # weights, and their bits
+        self._reference_agrees: dict[int, bool] = {}
         self._agrees: dict[tuple[int, int], bool] = {}
+        self._expected: tuple[Any, Sequence[Tensor]] | None = None  # of which rows and weights, and the bits
 
     def split(self, units: int, rows_per_unit: int, bits: Bits, *, stamp: Any = 0) -> list[int]:
         """Heights of blocks that hold `units` units with as many rows each; the last one may need padding."""
@@ -63,25 +67,36 @@ class Heights:
             height = self._next(room, rows_per_unit, reference, bits, stamp)
             found.append(height)
             units -= height
+        self._expected = (
+            None  # as large as the pool's activations and gradients, and of no use to other weights
+        )
         return found
 
     def reference(self, rows_per_unit: int, bits: Bits, *, stamp: Any = 0) -> int:
         """The reference height, or 1 where its own places do not agree."""
-        height = reference_height(rows_per_unit, self._most_rows)
-        if rows_per_unit not in self._reference:
-            self._refer(rows_per_unit, bits, stamp)
-        return height if self._reference[rows_per_unit][1] is not None else 1
+        if rows_per_unit not in self._reference_agrees:
+            self._reference_agrees[rows_per_unit] = self._refer(rows_per_unit, bits, stamp) is not None
+        agrees = self._reference_agrees[rows_per_unit]
+        return reference_height(rows_per_unit, self._most_rows) if agrees else 1
 
     def _refer(self, rows_per_unit: int, bits: Bits, stamp: Any) -> Sequence[Tensor] | None:
+        """The bits to compare with, of the weights of the moment."""
+        key = rows_per_unit, stamp
+        if self._expected is not None and self._expected[0] == key:
+            return self._expected[1]
+        self._expected = None
         height = reference_height(rows_per_unit, self._most_rows)
-        expected = _in_turn(height, bits) if height > 1 else None
-        self._reference[rows_per_unit] = stamp, expected
-        return expected
+        found = _in_turn(height, bits) if height > 1 else None
+        if found is not None:
+            self._expected = key, found
+        return found
 
     def _next(self, units: int, rows_per_unit: int, reference: int, bits: Bits, stamp: Any) -> int:
         for step in _steps(units):
             height = -(-units // step) * step
             if height - units > max(step, units // 8) or height * rows_per_unit > self._most_rows:
+                continue
+            if height < POOL and self._most_rows > _FEW_ROWS:
                 continue
             if self._fits(height, rows_per_unit, bits, stamp):
                 return height
@@ -93,9 +108,7 @@ class Heights:
     def _fits(self, height: int, rows_per_unit: int, bits: Bits, stamp: Any) -> bool:
         key = height, rows_per_unit
         if key not in self._agrees:
-            weights, expected = self._reference[rows_per_unit]
-            if weights != stamp:
-                expected = self._refer(rows_per_unit, bits, stamp)
+            expected = self._refer(rows_per_unit, bits, stamp)
             self._agrees[key] = expected is not None and _agrees(height, bits, expected)
         return self._agrees[key]
 
@@ -110,16 +123,23 @@ def _in_turn(height: int, bits: Bits) -> Sequence[Tensor] | None:
     """The bits of all units of the pool, from blocks of one height; None if places do not agree."""
     if height >= POOL:
         return _at_every_place(height, bits)
-    blocks = [[(start + place) % POOL for place in range(height)] for start in range(POOL)]
-    found = [came for block in blocks if (came := bits(block)) is not None]
+    blocks = _small_blocks(height)
+    found = [list(came) for block in blocks if (came := bits(block)) is not None]
     if len(found) < len(blocks):
         return None
     columns = zip(*found, strict=True)
     first = [torch.stack([column[start][0] for start in range(POOL)]) for column in columns]
-    agree = all(
-        _equal([column[units] for column in first], result) for units, result in zip(blocks, found, strict=True)
-    )
+    agree = all(_own(block, came, first) for block, came in zip(blocks, found, strict=True))
     return first if agree else None
+
+
+def _small_blocks(height: int) -> list[list[int]]:
+    """Blocks of fewer units than the pool has, so that each unit is at every place; unit n is first in block n.
+
+    In two more all places but the first hold one unit: who is there must not matter.
+    """
+    turns = [[(start + place) % POOL for place in range(height)] for start in range(POOL)]
+    return [*turns, *([start] + [0] * (height - 1) for start in (1, 5))]
 
 
 def _at_every_place(height: int, bits: Bits) -> Sequence[Tensor] | None:
@@ -130,31 +150,48 @@ def _at_every_place(height: int, bits: Bits) -> Sequence[Tensor] | None:
     if height < POOL:
         return None
     units = [(5 * place + 3) % POOL for place in range(height)]
+    first: list[Tensor] = []
+    for column in bits(units) or ():
+        if not _repeats(column):
+            return None
+        first.append(column if len(column) == POOL else column[:POOL].clone())
     crowd = units[:POOL] + [0] * (height - POOL)
-    first = None
-    for block in (units, crowd):
-        found = bits(block)
-        if found is None:
-            return None
-        mine = [column[[block.index(unit) for unit in range(POOL)]] for column in found]
-        alike = _repeats if block is units else partial(_repeats_one, place=units.index(0))
-        if not all(map(alike, found)) or not _equal(first or mine, mine):
-            return None
-        first = mine
+    found = bits(crowd)
+    if not first or found is None or not _match(found, first, partial(_as_first, place=units.index(0))):
+        return None
+    order = [units.index(unit) for unit in range(POOL)]
+    for number, column in enumerate(first):
+        first[number] = column[order]
     return first
 
 
 def _agrees(height: int, bits: Bits, expected: Sequence[Tensor]) -> bool:
     """Whether every place of a block gives its unit the reference's bits, in another company than there."""
     if height < POOL:
-        return False
+        return all(_own(block, bits(block), expected) for block in _small_blocks(height))
     crowd = height // 4
     block = [(3 * place + place // POOL) % POOL for place in range(height - crowd)] + [0] * crowd
-    found = bits(block)
+    return _own(block, bits(block), expected)
+
+
+def _own(block: Sequence[int], found: Iterable[Tensor] | None, expected: Sequence[Tensor]) -> bool:
+    """Whether each unit of a block has its own entries."""
+    return found is not None and _match(found, expected, partial(_has_its_own, block))
+
+
+def _match(
+    found: Iterable[Tensor], expected: Sequence[Tensor], alike: Callable[[Tensor, Tensor], bool]
+) -> bool:
+    pairs = zip_longest(found, expected)
+    return all(mine is not None and known is not None and alike(mine, known) for mine, known in pairs)
+
+
+def _as_first(column: Tensor, first: Tensor, *, place: int) -> bool:
+    """Whether the first POOL entries are those given, and all behind them the one at `place`."""
     return (
-        found is not None
-        and len(found) == len(expected)
-        and all(map(partial(_has_its_own, block), found, expected))
+        column.shape[1:] == first.shape[1:]
+        and _same(column[:POOL], first)
+        and _same(column[POOL:], column[place])
     )
 
 
@@ -171,17 +208,6 @@ def _repeats(column: Tensor) -> bool:
     whole = len(column) // POOL * POOL
     return _same(column[:whole].view(-1, POOL, *column.shape[1:]), column[:POOL]) and _same(
         column[whole:], column[: len(column) - whole]
-    )
-
-
-def _repeats_one(column: Tensor, *, place: int) -> bool:
-    """Whether all entries behind the first POOL are the one at `place`."""
-    return _same(column[POOL:], column[place])
-
-
-def _equal(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    return len(some) == len(others) and all(
-        a.shape == b.shape and _same(a, b) for a, b in zip(some, others, strict=True)
     )
 
 

@@ -18,7 +18,7 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.randomness import SecretStream
 from sfumato.training.run import Optimization, TrainingResult, train
-from sfumato.training.surroundings import caveats_of_callers
+from sfumato.training.surroundings import caveats_of_callers, tell_of
 
 READ_FROM_DATA = "not private: read from data: "
 
@@ -121,6 +121,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         )
         self.epsilon_ = self.result_.epsilon
         self.private_ = not caveats and self.random_state is None
+        tell_of(caveats)
         return self
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float32]:

@@ -80,16 +80,18 @@ def _direct_sums(terms: Mapping[str, Term], weights: Mapping[str, Weights], unit
     return {name: value.to(weights[name].values.dtype) for name, value in sums.items()}
 
 
-def portions(terms: Mapping[str, Term], chosen: Tensor) -> Sequence[Tensor]:
+def portions(terms: Mapping[str, Term], chosen: Tensor, *, values: int | None = None) -> Sequence[Tensor]:
     """Indices of the chosen units in portions of one size, the last one filled up with the first index.
 
     The size depends on shapes alone, so that a unit's formed gradient is the same bits whoever else was chosen.
+    `values`: in the gradient of one unit, where `terms` are not all of them.
     """
     units = chosen.nonzero().flatten()
     if not len(units):
         return ()
-    size = sum(part.gradient(units[:1]).numel() for part in terms.values())
-    portion = max(1, min(PORTION, _DIRECT_BYTES // (4 * size)))
+    if values is None:
+        values = sum(part.gradient(units[:1]).numel() for part in terms.values())
+    portion = max(1, min(PORTION, _DIRECT_BYTES // (4 * values)))
     missing = -len(units) % portion
     return torch.split(torch.cat([units, units[:1].expand(missing)]), portion)
 

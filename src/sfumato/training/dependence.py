@@ -623,9 +623,31 @@ def draws(func: Any) -> bool:
     return rule_of(func) in (varying, pointwise_draw)
 
 
-def as_bits(rows: int) -> Labels:
-    """One label for each of a few rows."""
-    return np.left_shift(np.uint8(1), np.arange(rows, dtype=np.uint8))
+def as_bits(rows: int, part: int = 0) -> Labels:
+    """One label for each of a few rows; of many, labels of three bits, of which none holds another.
+
+    There are 35 of those: row n has that of digit `part` of n in base 35. Two rows differ in some digit, and
+    where they meet there, the label is none of theirs.
+
+    >>> as_bits(3).tolist(), as_bits(36)[:2].tolist(), as_bits(36, 1)[[0, 35]].tolist()
+    ([1, 2, 4], [7, 11], [7, 11])
+    """
+    numbers = np.arange(rows)
+    if rows <= BITS:
+        return np.left_shift(np.uint8(1), numbers.astype(np.uint8))
+    return _CODES[numbers // len(_CODES) ** part % len(_CODES)]
+
+
+def passes_for(rows: int) -> int:
+    """How many digits the numbers of so many rows have.
+
+    >>> passes_for(7), passes_for(35), passes_for(36)
+    (1, 1, 2)
+    """
+    return 1 if rows <= len(_CODES) else 1 + passes_for(-(-rows // len(_CODES)))
+
+
+_CODES = np.array([label for label in range(1 << BITS) if label.bit_count() == 3], np.uint8)
 
 
 def tree_tensors(tree: Any) -> list[Tensor]:

@@ -22,11 +22,11 @@ from sfumato import _validate
 from sfumato.accounting import DpEvent, Relation
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
-from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import RunFolder, write_whole
+from sfumato.training.answers import answers
 
 PURPOSE = "accuracy on records kept out"
 _KEPT_OUT, _KEPT = "kept_out.bin", "kept.bin"  # coins, in the private half of a run folder
@@ -192,7 +192,8 @@ class HeldOut:
             unit=self.rows.unit,
             private=sampler.private,
         )
-        counts = np.array([self._counts(model, groups == number) for number in range(len(names))])
+        right = answers(model, self.rows.tensors()[0]) == self.rows.targets
+        counts = np.array([_counts(right[groups == number]) for number in range(len(names))])
         noisy = mechanism.release(counts.reshape(-1), sampler).reshape(-1, 2).clip(0)
         slack = _noise_bound(mechanism.scale, (1 - _CONFIDENCE) / 4)
         pairs = {name: (int(right), int(wrong)) for name, (right, wrong) in zip(names, noisy, strict=True)}
@@ -203,11 +204,10 @@ class HeldOut:
             certificate=certificate,
         )
 
-    def _counts(self, model: nn.Module, members: npt.NDArray[np.bool_]) -> tuple[int, int]:
-        """Right and wrong answers among some records."""
-        rows = self.rows.select(members)
-        right = round(evaluate(model, rows).accuracy * len(rows)) if len(rows) else 0
-        return right, len(rows) - right
+
+def _counts(right: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """Right and wrong answers among some records."""
+    return int(right.sum()), int((~right).sum())
 
 
 @dataclass(frozen=True, kw_only=True)

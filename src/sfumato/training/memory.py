@@ -22,7 +22,7 @@ import sysconfig
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,18 +50,28 @@ class Memory:
         self._largest = largest
         others = list(but)
         self._seen: dict[int, Any] = {id(thing): thing for thing in (*others, *GLOBAL_GENERATORS)}
-        self._places: list[Place] = [place for tensor in others for place in _hung_on(tensor)]
+        self._places: list[Place] = []
         self._names: set[tuple[int, str]] = set()
-        waiting = list(roots)
+        self._classes: set[type] = set()  # of trusted code
+        waiting = [*roots, *(value for tensor in others for value in self._beside(tensor))]
         while waiting:
             thing = waiting.pop()
             if id(thing) not in self._seen and not _is_plain(thing):
                 self._seen[id(thing)] = thing  # kept, so that no other object gets its identity
                 waiting.extend(self._enter(thing))
 
+    def like(self, other: Memory) -> bool:
+        """Whether code finds the same in all places as at the moment of another one."""
+        return len(self._places) == len(other._places) and all(map(places.alike, self._places, other._places))
+
     def put_back(self) -> bool:
         """Restore every place; whether one had changed."""
         return any([place.put_back() for place in self._places])  # noqa: C419  (all of them, not up to the first)
+
+    def _beside(self, tensor: Tensor) -> Iterator[Any]:
+        """What code could find beside the values of a weight: hung on it, and in a class of the user's."""
+        yield from (value for place in _hung_on(tensor) for value in self._note(place))
+        yield type(tensor)
 
     def _enter(self, thing: Any) -> Iterator[Any]:
         """Note the places of one object, and yield what they hold."""
@@ -79,9 +89,13 @@ class Memory:
         if _is_trusted_function(function):
             return
         yield from self._note(places.Function(function))
-        used, stored = _names_in(function.__code__)
+        used, stored, modules, reaches = _names_in(function.__code__)
+        if reaches:
+            self._note(places.Mapping(function.__globals__))
         for cell in function.__closure__ or ():
             yield from self._by_name(self._note(places.Cell(cell)), used, stored)
+        found = [sys.modules[name] for name in sorted(modules) if name in sys.modules]
+        yield from self._by_name(found, used, stored)
         yield from self._globals(function.__globals__, used, stored)
 
     def _globals(self, names: dict[str, Any], used: frozenset[str], stored: frozenset[str]) -> Iterator[Any]:
@@ -126,6 +140,9 @@ class Memory:
         for one in kind.__mro__:
             if not _is_trusted(one.__module__):
                 yield from self._note(places.ClassAttributes(one))
+            elif one.__flags__ & _WRITTEN_IN_PYTHON and one not in self._classes:
+                self._classes.add(one)
+                self._note(places.ClassAttributes(one))  # what code hangs on it; its own is trusted
 
     def _object(self, thing: Any) -> Iterator[Any]:
         if self._largest is not None and _entries(thing) > self._largest:
@@ -137,8 +154,8 @@ class Memory:
         if found is None:
             raise UnsupportedModel(
                 f"expected {self._name} to hold only what can be put back after each row, got "
-                f"{type(thing).__name__}, which keeps a state of its own; leave it out, and draw from torch's "
-                "generator"
+                f"{type(thing).__name__}, which keeps a state of its own; leave it out (of a LightningModule "
+                "hand over the network inside), and draw from torch's generator"
             )
         held = [value for place in found for value in self._note(place)]
         if not _is_ours(thing):
@@ -150,8 +167,14 @@ class Memory:
 
 
 def keeps_nothing(model: nn.Module) -> bool:
-    """Whether all code of a model comes from the packages in `TRUSTED`: its modules, and what hangs on them."""
-    return all(_is_trusted(type(module).__module__) and _holds_trusted(module) for module in model.modules())
+    """Whether all code of a model comes from the packages in `TRUSTED`: its modules, and what hangs on them.
+
+    A weight of a class of the user's runs that class's code whenever something is computed with it.
+    """
+    tensors = tensors_of(model).values()
+    return all(_is_trusted(type(tensor).__module__) and not vars(tensor) for tensor in tensors) and all(
+        _is_trusted(type(module).__module__) and _holds_trusted(module) for module in model.modules()
+    )
 
 
 def _holds_trusted(module: nn.Module) -> bool:
@@ -290,24 +313,58 @@ def _entries(thing: Any) -> int:
     return len(thing) if isinstance(thing, dict | list | set | tuple | bytearray) else 0
 
 
+class _Names(NamedTuple):
+    """Of some code: names that it uses, those that it could set on something, modules that it imports.
+
+    `reaches` says that it finds names by texts, in all globals or among all modules.
+    """
+
+    used: frozenset[str]
+    stored: frozenset[str]
+    modules: frozenset[str]
+    reaches: bool
+
+
 @functools.lru_cache(maxsize=4096)
-def _names_in(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """The names that code uses, and those that it could set on something."""
-    used, stored = set(code.co_names), set()
+def _names_in(code: types.CodeType) -> _Names:
+    used, stored, modules = set(code.co_names), set(), set()
+    loaded = set()
     for step in dis.get_instructions(code):
+        name = str(step.argval)
         if step.opname in ("STORE_ATTR", "DELETE_ATTR"):
-            stored.add(str(step.argval))
+            stored.add(name)
+        elif step.opname == "IMPORT_NAME":
+            modules.add(name)
+        elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            loaded.add(name)
+    inner = [_names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     texts = {constant for constant in code.co_consts if isinstance(constant, str)}
     if used & _SETTING:
         stored |= texts
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            for names, more in zip((used, stored), _names_in(constant), strict=True):
-                names |= more
-    return frozenset(used), frozenset(stored)
+    reaches = bool(loaded & _FINDING or used & _REACHING or {"sys", "modules"} <= used)
+    if reaches:
+        used, modules = used | texts, modules | texts
+    return _Names(
+        used=frozenset(used.union(*(each.used for each in inner))),
+        stored=frozenset(stored.union(*(each.stored for each in inner))),
+        modules=frozenset(modules.union(*(each.modules for each in inner))),
+        reaches=reaches or any(each.reaches for each in inner),
+    )
 
 
 _SETTING = frozenset(["setattr", "__setattr__", "__dict__", "vars"])
+_FINDING = frozenset(
+    ["globals", "eval", "exec", "__import__"]
+)  # functions; modules of torch have an `eval` too
+_REACHING = frozenset(["__globals__", "f_globals", "import_module"])
+_WRITTEN_IN_PYTHON = 1 << 9  # of a class: it can be written
+
+
+def is_trusted(thing: Any) -> bool:
+    """Whether a function, or an object by its class, is code of the packages in `TRUSTED`."""
+    if isinstance(thing, types.FunctionType):
+        return _is_trusted_function(thing)
+    return _is_trusted(type(thing).__module__)
 
 
 def _is_trusted_function(function: types.FunctionType) -> bool:

@@ -30,8 +30,31 @@ class Place(Protocol):
     def held(self) -> Iterable[Any]:
         """What it held: may have places of its own."""
 
+    def seen(self) -> Iterable[Any]:
+        """What code could learn from it, to be compared with what it held at another moment."""
+
     def put_back(self) -> bool:
         """Restore it; whether it had changed."""
+
+
+def alike(one: Place, other: Place) -> bool:
+    """Whether two places, of two moments, hold the very same, or equal plain values."""
+    if type(one) is not type(other):
+        return False
+    mine, theirs = list(one.seen()), list(other.seen())
+    return len(mine) == len(theirs) and all(map(_is_same, mine, theirs))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        return one.shape == other.shape and one.dtype == other.dtype and torch.equal(_bits(one), _bits(other))
+    if isinstance(one, np.ndarray):
+        return one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == other.tobytes()
+    return isinstance(one, bool | int | float | complex | str | bytes) and bool(one == other or one != one)
 
 
 class Mapping:
@@ -45,6 +68,9 @@ class Mapping:
     def held(self) -> Iterable[Any]:
         return [part for part in (*self._names, *self._values) if type(part) is not str]
 
+    def seen(self) -> Iterable[Any]:
+        return [*self._names, *self._values]
+
     def put_back(self) -> bool:
         target, names, values = self._target, self._names, self._values
         if dict.__len__(target) == len(names) and (
@@ -57,6 +83,14 @@ class Mapping:
         return True
 
 
+class Marks(Mapping):
+    """The attributes of a logger or a handler; what it holds by itself is nobody's memory."""
+
+    def held(self) -> Iterable[Any]:
+        pairs = zip(self._names, self._values, strict=True)
+        return [value for name, value in pairs if name not in _OF_EVERY_LOGGER]
+
+
 class Items:
     """A list or a deque."""
 
@@ -65,6 +99,9 @@ class Items:
         self._kept = list(target)
 
     def held(self) -> Iterable[Any]:
+        return self._kept
+
+    def seen(self) -> Iterable[Any]:
         return self._kept
 
     def put_back(self) -> bool:
@@ -86,6 +123,9 @@ class Members:
     def held(self) -> Iterable[Any]:
         return self._kept.values()
 
+    def seen(self) -> Iterable[Any]:
+        return sorted(self._kept)
+
     def put_back(self) -> bool:
         if {id(member) for member in self._target} == self._kept.keys():
             return False
@@ -103,6 +143,9 @@ class Cell:
 
     def held(self) -> Iterable[Any]:
         return (self._kept,) if self._kept is not _ABSENT else ()
+
+    def seen(self) -> Iterable[Any]:
+        return (self._kept,)
 
     def put_back(self) -> bool:
         if _content(self._cell) is self._kept:
@@ -123,6 +166,9 @@ class Names:
 
     def held(self) -> Iterable[Any]:
         return [value for value in self._kept.values() if value is not _ABSENT]
+
+    def seen(self) -> Iterable[Any]:
+        return [*self._kept, *self._kept.values()]
 
     def put_back(self) -> bool:
         if all(map(is_, map(self._target.get, self._kept, _ALL_ABSENT), self._kept.values())):
@@ -146,6 +192,9 @@ class Hung:
     def held(self) -> Iterable[Any]:
         return ()
 
+    def seen(self) -> Iterable[Any]:
+        return (self._kept,)
+
     def put_back(self) -> bool:
         if vars(self._target).get(self._name, _ABSENT) is self._kept:
             return False
@@ -165,6 +214,9 @@ class Length:
 
     def held(self) -> Iterable[Any]:
         return ()
+
+    def seen(self) -> Iterable[Any]:
+        return (self._kept,)
 
     def put_back(self) -> bool:
         if self._now() == self._kept:
@@ -189,6 +241,9 @@ class Attributes:
     def held(self) -> Iterable[Any]:
         return [value for value in self._kept.values() if value is not _ABSENT]
 
+    def seen(self) -> Iterable[Any]:
+        return [*self._kept, *self._kept.values()]
+
     def put_back(self) -> bool:
         changed = [name for name, kept in self._kept.items() if _attribute(self._target, name) is not kept]
         for name in changed:
@@ -210,6 +265,11 @@ class Function:
     def held(self) -> Iterable[Any]:
         return [*self._kept, *self._hung.held()]
 
+    def seen(self) -> Iterable[Any]:
+        """A function that is written in a loop is another one each time, of the same code and defaults."""
+        code, defaults, named = self._kept
+        return [code, *(defaults or ()), *(named or {}), *(named or {}).values(), *self._hung.seen()]
+
     def put_back(self) -> bool:
         function, (code, defaults, named) = self._function, self._kept
         same = (
@@ -229,6 +289,10 @@ class Gradient:
     def held(self) -> Iterable[Any]:
         return (self._kept,)
 
+    def seen(self) -> Iterable[Any]:
+        """Nothing: a step begins without one."""
+        return ()
+
     def put_back(self) -> bool:
         if self._tensor.grad is self._kept:
             return False
@@ -246,6 +310,9 @@ class ClassAttributes:
 
     def held(self) -> Iterable[Any]:
         return [value for name, value in self._kept.items() if name not in _OF_EVERY_CLASS]
+
+    def seen(self) -> Iterable[Any]:
+        return [*self._kept, *self._identity]
 
     def put_back(self) -> bool:
         now = vars(self._kind)
@@ -272,6 +339,9 @@ class TensorContent:
     def held(self) -> Iterable[Any]:
         return ()
 
+    def seen(self) -> Iterable[Any]:
+        return (self._kept,)
+
     def put_back(self) -> bool:
         now = self.tensor.detach()
         same = now.shape == self._kept.shape and now.dtype == self._kept.dtype
@@ -294,6 +364,9 @@ class ArrayContent:
     def held(self) -> Iterable[Any]:
         return list(self._target.flat) if self._target.dtype.hasobject else ()
 
+    def seen(self) -> Iterable[Any]:
+        return (self._kept,)
+
     def put_back(self) -> bool:
         if self._target.tobytes() == self._kept.tobytes():
             return False
@@ -311,6 +384,9 @@ class Bytes:
     def held(self) -> Iterable[Any]:
         return ()
 
+    def seen(self) -> Iterable[Any]:
+        return (self._kept,)
+
     def put_back(self) -> bool:
         changed = self._target != self._kept
         self._target[:] = self._kept
@@ -326,6 +402,9 @@ class Cache:
     def held(self) -> Iterable[Any]:
         return (self._function.__wrapped__,)
 
+    def seen(self) -> Iterable[Any]:
+        return ()
+
     def put_back(self) -> bool:
         kept = self._function.cache_info().currsize > 0
         self._function.cache_clear()
@@ -336,7 +415,8 @@ def of(thing: Any) -> list[Place] | None:
     """The places of an object; None where it has a state that cannot be put back, or may have one."""
     kind: Any = type(thing)
     if _is_quiet(kind):
-        return []
+        own = getattr(thing, "__dict__", None)
+        return [Marks(own)] if isinstance(own, dict) else []
     if _is_opaque(kind):
         return None
     found = [*_attributes_of(thing), *_content_of(thing)]
@@ -436,6 +516,13 @@ _WITHOUT_PLACES = (
         types.MethodDescriptorType,
     ),
     *(types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType),
+)
+_OF_EVERY_LOGGER = frozenset(
+    [
+        *("manager", "root", "parent", "stream", "baseFilename", "target", "buffer"),
+        *vars(logging.Logger("")),
+        *vars(logging.StreamHandler()),
+    ]
 )
 _QUIET = (*(logging.Logger, logging.Handler, weakref.ref, type(threading.Lock()), type(threading.RLock())),)
 _OPAQUE = (

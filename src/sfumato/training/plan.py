@@ -21,6 +21,7 @@ from sfumato.mechanisms.factorisation import (
     noise_to_json,
     pass_norms,
 )
+from sfumato.mechanisms.shares import MARGIN
 from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
 
 SAMPLING = ("poisson", "shuffle", "cyclic")
@@ -67,6 +68,7 @@ class NoiseShares:
         dimension: How many parameters are trained.
         holders_per_unit: m, with how many holders one unit may be at most. Each clips and samples it by itself,
             and the price is that of m releases under an m-th of the noise's variance each.
+        margin: By what share of C rounding may lengthen a unit's gradient, the same at all parties.
 
     >>> shares = NoiseShares(count=5, dimension=1000)
     >>> plan = TrainingPlan(
@@ -79,8 +81,10 @@ class NoiseShares:
     count: int
     dimension: int
     holders_per_unit: int = 1
+    margin: float = MARGIN
 
     def __post_init__(self) -> None:
+        _validate.positive("margin", self.margin)
         _validate.integer("count", self.count, least=1)
         _validate.integer("dimension", self.dimension, least=1)
         _validate.integer("holders_per_unit", self.holders_per_unit, least=1)
@@ -312,6 +316,7 @@ class TrainingPlan:
             dimension=self.shares.dimension,
             noise_multiplier=self.noise_multiplier * factor,
             shares=self.shares.count,
+            margin=self.shares.margin,
         )
 
     @property

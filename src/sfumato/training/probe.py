@@ -13,10 +13,11 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,6 @@ from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import public_torch_generator
 from sfumato.training.blocks import Heights, most_rows
 from sfumato.training.capture import (
-    ExpandedCall,
     LayerCall,
     Layout,
     Pass,
@@ -39,12 +39,13 @@ from sfumato.training.capture import (
     watch_both,
 )
 from sfumato.training.devices import device_of, moved
+from sfumato.training.following import follow, rows_of
 from sfumato.training.memory import Memory, Tensors, keeps_nothing, written_nowhere
+from sfumato.training.moment import Moment, refuse_listeners
 from sfumato.training.precision import plain_float32
 from sfumato.training.rowwise import Identity, LossFunction, RowMap, Views, mapped, row_axes
 from sfumato.training.rules.fallback import layout_of
 from sfumato.training.rules.terms import Factors
-from sfumato.training.shadow import Shadow, Told
 from sfumato.training.steps import Steps
 from sfumato.training.structure import Structure, signature, tensors_of
 from sfumato.training.watching import (
@@ -58,6 +59,7 @@ from sfumato.training.watching import (
 
 _ROWS = 4
 FEW = 3  # rows that labels are followed for
+FEW_MORE = 5  # what is the same number there and with three rows is fixed, what grew grows with the rows
 _TOLERANCE = 1e-6  # relative to the largest value: rounding, far below any real mixing
 _SHAPE_TOLERANCE = 1e-4  # kernels of other shapes round otherwise
 _DRAWN = 65521  # values by which weights are moved, again and again: a prime, so that no two lines are alike
@@ -74,6 +76,7 @@ class Survey:
         parameters: How many numbers are trained.
         random: Whether the forward pass draws random numbers.
         alone: Whether rows must be worked on one by one.
+        moves: Whether rows must be followed at each block size.
         layout: Which layers own which parameters, and their rules.
         loss: The loss, mapped over rows.
         views: The views, mapped over rows.
@@ -88,6 +91,7 @@ class Survey:
     parameters: int
     random: bool  # whether the forward pass draws from torch's generator
     alone: bool  # whether each unit needs a block of its own, since the model decides in Python what it does
+    moves: bool  # whether rows are moved by fixed numbers, so that they are followed at each height
     layout: Layout
     loss: RowMap  # how they are mapped; the functions themselves are not kept
     views: RowMap | None
@@ -121,23 +125,29 @@ def survey(
     >>> survey(nn.Linear(2, 2), cross_entropy, torch.rand(4, 2), torch.zeros(4, dtype=torch.long)).parameters
     6
     """
-    key = signature(model, inputs, targets)
+    refuse_listeners()
+    key, now = signature(model, inputs, targets), Moment(model, loss_fn, views)
     known = _surveyed.setdefault(model, [])
-    for seen, same_loss, same_views, found in known:
-        if seen == key and same_loss(loss_fn) and same_views(views):
+    for seen, same_loss, same_views, moment, found in known:
+        if seen == key and same_loss(loss_fn) and same_views(views) and _is_like(now, moment()):
             return found
     _refuse_low_precision(model)
     _refuse_batch_statistics(model)
     found = _tried(lambda: _looked(model, loss_fn, inputs, targets, views), _other_type(model, inputs))
-    known.insert(0, (key, Identity(loss_fn), Identity(views), found))
+    known.insert(0, (key, Identity(loss_fn), Identity(views), weakref.ref(now), found))
     del known[_REMEMBERED:]
+    _moments.append(now)
     return found
 
 
+def _is_like(now: Moment, then: Moment | None) -> bool:
+    return then is not None and now.like(then)
+
+
 _REMEMBERED = 16
-_surveyed: weakref.WeakKeyDictionary[nn.Module, list[tuple[Any, Identity, Identity, Survey]]] = (
-    weakref.WeakKeyDictionary()
-)
+_Known: TypeAlias = tuple[Any, Identity, Identity, "weakref.ref[Moment]", Survey]
+_surveyed: weakref.WeakKeyDictionary[nn.Module, list[_Known]] = weakref.WeakKeyDictionary()
+_moments: deque[Moment] = deque(maxlen=4)  # they keep models alive, so few are kept
 
 
 def channels_last(inputs: Any) -> Any:
@@ -238,27 +248,26 @@ def _look(
         base = look.base(rows, labels_of_rows)
         look.check_other_rows(base, rows, labels_of_rows)
         look.check_one_row_more(base, rows, labels_of_rows)
-        together, steps = look.how_rows_meet(first(rows, FEW), first(labels_of_rows, FEW))
+        together, moves = look.how_rows_meet(first(rows, FEW), first(labels_of_rows, FEW))
         together = together or look.what_is_drawn(first(rows, _ROWS))
         suits = look.runs_channels_last(base, rows, labels_of_rows)
     if together:
         warnings.warn(f"{together}, so each row is worked on alone, which is slow: {_REMEDY}", stacklevel=4)
     kernels = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Conv2d))
     elements = sum(leaf.numel() // len(leaf) for leaf in pytree.tree_leaves(rows) if isinstance(leaf, Tensor))
-    laid_out = suits and kernels < _ROWS_OF_A_BLOCK * elements
     return Survey(
-        channels_last=laid_out,
+        channels_last=suits and kernels < _ROWS_OF_A_BLOCK * elements,
         floats_per_row=_floats_per_row(base),
         heights=Heights(most_rows(_floats_per_row(base))),
         parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         random=draws.used,
         alone=bool(together),
+        moves=moves,
         layout=layout,
         loss=loss.forgotten(),
         views=None if view_map is None else view_map.forgotten(),
         copies=count_rows(rows) // count_rows(raw),
         public_rows=(raw, labels),
-        few_steps=[] if laid_out or view_map else [steps],  # in a step there is more to do then
     )
 
 
@@ -395,40 +404,24 @@ class _Look:
             changed = _with_row(inputs, row, others[0]), _with_row(targets, row, others[1])
             _compare(base, self.at(*changed, _ROWS), row)
 
-    def how_rows_meet(self, inputs: Any, targets: Any) -> tuple[str, Steps]:
-        """What lets rows meet, or nothing, and what was done.
+    def how_rows_meet(self, inputs: Any, targets: Any) -> tuple[str, bool]:
+        """What lets rows meet, or nothing: whatever the values are, each element that counts is of one row.
 
-        Where it is nothing, each element that counts is of one row, whatever the values are.
+        And whether rows were moved by fixed numbers, which may come to something else with more rows.
         """
-        inputs, targets = pytree.tree_map(
-            lambda leaf: leaf.clone() if _holds_rows(leaf) else leaf, (inputs, targets)
-        )
-        rows = count_rows(inputs)
-        steps = Steps(rows)
-        shadow = Shadow(self.model, steps)
-        shadow.mark((inputs, targets))
-
-        def loss(outputs: Any, targets: Any) -> Tensor:
-            with shadow.not_heeding():
-                losses = self.loss(outputs, targets)
-                ones = torch.ones(rows, device=losses.device)
-                shadow.mark(ones)  # so that each row's gradients are its own from the start
-                return losses * ones
-
         try:
-            with self.draws, shadow, Told(shadow):
-                passed = run(self.model, steps.until(loss), inputs, targets, self.wiring)
-                held = [_rows_of(call, gradients) for call, gradients in passed.by_call()]
+            with self.draws:
+                shadow, apart = follow(self.model, self.loss, self.wiring, inputs, targets)
         finally:
             self.memory.put_back()
         if shadow.reads:
-            met = "the model looks at values in its forward or backward pass and might bring rows together"
-            return met, steps
-        counted = [passed.losses, *(values for of_call in held for values in of_call)]
-        if all(shadow.apart(values, rows) for values in counted):
-            return "", steps
-        met = f"the model brings rows together, perhaps on rare values only (see {shadow.mixing[0]})"
-        return met, steps
+            return (
+                "the model looks at values in its forward or backward pass and might bring rows together",
+                False,
+            )
+        if apart:
+            return "", shadow.moves
+        return f"the model brings rows together, perhaps on rare values only (see {shadow.mixing[0]})", False
 
     def what_is_drawn(self, inputs: Any) -> str:
         with self.draws, torch.enable_grad(), noticed_draws() as draws:
@@ -499,7 +492,7 @@ def _same_rows(base: Pass, other: Pass, rows: Sequence[int], tolerance: float, w
     pairs += [("the output", b, a) for b, a in outputs if _can_hold(b, counts[0]) and _can_hold(a, counts[1])]
     for (call, before), (same, after) in zip(base.by_call(), other.by_call(), strict=True):
         where = f"layer {call.prefix.rstrip('.')!r}"
-        pairs += [(where, b, a) for b, a in zip(_rows_of(call, before), _rows_of(same, after), strict=True)]
+        pairs += [(where, b, a) for b, a in zip(rows_of(call, before), rows_of(same, after), strict=True)]
     chosen = torch.as_tensor(list(rows), device=base.losses.device)
     for where, mine, theirs in pairs:
         b, a = (_by_row(t, n, where)[chosen] for t, n in zip((mine, theirs), counts, strict=True))
@@ -511,16 +504,6 @@ def _same_rows(base: Pass, other: Pass, rows: Sequence[int], tolerance: float, w
                 f"expected rows to be independent, but {what} changed {where} of other rows; remove what mixes "
                 "examples (batch statistics, sorting, a first dimension that is not the rows)"
             )
-
-
-def _rows_of(call: LayerCall | ExpandedCall, gradients: Sequence[Tensor | None]) -> list[Tensor]:
-    """What went into a call, and its gradients, rows first.
-
-    A gradient alone may hide what mixes: behind a saturated loss it is zero.
-    """
-    if isinstance(call, LayerCall):
-        return [call.inputs, *(gradient for gradient in gradients if gradient is not None)]
-    return list(call.stacked(gradients).values())
 
 
 def _can_hold(leaf: Any, rows: int) -> bool:

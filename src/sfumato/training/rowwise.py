@@ -51,7 +51,10 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 def _is_known(function: Any) -> bool:
     """Whether each row's value is computed from that row alone, by definition: no map is needed."""
     if type(function) is functools.partial:  # a subclass may compute anything
-        return function.func is F.cross_entropy and function.keywords.get("reduction") == "none"
+        plain = all(
+            type(value) in _PLAIN for value in function.keywords.values()
+        )  # a class of tensors has code
+        return function.func is F.cross_entropy and function.keywords.get("reduction") == "none" and plain
     return function is cross_entropy
 
 
@@ -114,9 +117,15 @@ class RowMap:
             got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise InvalidInput(
                 f"expected {self.name} to keep the rows in its first dimension, got {got} for a batch of one "
-                "row; a loss returns one value for each row: use reduction='none'"
+                f"row; a loss returns one value for each row: {_remedy(result)}"
             )
         return result[0]
+
+
+def _remedy(result: Any) -> str:
+    if result is None:  # the loss of a model of transformers, which gets no labels here
+        return "compute it from the outputs, or use sfumato.training.default_loss(model)"
+    return "use reduction='none'"
 
 
 def memory_of(function: Callable[..., Any], name: str, but: Iterable[Tensor]) -> Memory | None:

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sfumato.training import dependence
 from sfumato.training.dependence import EVERYTHING, ROWS, VARIES, Labels, Operation
-from sfumato.training.steps import Steps
+from sfumato.training.moving import moves_rows
 
 
 class Labelled:
@@ -30,9 +30,16 @@ class Labelled:
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Any, Labels, int]] = {}  # storage, labels, smallest element
         self._bases: dict[int, tuple[Any, Any]] = {}  # a storage, and the one that it stands for
+        self._varying: dict[int, Any] = {}  # storages all of whose elements vary, and nothing else
 
     def has(self, tensor: Tensor) -> bool:
-        return self.storage(tensor)._cdata in self._kept
+        where = self.storage(tensor)._cdata
+        return where in self._kept or where in self._varying
+
+    def vary(self, tensor: Tensor) -> None:
+        """Note that a tensor, with all that shares its storage, may be another one tomorrow."""
+        storage = self.storage(tensor)
+        self._varying[storage._cdata] = storage
 
     def storage(self, tensor: Tensor) -> Any:
         """Where a tensor's elements are."""
@@ -47,9 +54,11 @@ class Labelled:
 
     def of(self, tensor: Tensor) -> Labels:
         """The labels of a tensor's elements; zero for what was never labelled."""
-        found = self._kept.get(self.storage(tensor)._cdata)
+        where = self.storage(tensor)._cdata
+        found = self._kept.get(where)
         if found is None or not tensor.numel():
-            return np.zeros(tuple(tensor.shape), np.uint8)
+            label = VARIES if where in self._varying else 0
+            return np.broadcast_to(np.uint8(label), tuple(tensor.shape))
         storage, labels, smallest = found
         if storage.nbytes() != len(labels):  # resized
             return np.full(tuple(tensor.shape), EVERYTHING, np.uint8)
@@ -65,7 +74,8 @@ class Labelled:
         if known is None:
             if not labels.any():
                 return
-            known = storage, np.zeros(storage.nbytes(), np.uint8), tensor.itemsize
+            label = VARIES if storage._cdata in self._varying else 0
+            known = storage, np.full(storage.nbytes(), label, np.uint8), tensor.itemsize
         self._kept[storage._cdata] = (*known[:2], min(known[2], tensor.itemsize))
         _laid_out(known[1], tensor, whole=True)[...] = labels[..., None]
 
@@ -82,26 +92,26 @@ def _laid_out(labels: Labels, tensor: Tensor, *, whole: bool = False) -> Labels:
 class Shadow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within, labels follow what is computed.
 
-    `reads` says whether Python was told values; `mixing` names operations that brought rows together; `steps`
-    notes every operation.
+    `reads` says whether Python was told values; `mixing` names operations that brought rows together; `moves`
+    says whether one put rows elsewhere by fixed numbers. Of many rows, `part` of their numbers is followed.
     """
 
-    def __init__(self, model: nn.Module, steps: Steps) -> None:
+    def __init__(self, model: nn.Module, part: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.steps = steps
         self.labels = Labelled()
         self.reads = False
         self.mixing: list[str] = []
+        self.moves = False
         self._heeds = True
-        for parameter in model.parameters():
-            if parameter.requires_grad:  # what is trained is another one tomorrow
-                self.labels.put(parameter, np.full(tuple(parameter.shape), VARIES, np.uint8))
+        self._part = part
+        for tensor in (*model.parameters(), *model.buffers()):  # each may be another one tomorrow
+            self.labels.vary(tensor)
 
     def mark(self, rows: Any) -> None:
         """Label each row of the given tensors as its own."""
         for tensor in dependence.tree_tensors(rows):
             if tensor.dim():
-                mine = dependence.as_bits(len(tensor)).reshape(-1, *[1] * (tensor.dim() - 1))
+                mine = dependence.as_bits(len(tensor), self._part).reshape(-1, *[1] * (tensor.dim() - 1))
                 self.labels.put(tensor, np.broadcast_to(mine, tuple(tensor.shape)))
 
     def apart(self, values: Tensor, rows: int) -> bool:
@@ -109,7 +119,7 @@ class Shadow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not values.numel():
             return True
         found = self.labels.of(values).reshape(rows, -1) & np.uint8(ROWS)
-        return not bool((found & ~dependence.as_bits(rows)[:, None]).any())
+        return not bool((found & ~dependence.as_bits(rows, self._part)[:, None]).any())
 
     @contextmanager
     def not_heeding(self) -> Iterator[None]:
@@ -132,7 +142,6 @@ class Shadow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunction():
-            self.steps.note(func, args, kwargs)
             arguments = dependence.bound(func, args, kwargs)
             sources = [tensor for value in arguments.values() for tensor in dependence.tensors_in(value)]
             if kwargs.get("generator") is not None:
@@ -143,6 +152,8 @@ class Shadow(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self._called(func, args, kwargs, arguments)
             writes = bool(dependence.written(func))
             before = {id(tensor): self._before(tensor, writes) for tensor in sources}
+            if self._heeds and not self.moves:
+                self.moves = moves_rows(Operation(func, arguments, lambda t: before[id(t)], ()))
             result = self._called(func, args, kwargs, arguments)
             self._follow(func, arguments, before, result, sources)
             return result

@@ -243,7 +243,7 @@ class Items:
     def _read(self, row: int) -> tuple[Any, Any] | None:
         try:
             pair = self._tensors(self._items[row])
-        except Exception:  # its text may quote the row, so nobody sees it
+        except (Exception, SystemExit):  # its text may quote the row, so nobody sees it
             return None
         return pair if _shapes(pair) == _shapes(pytree.tree_map(lambda leaf: leaf[0], self.example)) else None
 

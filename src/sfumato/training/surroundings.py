@@ -1,15 +1,16 @@
 """Who calls `fit`: a pipeline whose earlier steps saw the rows, or a search that scores on them.
 
 An estimator is handed rows and is not told what was done to them. scikit-learn's pipelines and searches are
-found among the callers, by their protocol: an object with `steps` that ends in the estimator; a trial with a
-scorer and the rows of its split; a search with its best estimator. What is done by hand before `fit` cannot be
-seen.
+found among the callers, by their protocol: an object with `steps` that ends in the estimator; a trial with the
+rows of its split, and perhaps a scorer; a search with its best estimator. What is done by hand before `fit`
+cannot be seen.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sfumato.training.scoring import CoinRows, CoinSplit, NoisyAccuracyScorer
@@ -20,10 +21,22 @@ SCORED = (
     "scoring=sfumato.NoisyAccuracyScorer(...) and cv=sfumato.CoinSplit(...), or use sfumato tune"
 )
 
+SPLIT = (
+    "not private: the rows were split by position, so that a record that leaves moves others; give "
+    "cv=sfumato.CoinSplit(...)"
+)
+
 
 def caveats_of_callers(estimator: Any) -> tuple[str, ...]:
     """What the certificate of a fit must say about who called it; nothing where the rows came as they are."""
     return tuple(dict.fromkeys(_found(estimator)))
+
+
+def tell_of(caveats: Sequence[str]) -> None:
+    """Warn whoever called `fit` that it is not private, and why."""
+    if caveats:
+        reasons = "; ".join(each.removeprefix("not private: ") for each in caveats)
+        warnings.warn(f"this fit is not private (private_ is False): {reasons}", stacklevel=3)
 
 
 def _found(estimator: Any) -> Iterator[str]:
@@ -34,8 +47,9 @@ def _found(estimator: Any) -> Iterator[str]:
         if _ends_in(owner, inner):
             yield from (_fitted(step) for step in owner.steps[:-1] if _learns(step))
             inner = owner
-        elif seen.get("estimator") is inner and "scorer" in seen and "train" in seen:
-            yield from _scored(seen["scorer"], isinstance(seen["train"], CoinRows))
+        elif seen.get("estimator") is inner and "train" in seen:
+            by_coins = isinstance(seen["train"], CoinRows)
+            yield from _scored(seen["scorer"], by_coins) if "scorer" in seen else [] if by_coins else [SPLIT]
         elif inner is not None and getattr(owner, "best_estimator_", None) is inner:
             yield from _scored(owner.scoring, isinstance(owner.cv, CoinSplit))
             inner = owner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +26,9 @@ from sfumato.training.clipped_sums import (
 )
 from sfumato.training.clipping import Clipping
 from sfumato.training.devices import device_of
+from sfumato.training.following import stay_apart
 from sfumato.training.memory import Memory, Tensors, keeps_nothing
+from sfumato.training.moment import Moment, refuse_listeners
 from sfumato.training.probe import Survey
 from sfumato.training.rowwise import DIRECT, Identity, LossFunction, RowMap, Views
 from sfumato.training.rules.rounding import chunk_errors, rounding
@@ -87,6 +89,7 @@ class Prepared:
     keeps_nothing: bool
     same_loss: Identity
     same_views: Identity
+    moment: Moment  # at which it was prepared
 
     @property
     def runs_own_code(self) -> bool:
@@ -95,15 +98,24 @@ class Prepared:
 
     def holds(self, loss_fn: LossFunction, views: Views | None) -> bool:
         """Whether nothing was changed since."""
-        return self.same_loss(loss_fn) and self.same_views(views) and self.structure.same()
+        refuse_listeners()
+        return (
+            self.same_loss(loss_fn)
+            and self.same_views(views)
+            and self.structure.same()
+            and Moment(self.model, loss_fn, views, trusted=self.keeps_nothing).like(self.moment)
+        )
 
-    def task(self, loss_fn: LossFunction, views: Views | None) -> Task:
-        """The work on the rows of one step."""
+    def task(
+        self, loss_fn: LossFunction, views: Views | None, *, refresh: Callable[[], None] = lambda: None
+    ) -> Task:
+        """The work on the rows of one step; `refresh` keys generators anew that code of the user's may seed."""
         weights, known = self.structure.tensors.values(), self.known
         view_map = None if known.views is None or views is None else known.views.of(views, but=weights)
         memory = Memory(*(() if self.keeps_nothing else (self.model,)), name="the model", but=weights)
         loss = known.loss.of(loss_fn, but=weights)
-        return Task(self.model, loss, view_map, known, memory, self.device, self.wiring)
+        refresh = refresh if self.runs_own_code else lambda: None
+        return Task(self.model, loss, view_map, known, memory, self.device, self.wiring, refresh)
 
 
 def prepared(model: nn.Module, loss_fn: LossFunction, views: Views | None, known: Survey) -> Prepared:
@@ -119,6 +131,7 @@ def prepared(model: nn.Module, loss_fn: LossFunction, views: Views | None, known
         keeps_nothing=keeps_nothing(model),
         same_loss=Identity(loss_fn),
         same_views=Identity(views),
+        moment=Moment(model, loss_fn, views),
     )
 
 
@@ -133,6 +146,7 @@ class Task:
     memory: Memory
     device: torch.device
     wiring: Wiring
+    refresh: Callable[[], None]
 
     def run(self, inputs: Any, targets: Any) -> Pass:
         """One pass, of which model, loss and views remember nothing."""
@@ -145,6 +159,7 @@ class Task:
     def _seen(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """All views of the rows, and a target for each."""
         seen, copies = probe.seen_by_model(self.views, inputs), self.known.copies
+        self.refresh()  # views may have seeded what the model draws from
         if self.known.channels_last:
             seen = probe.channels_last(seen)
         if copies > 1:
@@ -154,6 +169,7 @@ class Task:
     def _forget(self) -> None:
         self.memory.put_back()
         self.loss.forget()  # again: a backward pass may run code of its own
+        self.refresh()
 
     @property
     def _averaged(self) -> LossFunction:
@@ -179,8 +195,19 @@ class Task:
     def does_as_few(self, steps: Steps) -> bool:
         """Whether a pass did what the survey saw with few rows."""
         if not self.known.few_steps:
-            self.known.few_steps.append(self.noted(*self.known.public_rows, rows=probe.FEW)[0])
-        return steps.like(self.known.few_steps[0])
+            counts = probe.FEW, probe.FEW_MORE
+            self.known.few_steps.extend(self.noted(*self.known.public_rows, rows=n)[0] for n in counts)
+        return all(map(steps.like, self.known.few_steps))
+
+    def keeps_apart(self, inputs: Any, targets: Any) -> bool:
+        """Whether rows stay apart in a block like this one, where that does not follow from a few rows."""
+        if not self.known.moves:
+            return True
+        try:
+            with self._repeatable() as draws, draws:
+                return stay_apart(self.model, self.loss, self.wiring, *self._seen(inputs, targets))
+        finally:
+            self._forget()
 
     def public(self, units: Sequence[int], rows_per_unit: int) -> tuple[Any, Any]:
         """Rows of public units by their numbers."""
@@ -199,7 +226,7 @@ class Task:
     def bits(self, rows_per_unit: int) -> Bits:
         """What public units come to in a block, for `blocks.Heights` to compare."""
 
-        def of(units: Sequence[int]) -> Sequence[Tensor] | None:
+        def of(units: Sequence[int]) -> Iterator[Tensor] | None:
             block = Block(self, *self.public(units, rows_per_unit), len(units), len(units), rows_per_unit)
             with probe.other_weights(self.model):
                 return block.bits()
@@ -260,30 +287,37 @@ class Block:
     def _nobody(self) -> Tensor:
         return torch.zeros(self.height, device=self.task.device)
 
-    def bits(self) -> list[Tensor] | None:
+    def bits(self) -> Iterator[Tensor] | None:
         """Everything that a unit's clipped gradient is made of: layer inputs, gradients, norms, what is formed.
 
         One entry for each unit, but of exact norms, which are had a few units at a time whatever the height:
-        those of the first few. None if the model does something else in such a block than with few rows.
+        those of the first few. None if the model does something else in such a block than with few rows, or
+        brings rows together there.
         """
         steps, passed = self.task.noted(self.inputs, self.targets)
-        if not self.task.does_as_few(steps):
+        if not self.task.does_as_few(steps) or not self.task.keeps_apart(self.inputs, self.targets):
             return None
-        found = [passed.losses.view(self.height, -1)]
+        return self._bits(passed)
+
+    def _bits(self, passed: Pass) -> Iterator[Tensor]:
+        """One after the other: what a parameter's gradients need is free again when the next is formed."""
+        yield passed.losses.view(self.height, -1)
         for call, gradients in passed.by_call():
             kept = (
                 [call.inputs, *gradients] if isinstance(call, LayerCall) else call.stacked(gradients).values()
             )
-            found += [t.detach().reshape(self.height, -1) for t in kept if t is not None]
-        terms = {name: term(contributions, self.height) for name, contributions in uses(passed).items()}
-        found += [part.gradients for part in terms.values() if isinstance(part, Materialised)]
-        each = [[name] for name in terms]
-        found += squared_norms(terms, each, [1.0] * len(each), self._nobody)
-        some = torch.arange(self.height, device=self.task.device) < PORTION
-        parts = portions(terms, some)
-        if len(parts) == 1:  # elsewhere gradients are so large that few are formed together
-            found.append(exact_squares(terms, each, parts[0])[: self.height])
-        return found
+            yield from (t.detach().reshape(self.height, -1) for t in kept if t is not None)
+        used, some = uses(passed), torch.arange(self.height, device=self.task.device) < PORTION
+        values = sum(self.task.wiring.parameters[name].numel() for name in used)
+        for name, contributions in used.items():
+            part = term(contributions, self.height)
+            own = {name: part}
+            if isinstance(part, Materialised):
+                yield part.gradients
+            yield from squared_norms(own, [[name]], [1.0], self._nobody)
+            parts = portions(own, some, values=values)
+            if len(parts) == 1:  # elsewhere gradients are so large that few are formed together
+                yield exact_squares(own, [[name]], parts[0])[: self.height]
 
     def _passed(self) -> tuple[Pass, Tensor]:
         """The pass, and which units' rows raised: public rows took their places."""
@@ -303,7 +337,7 @@ class Block:
     def _attempt(self) -> Pass | None:
         try:
             return self.task.run(self.inputs, self.targets)
-        except Exception:  # its text may quote a private row, so nobody sees it
+        except (Exception, SystemExit):  # its text may quote a private row, so nobody sees it
             return None
 
     def _raising(self) -> list[int]:

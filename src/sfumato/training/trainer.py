@@ -18,10 +18,10 @@ from sfumato.errors import InvalidInput, Refused, UnsupportedModel
 from sfumato.ledger import Certificate, Charge, Ledger, Reservation, Unrecorded
 from sfumato.mechanisms import Gaussian, GridGaussian, LambdaCGD, correlated_noise
 from sfumato.mechanisms.correlated import Past
-from sfumato.randomness import NoiseSource, Sampler, SecretStream, secret_global_generators
+from sfumato.randomness import FreshGenerators, NoiseSource, Sampler, SecretStream
 from sfumato.training.agreement import digest, terms
 from sfumato.training.averaging import WeightAverage
-from sfumato.training.batches import Batch, TrainingData
+from sfumato.training.batches import Batch, TrainingData, require_batch
 from sfumato.training.callbacks import Callback, Listeners
 from sfumato.training.compiled import as_written
 from sfumato.training.device_sum import DeviceSum
@@ -47,7 +47,7 @@ SHAPE_READ = (
     "read from data: the shape and type of a row, from the first record; one of another shape in its place "
     "would decide who counts; declare a public example"
 )
-_HOLDERS_CHUNK = 512  # rows, at most
+_LEAST_CHUNK = 32  # rows
 _FARTHEST = 2.0**20  # that an adaptive clipping norm goes from the plan's
 
 
@@ -194,9 +194,11 @@ class PrivateTrainer:
             loss_fn: `loss_fn(outputs, targets)` returns one loss for each row.
         """
         self._check_turn(batch)
+        for parameter in self.parameters.values():
+            parameter.grad = None  # whether there is one, or what it is, decides nothing
         with self.peers.together("to look at its model and loss"):
             work = self._looked_at(batch.data, loss_fn)
-        if not self._chunks:
+        if self.eta is None:
             with self.peers.together("to look at its model"):
                 self._prepare(batch.data, loss_fn, work.known)
             self.peers.require_same({"bound of rounding": digest(str(self.eta))}, remedy="give each rank rows")
@@ -222,6 +224,28 @@ class PrivateTrainer:
         self.steps_done += 1
         self._note(gradients)
 
+    def rehearse(self, rows: Any, loss_fn: LossFunction) -> None:
+        """Look at model and loss as the first step would, on rows that are public; nothing is charged.
+
+        Args:
+            rows: Public rows with the shapes and types of those to come, as `batches` takes them.
+            loss_fn: `loss_fn(outputs, targets)` returns one loss for each row.
+
+        Raises:
+            Refused: If model or loss mix rows.
+
+        >>> from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy
+        >>> model = nn.Linear(2, 2)
+        >>> plan = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=1, noise_multiplier=2.0)
+        >>> trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, ledger=None)
+        >>> trainer.rehearse((torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)), cross_entropy)
+        >>> trainer.eta < 0.01
+        True
+        """
+        complete = decoder_inputs(self.model)
+        source = TrainingData(rows, rows_per_unit=self.plan.rows_per_unit, complete=complete)
+        self._prepare(source, loss_fn, self._looked_at(source, loss_fn).known)
+
     def _note(self, gradients: dict[str, Tensor]) -> None:
         """Tell of the step, or keep it until it is durable."""
         rate = self.optimizer.param_groups[0]["lr"]
@@ -243,8 +267,8 @@ class PrivateTrainer:
         clipping, below = self.plan.clipping_at(self.clip_norm), 0
         trusted = not (work.runs_own_code or batch.data.runs_own_code)
         unwritten = written_nowhere(work.tensors, by_version=trusted)
-        with unwritten, secret_global_generators(self.sampler, self.device):
-            task = work.task(loss_fn, batch.data.views)
+        with unwritten, FreshGenerators(self.sampler, self.device) as generators:
+            task = work.task(loss_fn, batch.data.views, refresh=generators.refresh)
             for number, rows in batch.chunks(self._chunks):
                 result = clip_rows(task, rows.inputs, rows.targets, clipping, units=rows.units)
                 self._check_rounding(result)
@@ -375,14 +399,31 @@ class PrivateTrainer:
 
     def _prepare(self, source: TrainingData, loss_fn: LossFunction, known: Survey) -> None:
         """Choose the chunks from declared figures and shapes alone; the model sees public rows."""
-        rows_a_unit = source.rows_per_unit * known.copies
         batch = self.plan.expected_batch / self.peers.count
         rows_a_chunk = chunk_rows(known)
-        if self.peers.through is not None:  # holders declare one small margin for the rounding of all of them
-            rows_a_chunk = min(rows_a_chunk, _HOLDERS_CHUNK)
-        chunks = max(1, round(batch * rows_a_unit / rows_a_chunk))
+        self._choose_chunks(source, loss_fn, known, rows_a_chunk)
+        if self.plan.shares is not None:  # of the margin that all holders declared; smaller chunks round less
+            margin = self.plan.mechanism_of_shares().margin
+            while self._mechanism().eta > margin and rows_a_chunk > _LEAST_CHUNK:
+                rows_a_chunk //= 2
+                self._choose_chunks(source, loss_fn, known, rows_a_chunk)
+        if source.rows_per_unit == 1:
+            prepare_blocks(self.model, loss_fn, known, batch / self._chunks, views=source.views)
+        try_step(self.model, self.optimizer, loss_fn, source, known)
+        mechanism = self._mechanism()
+        if self._correlated is not None:
+            self._correlated.check_scale(mechanism.sigma / mechanism.grid)
+        self.eta = mechanism.eta
+
+    def _choose_chunks(
+        self, source: TrainingData, loss_fn: LossFunction, known: Survey, rows_a_chunk: int
+    ) -> None:
+        """So many chunks a step, and how much the sum of one of them may be rounded."""
+        batch = self.plan.expected_batch / self.peers.count
+        self._chunks = max(1, round(batch * source.rows_per_unit * known.copies / rows_a_chunk))
         # Ten standard deviations above what is expected; a larger chunk means a wrong declaration.
-        self._largest_chunk = int(batch / chunks + 10 * (batch / chunks) ** 0.5 + 16)
+        mean = batch / self._chunks
+        self._largest_chunk = int(mean + 10 * mean**0.5 + 16)
         self._chunk_error = rounding_bound(
             self.model,
             loss_fn,
@@ -391,14 +432,6 @@ class PrivateTrainer:
             rows_per_unit=source.rows_per_unit,
             views=source.views,
         )
-        if source.rows_per_unit == 1:
-            prepare_blocks(self.model, loss_fn, known, batch / chunks, views=source.views)
-        try_step(self.model, self.optimizer, loss_fn, source, known)
-        self._chunks = chunks
-        mechanism = self._mechanism()
-        if self._correlated is not None:
-            self._correlated.check_scale(mechanism.sigma / mechanism.grid)
-        self.eta = mechanism.eta
 
     def _check_room(self) -> None:
         """Refuse now what the ledger would refuse later; it reserves nothing."""
@@ -486,7 +519,7 @@ class PrivateTrainer:
         batch = next(batches, None)
         while batch is not None:
             following = next(batches, None)
-            if following is not None and self._chunks:
+            if following is not None and self.eta is not None:
                 following.read_ahead(self._chunks)
             yield batch
             batch = following
@@ -509,6 +542,7 @@ class PrivateTrainer:
         )
 
     def _check_turn(self, batch: Batch) -> None:
+        require_batch(batch)
         if self.charge is not None:
             raise Refused("expected a trainer that is not finished; make a new one for further steps")
         if batch.step != self.steps_done or self.steps_started != self.steps_done:

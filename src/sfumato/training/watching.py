@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from sfumato import randomness
 from sfumato.randomness import (
     GENERATOR_FILES,
     GENERATORS,
@@ -48,12 +49,14 @@ def _profile_again(before: Any) -> None:
 def noticed_draws() -> Iterator[Draws]:
     """Notes calls whose answers are others each time: Python's and NumPy's generators, the clock.
 
+    And calls that seed torch's: rows would draw by their place in a block what everybody knows.
+
     No garbage is collected meanwhile: what others do on that occasion is not the model's doing.
     """
     draws, before, numpy_before, collects = Draws(), sys.getprofile(), numpy_state(), gc.isenabled()
 
     def notice(frame: Any, event: str, called: Any) -> None:
-        if event == "c_call" and _is_source(called):
+        if event == "c_call" and _is_source(called) and not _is_ours(frame):
             draws.found.append(str(getattr(called, "__qualname__", called)))
         elif event == "call" and frame.f_code.co_filename in GENERATOR_FILES:
             draws.found.append(frame.f_code.co_qualname)
@@ -75,11 +78,21 @@ def _is_source(called: Any) -> bool:
     if isinstance(owner, GENERATORS) or called is os.urandom or module == "time":
         return True
     if isinstance(owner, torch.Generator):
-        return bool(called.__name__ == "seed")
+        return called.__name__ in _SEEDING
     return isinstance(owner, type) and issubclass(owner, datetime.date) and called.__name__ in _NOW
 
 
 _NOW = ("now", "utcnow", "today")
+_SEEDING = ("seed", "manual_seed", "set_state", "set_offset")
+
+
+def _is_ours(frame: Any) -> bool:
+    """Whether `same_randomness` put a generator where it was, by way of a function of torch's."""
+    for _ in range(4):
+        if frame is None or frame.f_code.co_filename == randomness.__file__:
+            return frame is not None
+        frame = frame.f_back
+    return False
 
 
 @contextmanager

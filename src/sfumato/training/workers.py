@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -109,6 +110,8 @@ class Workers:
         except Exception:  # its text may quote the data
             pool.shutdown(wait=False)
         else:
+            # Before the interpreter takes modules apart: a pool that is found then complains on the way out.
+            weakref.finalize(self, pool.shutdown, wait=False, cancel_futures=True)
             return pool
         raise InvalidInput(
             f"expected num_workers={self._count} worker processes to begin, but they could not; use "

@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfumato import accounting
-from sfumato.accounting import Budget, GaussianEvent, calibration, pld, poisson_sampled, repeat
+from sfumato.accounting import (
+    Budget,
+    GaussianEvent,
+    PrivacyFilter,
+    calibration,
+    pld,
+    poisson_sampled,
+    pure,
+    repeat,
+)
 
 EVALUATIONS = 30  # exact prices asked for; from any guess a bracket takes few, and each turn then halves it
 POINTS = 2**20
@@ -78,3 +87,10 @@ def test_a_small_epsilon_is_exact(rate, noise, steps):
 def test_no_event_asks_for_an_unbounded_grid(event):
     """Past a million releases, or losses of 100,000, the Rényi bound stands in: dearer, never cheaper."""
     assert accounting.epsilon(event, 1e-5) <= accounting.rdp_epsilon(event, 1e-5)
+
+
+@given(st.floats(1e-9, 20.0), st.floats(0.01, 10.0), st.sampled_from([0.0, 1e-6, 1e-3]))
+def test_a_pure_charge_counts_the_same_by_its_own_formula(value, size, delta):
+    """What the search for the largest charge uses is what a charge of that event counts."""
+    rule = PrivacyFilter(Budget(epsilon=size, delta=delta), fine=True)
+    assert rule._of_pure(value) == rule.spending(pure(value))

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
-import numpy as np
-import pandas as pd
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the desk: pip install 'sfumato[desk]'")
@@ -19,48 +16,9 @@ from sfumato.desk.app import create_app
 from sfumato.desk.desk import Desk
 from sfumato.desk.grants import Wanted
 from sfumato.desk.people import add_person
-from sfumato.randomness import public_generator
 
-POLICY = """
-[table]
-source = "people.csv"
-public_size = 400
-[budget]
-epsilon = 8.0
-delta = 1e-6
-{more}
-[columns.age]
-type = "integer"
-lower = 0
-upper = 120
-[columns.ill]
-type = "integer"
-lower = 0
-upper = 1
-[columns.city]
-type = "text"
-categories = ["Delft", "Utrecht"]
-"""
 PASSWORD = "a long enough password"
 COUNT = "SELECT COUNT(*) FROM people"
-
-
-def make_files(
-    folder: Path, *, more: str = "", tick: float = 0.05, settings: str = "", database: str = "desk.db"
-) -> Path:
-    draw = public_generator(0)
-    pd.DataFrame(
-        {
-            "age": draw.integers(18, 90, 400),
-            "ill": draw.integers(0, 2, 400),
-            "city": np.array(["Delft", "Utrecht"])[draw.integers(0, 2, 400)],
-            "secret_number": draw.integers(0, 10**9, 400),
-        }
-    ).to_csv(folder / "people.csv", index=False)
-    (folder / "people.toml").write_text(POLICY.format(more=more))
-    place = folder / "desk.toml"
-    place.write_text(f'policies = ["people.toml"]\ndatabase = "{database}"\ntick = {tick}\n{settings}')
-    return place
 
 
 @dataclass
@@ -150,8 +108,8 @@ def _cheap_passwords():
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    found = Served(make_files(tmp_path_factory.mktemp("desk")))
+def served(tmp_path_factory, desk_files):
+    found = Served(desk_files(tmp_path_factory.mktemp("desk")))
     yield found
     found.desk.close()
 
@@ -177,12 +135,12 @@ def rita(served):
 
 
 @pytest.fixture
-def another(tmp_path):
+def another(tmp_path, desk_files):
     """A desk of one test's own, with what it wants in the policy."""
     opened = []
 
     def make(**options):
-        opened.append(Served(make_files(tmp_path, **options)))
+        opened.append(Served(desk_files(tmp_path, **options)))
         return opened[-1]
 
     yield make

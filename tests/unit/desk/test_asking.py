@@ -48,7 +48,7 @@ def test_an_engine_that_fails_tells_nothing(another):
     served = another()
     ann = served.person("ann", "analyst", allocation=1.0, signed_in=False)
     assert ann.ask().status_code == 200
-    engine = served.desk.dataset("people")._table._engine
+    engine = served.desk.dataset("people").table._engine
     private = "row 17 of /srv/private/people.csv has 'Mary Smith'"
 
     def fails(text):
@@ -67,14 +67,14 @@ def test_an_answer_leaves_at_the_tick_of_its_kind(another):
     ann = served.person("ann", "analyst", allocation=5.0, signed_in=False)
     ann.ask()
     dataset, taken = served.desk.dataset("people"), []
-    answer = dataset.answer
+    answer = dataset.table.answer
     for slow in (0.0, 0.2):
 
         def slowly(*words, slow=slow, **more):
             time.sleep(slow)
             return answer(*words, **more)
 
-        dataset.answer = slowly
+        dataset.table.answer = slowly
         served.desk.pace.reset()
         time.sleep(0.4 - time.time() % 0.4)  # begin with a tick
         assert ann.ask().status_code == 200

@@ -1,11 +1,12 @@
 """Studies of any network, and of people who are with several holders."""
 
 import pytest
+import torch
 
-from sfumato import TrainingPlan, accounting, datasets
+from sfumato import PrivateTrainer, TrainingPlan, accounting, datasets
 from sfumato.errors import InvalidInput
 from sfumato.holders import NetworkTerms, Parties, Study, simulate
-from sfumato.training import NoiseShares
+from sfumato.training import NoiseShares, cross_entropy
 
 MLP = NetworkTerms(model="mlp", shape=(1, 8, 8), steps=6, expected_batch=200, clip_norm=1.0, learning_rate=1.0)
 
@@ -61,3 +62,22 @@ def test_networks_that_cannot_be(changes):
 def test_a_section_with_other_names_is_refused():
     with pytest.raises(InvalidInput, match="section network"):
         NetworkTerms.from_dict({"model": "mlp"})
+
+
+@pytest.mark.parametrize("margin", [2.0**-5, 2.0**-8])
+def test_chunks_are_halved_until_rounding_is_within_the_margin(margin):
+    """Larger chunks round more; a plan of one holder keeps them, and pays for it."""
+    head = torch.nn.Linear(768, 10)
+    terms = {"sample_rate": 0.2, "expected_batch": 12000, "steps": 20, "noise_multiplier": 10.0}
+    shares = NoiseShares(count=5, dimension=7690, margin=margin)
+    rows = torch.zeros(1, 768), torch.zeros(1, dtype=torch.long)
+
+    def eta(**of_plan):
+        plan = TrainingPlan(**terms, **of_plan)
+        trainer = PrivateTrainer(head, torch.optim.SGD(head.parameters(), lr=1.0), plan, ledger=None)
+        trainer.rehearse(rows, cross_entropy)
+        return trainer.eta
+
+    assert eta() > 2.0**-5
+    assert 0 < eta(shares=shares) <= margin
+    assert TrainingPlan.from_json(TrainingPlan(**terms, shares=shares).to_json()).shares == shares

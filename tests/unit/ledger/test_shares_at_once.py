@@ -3,8 +3,8 @@
 import pytest
 
 from sfumato.accounting import Budget, Relation, pure
-from sfumato.errors import InvalidInput, LedgerTampered
-from sfumato.ledger import Head, Ledger
+from sfumato.errors import BudgetExceeded, InvalidInput, LedgerTampered
+from sfumato.ledger import Charge, ChargeRequest, Head, Ledger
 
 
 @pytest.fixture
@@ -41,3 +41,57 @@ def test_reading_on_from_a_known_entry(ledger):
     assert list(ledger.entries_after(ledger.head)) == []
     with pytest.raises(LedgerTampered):
         list(ledger.entries_after(Head(sequence=0, hash="0" * 64)))
+
+
+def _request(epsilon, *allocations, purpose="x"):
+    return ChargeRequest(
+        event=pure(epsilon),
+        purpose=purpose,
+        relation=Relation.ADD_REMOVE,
+        unit="record",
+        allocations=allocations or (None,),
+    )
+
+
+def test_several_charges_in_one_transaction_are_each_admitted_after_those_before(ledger, monkeypatch):
+    ledger.allocate_all({"a": 1.0, "b": 1.0})
+    begun = []
+    transaction = ledger._store.transaction
+    monkeypatch.setattr(ledger._store, "transaction", lambda: begun.append(1) or transaction())
+    wanted = [_request(0.75, "a"), _request(0.75, "a"), _request(0.75, "a", "b"), _request(3, "a"), _request(2)]
+    found = ledger.charge_each(wanted)
+    assert [getattr(one, "allocation", "refused") for one in found] == ["a", "refused", "b", "refused", None]
+    assert isinstance(found[1], BudgetExceeded)
+    assert len(begun) == 1
+    assert ledger.state.spent_by("a") == ledger.state.spent_by("b") == 0.75
+    assert [one.head for one in ledger.charges()] == [one.head for one in found if isinstance(one, Charge)]
+    ledger.verify()
+
+
+def test_charges_of_one_transaction_are_all_there_or_none(ledger, monkeypatch):
+    """A crash before the end leaves nothing, and what this object remembers of it is worth nothing."""
+    append = ledger._store.append
+
+    def fails_at_the_third(row):
+        if row.sequence == 3:
+            raise KeyboardInterrupt
+        append(row)
+
+    monkeypatch.setattr(ledger._store, "append", fails_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        ledger.charge_each([_request(1.0)] * 3)
+    assert ledger.epsilon_spent == 0
+    assert ledger.head.sequence == 0
+    monkeypatch.setattr(ledger._store, "append", append)
+    assert len(ledger.charge_each([_request(1.0)] * 5)) == 5
+    assert ledger.epsilon_spent == 4
+    ledger.verify()
+
+
+def test_what_another_process_wrote_is_seen(ledger, tmp_path):
+    """The newest entry is kept as it was read, as long as it is the newest."""
+    assert ledger.epsilon_left == 4
+    with Ledger.open(tmp_path / "l.db") as other:
+        other.charge_each([_request(1.5), _request(1.5)])
+    assert ledger.epsilon_left == 1
+    assert isinstance(ledger.charge_each([_request(1.25)])[0], BudgetExceeded)

@@ -26,6 +26,13 @@ def test_features_have_unit_length_and_the_head_knows_nothing():
     assert not model(images(3)).any()
 
 
+def test_weights_are_the_lengths_of_the_parts():
+    model = FeatureClassifier([Pixels(), Pixels()], classes=4, weights=(4.0, 3.0))
+    first, second = model.features(images(3)).split(784, dim=1)
+    assert torch.allclose(first.norm(dim=1), torch.full((3,), 0.8), atol=1e-6)
+    assert torch.allclose(second.norm(dim=1), torch.full((3,), 0.6), atol=1e-6)
+
+
 def test_an_image_is_looked_at_by_itself():
     model = FeatureClassifier([PriorLevels(load_prior("strokes"))], classes=10)
     both = model.features(images(300))  # more than are looked at together

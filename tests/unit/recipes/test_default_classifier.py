@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,18 @@ from sfumato.datasets import Dataset, strokes
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
-from sfumato.recipes import CLOTHES, DESIGNED, DIGITS, THINGS, Classifier, HoldOut, Recipe, features, tuning
+from sfumato.recipes import (
+    CLOTHES,
+    DESIGNED,
+    DIGITS,
+    SCENES,
+    THINGS,
+    Classifier,
+    HoldOut,
+    Recipe,
+    features,
+    tuning,
+)
 from sfumato.recipes import plain as plain_recipe
 from sfumato.results import read_run
 
@@ -124,6 +136,12 @@ def test_recipes_by_name():
     assert features.recipe_for("photographs") is THINGS
     with pytest.raises(InvalidInput, match="to be one of strokes, shapes, "):
         Recipe(extractors=("photographs",))
+
+
+def test_weights_are_one_for_each_extractor_and_survive_json():
+    with pytest.raises(InvalidInput, match="one weight for each of 1 extractors, got 2"):
+        Recipe(extractors=("strokes",), weights=(1.0, 2.0))
+    assert Recipe.from_json(json.loads(json.dumps(asdict(SCENES)))) == SCENES
 
 
 def test_scattering_needs_no_drawing():

@@ -55,6 +55,13 @@ def test_an_interrupted_run_is_done_again(runs, tmp_path, monkeypatch):
     assert line.accuracies == (0.7,)
 
 
+def test_fewer_runs_can_be_asked_for(runs, tmp_path):
+    (line,) = accuracy.run(tmp_path, only=["mnist-1"], most=2)
+    assert line.accuracies == pytest.approx((0.91, 0.92))
+    assert accuracy.total_runs(["mnist-1"], 2) == 2
+    assert accuracy.total_runs(["prior"], 2) == 1  # no line is run more often than it says
+
+
 def test_lines_can_be_chosen_by_name(runs, tmp_path):
     assert [line.name for line in accuracy.run(tmp_path, only=["plain"])] == ["plain"]
     assert accuracy.total_runs(["plain"]) == 3

@@ -31,7 +31,7 @@ def few(monkeypatch):
     monkeypatch.setattr(datasets, "load", drawn)
     monkeypatch.setattr(features, "RECIPES", {"mnist": quick})
     monkeypatch.setattr(synthesis, "_SEEN", 300)
-    settings = StyleSettings(drawings=300, fine=4, directions=8)
+    settings = StyleSettings(drawings=300, directions=8)
     monkeypatch.setattr(StyleSettings, "for_data", lambda data, prior=None: settings)
     synthesis._reader.cache_clear()
     yield

@@ -136,6 +136,11 @@ def test_the_report_says_what_was_measured_and_what_was_not(made):
     ill = next(item for item in report["columns"] if item["column"] == "ill")
     assert all(low <= high for low, high in zip(ill["low"], ill["high"], strict=True))
     assert "Not good for" in (made / "s.fidelity.txt").read_text()
+    page = (made / "s.fidelity.html").read_text()
+    assert all(f"<h3>{name}</h3>" in page for name in ("age", "city", "ill"))
+    shown = next(item for item in report["measured"] if "shape" in item)
+    assert len(shown["synthetic"]) == len(shown["measured"]) == shown["cells"]
+    assert sum(shown["synthetic"]) == pytest.approx(1, abs=1e-3)
 
 
 def test_distances_to_the_real_table_are_private(made):

@@ -51,6 +51,7 @@ class Remote(Tensor):
     """A tensor on the other device; `held` has its values."""
 
     __slots__ = ("held",)  # nothing that code could hang on it
+    __module__ = "torch"  # it stands for code of torch, which keeps nothing
 
     @staticmethod
     def __new__(cls, held):

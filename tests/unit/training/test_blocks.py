@@ -54,6 +54,24 @@ def test_no_block_has_more_rows_than_fit(units, rows, most):
     assert max(heights) * rows <= max(most, rows)
 
 
+@pytest.mark.parametrize("units", range(1, 40))
+def test_where_rows_are_dear_few_are_padded(units):
+    heights = Heights(8).split(units, 1, kernel())
+    assert sum(heights) - units < 4
+    assert set(heights[:-1]) <= {8}
+
+
+@pytest.mark.parametrize("how", ["bad", "uneven", "mixed"])
+def test_small_heights_that_differ_are_never_used(how):
+    assert Heights(8).split(11, 1, kernel(**{how: {4}})) == [8, 8]
+
+
+def test_the_bits_to_compare_with_are_not_kept():
+    heights = Heights()
+    heights.split(64, 1, kernel())
+    assert heights._expected is None
+
+
 @pytest.mark.parametrize("how", ["uneven", "mixed"])
 @pytest.mark.parametrize("height", [36, 64, 300])
 def test_heights_at_which_place_or_company_matters_are_never_used(how, height):

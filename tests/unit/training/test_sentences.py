@@ -7,9 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from sfumato.accounting import Budget
-from sfumato.errors import SfumatoError
+from sfumato.errors import InvalidInput, SfumatoError
 from sfumato.ledger import Ledger
-from sfumato.training import clipped_gradient_sum, train
+from sfumato.training import PrivateTrainer, TrainingPlan, clipped_gradient_sum, train
 
 INPUTS, TARGETS = torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)
 
@@ -45,6 +45,10 @@ WRONG = {
         {"data": (INPUTS.double(), TARGETS)},
         r"are torch.float64: convert them with .to\(torch.float32\)",
     ),
+    "a loss of nothing": (
+        {"loss_fn": lambda outputs, targets: None},
+        r"use sfumato.training.default_loss\(model\)",
+    ),
     "a loss that reduces": ({"loss_fn": reduced}, "use reduction='none'"),
     "a frozen model": ({"model": frozen()}, "set requires_grad on some"),
     "texts": ({"data": (np.array(["a"] * 8), TARGETS)}, "turn them into numbers first"),
@@ -76,6 +80,15 @@ def test_the_sentence_names_the_remedy_and_nothing_is_spent(wrong, sentence, tmp
     with pytest.raises(SfumatoError, match=sentence):
         train(given.pop("model"), given.pop("data"), epsilon=1, epochs=1, ledger=ledger, **given)
     assert ledger.epsilon_spent == 0
+
+
+def test_batches_that_were_drawn_elsewhere_are_refused():
+    own = model()
+    plan = TrainingPlan(sample_rate=0.5, expected_batch=4, steps=1, noise_multiplier=1.0)
+    trainer = PrivateTrainer(own, torch.optim.SGD(own.parameters(), lr=0.1), plan)
+    with pytest.raises(InvalidInput, match=r"hand the data or its DataLoader to trainer\.batches"):
+        trainer.step((INPUTS, TARGETS), each)
+    assert trainer.steps_started == 0
 
 
 def test_autocast_around_a_step_changes_nothing():

@@ -54,12 +54,13 @@ def _page(request: Request, fields: dict[str, str], *, status: int = 200, **valu
     desk, account = desk_of(request), account_of(request)
     with desk.database.read() as connection:
         mine = [one for one in grants.of_team(connection, account.team) if one.shares]
+        mine = [one for one in mine if not desk.dataset(one.dataset).images]
         kept = connection.execute(select(db.saved).where(db.saved.c.team == account.team)).all()
     left = {one.id: asking.allocated_to(desk.dataset(one.dataset), account, one).epsilon_left for one in mine}
     shown = {
         "fields": {"sql": "", "epsilon": "", "title": "", "grant": "", **fields},
         "allocations": [(one, left[one.id]) for one in mine],
-        "tables": {one.name: policy_in_words(one.policy) for one in desk.each()},
+        "tables": {one.name: policy_in_words(one.policy) for one in desk.tables()},
         "history": asking.history(desk, account),
         "saved": kept,
         "expected": None,

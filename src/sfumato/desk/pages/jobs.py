@@ -31,11 +31,13 @@ def _page(request: Request, fields: dict[str, str], *, status: int = 200, **valu
     with desk.database.read() as connection:
         mine = [one for one in grants.of_team(connection, me.team) if one.shares]
     blank = {"kind": "train", "grant": "", "target": "", "model": "boosted", "epsilon": "", "rows": "1000"}
+    blank |= {"teachers": "100"}
     shown = {
         "fields": blank | fields,
         "allocations": mine,
-        "columns": {one.name: list(one.policy.columns) for one in desk.each()},
-        "kinds": jobs.KINDS,
+        "columns": {one.name: list(one.policy.columns) for one in desk.tables()},
+        "images": any(one.images for one in desk.each()),
+        "kinds": jobs.KINDS if any(one.images for one in desk.each()) else jobs.OF_TABLES,
         "models": jobs.MODELS,
         "jobs": jobs.of_team(desk, me.team),
         "price": None,
@@ -52,6 +54,7 @@ def _job(fields: dict[str, str]) -> Job:
         target=fields.get("target") or None,
         model=fields.get("model") or "boosted",
         rows=whole(fields, "rows", 1000),
+        teachers=whole(fields, "teachers", 100),
     )
 
 

@@ -86,7 +86,7 @@ def _page(
     status: int = 200,
 ) -> HTMLResponse:
     desk, price = desk_of(request), None
-    chosen = desk.dataset(dataset) if dataset else desk.each()[0]
+    chosen = desk.dataset(dataset) if dataset else desk.tables()[0]
     try:
         if lines:
             with effort(request):
@@ -102,7 +102,7 @@ def _page(
         kinds=list(KINDS),
         starts={kind: start[0] for kind, start in _STARTS.items()},
         dataset=chosen.name,
-        datasets=[one.name for one in desk.each()],
+        datasets=[one.name for one in desk.tables()],
         left=chosen.ledger.epsilon_left,
         price=price,
         chart=None if price is None else trade_off(price.attacker),

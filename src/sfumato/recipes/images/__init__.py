@@ -18,7 +18,7 @@ from sfumato.recipes.images.release import (
 from sfumato.recipes.images.sampler import Drawn, ImageSampler
 from sfumato.recipes.images.sampler_file import ARCHITECTURE, sampler_from
 from sfumato.recipes.images.statistics import Layout, Statistics, StatisticsPlan
-from sfumato.recipes.images.styles import Styles, StyleSettings
+from sfumato.recipes.images.styles import PublicSet, Styles, StyleSettings
 
 __all__ = [
     "ARCHITECTURE",
@@ -28,6 +28,7 @@ __all__ = [
     "ImageRequest",
     "ImageSampler",
     "Layout",
+    "PublicSet",
     "ReleasedImages",
     "Statistics",
     "StatisticsPlan",

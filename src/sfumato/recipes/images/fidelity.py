@@ -11,7 +11,7 @@ from sfumato.models import load_prior
 from sfumato.recipes.features import fitted
 from sfumato.recipes.images.measures import features_of, frechet
 from sfumato.recipes.images.sampler import Drawn, ImageSampler
-from sfumato.recipes.images.styles import DRAW, to_inputs
+from sfumato.recipes.images.styles import to_inputs
 
 _COMPARED = 5000  # images of either kind
 _SEED = 12  # of drawings that were not used before
@@ -43,8 +43,8 @@ def _classes(sampler: ImageSampler, drawn: Drawn) -> list[dict[str, Any]]:
         {"class": name, "images": int(count)} for name, count in zip(sampler.class_names, made, strict=True)
     ]
     if sampler.statistics is not None:
-        reach = _NORMAL_95 * sampler.statistics.count_sigma * np.sqrt(sampler.statistics.counts.shape[1])
-        for line, count in zip(lines, sampler.statistics.counts.sum(axis=1), strict=True):
+        reach = _NORMAL_95 * sampler.statistics.count_sigma
+        for line, count in zip(lines, sampler.statistics.counts, strict=True):
             line["people"] = round(float(count))
             line["people_95"] = [round(float(count - reach)), round(float(count + reach))]
     return lines
@@ -53,10 +53,10 @@ def _classes(sampler: ImageSampler, drawn: Drawn) -> list[dict[str, Any]]:
 def _distances(sampler: ImageSampler, drawn: Drawn, test: Dataset) -> dict[str, Any]:
     """In the features of the drawings' own net, of at most 5,000 images each."""
     settings = sampler.styles.settings
-    name = settings.prior
+    name = settings.net
     features = load_prior(name).features
     real = features_of(fitted(test).tensors()[0][:_COMPARED], features)
-    drawings, kinds = DRAW[name](_COMPARED, seed=_SEED)
+    drawings, kinds = sampler.styles.draw(_COMPARED, seed=_SEED)
     if settings.matched:
         drawings = drawings[kinds < len(sampler.class_names)]
     return {
@@ -73,8 +73,9 @@ def in_words(found: dict[str, Any]) -> str:
         f"{found['images']:,} synthetic images. Good for: {found['good_for']}.",
         f"Not good for: {found['not_good_for']}.",
         f"{found['left_out_as_unsure']:.1%} of the images that were drawn were left out: those whose label the "
-        "head was least sure of. The head gives the labels of the others a probability of "
-        f"{found['mean_confidence']:.2f} on average; far below 1, it learned too little to rely on its labels.",
+        "head was least sure of, and digits that it reads as another than was drawn. The head gives the labels "
+        f"of the others a probability of {found['mean_confidence']:.2f} on average; far below 1, it learned "
+        "too little to rely on its labels.",
     ]
     for line in found["classes"]:
         people = ""

@@ -18,7 +18,7 @@ from sfumato.recipes.images.styles import Floats, Images, Integers, to_inputs
 
 Features = Callable[[Tensor], Tensor]
 _BATCH = 100
-_ANSWERED = 1000  # images at a time
+_ANSWERED = 100  # images at a time: what nets compute on them stays in the cache
 _HELD_OUT = 0.1  # of the synthetic images, on which the number of epochs is chosen
 
 

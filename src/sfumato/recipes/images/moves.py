@@ -9,7 +9,6 @@ import numpy as np
 from sfumato.recipes.images.statistics import Statistics
 from sfumato.recipes.images.styles import Floats, Integers, Styles
 
-_FEWEST = 20.0  # people in a class whose sums are believed, in standard deviations of its count
 _FLOOR = 0.02  # of the mean variance: what a drawing's direction has at least
 _FARTHEST = 3.0  # times: how far a direction is stretched at most
 
@@ -29,15 +28,15 @@ class Moves:
 
     @classmethod
     def of(cls, statistics: Statistics, styles: Styles) -> Moves:
-        people = np.maximum(statistics.counts.sum(axis=1), 1.0)
-        known = people > _FEWEST * statistics.count_sigma
+        assert styles.spreads is not None
+        people, known = statistics.people, statistics.known
         means = np.where(known[:, np.newaxis], statistics.sums / people[:, np.newaxis], 0.0)
         spreads = denoised(statistics, styles.spreads, people, means)
         maps = [
             transport(drawn, found) if sure else np.eye(len(drawn))
             for drawn, found, sure in zip(styles.spreads, spreads, known, strict=True)
         ]
-        return cls(maps=np.stack(maps), shifts=styles.reach * means, centres=styles.centres[:, 0])
+        return cls(maps=np.stack(maps), shifts=styles.reach * means, centres=styles.centres)
 
     def steps(self, places: Floats, labels: Integers) -> Floats:
         """By how much each place is moved."""
@@ -50,18 +49,20 @@ def denoised(statistics: Statistics, drawn: Floats, people: Floats, means: Float
 
     By the positive-part James–Stein estimator, on the matrices' entries, whose noise is known.
     """
+    assert statistics.moments is not None
     size = drawn.shape[1]
     found = statistics.moments / people[:, np.newaxis, np.newaxis] - np.einsum("ci,cj->cij", means, means)
     noise = statistics.moment_sigma**2 * size * (size + 1) / 2  # expected squared length of a moment's noise
     weights = people / people.sum()
     wider = np.clip(np.einsum("c,cii->", weights, found) / np.einsum("c,cii->", weights, drawn), 0.1, 10.0)
     beyond = found - wider * drawn
-    common = _believed(np.tensordot(weights, beyond, axes=1), len(people) * noise / people.sum() ** 2)
-    own = [_believed(each - common, noise / count**2) for each, count in zip(beyond, people, strict=True)]
+    common = believed(np.tensordot(weights, beyond, axes=1), len(people) * noise / people.sum() ** 2)
+    own = [believed(each - common, noise / count**2) for each, count in zip(beyond, people, strict=True)]
     return wider * drawn + common + np.stack(own)
 
 
-def _believed(matrix: Floats, noise: float) -> Floats:
+def believed(matrix: Floats, noise: float) -> Floats:
+    """Drawn towards zero by what noise of this squared length hides (positive-part James–Stein)."""
     length = float(np.square(matrix).sum())
     return matrix * max(0.0, 1.0 - noise / length) if length else matrix
 

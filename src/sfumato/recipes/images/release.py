@@ -21,12 +21,13 @@ from sfumato.recipes import features
 from sfumato.recipes.classifier import Classifier
 from sfumato.recipes.features import Recipe, declared
 from sfumato.recipes.images import fidelity
+from sfumato.recipes.images.choice import Choice
 from sfumato.recipes.images.plan import HEAD_SHARE, RELATION, ImagePlan
 from sfumato.recipes.images.sampler import Drawn, ImageSampler
 from sfumato.recipes.images.sampler_file import sampler_bytes
 from sfumato.recipes.images.sheet import sheet_bytes
 from sfumato.recipes.images.statistics import Layout
-from sfumato.recipes.images.styles import Styles, StyleSettings
+from sfumato.recipes.images.styles import PUBLIC, PublicSet, Styles, StyleSettings
 from sfumato.released import MODEL, class_names
 from sfumato.storage import CERTIFICATE, json_bytes, make_folder, write_whole
 
@@ -34,10 +35,12 @@ PURPOSE = "synthetic images"
 CAVEATS = (
     "images are drawings, chosen or moved as the noisy statistics of private ones say; they are nobody's",
     "the head's labels are right as often as the head is; images that it is not sure of are left out",
-    "styles and clipping were set on drawings, uncharged; the head's share of the budget and that images are "
-    "left out were kept from an earlier way, whose accuracy on MNIST's public test images had been seen",
+    "how digits are chosen, and which images are left out, was set on training images of MNIST, uncharged: for "
+    "MNIST ε does not cover that choice; the head's share of the budget is that of an earlier way, whose "
+    "accuracy on MNIST's public test images had been seen",
     "the sampler is taken as ideal",
 )
+NAMED = "images start from a set that the holder says is public; ε does not cover the people in it"
 MOST_IMAGES = 1_000_000
 STAGES = 4  # that a release tells of
 Progress = Callable[[str], None]
@@ -57,6 +60,7 @@ class ImageRequest:
     unit: str
     data: str
     declared: tuple[int, int]  # size and classes of the rows
+    public: PublicSet | None = None
 
     @classmethod
     def of(
@@ -69,8 +73,9 @@ class ImageRequest:
         settings: StyleSettings | None = None,
         recipe: Recipe | None = None,
         head_share: float = HEAD_SHARE,
+        public: PublicSet | None = None,
     ) -> ImageRequest:
-        """The plan for rows that declare size and classes.
+        """The plan for rows that declare size and classes; `public`: images to start from instead of drawings.
 
         Raises:
             InvalidInput: size or classes are not declared, people have several rows, or δ is 0.
@@ -92,7 +97,7 @@ class ImageRequest:
                 "is the share of one image"
             )
         warn_of_little_protection("these images", epsilon, delta)
-        found = settings or StyleSettings.for_data(rows.name)
+        found = settings or StyleSettings.for_data(rows.name, None if public is None else PUBLIC)
         recipe = recipe or features.head_only(rows.name)
         plan = ImagePlan.calibrated(
             epsilon=epsilon,
@@ -114,6 +119,7 @@ class ImageRequest:
             unit=rows.unit,
             data=rows.name,
             declared=(size, classes),
+            public=public,
         )
 
     def check_rows(self, rows: Dataset) -> None:
@@ -129,7 +135,8 @@ class ImageRequest:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        return (*CAVEATS, *features.features_from(self.recipe, self.data))
+        named = () if self.public is None else (NAMED,)
+        return (*CAVEATS, *named, *features.features_from(self.recipe, self.data))
 
 
 @dataclass(frozen=True)
@@ -195,7 +202,7 @@ def learn_sampler(
     """Charge everything at once; only then look at a row."""
     request.check_rows(rows)
     progress("drawing styles")
-    styles = Styles.of(request.settings, classes=request.declared[1])
+    styles = Styles.of(request.settings, classes=request.declared[1], public=request.public)
     certificate = ledger.pay_for(
         request.plan.event(),
         purpose=PURPOSE,
@@ -216,6 +223,7 @@ def learn_sampler(
         statistics=measured,
         head=_head(request, private, sampler),
         class_names=class_names(rows),
+        choice=None if measured is None or styles.settings.moved else Choice.of(measured, styles),
         certificate=certificate,
     )
 

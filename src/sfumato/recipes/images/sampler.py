@@ -10,21 +10,21 @@ import numpy.typing as npt
 import torch
 
 from sfumato import _validate
+from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate
 from sfumato.models import FeatureClassifier
 from sfumato.randomness import public_generator
+from sfumato.recipes.images.choice import Choice
 from sfumato.recipes.images.moves import Moves
 from sfumato.recipes.images.statistics import Statistics
-from sfumato.recipes.images.styles import DRAW, Floats, Images, Integers, Styles, to_inputs
+from sfumato.recipes.images.styles import Images, Integers, Styles, looked_at
 
 SUREST = 0.85
 """This share of the images is kept: those whose label the head is surest of."""
 
-MISSED, FEWEST_KEPT = 0.1, 0.125
-"""Of people whose styles are too rare among the drawings, and of drawings that are kept."""
-
 _BATCH = 4000  # drawings at a time
 _MOST_TRIED = 6  # times as many as are wanted, after which classes need not have their shares
+_MOST_EMPTY = 50  # times in a row that no drawing is kept
 _SEEDS = 2**31
 
 
@@ -36,7 +36,7 @@ class Drawn:
     labels: Integers  # (images,)
     sure: npt.NDArray[np.float32]  # the probability that the head gives each label
     tried: int  # images that were labelled
-    unsure: int  # of these, left out as the head was not sure of them
+    unsure: int  # of these, left out as the head was not sure of them, or reads another class
 
     def __len__(self) -> int:
         return len(self.images)
@@ -46,14 +46,15 @@ class Drawn:
 class ImageSampler:
     """The released model: it draws as many images as wanted.
 
-    Without `statistics` images are drawings as they are; without `head` they keep the class that they were
-    drawn for.
+    `choice` says which drawings are kept, where they are chosen. Without `statistics` images are drawings as
+    they are; without `head` they keep the class that they were drawn for.
     """
 
     styles: Styles
     statistics: Statistics | None
     head: FeatureClassifier | None
     class_names: tuple[str, ...]
+    choice: Choice | None = None
     certificate: Certificate | None = None
 
     def draw(self, count: int, *, seed: int) -> Drawn:
@@ -64,9 +65,12 @@ class ImageSampler:
         count = _validate.integer("count", count, least=1)
         generator = public_generator(seed)
         parts: list[Drawn] = []
-        missing = self._wanted(count)
+        missing, nothing = self._wanted(count), 0
         while left := count - sum(map(len, parts)):
-            part = self._labelled(*self._images(min(_BATCH, 4 * left + 40), generator))
+            part = self._labelled(*self._images(min(_BATCH, 8 * left + 40), generator))
+            nothing = 0 if len(part) else nothing + 1
+            if nothing == _MOST_EMPTY:
+                raise InvalidInput("expected a sampler that keeps some drawings, got one that keeps hardly any")
             tried = part.tried + sum(earlier.tried for earlier in parts)
             room = missing if tried < _MOST_TRIED * count + _BATCH else np.full_like(missing, left)
             part = _first_of_each(part, room, most=left)
@@ -84,30 +88,23 @@ class ImageSampler:
         """Images of each class, at most; rounded up."""
         if self.statistics is None:
             return np.full(len(self.class_names), count)
-        people = np.maximum(self.statistics.counts.sum(axis=1), 0.0) + 1e-9
+        people = np.maximum(self.statistics.counts, 0.0) + 1e-9
         return np.ceil(count * people / people.sum()).astype(np.int64)
 
     def _images(self, drawings: int, generator: np.random.Generator) -> tuple[Images, Integers]:
         """Images from so many drawings, and the classes that they were drawn for."""
         settings, classes = self.styles.settings, len(self.styles.centres)
-        images, kinds = DRAW[settings.prior](drawings, seed=int(generator.integers(_SEEDS)))
+        images, kinds = self.styles.draw(drawings, seed=int(generator.integers(_SEEDS)))
         labels = settings.classes_of(kinds, classes, generator)
         images, labels = images[labels < classes], labels[labels < classes]
-        if self.statistics is None:
+        if self.choice is None and self._moves is None:
             return images, labels
         places = self.styles.view.places(images)
-        chances = self._chances[labels, self.styles.clusters(places, labels)]
-        kept = generator.random(len(images)) < chances
-        images, labels, places = images[kept], labels[kept], places[kept]
-        if self._moves is None:
-            return images, labels
-        return self.styles.view.moved(images, self._moves.steps(places, labels)), labels
-
-    @cached_property
-    def _chances(self) -> Floats:
-        """The chance of a drawing of each class and cluster to be kept."""
-        assert self.statistics is not None
-        return chances_of(self.statistics.counts, self.styles.drawn)
+        if self._moves is not None:
+            return self.styles.view.moved(images, self._moves.steps(places, labels)), labels
+        assert self.choice is not None
+        kept = generator.random(len(images)) < self.choice.chances(places, labels)
+        return images[kept], labels[kept]
 
     @cached_property
     def _moves(self) -> Moves | None:
@@ -116,12 +113,20 @@ class ImageSampler:
         return Moves.of(self.statistics, self.styles)
 
     def _labelled(self, images: Images, labels: Integers) -> Drawn:
-        """Each with the label that the head reads, those that it is surest of."""
+        """Each with the label that the head reads. Digits that it reads as another than was drawn are left out.
+
+        Of these, the ones that the head is surest of.
+        """
         sure, kept = np.ones(len(images), dtype=np.float32), np.arange(len(images))
         if self.head is not None and len(images):
-            chances = torch.softmax(self.head(to_inputs(images)), dim=1).detach()
-            sure, labels = (part.numpy() for part in chances.max(dim=1))
-            kept = np.flatnonzero(sure >= np.quantile(sure, 1 - SUREST))
+            chances = torch.softmax(looked_at(self.head, images), dim=1)
+            sure, read = (part.numpy() for part in chances.max(dim=1))
+            settings = self.styles.settings
+            if settings.matched and not settings.moved:
+                kept = np.flatnonzero(read == labels)
+            labels = read
+            if len(kept):
+                kept = kept[sure[kept] >= np.quantile(sure[kept], 1 - SUREST)]
         unsure = len(images) - len(kept)
         return Drawn(
             images=images[kept], labels=labels[kept], sure=sure[kept], tried=len(images), unsure=unsure
@@ -136,28 +141,3 @@ def _first_of_each(part: Drawn, room: Integers, *, most: int) -> Drawn:
         earlier[same] = np.arange(same.sum())
     kept = np.flatnonzero(earlier < room[part.labels])[:most]
     return replace(part, images=part.images[kept], labels=part.labels[kept], sure=part.sure[kept])
-
-
-def chances_of(counts: Floats, drawn: Floats) -> Floats:
-    """Chances proportional to how many times rarer a cluster is in the drawings than in the noisy counts.
-
-    They are cut off at 1: clusters that are very rare in the drawings stay too rare. Chances are so large that
-    this misses `MISSED` of the people, or that `FEWEST_KEPT` of the drawings are kept, whichever is larger.
-
-    >>> chances_of(np.array([[30.0, -2.0, 10.0]]), np.array([[0.5, 0.25, 0.25]])).round(2).tolist()
-    [[1.0, 0.0, 0.77]]
-    """
-    counts = np.maximum(counts, 0.0) + 1e-9
-    drawn = drawn / len(drawn)
-    rarer = counts / counts.sum() / np.maximum(drawn, 1e-9)
-
-    def kept(scale: float) -> float:
-        return float((drawn * np.minimum(1.0, scale * rarer)).sum())
-
-    low, high = 0.0, 1e9
-    for _ in range(100):
-        middle = (low + high) / 2
-        enough = kept(middle) >= FEWEST_KEPT and 1 - kept(middle) / middle >= MISSED
-        low, high = (low, middle) if enough else (middle, high)
-    found: Floats = np.minimum(1.0, high * rarer)
-    return found

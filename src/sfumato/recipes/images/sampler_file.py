@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sfumato.models import FeatureClassifier, PriorNet, prior_note
 from sfumato.recipes import features
 from sfumato.recipes.features import Recipe
+from sfumato.recipes.images.choice import Choice
 from sfumato.recipes.images.sampler import ImageSampler
-from sfumato.recipes.images.statistics import Layout, Statistics
-from sfumato.recipes.images.styles import Styles, StyleSettings, View, raw_view
+from sfumato.recipes.images.statistics import Statistics
+from sfumato.recipes.images.styles import PUBLIC, SIDE, Floats, PublicSet, Styles, StyleSettings, View, raw_view
 from sfumato.released import ModelCard, model_bytes
 
 ARCHITECTURE = "synthetic images"
@@ -35,20 +35,24 @@ def sampler_bytes(sampler: ImageSampler, recipe: Recipe) -> bytes:
             "recipe": None if sampler.head is None else asdict(recipe),
             "sigmas": None
             if (noisy := sampler.statistics) is None
-            else [noisy.count_sigma, noisy.moment_sigma],
+            else [noisy.count_sigma, noisy.sum_sigma, noisy.moment_sigma],
         },
         priors=_priors(sampler, recipe),
     )
-    tensors = {
-        "centres": torch.from_numpy(sampler.styles.centres),
-        "drawn": torch.from_numpy(sampler.styles.drawn),
-        "spreads": torch.from_numpy(sampler.styles.spreads),
-        "view.centre": sampler.styles.view.centre,
-        "view.directions": sampler.styles.view.directions,
+    styles, noisy, choice = sampler.styles, sampler.statistics, sampler.choice
+    parts = {
+        "centres": styles.centres,
+        "spreads": styles.spreads,
+        "counts": noisy and noisy.counts,
+        "sums": noisy and noisy.sums,
+        "moments": noisy and noisy.moments,
+        "choice.weights": choice and choice.weights,
+        "choice.offsets": choice and choice.offsets,
+        "public.images": styles.public and styles.public.images,
+        "public.kinds": styles.public and styles.public.kinds,
     }
-    if sampler.statistics is not None:
-        for name in ("counts", "sums", "moments"):
-            tensors[name] = torch.from_numpy(np.asarray(getattr(sampler.statistics, name)))
+    tensors = {name: torch.from_numpy(part) for name, part in parts.items() if part is not None}
+    tensors |= {"view.centre": styles.view.centre, "view.directions": styles.view.directions}
     if sampler.head is not None:
         tensors |= {f"{_HEAD}{name}": value for name, value in _own_part(sampler.head).items()}
     return model_bytes(card, tensors)
@@ -57,27 +61,37 @@ def sampler_bytes(sampler: ImageSampler, recipe: Recipe) -> bytes:
 def sampler_from(card: ModelCard, tensors: Mapping[str, Tensor]) -> ImageSampler:
     """The sampler that `sampler_bytes` wrote; any error means that the file is another."""
     settings = StyleSettings(**card.settings["styles"])
+    arrays = _Arrays(tensors, classes=len(card.classes), size=settings.size)
+    statistics = None if card.settings["sigmas"] is None else _statistics(card, settings, arrays)
     return ImageSampler(
-        styles=_styles(settings, card, tensors),
-        statistics=_statistics(card, tensors, Layout.of(settings, classes=len(card.classes))),
+        styles=_styles(settings, card, tensors, arrays),
+        statistics=statistics,
         head=_head(card, tensors),
         class_names=card.classes,
+        choice=None if statistics is None or settings.moved else _choice(arrays),
     )
 
 
-def _styles(settings: StyleSettings, card: ModelCard, tensors: Mapping[str, Tensor]) -> Styles:
-    classes, fine, size = len(card.classes), settings.fine, settings.size
+@dataclass(frozen=True)
+class _Arrays:
+    """Arrays by name, each of a shape in classes and directions."""
+
+    tensors: Mapping[str, Tensor]
+    classes: int
+    size: int
+
+    def __call__(self, name: str, dimensions: int) -> Floats:
+        """(classes, size, …) in so many dimensions."""
+        _expect(self.tensors[name], (self.classes, *[self.size] * (dimensions - 1)), torch.float64)
+        return self.tensors[name].numpy()
+
+
+def _styles(settings: StyleSettings, card: ModelCard, tensors: Mapping[str, Tensor], arrays: _Arrays) -> Styles:
     values = math.prod(features.SHAPE) if settings.moved else PriorNet.feature_count
-    for name, shape in (
-        ("centres", (classes, fine, size)),
-        ("drawn", (classes, fine)),
-        ("spreads", (classes, size, size)),
-    ):
-        _expect(tensors[name], shape, torch.float64)
     _expect(tensors["view.centre"], (values,), torch.float32)
     _expect(tensors["view.directions"], (values, settings.directions), torch.float32)
-    if not bool((tensors["drawn"] >= 0).all()) or not card.settings["reach"] > 0:
-        raise ValueError("expected shares of the drawings, and a positive reach")
+    if not card.settings["reach"] > 0:
+        raise ValueError("expected a positive reach")
     return Styles(
         settings=settings,
         view=View(
@@ -86,28 +100,34 @@ def _styles(settings: StyleSettings, card: ModelCard, tensors: Mapping[str, Tens
             directions=tensors["view.directions"],
             textured=settings.moved,
         ),
-        centres=tensors["centres"].numpy(),
-        drawn=tensors["drawn"].numpy(),
-        spreads=tensors["spreads"].numpy(),
+        centres=arrays("centres", 2),
+        spreads=arrays("spreads", 3) if settings.moved else None,
         reach=float(card.settings["reach"]),
+        public=_public(tensors) if settings.prior == PUBLIC else None,
     )
 
 
-def _statistics(card: ModelCard, tensors: Mapping[str, Tensor], layout: Layout) -> Statistics | None:
-    if card.settings["sigmas"] is None:
-        return None
-    size = layout.directions
-    shapes = {
-        "counts": (layout.classes, layout.fine),
-        "sums": (layout.classes, size),
-        "moments": (layout.classes, size, size),
-    }
-    for name, shape in shapes.items():
-        _expect(tensors[name], shape, torch.float64)
-    count, moment = (float(value) for value in card.settings["sigmas"])
+def _public(tensors: Mapping[str, Tensor]) -> PublicSet:
+    images, kinds = tensors["public.images"], tensors["public.kinds"]
+    _expect(images, (len(kinds), SIDE, SIDE), torch.uint8)
+    _expect(kinds, (len(kinds),), torch.int64)
+    return PublicSet(images=images.numpy(), kinds=kinds.numpy())
+
+
+def _statistics(card: ModelCard, settings: StyleSettings, arrays: _Arrays) -> Statistics:
+    count, total, moment = (float(value) for value in card.settings["sigmas"])
     return Statistics(
-        **{name: tensors[name].numpy() for name in shapes}, count_sigma=count, moment_sigma=moment
+        counts=arrays("counts", 1),
+        sums=arrays("sums", 2),
+        moments=arrays("moments", 3) if settings.moved else None,
+        count_sigma=count,
+        sum_sigma=total,
+        moment_sigma=moment,
     )
+
+
+def _choice(arrays: _Arrays) -> Choice:
+    return Choice(weights=arrays("choice.weights", 2), offsets=arrays("choice.offsets", 1))
 
 
 def _head(card: ModelCard, tensors: Mapping[str, Tensor]) -> FeatureClassifier | None:
@@ -131,5 +151,5 @@ def _expect(tensor: Tensor, shape: tuple[int, ...], dtype: Any) -> None:
 
 
 def _priors(sampler: ImageSampler, recipe: Recipe) -> dict[str, str]:
-    names = {sampler.styles.settings.prior, *(() if sampler.head is None else recipe.priors)}
+    names = {sampler.styles.settings.net, *(() if sampler.head is None else recipe.priors)}
     return {name: prior_note(name)["sha256"] for name in sorted(names)}

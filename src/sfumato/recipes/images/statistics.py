@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from sfumato import _validate
 from sfumato.accounting import DpEvent
@@ -16,49 +17,48 @@ from sfumato.mechanisms.grid import to_grid
 from sfumato.mechanisms.vector import GridGaussian
 from sfumato.models.rows_apart import rows_apart
 from sfumato.randomness import Sampler
-from sfumato.recipes.images.styles import Floats, Integers, Styles, StyleSettings, clipped, nearest
+from sfumato.recipes.images.styles import Floats, Integers, Styles, StyleSettings, clipped
 
-MOVED_WEIGHTS = (0.05, 0.25, 0.7)
-"""Of counts, sums and products, where drawings are moved."""
+CHOSEN_WEIGHTS, MOVED_WEIGHTS = (0.05, 0.95, 0.0), (0.05, 0.25, 0.7)
+"""Of counts, sums and products, where drawings are chosen and where they are moved."""
 
 _FLOAT_ERROR = 2.0**-30  # of a vector's norm, computed in doubles
+_FEWEST = 20.0  # people in a class whose sums are believed, in standard deviations of its count
 _ROWS = 2000  # people whose vectors are made at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The parts of the vector: counts by cluster; where drawings are moved, sums of residuals and of products.
+    """The parts of the vector: by class the count, the sum of residuals, and the sum of their products, if any.
 
     `weights`: of the three parts in the squared length of one person's vector.
     """
 
     classes: int
-    fine: int
-    directions: int = 0  # none: drawings are chosen by counts alone
-    weights: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    directions: int
+    weights: tuple[float, float, float]
 
     def __post_init__(self) -> None:
-        for name, least in (("classes", 1), ("fine", 1), ("directions", 0)):
-            _validate.integer(name, getattr(self, name), least=least)
+        for name in ("classes", "directions"):
+            _validate.integer(name, getattr(self, name), least=1)
         for weight in self.weights:
             _validate.non_negative("weight", weight)
-        if len(self.weights) != 3 or not math.isclose(sum(self.weights), 1.0):
+        if len(self.weights) != 3 or not math.isclose(sum(self.weights), 1.0) or not self.weights[0]:
             raise InvalidInput(f"expected three weights that add up to 1, got weights={self.weights}")
 
     @classmethod
     def of(cls, settings: StyleSettings, *, classes: int) -> Layout:
-        if settings.moved:
-            return cls(classes=classes, fine=settings.fine, directions=settings.size, weights=MOVED_WEIGHTS)
-        return cls(classes=classes, fine=settings.fine)
+        weights = MOVED_WEIGHTS if settings.moved else CHOSEN_WEIGHTS
+        return cls(classes=classes, directions=settings.size, weights=weights)
 
     @property
     def products(self) -> int:
-        """Different products of two directions."""
-        return self.directions * (self.directions + 1) // 2
+        """Different products of two directions, where they are summed."""
+        return self.directions * (self.directions + 1) // 2 if self.weights[2] else 0
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        return self.classes * self.fine, self.classes * self.directions, self.classes * self.products
+        return self.classes, self.classes * self.directions, self.classes * self.products
 
     @property
     def dimension(self) -> int:
@@ -107,28 +107,43 @@ class StatisticsPlan:
 class Statistics:
     """The noisy sums, each in its own unit: people, and `reach` of the residuals."""
 
-    counts: Floats  # (classes, fine)
+    counts: Floats  # (classes,)
     sums: Floats  # (classes, directions)
-    moments: Floats  # (classes, directions, directions), symmetric
+    moments: Floats | None  # (classes, directions, directions), symmetric
     count_sigma: float
+    sum_sigma: float
     moment_sigma: float  # on the diagonal; off it, √½ of that
 
     @classmethod
     def of(cls, vector: Floats, layout: Layout, *, sigma: float) -> Statistics:
         counts, sums, products = np.split(vector, np.cumsum(layout.sizes)[:-1])
-        size, (count, mean, moment) = layout.directions, layout.weights
-        moments = np.zeros((layout.classes, size, size))
-        one, two = np.triu_indices(size)
-        if size:
-            moments[:, one, two] = products.reshape(layout.classes, -1) / _product_weights(layout)
-            moments[:, two, one] = moments[:, one, two]
+        count, mean, moment = (math.sqrt(weight or 1.0) for weight in layout.weights)
         return cls(
-            counts=counts.reshape(layout.classes, layout.fine) / math.sqrt(count),
-            sums=sums.reshape(layout.classes, size) / math.sqrt(mean or 1.0),
-            moments=moments,
-            count_sigma=sigma / math.sqrt(count),
-            moment_sigma=sigma / math.sqrt(moment or 1.0),
+            counts=counts / count,
+            sums=sums.reshape(layout.classes, layout.directions) / mean,
+            moments=_matrices(products, layout) if layout.products else None,
+            count_sigma=sigma / count,
+            sum_sigma=sigma / mean,
+            moment_sigma=sigma / moment,
         )
+
+    @property
+    def people(self) -> Floats:
+        """(classes,): the noisy counts, at least one of each."""
+        return np.maximum(self.counts, 1.0)
+
+    @property
+    def known(self) -> npt.NDArray[np.bool_]:
+        """(classes,): whether there are enough people for the sums of a class to be believed."""
+        return self.people > _FEWEST * self.count_sigma
+
+
+def _matrices(products: Floats, layout: Layout) -> Floats:
+    found = np.zeros((layout.classes, layout.directions, layout.directions))
+    one, two = np.triu_indices(layout.directions)
+    found[:, one, two] = products.reshape(layout.classes, -1) / _product_weights(layout)
+    found[:, two, one] = found[:, one, two]
+    return found
 
 
 def exact_sums(rows: Dataset, styles: Styles, layout: Layout) -> Integers:
@@ -151,21 +166,20 @@ def _contributions(rows: Dataset, styles: Styles, layout: Layout) -> Iterator[tu
 
 
 def _vectors(rows: Floats, label: int, styles: Styles, layout: Layout) -> tuple[Integers, Floats]:
-    cluster = nearest(rows, styles.centres[label])
-    places = [(label * layout.fine + cluster)[:, np.newaxis]]
-    values = [np.full((len(rows), 1), math.sqrt(layout.weights[0]))]
-    if layout.directions:
-        residuals = clipped((rows - styles.centres[label][cluster]) / styles.reach)
+    residuals = clipped((rows - styles.centres[label]) / styles.reach)
+    parts = [
+        np.full((len(rows), 1), math.sqrt(layout.weights[0])),
+        math.sqrt(layout.weights[1]) * residuals,
+    ]
+    if layout.products:
         one, two = np.triu_indices(layout.directions)
-        parts = (
-            math.sqrt(layout.weights[1]) * residuals,
-            residuals[:, one] * residuals[:, two] * _product_weights(layout),
-        )
-        for part, start in zip(parts, np.cumsum(layout.sizes)[:2], strict=True):
-            size = part.shape[1]
-            places.append(np.broadcast_to(start + label * size + np.arange(size), part.shape))
-            values.append(part)
-    return np.concatenate(places, axis=1), np.concatenate(values, axis=1)
+        parts.append(residuals[:, one] * residuals[:, two] * _product_weights(layout))
+    starts = np.concatenate([[0], np.cumsum(layout.sizes)])
+    places = [
+        np.broadcast_to(start + label * part.shape[1] + np.arange(part.shape[1]), part.shape)
+        for start, part in zip(starts, parts, strict=False)
+    ]
+    return np.concatenate(places, axis=1), np.concatenate(parts, axis=1)
 
 
 def _product_weights(layout: Layout) -> Floats:

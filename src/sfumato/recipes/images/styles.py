@@ -1,4 +1,4 @@
-"""Public styles: drawings, how they are looked at, and the clusters of them that private images are counted in.
+"""Public styles: drawings, how they are looked at, and where the drawings of each class lie.
 
 Nothing here comes from private rows. A class has the drawings of its own kind where kinds of drawings are named
 as the classes are (digits, clothes); else every class has all of them.
@@ -19,23 +19,19 @@ from sfumato.datasets import shapes, strokes
 from sfumato.errors import InvalidInput
 from sfumato.models import load_prior
 from sfumato.randomness import public_generator
+from sfumato.recipes.prior import WIDE, WILD
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Images = npt.NDArray[np.uint8]
 Drawings = tuple[Images, Integers]
 
-WIDE = strokes.Hand(
-    pose_concentration=0.5, shake=0.02, slant_spread=0.34, turn=0.14, stretch=0.26, bend=0.18, warp=0.032,
-    pen_spread=0.45, pressure=0.2, rough=0.12,
-)  # fmt: skip
-"""Writers who differ more than those of the classifier's prior: more styles to choose from."""
-
 _SEED = 11
-_LLOYD = 10  # rounds of k-means
+SIDE = 28
+MOST_PUBLIC = 100_000
 _REACH, _MARGIN = 0.95, 1.4  # times the length below which so many of the drawings' residuals are
 _FARTHEST = 3.0  # times: by how much a texture is made stronger at most
-_LOOKED_AT = 1000  # images at a time
+_LOOKED_AT = 100  # images at a time: what nets compute on them stays in the cache
 _MATCHED: Mapping[str, tuple[str, ...]] = {
     "strokes": ("mnist", "digits", "strokes"),
     "shapes": ("fashion-mnist",),
@@ -43,41 +39,75 @@ _MATCHED: Mapping[str, tuple[str, ...]] = {
 
 
 def draw_wide(count: int, *, seed: int) -> Drawings:
-    """Digits of wide variety, every other one by the ordinary hand."""
-    ordinary, labels = strokes.draw(max(1, count // 2), seed=seed)
-    wide, more = strokes.draw(max(1, count - count // 2), seed=seed + 10_000, hand=WIDE)
+    """Digits by three hands in turn: the ordinary one, a wide and a wild one. More styles to choose from."""
+    hands = (None, WIDE, WILD)
+    shares = [len(range(at, count, len(hands))) for at in range(len(hands))]
+    drawn = [
+        strokes.draw(share, seed=seed + 10_000 * at, hand=hand)
+        for at, (share, hand) in enumerate(zip(shares, hands, strict=True))
+        if share
+    ]
     order = public_generator(seed).permutation(count)
-    return np.concatenate([ordinary, wide])[order], np.concatenate([labels, more])[order]
+    images, labels = (np.concatenate(parts)[order] for parts in zip(*drawn, strict=True))
+    return images, labels
 
 
 DRAW: Mapping[str, Callable[..., Drawings]] = {"strokes": draw_wide, "shapes": shapes.draw}
+PUBLIC = "public"
+"""The prior that is a set of images which the holder names."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PublicSet:
+    """Public images with the classes of the private ones, which synthetic images start from."""
+
+    images: Images  # (images, 28, 28)
+    kinds: Integers  # (images,)
+
+    def __post_init__(self) -> None:
+        if self.images.shape != (len(self.kinds), SIDE, SIDE) or self.images.dtype != np.uint8:
+            raise InvalidInput(
+                f"expected (images, {SIDE}, {SIDE}) in bytes and a kind for each, got {self.images.shape}"
+            )
+        _validate.integer("public images", len(self.images), least=1)
+        if int(self.kinds.min()) < 0:
+            raise InvalidInput("expected kinds of public images to be classes, got a negative one")
+        if len(self.images) > MOST_PUBLIC:
+            raise InvalidInput(f"expected at most {MOST_PUBLIC:,} public images, got {len(self.images):,}")
+
+    def draw(self, count: int, *, seed: int) -> Drawings:
+        """So many of them, the same one more than once where there are fewer."""
+        chosen = public_generator(seed).permutation(-(-count // len(self.images)) * len(self.images))
+        found = chosen[:count] % len(self.images)
+        return self.images[found], self.kinds[found]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StyleSettings:
     """Which drawings, and what of them is told apart.
 
-    Lines of a pen are chosen: each class has `fine` clusters, and private images say how many drawings of each
-    are kept. Things of many tones are moved: each class has one cluster, and private images say where its mean
-    and covariance lie.
+    Lines of a pen are chosen, so that the mean of each class becomes that of the private images. Things of many
+    tones are moved, so that mean and covariance do.
     """
 
     prior: str = "strokes"
-    drawings: int = 40_000  # that the clusters are made of
+    drawings: int = 40_000  # that directions and centres are made of
     matched: bool = True  # a class's drawings are those of its own kind
-    fine: int = 100  # clusters of a class
-    directions: int = 32  # that an image is looked at along
+    directions: int = 128  # that an image is looked at along
 
     def __post_init__(self) -> None:
-        _validate.one_of("prior", self.prior, DRAW)
-        for name in ("drawings", "fine", "directions"):
+        _validate.one_of("prior", self.prior, (*DRAW, PUBLIC))
+        for name in ("drawings", "directions"):
             _validate.integer(name, getattr(self, name), least=1)
-        if self.moved and self.fine != 1:
-            raise InvalidInput(f"expected fine=1 for drawings that are moved, got fine={self.fine}")
 
     @property
     def moved(self) -> bool:
-        return self.prior == "shapes"
+        return self.prior != "strokes"
+
+    @property
+    def net(self) -> str:
+        """The public net in whose features likeness is judged."""
+        return "shapes" if self.moved else "strokes"
 
     @property
     def size(self) -> int:
@@ -86,11 +116,11 @@ class StyleSettings:
 
     @classmethod
     def for_data(cls, data: str, prior: str | None = None) -> StyleSettings:
-        """Drawings for a data set by name: digits for digits, else shapes."""
+        """Drawings for a data set by name: digits for digits, else shapes; or those that `prior` names."""
         found = prior or ("strokes" if data in _MATCHED["strokes"] else "shapes")
-        matched = data in _MATCHED.get(found, ())
-        if found == "shapes":
-            return cls(prior=found, matched=matched, fine=1, directions=40)
+        matched = found == PUBLIC or data in _MATCHED.get(found, ())
+        if found != "strokes":
+            return cls(prior=found, matched=matched, directions=40)
         return cls(prior=found, matched=matched)
 
     def classes_of(self, kinds: Integers, classes: int, generator: np.random.Generator) -> Integers:
@@ -147,7 +177,7 @@ class View:
 
 def raw_view(settings: StyleSettings) -> Callable[[Tensor], Tensor]:
     """Values of which the principal directions are taken."""
-    return flat if settings.moved else load_prior(settings.prior).features
+    return flat if settings.moved else load_prior(settings.net).features
 
 
 def flat(images: Tensor) -> Tensor:
@@ -168,82 +198,60 @@ def to_inputs(images: Images) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Styles:
-    """Clusters of drawn styles, by class.
+    """Where the drawings of each class lie in the view.
 
-    `centres` (classes, fine, size); `drawn` (classes, fine): each cluster's share of the drawings of its
-    class; `reach`: the length that residuals are clipped to; `spreads` (classes, size, size): the second
-    moments of the drawings' residuals in units of it.
+    `centres` (classes, size): the drawings' means; `reach`: the length that residuals are clipped to; `spreads`
+    (classes, size, size): the second moments of the drawings' residuals in units of it, where drawings are
+    moved; `places`: those of the drawings, by class, which are not written to files; `public`: the set that
+    stands for the drawings, if the holder names one.
     """
 
     settings: StyleSettings
     view: View
     centres: Floats
-    drawn: Floats
-    spreads: Floats
     reach: float
+    spreads: Floats | None
+    places: tuple[Floats, ...] = ()
+    public: PublicSet | None = None
+
+    def draw(self, count: int, *, seed: int) -> Drawings:
+        return _draws(self.settings, self.public)(count, seed=seed)
 
     @classmethod
-    def of(cls, settings: StyleSettings, *, classes: int) -> Styles:
-        """The clusters of the drawings, by k-means on what the view says of them."""
-        images, kinds = DRAW[settings.prior](settings.drawings, seed=_SEED)
+    def of(cls, settings: StyleSettings, *, classes: int, public: PublicSet | None = None) -> Styles:
+        """Directions, centres and reach of fresh drawings, or of the public set."""
+        images, kinds = _draws(settings, public)(settings.drawings, seed=_SEED)
         if settings.matched:
             images, kinds = images[kinds < classes], kinds[kinds < classes]
         view = View.of(settings, images)
         places = view.places(images)
         members = [places[kinds == number] for number in range(classes)] if settings.matched else [places]
         for number, found in enumerate(members):
-            _validate.integer(f"drawings of class {number}", len(found), least=settings.fine)
-        centres = [k_means(rows, settings.fine, seed=_SEED + at) for at, rows in enumerate(members)]
-        owners = [quickly_nearest(rows, own) for rows, own in zip(members, centres, strict=True)]
-        residuals = [rows - own[owner] for rows, own, owner in zip(members, centres, owners, strict=True)]
+            if not len(found):
+                raise InvalidInput(
+                    f"expected public images or drawings of every class, got none of class {number}"
+                )
+        centres = [rows.mean(axis=0) for rows in members]
+        residuals = [rows - centre for rows, centre in zip(members, centres, strict=True)]
         lengths = np.concatenate([np.linalg.norm(rows, axis=1) for rows in residuals])
         reach = _MARGIN * float(np.quantile(lengths, _REACH))
-        scaled = [clipped(rows / reach) for rows in residuals]
+        scaled = [clipped(rows / reach) for rows in residuals] if settings.moved else []
         copies = 1 if settings.matched else classes
         return cls(
             settings=settings,
             view=view,
             centres=np.stack(centres * copies),
-            drawn=np.stack([np.bincount(own, minlength=settings.fine) / len(own) for own in owners] * copies),
-            spreads=np.stack([rows.T @ rows / len(rows) for rows in scaled] * copies),
             reach=reach,
+            spreads=np.stack([rows.T @ rows / len(rows) for rows in scaled] * copies) if scaled else None,
+            places=tuple(members * copies),
+            public=public,
         )
 
-    def clusters(self, places: Floats, labels: Integers) -> Integers:
-        """The nearest cluster of each public image's own class."""
-        found = np.zeros(len(places), dtype=np.int64)
-        for label in np.unique(labels):
-            found[labels == label] = quickly_nearest(places[labels == label], self.centres[label])
-        return found
 
-
-def k_means(rows: Floats, count: int, *, seed: int) -> Floats:
-    """Lloyd's algorithm from rows chosen at random; a cluster that lost its rows stays where it was."""
-    centres = rows[public_generator(seed).choice(len(rows), count, replace=False)].copy()
-    for _ in range(_LLOYD if count > 1 else 1):
-        owner = quickly_nearest(rows, centres)
-        for number in np.unique(owner):
-            centres[number] = rows[owner == number].mean(axis=0)
-    return centres
-
-
-def quickly_nearest(rows: Floats, centres: Floats) -> Integers:
-    """The nearest centre of each public row."""
-    return torch.cdist(torch.from_numpy(rows), torch.from_numpy(centres)).argmin(dim=1).numpy()
-
-
-def nearest(rows: npt.NDArray[np.floating], centres: npt.NDArray[np.floating]) -> Integers:
-    """The nearest centre of each row.
-
-    Each row is compared by itself, without products of matrices, whose last bits depend on the other rows.
-    """
-    best = np.full(len(rows), np.inf)
-    owner = np.zeros(len(rows), dtype=np.int64)
-    for number, centre in enumerate(centres):
-        apart = np.square(rows - centre).sum(axis=1)
-        closer = apart < best
-        owner[closer], best[closer] = number, apart[closer]
-    return owner
+def _draws(settings: StyleSettings, public: PublicSet | None) -> Callable[..., Drawings]:
+    if (public is not None) is not (settings.prior == PUBLIC):
+        raise InvalidInput(f"expected a public set with prior={PUBLIC!r}, and with no other")
+    return DRAW[settings.prior] if public is None else public.draw
 
 
 def clipped(residuals: Floats) -> Floats:

@@ -8,6 +8,7 @@ or none of the categories, is in a cell of its own, the last one.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ class Encoder:
 
     def encode(self, values: pa.ChunkedArray) -> Cells:
         """The cell of each value; a row is judged by itself, and nothing is an error."""
-        places = self._places(values)
+        places = self._places(typed(values, self.column))
         return np.where((places < 0) | (places >= self.parts), self.parts, places)
 
     def order(self) -> Cells:
@@ -143,6 +144,45 @@ def range_of(column: Column) -> tuple[float, float]:
     if column.bounds is None:
         raise InvalidInput(f"expected lower and upper of columns.{column.name}, got none; declare them")
     return column.bounds
+
+
+def typed(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    """The values in the column's type; what a text file holds is read value by value, or is missing."""
+    import pyarrow as pa
+
+    if column.type == "date" and pa.types.is_timestamp(values.type):
+        return values.cast(pa.date32(), safe=False)
+    if column.type == "text" or not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        return values
+    read = _READERS[column.type]
+    kinds = {"integer": pa.int64(), "real": pa.float64(), "boolean": pa.bool_(), "date": pa.date32()}
+    return pa.chunked_array([pa.array([_read(text, read) for text in values.to_pylist()], kinds[column.type])])
+
+
+def _read(text: str | None, read: Callable[[str], Any]) -> Any:
+    try:
+        return None if text is None else read(text.strip())
+    except (ValueError, KeyError):
+        return None
+
+
+def _whole(text: str) -> int | None:
+    try:
+        number = int(text)
+    except ValueError:
+        value = float(text)
+        number = int(value) if value.is_integer() else _LARGEST
+    return number if abs(number) < _LARGEST else None
+
+
+_LARGEST = 2**63
+_TRUTHS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+_READERS: dict[str, Callable[[str], Any]] = {
+    "integer": _whole,
+    "real": float,
+    "boolean": lambda text: _TRUTHS[text.lower()],
+    "date": datetime.date.fromisoformat,
+}
 
 
 def places_among(values: pa.ChunkedArray, known: tuple[Any, ...]) -> Cells:

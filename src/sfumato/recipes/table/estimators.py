@@ -15,7 +15,7 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.policy import Column, Policy
 from sfumato.recipes.table.run import TableRun, TableTraining
-from sfumato.training.surroundings import caveats_of_callers
+from sfumato.training.surroundings import caveats_of_callers, tell_of
 
 Bounds = tuple[npt.ArrayLike, npt.ArrayLike]
 
@@ -63,6 +63,7 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
         self.result_: TableRun = replace(ready, notes=caveats).train(ledger=self.ledger, data=_table(X, y))
         self.epsilon_ = self.result_.epsilon
         self.private_ = not caveats
+        tell_of(caveats)
         return self
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:

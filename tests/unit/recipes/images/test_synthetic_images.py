@@ -20,21 +20,23 @@ from sfumato.recipes.images import (
     ImagePlan,
     ImageRequest,
     ImageSampler,
+    PublicSet,
     StyleSettings,
     learn_sampler,
     moves,
     release,
     release_images,
 )
+from sfumato.recipes.images.choice import KEPT, SLACK, Choice
 from sfumato.recipes.images.measures import coverage, frechet, learn, nearest_distances
 from sfumato.recipes.images.moves import Moves
-from sfumato.recipes.images.sampler import SUREST, chances_of
+from sfumato.recipes.images.sampler import SUREST
 from sfumato.recipes.images.statistics import Statistics
 from sfumato.recipes.images.styles import Styles
 from sfumato.released import MODEL, model_bytes, read_model
 
 QUICK = replace(DIGITS, drawn=400, directions=64, steps=20, sample_rate=0.5)
-SMALL = StyleSettings(drawings=1000, fine=6, directions=8)
+SMALL = StyleSettings(drawings=1000, directions=8)
 
 
 def private_rows(count: int = 1200, **more) -> Dataset:
@@ -117,8 +119,8 @@ def test_the_sampler_loads_and_draws_the_same_again(made):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("counts", torch.zeros(10, 7, dtype=torch.float64)),
-        ("drawn", torch.full((10, 6), -1.0, dtype=torch.float64)),
+        ("counts", torch.zeros(9, dtype=torch.float64)),
+        ("choice.weights", torch.full((10, 8), float("inf"), dtype=torch.float64)),
         ("view.directions", torch.full((576, 8), float("nan"))),
         ("head.head.bias", torch.zeros(9)),
     ],
@@ -129,6 +131,15 @@ def test_a_damaged_sampler_is_refused(made, tmp_path, name, value):
     (tmp_path / "certificate.json").write_bytes((made[0] / "s.certificate.json").read_bytes())
     with pytest.raises(DataCorrupted):
         sfumato.load(tmp_path)
+
+
+def test_a_sampler_that_keeps_nothing_stops(made):
+    sampler = made[1].sampler
+    never = replace(
+        sampler.choice, weights=0 * sampler.choice.weights, offsets=0 * sampler.choice.offsets - 1e9
+    )
+    with pytest.raises(InvalidInput, match="hardly any"):
+        replace(sampler, choice=never).draw(1, seed=1)
 
 
 def test_a_plan_that_does_not_fit_is_refused_before_any_row_is_read(tmp_path, monkeypatch):
@@ -186,19 +197,47 @@ def test_a_release_is_made_once(made):
         release.ImagePlaces(folder / "s.csv")
 
 
-def test_clusters_get_the_shares_that_private_images_have():
-    counts, drawn = np.array([[90.0, 10.0, -5.0]]), np.array([[0.2, 0.4, 0.4]])
-    kept = chances_of(counts, drawn) * drawn
-    assert kept / kept.sum() == pytest.approx(np.array([[0.89, 0.11, 0.0]]), abs=0.01)  # the first is cut off
-    even = chances_of(np.array([[30.0, 40.0, 30.0]]), drawn)
-    assert even == pytest.approx(np.array([[1.0, 1.0, 0.75]]))
-    rare = chances_of(np.array([[1000.0, 1.0, 1.0]]), np.array([[0.001, 0.5, 0.499]]))
-    assert (rare * [0.001, 0.5, 0.499]).sum() == pytest.approx(0.125)
+@pytest.fixture(scope="module")
+def digits() -> Styles:
+    return Styles.of(StyleSettings(drawings=4000, directions=8), classes=10)
+
+
+def digit_means(styles: Styles, means, *, sigma: float = 1.0) -> Statistics:
+    """Of a million people in each class, whose means lie so many standard deviations from the drawings'."""
+    scales = np.stack([places.std(axis=0) for places in styles.places])
+    return Statistics(
+        counts=np.full(10, 1e6),
+        sums=1e6 * scales * means / styles.reach,
+        moments=None,
+        count_sigma=1.0,
+        sum_sigma=sigma,
+        moment_sigma=1.0,
+    )
+
+
+def test_chosen_drawings_have_the_mean_that_was_measured_up_to_the_slack(digits):
+    """Where the convex function is least, the mean falls short by the slack times the weights."""
+    wanted = np.array([0.5, -0.5, 0.0, 0.0, 0.3, 0.0, 0.0, 0.0])
+    choice = Choice.of(digit_means(digits, wanted), digits)
+    for label, places in enumerate(digits.places):
+        scale = places.std(axis=0)
+        chances = choice.chances(places, np.full(len(places), label))
+        assert chances.mean() == pytest.approx(KEPT, abs=1e-4)
+        found = chances @ ((places - digits.centres[label]) / scale) / chances.sum()
+        assert found == pytest.approx(wanted - SLACK * choice.weights[label] * scale, abs=1e-3)
+        assert found @ wanted > 0.4 * wanted @ wanted  # most of the way, as drawings there are not rare
+
+
+def test_where_the_noise_hides_the_means_all_drawings_have_the_same_chance(digits):
+    wanted = np.full(8, 0.1)
+    choice = Choice.of(digit_means(digits, wanted, sigma=1e7), digits)
+    chances = choice.chances(digits.places[3], np.full(len(digits.places[3]), 3))
+    assert np.allclose(chances, KEPT, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
 def things() -> Styles:
-    settings = StyleSettings(prior="shapes", drawings=3000, fine=1, directions=4)
+    settings = StyleSettings(prior="shapes", drawings=3000, directions=4)
     return Styles.of(settings, classes=3)
 
 
@@ -207,10 +246,11 @@ def noiseless(mean, spread) -> Statistics:
     people = 1e6
     moments = people * (spread + np.einsum("i,j->ij", mean, mean))
     return Statistics(
-        counts=np.full((3, 1), people),
+        counts=np.full(3, people),
         sums=np.tile(people * mean, (3, 1)),
         moments=np.tile(moments, (3, 1, 1)),
         count_sigma=1.0,
+        sum_sigma=1.0,
         moment_sigma=1.0,
     )
 
@@ -222,9 +262,9 @@ def test_moved_drawings_have_the_mean_and_covariance_that_were_measured(things, 
     generator = np.random.default_rng(1)
     for label in range(3):
         root = np.linalg.cholesky(things.spreads[label])
-        places = things.centres[label, 0] + things.reach * generator.standard_normal((20_000, 5)) @ root.T
+        places = things.centres[label] + things.reach * generator.standard_normal((20_000, 5)) @ root.T
         labels = np.full(len(places), label)
-        found = (places + made.steps(places, labels) - things.centres[label, 0]) / things.reach
+        found = (places + made.steps(places, labels) - things.centres[label]) / things.reach
         assert found.mean(axis=0) == pytest.approx(mean, abs=0.02)
         assert np.cov(found.T) == pytest.approx(spread, abs=0.03)
 
@@ -232,19 +272,20 @@ def test_moved_drawings_have_the_mean_and_covariance_that_were_measured(things, 
 def test_where_the_noise_hides_everything_drawings_stay_where_they_are(things):
     noise = np.random.default_rng(2)
     lost = Statistics(
-        counts=np.full((3, 1), 50.0),
+        counts=np.full(3, 50.0),
         sums=30 * noise.standard_normal((3, 5)),
         moments=30 * noise.standard_normal((3, 5, 5)),
         count_sigma=30.0,
+        sum_sigma=30.0,
         moment_sigma=30.0,
     )
-    places = things.centres[:, 0] + 0.5
+    places = things.centres + 0.5
     assert np.abs(Moves.of(lost, things).steps(places, np.arange(3))).max() < 1e-9
 
 
 def test_things_are_moved_towards_private_ones(tmp_path):
     """Dark shapes in place of bright ones: the synthetic ones darken."""
-    settings = StyleSettings(prior="shapes", drawings=3000, fine=1, directions=8)
+    settings = StyleSettings(prior="shapes", drawings=3000, directions=8)
     images, kinds = shapes.draw(1500, seed=9)
     dark = (images[kinds < 10] // 3)[:, np.newaxis] / 255
     rows = Dataset(
@@ -254,6 +295,35 @@ def test_things_are_moved_towards_private_ones(tmp_path):
     request = ImageRequest.of(rows, images=50, epsilon=8.0, settings=settings, recipe=QUICK, head_share=0.0)
     sampler = learn_sampler(request, rows, ledger=Unrecorded(delta=1e-5), sampler=SecretStream())
     assert sampler.draw(200, seed=1).images.mean() < 0.7 * images.mean()
+
+
+def public_set(count: int = 400) -> PublicSet:
+    images, labels = strokes.draw(count, seed=4)
+    return PublicSet(images=images, kinds=labels)
+
+
+def test_images_may_start_from_a_public_set_that_the_holder_names(tmp_path):
+    rows, public = private_rows(), public_set()
+    settings = StyleSettings(prior="public", drawings=800, directions=8)
+    request = wanted(rows, settings=settings, public=public, images=60)
+    made = release_images(
+        request, rows, ledger=Unrecorded(delta=1e-5), out=tmp_path / "s.npz", sampler=SecretStream()
+    )
+    assert any("says is public" in line for line in made.certificate.caveats)
+    assert nearest_distances(made.drawn.images, public.images).min() > 1e-3  # moved: none is a copy
+    again = sfumato.load(tmp_path / "s.sampler")
+    assert np.array_equal(made.sampler.draw(20, seed=2).images, again.draw(20, seed=2).images)
+
+
+def test_a_public_set_without_images_of_a_class_is_refused_before_anything_is_paid():
+    rows, public = private_rows(), public_set()
+    few = PublicSet(images=public.images[public.kinds < 9], kinds=public.kinds[public.kinds < 9])
+    settings = StyleSettings(prior="public", drawings=800, directions=8)
+    request = wanted(rows, settings=settings, public=few)
+    with pytest.raises(InvalidInput, match="none of class 9"):
+        learn_sampler(request, rows, ledger=None, sampler=SecretStream())
+    with pytest.raises(InvalidInput, match="with no other"):
+        Styles.of(settings, classes=10)
 
 
 def test_measures_tell_copies_and_missing_styles():

@@ -81,3 +81,27 @@ def test_a_design_from_noise_alone_is_sound(tables):
         assert design.centre.min() >= 0
         assert design.centre.max() <= 1 << 12
         assert design.exponent.min() >= 0
+
+
+@pytest.mark.parametrize(
+    ("column", "texts", "values"),
+    [
+        (
+            Column(name="x", type="integer", lower=0, upper=9),
+            ["3", "4.0", "x", None, "9" * 30],
+            [3, 4] + [None] * 3,
+        ),
+        (Column(name="x", type="integer", categories=(1, 5)), ["5", " 1", "2", ""], [5, 1, 2, None]),
+        (Column(name="x", type="real", lower=0, upper=1), ["0.25", "1e9", "?"], [0.25, 1e9, None]),
+        (Column(name="x", type="boolean"), ["True", "f", "1", "maybe"], [True, False, True, None]),
+        (
+            Column(name="x", type="date", lower=datetime.date(2020, 1, 1), upper=datetime.date(2021, 1, 1)),
+            ["2020-05-01", "2020-02-31"],
+            [datetime.date(2020, 5, 1), None],
+        ),
+    ],
+)
+def test_texts_of_a_file_are_read_as_the_column_is_declared(column, texts, values):
+    encoder = Encoder(column=column)
+    read = encoder.encode(pa.chunked_array([pa.array(texts, pa.string())]))
+    assert read.tolist() == encoder.encode(pa.chunked_array([pa.array(values)])).tolist()

@@ -1,0 +1,62 @@
+"""What an engine found, before noise, as arrays with a place for each group."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sfumato.policy import Key
+from sfumato.query.measures import CELL, ROWS, Counted, Integers
+from sfumato.query.shaping import Groups
+
+
+@dataclass(frozen=True)
+class Exact:
+    """An engine's rows before noise: sums for each group, and counts for each group and cell of each tree."""
+
+    sums: list[dict[str, Any]]
+    cells: list[tuple[Counted, list[dict[str, Any]]]]
+
+
+def public_groups(keys: Sequence[Sequence[Key]]) -> Groups:
+    return list(itertools.product(*keys))
+
+
+def by_group(found: Sequence[Mapping[str, Any]], groups: Groups, names: list[str]) -> dict[str, Integers]:
+    """The engine's rows as one array for each sum; groups that do not occur have zeros."""
+    places = {group: position for position, group in enumerate(groups)}
+    columns = [name for name in (found[0] if found else {}) if name not in names]
+    exact: dict[str, Integers] = {name: np.zeros(len(groups), dtype=np.int64) for name in columns}
+    for row in found:
+        place = places.get(tuple(row[name] for name in names))
+        if place is not None:
+            for name in columns:
+                exact[name][place] += int(row[name])
+    return exact if found else _Zeros(len(groups))
+
+
+class _Zeros(dict[str, Integers]):
+    """Sums over no rows at all, under whatever name they are asked for."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self._groups = groups
+
+    def __missing__(self, name: str) -> Integers:
+        return np.zeros(self._groups, dtype=np.int64)
+
+
+def cells_by_group(
+    found: Sequence[Mapping[str, Any]], groups: Groups, names: list[str], cells: int
+) -> Integers:
+    places = {group: position for position, group in enumerate(groups)}
+    counts = np.zeros((len(groups), cells), dtype=np.int64)
+    for row in found:
+        place = places.get(tuple(row[name] for name in names))
+        if place is not None:
+            counts[place, int(row[CELL])] = int(row[ROWS])
+    return counts

@@ -1,0 +1,59 @@
+"""What is computed from a noisy answer cannot fail once the answer is paid for."""
+
+import pandas as pd
+import pytest
+
+from sfumato.accounting import gaussian_noise_multiplier
+from sfumato.errors import BudgetExceeded, InvalidInput
+from sfumato.ledger import Ledger
+from sfumato.query import QueryRefused, Table, policy_from_dict
+
+POLICY = policy_from_dict(
+    {
+        "table": {"name": "t", "source": "t.csv"},
+        "columns": {
+            "age": {"type": "integer", "lower": 0, "upper": 120},
+            "ward": {"type": "text", "categories": ["heart", "lung"]},
+            "town": {"type": "text"},
+        },
+        "budget": {"epsilon": 50, "delta": 1e-6},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    place = tmp_path_factory.mktemp("ledger") / "l.db"
+    with Ledger.create(place, POLICY.budget) as ledger:
+        rows = pd.DataFrame({"age": [20, 70] * 200, "ward": ["heart", "lung"] * 200, "town": "Delft"})
+        yield Table(POLICY, ledger, data=rows)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT ABS(-9223372036854775808) + COUNT(*) AS n FROM t",
+        "SELECT 9223372036854775807 + 1 + COUNT(*) AS n FROM t",
+        "SELECT ward, NTILE(0) OVER (ORDER BY COUNT(*)) AS n FROM t GROUP BY ward",
+        "SELECT ward, CASE WHEN COUNT(*) > 0 THEN 'a' ELSE 1 END AS n FROM t GROUP BY ward",
+        "SELECT town, COUNT(*) AS n FROM t GROUP BY town HAVING town = 1",
+        "SELECT age, age * 4503599627370496 * 4096 AS large, COUNT(*) AS n FROM t GROUP BY age",
+    ],
+)
+def test_what_would_fail_on_the_answer_is_refused_for_nothing(table, sql):
+    before = table.ledger.epsilon_spent
+    with pytest.raises(QueryRefused, match="cannot be computed"):
+        table.ask(sql, epsilon=1.0)
+    assert table.ledger.epsilon_spent == before
+
+
+def test_what_the_bounds_allow_is_computed(table):
+    found = table.ask("SELECT age, age * age * age AS cube, COUNT(*) AS n FROM t GROUP BY age", epsilon=1.0)
+    assert found.rows[-1][:2] == (120, 120**3)
+
+
+def test_the_noise_of_a_huge_epsilon_is_found_at_once(table):
+    """Nobody is protected by it, and it is refused: but it must not keep a server busy."""
+    assert gaussian_noise_multiplier(1e15, 1e-6) == gaussian_noise_multiplier(1e300, 1e-6)
+    with pytest.raises((InvalidInput, BudgetExceeded)):
+        table.ask("SELECT ward, COUNT(*) AS n FROM t GROUP BY ward", epsilon=1e15)
