@@ -215,6 +215,20 @@ def set_torch_state(device: torch.device, state: torch.Tensor) -> None:
         torch.get_device_module(device).set_rng_state(state, device)
 
 
+def seeded_torch_state(device: torch.device, seed: int) -> torch.Tensor:
+    """Where torch's own generator of a device is after a public seed; it stays where it was."""
+    import torch
+
+    if device.type == "cpu":
+        return public_torch_generator(seed).get_state()
+    before = torch_state(device)
+    try:
+        torch.get_device_module(device).manual_seed(_validate.integer("seed", seed))
+        return torch_state(device)
+    finally:
+        set_torch_state(device, before)
+
+
 @contextmanager
 def _kept_global_generators() -> Iterator[None]:
     of_numpy = np.random.get_bit_generator()  # type: ignore[attr-defined]

@@ -84,13 +84,15 @@ class Charge:
     @classmethod
     def from_entry(cls, entry: Entry, *, unit: str, settled: bool) -> Charge:
         body = entry.body
+        event = _event(repr(body["event"]))
+        same = body["counted"] == body["event"]
         return cls(
             head=entry.head,
             time=body["time"],
             purpose=body["purpose"],
-            event=_event(repr(body["event"])),
-            counted=_event(repr(body["counted"])),
-            relation=Relation(body["relation"]),
+            event=event,
+            counted=event if same else _event(repr(body["counted"])),
+            relation=_RELATIONS[body["relation"]],
             unit=unit,
             allocation=body["allocation"],
             private=body["private"],
@@ -104,6 +106,9 @@ class Charge:
     def stopped_early(self) -> bool:
         """Whether how much ran was decided while it ran."""
         return self.planned is not None
+
+
+_RELATIONS = {str(relation): relation for relation in Relation}
 
 
 @lru_cache(maxsize=4096)

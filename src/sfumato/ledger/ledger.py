@@ -703,7 +703,7 @@ class Ledger:
         Returns:
             The charges, oldest first.
         """
-        return charges_of(self.entries(), unit=self.budget.unit)
+        return charges_of(linked(self._store.rows(), brief=True), unit=self.budget.unit)
 
     def snapshot(self) -> tuple[list[Charge], State, Head]:
         """The charges, what they add up to and the head, as of one moment.
@@ -711,8 +711,10 @@ class Ledger:
         Returns:
             The charges, their sums and the newest entry.
         """
-        entries = list(self.entries())
-        return charges_of(entries, unit=self.budget.unit), self._state(entries[-1]), entries[-1].head
+        rows = list(self._store.rows())
+        charges = charges_of(linked(rows, brief=True), unit=self.budget.unit)
+        last = unseal(rows[-1])
+        return charges, self._state(last), last.head
 
     def export(self) -> dict[str, Any]:
         """Everything as one JSON value, with the head to check later copies against.

@@ -6,7 +6,7 @@ and are gone afterwards, whatever happened. Nothing is written on the user's mod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -169,16 +169,56 @@ def capture(wiring: Wiring, rows: int) -> Iterator[Tape]:
             handle.remove()
 
 
-def containers_of_shared(model: nn.Module, few: Any, more: Any) -> frozenset[str]:
+@dataclass(frozen=True)
+class Watched:
+    """What a forward pass on public rows did: the calls that would be expanded, and the outputs."""
+
+    calls: Sequence[SeenCall]
+    outputs: Any
+
+
+def watch_both(
+    model: nn.Module, few: Any, more: Any, forget: Callable[[], object]
+) -> tuple[frozenset[str], Watched, Watched]:
+    """The containers, and what is done with few and with more rows; `forget` is called after each pass.
+
+    One pass is enough for either, unless there are containers.
+    """
+
+    def watched(prefixes: set[str], inputs: Any) -> tuple[list[SeenCall], Any]:
+        try:
+            return _watched(model, prefixes, inputs)
+        finally:
+            forget()
+
+    rules = {prefix: rule for prefix, _, rule in owners(model)}
+    passes = [watched(set(rules), rows) for rows in (few, more)]
+    containers = _containers_of_shared(model, rules, [calls for calls, _ in passes], few, more)
+    if containers:
+        rules = {prefix: rule for prefix, _, rule in owners(model, containers)}
+        expanded = {prefix for prefix, rule in rules.items() if rule is None}
+        passes = [watched(expanded, rows) for rows in (few, more)]
+    first, second = (
+        Watched([call for call in calls if rules[call.prefix] is None], outputs) for calls, outputs in passes
+    )
+    return containers, first, second
+
+
+def _containers_of_shared(
+    model: nn.Module,
+    rules: Mapping[str, Rule | None],
+    passes: Sequence[Sequence[SeenCall]],
+    few: Any,
+    more: Any,
+) -> frozenset[str]:
     """Modules to expand as a whole, since a layer inside works on something that has no dimension for the rows.
 
     Such a layer (T5's relative positions, of shape (length, length)) computes once for all rows, and where its
     output meets the rows is known to its container only: the smallest one that takes and returns rows. A layer
     whose input is shared in a first dimension of 1 needs none: its output is expanded (`_watch`).
     """
-    layers = {prefix for prefix, _, rule in owners(model) if rule is not None}
-    seen = [_shapes_of_inputs(model, layers, rows) for rows in (few, more)]
-    lonely = {prefix for prefix in layers & set(seen[0]) & set(seen[1]) if _is_shared(seen, prefix)}
+    seen = [_shapes_of_inputs(call for call in calls if rules[call.prefix] is not None) for calls in passes]
+    lonely = {prefix for prefix in set(seen[0]) & set(seen[1]) if _is_shared(seen, prefix)}
     return frozenset(_container(model, prefix, few, more) for prefix in lonely)
 
 
@@ -187,10 +227,9 @@ def _is_shared(seen: Sequence[Mapping[str, tuple[int, ...]]], prefix: str) -> bo
     return few == more and few[:1] != (1,)
 
 
-def _shapes_of_inputs(model: nn.Module, layers: set[str], inputs: Any) -> dict[str, tuple[int, ...]]:
-    seen, _ = _watched(model, layers, inputs)
+def _shapes_of_inputs(calls: Iterable[SeenCall]) -> dict[str, tuple[int, ...]]:
     found = {}
-    for call in seen:
+    for call in calls:
         first = call.args[0] if call.args else next(iter(call.kwargs.values()), None)
         if isinstance(first, Tensor):
             found[call.prefix] = tuple(first.shape)
@@ -236,14 +275,6 @@ def _watched(model: nn.Module, prefixes: set[str], inputs: Any) -> tuple[list[Se
         for handle in handles:
             handle.remove()
     return seen, outputs
-
-
-def watch_calls(
-    model: nn.Module, inputs: Any, containers: frozenset[str] = frozenset()
-) -> tuple[list[SeenCall], Any]:
-    """The calls that would be expanded, and the outputs, of a forward pass on public rows."""
-    expanded = {prefix for prefix, _, rule in owners(model, containers) if rule is None}
-    return _watched(model, expanded, inputs)
 
 
 @dataclass(frozen=True)

@@ -65,9 +65,15 @@ class Operation:
 
 def bound(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments by their names in the schema, defaults included."""
-    found = {argument.name: argument.default_value for argument in func._schema.arguments}
+    found = _defaults(func).copy()
     found.update(zip(found, args, strict=False))
-    return {**found, **kwargs}
+    found.update(kwargs)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _defaults(func: Any) -> dict[str, Any]:
+    return {argument.name: argument.default_value for argument in func._schema.arguments}
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -20,7 +20,7 @@ import site
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -56,7 +56,7 @@ class Memory:
         waiting = [*roots, *(value for tensor in others for value in self._beside(tensor))]
         while waiting:
             thing = waiting.pop()
-            if not _is_plain(thing) and id(thing) not in self._seen:
+            if id(thing) not in self._seen and not _is_plain(thing):
                 self._seen[id(thing)] = thing  # kept, so that no other object gets its identity
                 waiting.extend(self._enter(thing))
 
@@ -131,7 +131,8 @@ class Memory:
                     self._names.add((id(thing), name))
                     yield from self._note(places.Hung(thing, name))
             if isinstance(thing, types.ModuleType):
-                found = [value for name, value in vars(thing).items() if name in used]
+                own = vars(thing)
+                found = [own[name] for name in used if name in own]
                 waiting += [value for value in found if isinstance(value, type | types.ModuleType)]
                 yield from (vars(value)["_data"] for value in found if value is os.environ)
 
@@ -197,24 +198,27 @@ class Tensors:
 
     def __init__(self, structure: Structure) -> None:
         self._structure = structure
-        self._sizes = [-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in structure.tensors.values()]
-        self._room: dict[torch.device, Tensor] = {}  # kept from step to step, for its pages
+        self._room: tuple[list[Any], list[Tensor]] = [], []  # kept from step to step, for its pages
 
     def note(self) -> dict[str, tuple[places.TensorContent, int]]:
         """What they hold now, and in which version."""
-        found = {}
-        for (name, tensor), room in zip(self._structure.tensors.items(), self._rooms(), strict=True):
-            place = places.TensorContent(tensor, room[: tensor.nbytes])
-            found[name] = place, tensor._version
-        return found
+        tensors, rooms = self._structure.tensors, self._rooms()
+        if rooms:
+            with torch.no_grad():
+                torch._foreach_copy_(rooms, list(tensors.values()))
+        pairs = zip(tensors.items(), rooms, strict=True)
+        return {name: (places.TensorContent(each, room), each._version) for (name, each), room in pairs}
 
-    def _rooms(self) -> Sequence[Tensor]:
-        device = next((tensor.device for tensor in self._structure.tensors.values()), None)
-        if device is None:
-            return ()
-        if device not in self._room:
-            self._room[device] = torch.empty(sum(self._sizes), dtype=torch.uint8, device=device)
-        return torch.split(self._room[device], self._sizes)
+    def _rooms(self) -> list[Tensor]:
+        """One for each tensor, as long as none changes its shape, type or device."""
+        tensors = list(self._structure.tensors.values())
+        kinds = [(each.shape, each.dtype, each.device) for each in tensors]
+        if self._room[0] != kinds:
+            sizes = [-(-each.nbytes // _ALIGNED) * _ALIGNED for each in tensors]
+            whole = torch.empty(sum(sizes), dtype=torch.uint8, device=tensors[0].device)
+            parts = zip(tensors, torch.split(whole, sizes), strict=True)
+            self._room = kinds, [part[: t.nbytes].view(t.dtype).view(t.shape) for t, part in parts]
+        return self._room[1]
 
     def put_back(
         self, before: Mapping[str, tuple[places.TensorContent, int]], *, by_version: bool
@@ -267,8 +271,14 @@ _PLAIN = (
 )
 
 
+@functools.lru_cache(maxsize=1024)
+def _is_plain_kind(kind: type) -> bool:
+    return kind in _PLAIN or issubclass(kind, np.generic | np.dtype)
+
+
 def _is_plain(thing: Any) -> bool:
-    return type(thing) in _PLAIN or isinstance(thing, np.generic | np.dtype)
+    kind: Any = type(thing)
+    return _is_plain_kind(kind)
 
 
 def _inside(thing: Any) -> Iterable[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import io
+import itertools
 import logging
 import threading
 import types
@@ -20,6 +21,7 @@ from torch import Tensor
 from sfumato.randomness import GENERATORS
 
 _ABSENT = object()
+_ALL_ABSENT = itertools.repeat(_ABSENT)
 
 
 class Place(Protocol):
@@ -169,6 +171,8 @@ class Names:
         return [*self._kept, *self._kept.values()]
 
     def put_back(self) -> bool:
+        if all(map(is_, map(self._target.get, self._kept, _ALL_ABSENT), self._kept.values())):
+            return False
         changed = [name for name, kept in self._kept.items() if self._target.get(name, _ABSENT) is not kept]
         for name in changed:
             if self._kept[name] is _ABSENT:
@@ -327,11 +331,10 @@ class ClassAttributes:
 class TensorContent:
     """The values of a tensor, compared one by one: a write to `.data` leaves no other trace."""
 
-    def __init__(self, tensor: Tensor, room: Tensor | None = None) -> None:
-        """`room`: where the copy lies, as many bytes as it needs."""
+    def __init__(self, tensor: Tensor, copy: Tensor | None = None) -> None:
+        """`copy`: of its values, if there is one already."""
         self.tensor = tensor
-        now = tensor.detach()
-        self._kept = now.clone() if room is None else room.view(now.dtype).view(now.shape).copy_(now)
+        self._kept = tensor.detach().clone() if copy is None else copy
 
     def held(self) -> Iterable[Any]:
         return ()

@@ -15,13 +15,14 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput, UnsupportedModel
@@ -32,10 +33,10 @@ from sfumato.training.capture import (
     Layout,
     Pass,
     Wiring,
-    containers_of_shared,
+    call_model,
     count_rows,
     run,
-    watch_calls,
+    watch_both,
 )
 from sfumato.training.devices import device_of, moved
 from sfumato.training.following import follow, rows_of
@@ -46,7 +47,7 @@ from sfumato.training.rowwise import Identity, LossFunction, RowMap, Views, mapp
 from sfumato.training.rules.fallback import layout_of
 from sfumato.training.rules.terms import Factors
 from sfumato.training.steps import Steps
-from sfumato.training.structure import Structure, tensors_of
+from sfumato.training.structure import Structure, signature, tensors_of
 from sfumato.training.watching import (
     Drawn,
     NothingDrawn,
@@ -125,10 +126,10 @@ def survey(
     6
     """
     refuse_listeners()
-    key, now = _signature(model, inputs, targets), Moment(model, loss_fn, views)
+    key, now = signature(model, inputs, targets), Moment(model, loss_fn, views)
     known = _surveyed.setdefault(model, [])
-    for signature, same_loss, same_views, moment, found in known:
-        if signature == key and same_loss(loss_fn) and same_views(views) and _is_like(now, moment()):
+    for seen, same_loss, same_views, moment, found in known:
+        if seen == key and same_loss(loss_fn) and same_views(views) and _is_like(now, moment()):
             return found
     _refuse_low_precision(model)
     _refuse_batch_statistics(model)
@@ -220,10 +221,10 @@ def random_rows(like: Any, rows: int, seed: int = 21) -> Any:
 def _looked(model: nn.Module, *arguments: Any) -> Survey:
     """Most models draw nothing, and then no operation needs to be watched for it: that is tried first."""
     device = device_of(model)
-    try:
-        return _look(model, *arguments, randomness=no_randomness(device))
-    except Drawn:
-        return _look(model, *arguments, randomness=same_randomness(device))
+    if not any(isinstance(module, _DropoutNd) and module.training for module in model.modules()):
+        with suppress(Drawn):
+            return _look(model, *arguments, randomness=no_randomness(device))
+    return _look(model, *arguments, randomness=same_randomness(device))
 
 
 def _look(
@@ -239,19 +240,16 @@ def _look(
     raw, labels = random_rows(inputs, 2 * _ROWS, 20), random_rows(targets, 2 * _ROWS, 22)
     memory, weights = model_memory(model), Tensors(Structure(model))
     with plain_float32(), randomness as draws, other_weights(model), written_nowhere(weights):
-        view_map, rows = _mapped_views(model, views, raw)
-        watch_calls(model, first(rows, _ROWS))
-        memory.put_back()
-        draws.check()
-        labels_of_rows = _repeated(labels, count_rows(rows) // count_rows(raw))
-        layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows, memory)
-        look = _Look(model, loss, Wiring.of(model, layout), memory)
-        together, moves = look.how_rows_meet(first(rows, FEW), first(labels_of_rows, FEW))
-        together = together or look.what_is_drawn(first(rows, _ROWS))
-        base = look.at(rows, labels_of_rows, _ROWS)
-        look.check_repeats(base, rows, labels_of_rows)
+        with draws:
+            view_map, rows = _mapped_views(model, views, raw)
+            labels_of_rows = _repeated(labels, count_rows(rows) // count_rows(raw))
+            layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows, memory, draws.check)
+        look = _Look(model, loss, Wiring.of(model, layout), memory, draws)
+        base = look.base(rows, labels_of_rows)
         look.check_other_rows(base, rows, labels_of_rows)
         look.check_one_row_more(base, rows, labels_of_rows)
+        together, moves = look.how_rows_meet(first(rows, FEW), first(labels_of_rows, FEW))
+        together = together or look.what_is_drawn(first(rows, _ROWS))
         suits = look.runs_channels_last(base, rows, labels_of_rows)
     if together:
         warnings.warn(f"{together}, so each row is worked on alone, which is slow: {_REMEDY}", stacklevel=4)
@@ -291,22 +289,26 @@ def seen_by_model(views: RowMap | None, raw: Any) -> Any:
 
 
 def _mapped_loss(
-    model: nn.Module, loss_fn: LossFunction, rows: Any, labels: Any, memory: Memory
+    model: nn.Module,
+    loss_fn: LossFunction,
+    rows: Any,
+    labels: Any,
+    memory: Memory,
+    check: Callable[[], None],
 ) -> tuple[Layout, RowMap]:
-    """Where rows lie in every call and in the outputs, and how the loss is mapped over them."""
+    """Where rows lie in every call and in the outputs, and how the loss is mapped over them.
+
+    `check` is called when the model has run.
+    """
     counts = _ROWS, count_rows(rows)
-    few_rows, few_labels = first(rows, _ROWS), first(labels, _ROWS)
-    containers = containers_of_shared(model, few_rows, rows)
-    memory.put_back()
-    few, outputs = watch_calls(model, few_rows, containers)
-    memory.put_back()
-    more, more_outputs = watch_calls(model, rows, containers)
-    memory.put_back()
-    if [call.prefix for call in few] != [call.prefix for call in more]:
+    few_labels = first(labels, _ROWS)
+    containers, few, more = watch_both(model, first(rows, _ROWS), rows, memory.put_back)
+    check()
+    if [call.prefix for call in few.calls] != [call.prefix for call in more.calls]:
         raise UnsupportedModel("expected the same layers to be called whatever the rows, but the calls differ")
-    calls = tuple(layout_of(one, other, counts) for one, other in zip(few, more, strict=True))
-    axes = row_axes((outputs, few_labels), (more_outputs, labels), counts, "the model's output")
-    columns = outputs, few_labels
+    calls = tuple(layout_of(one, other, counts) for one, other in zip(few.calls, more.calls, strict=True))
+    axes = row_axes((few.outputs, few_labels), (more.outputs, labels), counts, "the model's output")
+    columns = few.outputs, few_labels
     loss = mapped(loss_fn, columns, axes, name="loss_fn", but=tensors_of(model).values())
     _check_loss(loss, columns)
     return Layout(containers, calls), loss
@@ -327,15 +329,14 @@ def _check_loss(loss: RowMap, columns: tuple[Any, Any]) -> None:
 
 
 def _check_memory(function: RowMap, columns: tuple[Any, ...]) -> None:
-    """What remembers is seen by its answers: for the same rows again, in another order, one row less.
+    """What remembers is seen by its answers: for the same rows again, in another order with one row less.
 
     It would be made to forget, and so not do what its author meant.
     """
     memory, function = function.memory, replace(function, memory=None)
     base = function(*columns)
     rows = count_rows(base)
-    orders = torch.arange(rows), torch.arange(rows - 1, -1, -1), torch.arange(1, rows)
-    for order in orders:
+    for order in (torch.arange(rows), torch.arange(rows - 1, 0, -1)):
         expected = pytree.tree_map(lambda leaf, order=order: leaf[order], base)
         _refuse_state(expected, function(*_picked(columns, order, function.axes)), function.name)
     if memory is not None:
@@ -365,6 +366,7 @@ class _Look:
     loss: RowMap
     wiring: Wiring
     memory: Memory
+    draws: OneDrawForAll | NothingDrawn
 
     def at(self, inputs: Any, targets: Any, rows: int) -> Pass:
         try:
@@ -374,24 +376,33 @@ class _Look:
 
     def _remembering(self, inputs: Any, targets: Any, rows: int) -> Pass:
         inputs, targets = first(inputs, rows), first(targets, rows)
-        passed = run(self.model, self.loss, inputs, targets, self.wiring)
+        with self.draws:
+            passed = run(self.model, self.loss, inputs, targets, self.wiring)
         _refuse_low_precision_inside(passed)
         return passed
 
-    def check_repeats(self, base: Pass, inputs: Any, targets: Any) -> None:
-        """Whether the model remembers: it would be made to forget, and so not do what its author meant."""
-        self._remembering(inputs, targets, _ROWS)
-        again = self.at(inputs, targets, _ROWS)
+    def base(self, inputs: Any, targets: Any) -> Pass:
+        """The pass that others are compared with.
+
+        A model that remembers it answers otherwise the next time: it would be made to forget, and so not do
+        what its author meant.
+        """
+        try:
+            base = self._remembering(inputs, targets, _ROWS)
+            again = self._remembering(inputs, targets, _ROWS)
+        finally:
+            self.memory.put_back()
         _refuse_state(base.losses, again.losses, "the model")
         _same_rows(base, again, range(_ROWS), _TOLERANCE, "an earlier call")
+        return base
 
     def check_other_rows(self, base: Pass, inputs: Any, targets: Any) -> None:
-        """One row with other inputs, then with other targets: no other row may notice, in any layer."""
+        """One row with another input and target: no other row may notice, in any layer."""
+        inputs, targets = first(inputs, _ROWS), first(targets, _ROWS)
+        others = random_rows(inputs, _ROWS, 23), random_rows(targets, _ROWS, 24)
         for row in range(_ROWS):
-            changed = _with_row(first(inputs, _ROWS), row, random_rows(inputs, _ROWS, 23))
-            _compare(base, self.at(changed, targets, _ROWS), row)
-        relabelled = _with_row(first(targets, _ROWS), 0, random_rows(targets, _ROWS, 24))
-        _compare(base, self.at(inputs, relabelled, _ROWS), 0)
+            changed = _with_row(inputs, row, others[0]), _with_row(targets, row, others[1])
+            _compare(base, self.at(*changed, _ROWS), row)
 
     def how_rows_meet(self, inputs: Any, targets: Any) -> tuple[str, bool]:
         """What lets rows meet, or nothing: whatever the values are, each element that counts is of one row.
@@ -399,7 +410,8 @@ class _Look:
         And whether rows were moved by fixed numbers, which may come to something else with more rows.
         """
         try:
-            shadow, apart = follow(self.model, self.loss, self.wiring, inputs, targets)
+            with self.draws:
+                shadow, apart = follow(self.model, self.loss, self.wiring, inputs, targets)
         finally:
             self.memory.put_back()
         if shadow.reads:
@@ -412,8 +424,8 @@ class _Look:
         return f"the model brings rows together, perhaps on rare values only (see {shadow.mixing[0]})", False
 
     def what_is_drawn(self, inputs: Any) -> str:
-        with noticed_draws() as draws:
-            watch_calls(self.model, inputs)
+        with self.draws, torch.enable_grad(), noticed_draws() as draws:
+            call_model(self.model, inputs)
         self.memory.put_back()
         if not draws.found:
             return ""
@@ -428,7 +440,8 @@ class _Look:
             return False
         laid_out = channels_last(first(inputs, _ROWS))
         try:
-            losses = run(self.model, self.loss, laid_out, first(targets, _ROWS), self.wiring).losses
+            with self.draws:
+                losses = run(self.model, self.loss, laid_out, first(targets, _ROWS), self.wiring).losses
         except RuntimeError:  # a view that only exists in the contiguous layout
             return False
         finally:
@@ -563,26 +576,3 @@ def other_weights(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter, value in kept.items():
             parameter.data = value
-
-
-def _settings(module: nn.Module) -> tuple[Any, ...]:
-    """What may change how a module computes: its plain attributes, and the functions hung on it."""
-    own = vars(module)
-    plain = tuple((name, value) for name, value in own.items() if type(value) in _PLAIN)
-    hooks = [
-        *module._forward_hooks.values(),
-        *module._forward_pre_hooks.values(),
-        *module._backward_hooks.values(),
-    ]
-    return plain, tuple(map(id, hooks)), id(own.get("forward"))
-
-
-_PLAIN = (bool, int, float, str, type(None))
-
-
-def _signature(model: nn.Module, *data: Any) -> Any:
-    leaves, tree = pytree.tree_flatten(data)
-    shapes = tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves if isinstance(leaf, Tensor))
-    parts = tuple((type(module), *_settings(module)) for module in model.modules())
-    trained = tuple((parameter.requires_grad, parameter.dtype) for parameter in model.parameters())
-    return tree, shapes, parts, trained, device_of(model)

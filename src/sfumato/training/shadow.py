@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -149,12 +150,17 @@ class Shadow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             labelled = any(self.labels.has(tensor) for tensor in sources)
             if not labelled and not dependence.draws(func):
                 return self._called(func, args, kwargs, arguments)
-            before = {id(tensor): self.labels.of(tensor).copy() for tensor in sources}
+            writes = bool(dependence.written(func))
+            before = {id(tensor): self._before(tensor, writes) for tensor in sources}
             if self._heeds and not self.moves:
                 self.moves = moves_rows(Operation(func, arguments, lambda t: before[id(t)], ()))
             result = self._called(func, args, kwargs, arguments)
             self._follow(func, arguments, before, result, sources)
             return result
+
+    def _before(self, tensor: Tensor, writes: bool) -> Labels:
+        found = self.labels.of(tensor)
+        return found.copy() if writes else found
 
     def _called(self, func: Any, args: Any, kwargs: Any, arguments: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
@@ -196,10 +202,14 @@ def _is_one(tensor: Tensor, others: Sequence[Tensor]) -> bool:
 
 def _tells(func: Any, arguments: dict[str, Any], sources: Sequence[Tensor]) -> Sequence[Tensor]:
     """The tensors of which Python learns something from the result: a number, or how long the result is."""
-    name = func.overloadpacket.__name__
-    if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
+    if func.overloadpacket.__name__ in ("index", "index_put", "index_put_", "_index_put_impl_"):
         return [t for t in dependence.tensors_in(arguments["indices"]) if t.dtype in (torch.bool, torch.uint8)]
-    return sources if name in _READING or not _READING_TAGS.isdisjoint(func.tags) else ()
+    return sources if _is_read(func) else ()
+
+
+@lru_cache(maxsize=4096)
+def _is_read(func: Any) -> bool:
+    return func.overloadpacket.__name__ in _READING or not _READING_TAGS.isdisjoint(func.tags)
 
 
 _READING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -215,7 +225,9 @@ class Told(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not _describes(func) and not all(map(_is_torchs, pytree.tree_leaves(result))):
+        if isinstance(result, Tensor) or _describes(func):
+            return result
+        if not all(map(_is_torchs, pytree.tree_leaves(result))):
             with torch._C.DisableTorchFunction():
                 self._shadow.told(dependence.tree_tensors((args, kwargs)))
         return result

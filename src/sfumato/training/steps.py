@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Step: TypeAlias = tuple[Any, tuple[Any, ...]]  # an operation, and its arguments without values
@@ -32,8 +31,11 @@ class Steps(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.found.append((func, tuple(_described(leaf) for leaf in pytree.tree_leaves((args, kwargs)))))
+        self.note(func, args, kwargs)
         return func(*args, **kwargs)
+
+    def note(self, func: Any, args: Any, kwargs: Any) -> None:
+        self.found.append((func, (*map(_described, args), *map(_described, kwargs.values()))))
 
     def until(self, loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """The same loss; what runs before it is the forward pass."""
@@ -69,11 +71,13 @@ class Steps(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return alike
 
 
-def _described(leaf: Any) -> Any:
+def _described(value: Any) -> Any:
     """A value that can be compared: of a tensor its type and shape."""
-    if isinstance(leaf, Tensor):
-        return (str(leaf.dtype), tuple(leaf.shape))
-    return leaf if isinstance(leaf, bool | int | float | str | None) else str(leaf)
+    if isinstance(value, Tensor):
+        return value.dtype, tuple(value.shape)
+    if isinstance(value, list | tuple):
+        return tuple(map(_described, value))
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 def _grown(few: int, many: int) -> Callable[[Any, Any], bool]:

@@ -8,6 +8,9 @@ from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from sfumato.training.devices import device_of
 
 
 class Structure:
@@ -55,3 +58,27 @@ def _dictionaries(module: nn.Module) -> Iterator[dict[str, Any]]:
     own = vars(module)
     yield own
     yield from (value for value in own.values() if isinstance(value, dict))
+
+
+def _settings(module: nn.Module) -> tuple[Any, ...]:
+    """What may change how a module computes: its plain attributes, and the functions hung on it."""
+    own = vars(module)
+    plain = tuple((name, value) for name, value in own.items() if type(value) in _PLAIN)
+    hooks = [
+        *module._forward_hooks.values(),
+        *module._forward_pre_hooks.values(),
+        *module._backward_hooks.values(),
+    ]
+    return plain, tuple(map(id, hooks)), id(own.get("forward"))
+
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def signature(model: nn.Module, *data: Any) -> Any:
+    """What a survey holds for: the shapes and types of rows, and how the model is built and set."""
+    leaves, tree = pytree.tree_flatten(data)
+    shapes = tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves if isinstance(leaf, Tensor))
+    parts = tuple((type(module), *_settings(module)) for module in model.modules())
+    trained = tuple((parameter.requires_grad, parameter.dtype) for parameter in model.parameters())
+    return tree, shapes, parts, trained, device_of(model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -184,10 +184,13 @@ class Task:
             if rows is not None:
                 seen, targets = probe.first(seen, rows), probe.first(targets, rows)
             steps = Steps(count_rows(seen))
-            with steps:
+            with self._repeatable() as draws, draws, steps:
                 return steps, run(self.model, steps.until(self._averaged), seen, targets, self.wiring)
         finally:
             self._forget()
+
+    def _repeatable(self) -> AbstractContextManager[AbstractContextManager[Any]]:
+        return same_randomness(self.device) if self.known.random else nullcontext(nullcontext())
 
     def does_as_few(self, steps: Steps) -> bool:
         """Whether a pass did what the survey saw with few rows."""
@@ -201,7 +204,8 @@ class Task:
         if not self.known.moves:
             return True
         try:
-            return stay_apart(self.model, self.loss, self.wiring, *self._seen(inputs, targets))
+            with self._repeatable() as draws, draws:
+                return stay_apart(self.model, self.loss, self.wiring, *self._seen(inputs, targets))
         finally:
             self._forget()
 
@@ -224,8 +228,7 @@ class Task:
 
         def of(units: Sequence[int]) -> Iterator[Tensor] | None:
             block = Block(self, *self.public(units, rows_per_unit), len(units), len(units), rows_per_unit)
-            repeatable = same_randomness(self.device) if self.known.random else nullcontext()
-            with repeatable, probe.other_weights(self.model):
+            with probe.other_weights(self.model):
                 return block.bits()
 
         return of

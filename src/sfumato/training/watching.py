@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import gc
 import os
 import sys
@@ -16,7 +17,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sfumato import randomness
-from sfumato.randomness import GENERATOR_FILES, GENERATORS, numpy_state, set_torch_state, torch_state
+from sfumato.randomness import (
+    GENERATOR_FILES,
+    GENERATORS,
+    numpy_state,
+    seeded_torch_state,
+    set_torch_state,
+    torch_state,
+)
+
+_SEED = 26
 
 
 @dataclass
@@ -87,13 +97,15 @@ def _is_ours(frame: Any) -> bool:
 
 @contextmanager
 def same_randomness(device: torch.device) -> Iterator[OneDrawForAll]:
-    """Within, what torch draws is the same for every row and each time: masks then tell nothing of a row."""
-    states = {place: torch_state(place) for place in (torch.device("cpu"), device)}
+    """Within `with draws:`, what torch draws is the same for every row and each time.
+
+    Masks then tell nothing of a row. All draws start from a public state, whatever the moment is.
+    """
+    before = {place: torch_state(place) for place in (torch.device("cpu"), device)}
     try:
-        with OneDrawForAll(states) as draws:
-            yield draws
+        yield OneDrawForAll({place: seeded_torch_state(place, _SEED) for place in before})
     finally:
-        for place, state in states.items():
+        for place, state in before.items():
             set_torch_state(place, state)
 
 
@@ -108,6 +120,11 @@ class NothingDrawn:
     states: Mapping[torch.device, Tensor]
 
     used = False
+
+    def __enter__(self) -> None:
+        """Nothing needs to be watched."""
+
+    def __exit__(self, *_: object) -> None: ...
 
     def check(self) -> None:
         if any(not torch.equal(torch_state(device), state) for device, state in self.states.items()):
@@ -131,6 +148,11 @@ def no_randomness(device: torch.device) -> Iterator[NothingDrawn]:
             set_torch_state(place, state)
 
 
+@functools.lru_cache(maxsize=4096)
+def _draws(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
 class OneDrawForAll(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Every random operation starts from one state, and all rows get what the first row drew.
 
@@ -148,7 +170,7 @@ class OneDrawForAll(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in func.tags or kwargs.get("generator") is not None:
+        if not _draws(func) or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
         for device, state in self._states.items():
             set_torch_state(device, state)

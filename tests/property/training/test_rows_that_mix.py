@@ -136,7 +136,8 @@ def loss_and_views(case):
 
 
 def sums(case, model, loss, views, inputs, targets):
-    torch.manual_seed(case.seed)  # of dropout, whose masks are then the same for the rows that stay
+    # Dropout's masks are then the same for the rows that stay.
+    torch.default_generator.manual_seed(case.seed)
     return clip_chunk(model, loss, inputs, targets, Flat(norm=CLIP), views=views)
 
 
@@ -147,7 +148,7 @@ def moved(case):
     inputs[-1] *= 40
     targets = F.one_hot(torch.randint(0, CLASSES, (case.rows + 1,), generator=generator), CLASSES).float()
     targets[-1] *= 100
-    torch.manual_seed(case.seed)
+    torch.default_generator.manual_seed(case.seed)
     model = Model(case).train(case.training and case.mixer not in DRAWING)
     functions = loss_and_views(case)
     try:

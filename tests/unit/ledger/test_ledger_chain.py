@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sfumato.accounting import Relation, pure
 from sfumato.errors import LedgerError, LedgerTampered
@@ -145,3 +147,41 @@ def test_what_is_no_ledger_is_said_to_be_none(tmp_path: Path) -> None:
             Ledger.open(empty, budget=budget)
     with pytest.raises(LedgerError, match="cannot be used"):
         Ledger.open(tmp_path / "no" / "such" / "folder.db", budget=Budget(epsilon=1))
+
+
+NAMES = st.sampled_from(["price", "state", "time", "purpose", 'a","price":{', "}", "{", "\\", 'é"}', "[", ":,"])
+LEAVES = NAMES | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.none() | st.booleans()
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=8
+)
+TALLY = st.fixed_dictionaries({"units": st.lists(st.integers(0, 2**110)), "infinite": st.just([0, 1])})
+SUMS = st.dictionaries(NAMES, TALLY | VALUES, max_size=3)
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=4), SUMS, SUMS, st.booleans())
+def test_a_brief_entry_is_the_entry_without_its_sums(body, price, state, sorted_keys) -> None:
+    full = {"kind": "charge", **body, "price": price, "private": True, **body, "state": state, "time": "now"}
+    _, row = seal(full, after=None)
+    if not sorted_keys:  # as somebody else may have written it
+        text = json.dumps({**full, "sequence": 0, "previous": ORIGIN}, separators=(",", ":")).encode()
+        row = Row(0, hashlib.sha256(text).digest(), text, None)
+    whole, brief = unseal(row), unseal(row, brief=True)
+    sums = ("price", "state")
+    without = {name: value for name, value in whole.body.items() if name not in sums}
+    assert brief.body in (whole.body, without)
+    assert brief.hash == whole.hash
+
+
+def test_most_of_an_entry_is_not_read_for_a_list_of_charges(ledger: Ledger) -> None:
+    charges = list(linked(ledger._store.rows(), brief=True))[1:]
+    assert not any(
+        "state" in entry.body or "price" in entry.body for entry in charges if entry.kind == "charge"
+    )
+    assert any(entry.kind == "charge" for entry in charges)
+
+
+def test_a_statement_finds_what_was_changed(ledger: Ledger) -> None:
+    row = list(ledger._store.rows())[1]
+    changed = row.text.replace(b'"units":[', b'"units":[1', 1)
+    with pytest.raises(LedgerTampered):
+        unseal(row._replace(text=changed), brief=True)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sfumato.randomness import SecretStream, secret_global_generators
-from sfumato.training import Flat, clip_chunk, cross_entropy
+from sfumato.training import Flat, clip_chunk, cross_entropy, survey
 from sfumato.training.blocks import Heights, reference_height
 from sfumato.training.precision import plain_float32
+from sfumato.training.task import prepared
 
 
 def kernel(*, bad=(), uneven=(), mixed=()):
@@ -147,3 +148,16 @@ def test_units_with_several_rows_and_alone_agree(rows):
     mine = units == 0
     alone = clip_chunk(model, cross_entropy, inputs[mine], targets[mine], Flat(norm=0.1), units=units[mine])
     assert torch.equal(alone.norms[0], whole.norms[0])
+
+
+def test_a_height_fits_whatever_was_drawn_before():
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.5), nn.Linear(6, 2))
+    found = []
+    for rows in (40, 64):
+        data = torch.rand(rows, 4), torch.zeros(rows, dtype=torch.long)
+        clip_chunk(model, cross_entropy, *data, Flat(norm=1.0))  # draws masks
+        known = survey(model, cross_entropy, *data)
+        task = prepared(model, cross_entropy, None, known).task(cross_entropy, None)
+        found.append(task.split(rows, 1))
+    assert found == [[40], [64]]
