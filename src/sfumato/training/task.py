@@ -180,12 +180,13 @@ class Task:
     def noted(self, inputs: Any, targets: Any, *, rows: int | None = None) -> tuple[Steps, Pass]:
         """A pass over public rows (the first `rows` of their views), and what was done in it."""
         try:
-            seen, targets = self._seen(inputs, targets)
-            if rows is not None:
-                seen, targets = probe.first(seen, rows), probe.first(targets, rows)
-            steps = Steps(count_rows(seen))
-            with self._repeatable() as draws, draws, steps:
-                return steps, run(self.model, steps.until(self._averaged), seen, targets, self.wiring)
+            with self._repeatable() as draws, draws:  # views may draw, too
+                seen, targets = self._seen(inputs, targets)
+                if rows is not None:
+                    seen, targets = probe.first(seen, rows), probe.first(targets, rows)
+                steps = Steps(count_rows(seen))
+                with steps:
+                    return steps, run(self.model, steps.until(self._averaged), seen, targets, self.wiring)
         finally:
             self._forget()
 

@@ -161,3 +161,15 @@ def test_a_height_fits_whatever_was_drawn_before():
         task = prepared(model, cross_entropy, None, known).task(cross_entropy, None)
         found.append(task.split(rows, 1))
     assert found == [[40], [64]]
+
+
+def test_trying_heights_draws_nothing_and_views_that_draw_get_blocks():
+    def views(x):
+        return torch.stack([x, x + torch.rand_like(x)], dim=1)
+
+    model, data = nn.Linear(4, 2), (torch.rand(40, 4), torch.zeros(40, dtype=torch.long))
+    known = survey(model, cross_entropy, *data, views=views)
+    task = prepared(model, cross_entropy, views, known).task(cross_entropy, views)
+    before = torch.get_rng_state()
+    assert task.split(40, 1) == [40]
+    assert torch.equal(torch.get_rng_state(), before)
