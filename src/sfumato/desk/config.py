@@ -161,7 +161,7 @@ def _images(name: str, section: Any, folder: Path) -> Policy:
         budget=Budget(epsilon=_needed(section, "epsilon"), delta=_needed(section, "delta")),
         public_size=_validate.integer("public_size", _needed(section, "public_size"), least=4),
         ledger=ledger,
-        four_eyes=section.get("four_eyes") is True,
+        four_eyes=_validate.truth(f"{where} four_eyes", section.get("four_eyes", False)),
     )
 
 
