@@ -17,6 +17,8 @@ source = "digits"                    # mnist, fashion-mnist, digits or strokes
 public_size = 1500                   # the declared number of private images
 epsilon = 4.0                        # of the budget
 delta = 1e-5
+ledger = "digits.ledger.db"          # optional, as in a policy
+four_eyes = true                     # optional, as in a policy
 """
 
 from __future__ import annotations
