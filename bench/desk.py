@@ -6,9 +6,9 @@ python bench/desk.py hour [--minutes 60] [--rate 2]                       few qu
 python bench/desk.py kills [--kills 100]                                  kill -9 of the server and its workers
 
 Prints one JSON object. Of the answers, those `with_shared_charge` and those `without_charge` must be 0. A
-question is small: a count by city of 5,000 people. The tick is 1 s, as of a new desk. `late_seconds` is how long
-after its tick an answer was there: what the desk takes apart from the tick. CPU is that of the server: on a busy
-machine it says more than the clock.
+question is small: a count by city of 5,000 people. The tick is 1 s, as of a new desk. `late_seconds` is how
+long after its tick an answer was there: what the desk takes apart from the tick. CPU is that of the server: on
+a busy machine it says more than the clock.
 """
 
 from __future__ import annotations
