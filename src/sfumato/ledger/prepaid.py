@@ -36,8 +36,8 @@ class Prepaid:
         if short or Relation(relation) is not self.relation:
             raise BudgetExceeded(
                 f"expected a release that the plan {name!r} holds and that was not made yet, got "
-                f"{_words(event)}; left are {_words(self.left)}; give it exactly the noise of the plan, or charge "
-                "it under no plan",
+                f"{_words(event)}; left are {_words(self.left)}; give it exactly the noise of the plan, or "
+                "charge it under no plan",
                 epsilon_spent=0.0,
                 epsilon_left=0.0,
             )
