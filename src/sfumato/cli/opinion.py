@@ -44,6 +44,10 @@ def opinion(
     given = _given(setting or [])
     names = {name for name, _ in given}
     read = [] if file is None else [item for item in read_settings(file) if item[0] not in names]
+    if file is not None and not read and not given:
+        raise InvalidInput(
+            f"expected names with values in {file.name!r}, got none; write what the run did into it"
+        )
     if not read and not given:
         raise InvalidInput("expected a file or --set, got neither; write what the run did into run.toml")
     found = opinion_of([*read, *given])
@@ -96,10 +100,12 @@ def _show(found: Opinion, recorded: dict[str, Any] | None) -> None:
 def _title(found: Opinion) -> str:
     if found.holds is None:
         return "No ε was claimed."
-    return "The claim holds." if found.holds else "The claim does not hold."
+    if not found.holds:
+        return "The claim does not hold."
+    return "The claimed ε holds; read the problems." if found.problems else "The claim holds."
 
 
 def _after(recorded: dict[str, Any]) -> str:
     if recorded["ledger_closed"]:
-        return f"closed: the budget is broken, ε = {recorded['epsilon_spent']:.4g} is owed in all"
+        return f"closed: the budget is broken, at most ε = {recorded['epsilon_spent']:.4g} is owed in all"
     return f"recorded; spent {recorded['epsilon_spent']:.4g}, left {recorded['epsilon_left']:.4g}"

@@ -72,6 +72,8 @@ def charge(
 
 
 def _print(price: PlanPrice) -> None:
+    from sfumato.accounting import protection_warning
+
     grid = Grid(title=Text(f"Plan {price.plan.name}"), title_justify="left", box=None, pad_edge=False)
     for heading in ("release", "times", "ε each", "expected error (95%)"):
         grid.add_column(heading, justify="left" if heading in ("release", "expected error (95%)") else "right")
@@ -90,5 +92,8 @@ def _print(price: PlanPrice) -> None:
     ]
     if not price.fits:
         rows.append(("warning", f"it does not fit ε = {budget.epsilon:g}"))
+    weak = protection_warning(price.together, budget.delta)
+    if weak is not None:
+        rows.append(("warning", f"it {weak}"))
     show.facts(rows)
     show.console.print(price.in_words(), markup=False)

@@ -67,6 +67,8 @@ def check(
         show.emit_json({"valid": True, "signer": signer.id})
     else:
         show.console.print(f"Nobody changed it since the key {signer.id} signed it.", markup=False)
+        if key is None:
+            show.console.print("Whose key that is was not checked: give the holder's with --key.", markup=False)
 
 
 def registry(ledger: Place, holder: Holder = None, json: show.Json = False) -> None:

@@ -22,7 +22,8 @@ def counted_event(event: DpEvent, budget: Budget, *, relation: Relation, unit: s
         return replace_one_from_add_remove(event, delta=budget.delta * _SHARE)
     raise RelationMismatch(
         f"expected relation={str(budget.relation)!r} as in the budget, got relation={str(relation)!r}; only "
-        "add-remove can be converted, to replace-one; price the release under the budget's relation"
+        "add-remove can be converted, to replace-one; price the release under the budget's relation, or keep "
+        "a ledger of its own for it"
     )
 
 

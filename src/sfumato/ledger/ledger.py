@@ -8,7 +8,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
@@ -121,10 +121,7 @@ class Ledger:
         ledger = cls(store)
         ledger.check_dataset(dataset)
         if budget is not None and budget != ledger.budget:
-            raise LedgerError(
-                f"expected the budget of {store.place}, {ledger.budget}, got {budget}; "
-                "open it without a budget, or make another ledger for other data"
-            )
+            raise _other_budget(store.place, ledger.budget, budget)
         ledger._check_newest(certificate, head)
         return ledger
 
@@ -305,7 +302,7 @@ class Ledger:
             after = before.take(counted)
             Ledger.spent_here = True
             if after is None:
-                owed = before.of_whole.counted_after(before.whole, counted)
+                owed = before.of_whole.owed(before.whole, counted)
                 self._append({**body, "owed": owed if math.isfinite(owed) else None}, before, last)
                 return None
             price = {name: tally.to_json() for name, tally in before.price(counted, None).items()}
@@ -345,7 +342,8 @@ class Ledger:
         plan, name = _one(event), check_text("name", name)
         if Relation(relation) is not self.budget.relation:
             raise RelationMismatch(
-                f"expected a plan priced under {self.budget.relation}, as the budget is, got {relation}"
+                f"expected a plan priced under {self.budget.relation}, as the budget is, got {relation}; "
+                f"charge it to a ledger of its own, made with --relation {relation}"
             )
         counted = counted_event(plan, self.budget, relation=relation, unit=unit)
         body = self._body("charge", plan, counted, purpose, allocation, relation, True)
@@ -1075,4 +1073,15 @@ def _reopened(address: str, head: Head) -> Ledger:
 def _absent(place: str) -> LedgerError:
     return LedgerError(
         f"there is no ledger at {place}; make one with: sfumato ledger create {place} --epsilon 1 --delta 1e-6"
+    )
+
+
+def _other_budget(place: str, has: Budget, given: Budget) -> LedgerError:
+    names = [item.name for item in fields(Budget) if getattr(has, item.name) != getattr(given, item.name)]
+    expected, got = (
+        " and ".join(f"{name}={str(getattr(one, name))!r}" for name in names) for one in (has, given)
+    )
+    return LedgerError(
+        f"expected {expected} as the budget of {place} has, got {got}; declare the same (a policy in [budget]) "
+        "or make another ledger for other data"
     )

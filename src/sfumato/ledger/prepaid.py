@@ -35,8 +35,9 @@ class Prepaid:
         short = [key for key, (_, count) in releases.items() if count > available.get(key, (None, 0))[1]]
         if short or Relation(relation) is not self.relation:
             raise BudgetExceeded(
-                f"expected a release that the plan {name!r} holds and that was not made yet, got another; give "
-                "it exactly the noise of the plan, or charge it under no plan",
+                f"expected a release that the plan {name!r} holds and that was not made yet, got "
+                f"{_words(event)}; left are {_words(self.left)}; give it exactly the noise of the plan, or "
+                "charge it under no plan",
                 epsilon_spent=0.0,
                 epsilon_left=0.0,
             )
@@ -53,6 +54,12 @@ class Prepaid:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Prepaid:
         return cls(left=event_from_json(data["left"]), relation=Relation(data["relation"]))
+
+
+def _words(event: DpEvent) -> str:
+    """The releases with their noise, the first few of them."""
+    found = [f"{count} × {release}" for release, count in _counted(event).values()]
+    return ", ".join(found[:4]) + (" and more" if len(found) > 4 else "") or "none"
 
 
 def _counted(event: DpEvent) -> dict[bytes, tuple[DpEvent, int]]:

@@ -179,7 +179,7 @@ def _owed(entry: Entry) -> float:
 
 def _least_owed(state: State, entry: Entry) -> float:
     counted = event_from_json(entry.body["counted"])
-    return state.of_whole.counted_after(state.whole, counted) * (1 - _COARSE)
+    return state.of_whole.owed(state.whole, counted) * (1 - _COARSE)
 
 
 def _check_price(state: State, entry: Entry) -> None:

@@ -207,6 +207,12 @@ class Rule:
         total = account.tally + self.price(event)
         return self._filter(account.taken).epsilon(total.spending())
 
+    def owed(self, account: Account, event: DpEvent) -> float:
+        """ε of all that was charged and of `event`, after which nothing follows: exact where it is alone."""
+        counted = self.counted_after(account, event)
+        exact = None if account.plans else exact_epsilon(event, self.budget)
+        return counted if exact is None else min(exact, counted)
+
     def left(self, account: Account, *, at_most: float = math.inf) -> float:
         """The largest further pure ε up to `at_most` that would be admitted."""
         if not account.plans:

@@ -101,7 +101,9 @@ class State:
 
     def allocate(self, name: str, epsilon: float) -> State:
         if name in self.shares or name in self.plans:
-            raise InvalidInput(f"expected a name that has no share yet, got allocation={name!r}")
+            raise InvalidInput(
+                f"expected a name that has no share yet, got allocation={name!r}; choose another"
+            )
         free = max(0.0, self._unclaimed - self.of_whole.spent(self.rest))
         if epsilon > free * (1 + 1e-12):
             raise InvalidInput(
@@ -114,7 +116,9 @@ class State:
     def prepay(self, name: str, event: DpEvent, relation: Relation) -> State:
         """With a plan under this name, which was admitted already."""
         if name in self.shares or name in self.plans:
-            raise InvalidInput(f"expected a name that no share or plan has yet, got plan={name!r}")
+            raise InvalidInput(
+                f"expected a name that no share or plan has yet, got plan={name!r}; give the plan another name"
+            )
         return replace(self, plans={**self.plans, name: Prepaid(left=event, relation=Relation(relation))})
 
     def draw(self, name: str, event: DpEvent, relation: Relation) -> State:

@@ -59,6 +59,7 @@ def test_laplace_errors_are_the_laws():
         ({"kind": "counts", "epsilon": 1, "times": 10**9}, "times"),
         ({"kind": "average", "epsilon": 1, "lower": 3, "upper": 2, "people": 5}, "lower < upper"),
         ({"kind": "survey", "epsilon": 1, "people": 50}, "replace-one"),
+        ({**MONTHLY, "noise": "gausian"}, "noise to be one of laplace, gaussian"),
         ({"kind": "query", "epsilon": 1, "policy": "../../etc/passwd", "sql": "SELECT 1"}, "known here"),
         ("counts", "table of fields"),
     ],
@@ -66,6 +67,16 @@ def test_laplace_errors_are_the_laws():
 def test_a_line_that_makes_no_sense_is_one_sentence(line, words):
     with pytest.raises(InvalidInput, match=words):
         plan(line)
+
+
+def test_a_question_is_planned_for_the_unit_of_its_policy(people):
+    """A plan for persons on a policy of rows would be charged for people whom the noise does not hide."""
+    people.write_text(people.read_text().replace('[unit]\ncolumn = "person"\nrows = 1\n', ""))
+    question = {"kind": "query", "policy": "people.toml", "sql": SQL, "epsilon": 0.1}
+    settings = {"delta": 1e-6, "unit": "person", "releases": [question]}
+    with pytest.raises(InvalidInput, match="unit = 'record' in the plan"):
+        Plan.from_settings(settings, policy=lambda name: load_policy(people))
+    assert Plan.from_settings({**settings, "unit": "record"}, policy=lambda name: load_policy(people)).releases
 
 
 def test_a_plan_without_room_for_delta_is_refused():

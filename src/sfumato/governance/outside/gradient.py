@@ -28,6 +28,15 @@ _BATCHES = {
         "amplification, neighbours by replace-one.",
     ),
 }
+_RELATIONS = {POISSON: Relation.ADD_REMOVE, SHUFFLED: Relation.ZERO_OUT, FIXED: Relation.REPLACE_ONE}
+_MEANS = (
+    "Gradients were averaged in microbatches before clipping: one record moves a clipped mean by up to twice "
+    "the clip norm, so the noise multiplier is half of the stated one."
+)
+_SAMPLED_MEANS = (
+    " A record that is left out moves the others into other microbatches, so sampling amplifies nothing. "
+    "Priced as if a record were in every step."
+)
 _LEAK = (
     "The rate and the divisor come from the size of the private data set, so whoever sees them learns it; "
     "add-remove neighbours differ in exactly that. Declare a public size."
@@ -41,43 +50,49 @@ def judge_gradient(run: Settings, library: str) -> Finding:
     *Shuffled batches*: a record is in one step of each pass. Amplification by sampling does not hold (Chua et
     al. 2024, "How private are DP-SGD implementations?"). Under add-remove a record that leaves moves all later
     batches and nothing bounds the change, so the price is E Gaussians under zero-out, or replace-one at twice
-    the sensitivity. *Subsets of a fixed size*: priced without amplification under replace-one. *Microbatches*:
-    a clipped mean of several records moves by 2C when one of them changes.
+    the sensitivity. *Subsets of a fixed size*: priced without amplification under replace-one.
+
+    *Microbatches*: means of several records are clipped. Where one record changes or turns to nothing in its
+    place, one clipped mean moves by at most 2C, under zero-out as under replace-one. Where it leaves, all later
+    records move up into other means and nothing bounds the change. So no add-remove price holds; and Poisson
+    samples amplify nothing, as the batches with and without the record are far apart. What remains is one
+    Gaussian of sensitivity 2C for each step: with the coins of the sample fixed, neighbouring batches differ in
+    one place, and a mixture of such pairs under the same coins is no further apart than the worst of them
+    (joint convexity of the hockey-stick divergence).
     """
     noise, problems, assumed = run.non_negative("noise_multiplier"), list[str](), list[str]()
-    if _clips_microbatches(run):
-        noise /= 2
-        problems.append(
-            "Gradients were averaged in microbatches before clipping: one record moves a clipped mean by up "
-            "to twice the clip norm, so the noise multiplier is half of the stated one."
-        )
+    means = _clips_means(run, assumed)
     kind = _sampling(run, library, assumed)
+    if means:
+        problems.append(_MEANS + (_SAMPLED_MEANS if kind == POISSON else ""))
     rate, steps, passes = _schedule(run, assumed)
     runs = run.whole("runs", 1)
     if runs > 1:
         problems.append(f"{runs} runs on the same records were made and each is a release: their costs add up.")
-    sampled = repeat(poisson_sampled(rate, GaussianEvent(noise)), steps * runs)
-    events = {
-        POISSON: (sampled, Relation.ADD_REMOVE),
-        SHUFFLED: (repeat(GaussianEvent(noise), passes * runs), Relation.ZERO_OUT),
-        FIXED: (repeat(GaussianEvent(noise / 2), steps * runs), Relation.REPLACE_ONE),
+    times = runs * (passes if kind == SHUFFLED else steps)
+    prices = {
+        Relation.ADD_REMOVE: repeat(poisson_sampled(rate, GaussianEvent(noise)), steps * runs),
+        Relation.ZERO_OUT: repeat(GaussianEvent(noise / 2 if means else noise), times),
+        Relation.REPLACE_ONE: repeat(GaussianEvent(noise / 2), times),
     }
-    replaced = repeat(GaussianEvent(noise / 2), passes * runs)
-    beside = {
-        "replace-one": (replaced, Relation.REPLACE_ONE),
-        "if batches were Poisson samples": (sampled, Relation.ADD_REMOVE),
-    }
-    event, relation = events[kind]
+    relation = _RELATIONS[kind]
+    if means and relation is Relation.ADD_REMOVE:
+        relation = Relation.ZERO_OUT
+    others = {}
+    if relation is Relation.ZERO_OUT:
+        others["replace-one"] = (prices[Relation.REPLACE_ONE], Relation.REPLACE_ONE)
+    if kind == SHUFFLED and not means:
+        others["if batches were Poisson samples"] = (prices[Relation.ADD_REMOVE], Relation.ADD_REMOVE)
     problems += [*_BATCHES[kind], *_generator(run), *([_LEAK] if library == "opacus" else [])]
     return Finding(
-        event=event,
+        event=prices[relation],
         relation=relation,
         unit=run.text("unit") or "record",
         delta=run.delta(),
         claimed=claimed(run),
         problems=tuple(problems),
         assumed=tuple(assumed),
-        others=beside if kind == SHUFFLED else {},
+        others=others,
     )
 
 
@@ -88,10 +103,13 @@ def claimed(run: Settings) -> float | None:
     return None if value is None else _validate.non_negative(name, value)
 
 
-def _clips_microbatches(run: Settings) -> bool:
-    if not run.has("microbatches", "batch"):
+def _clips_means(run: Settings, assumed: list[str]) -> bool:
+    if not run.has("microbatches"):
         return False
-    return run.whole("microbatches") < run.whole("batch")
+    if run.has("batch"):
+        return run.whole("microbatches") < run.whole("batch")
+    assumed.append("a microbatch holds several records, as the settings state no batch size")
+    return True
 
 
 def _sampling(run: Settings, library: str, assumed: list[str]) -> str:

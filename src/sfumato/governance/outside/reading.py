@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +75,43 @@ def parse_settings(text: str, form: str) -> list[Setting]:
         raise
     except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
         raise InvalidInput(
-            f"expected settings in {form.upper()}, got a text that is none ({type(error).__name__})"
+            f"expected settings in {form.upper()}, got a text that is none ({type(error).__name__}"
+            f"{_line(error)}); mend it, or give the settings with --set"
         ) from error
     return list(_flattened(value))
 
 
+def _line(error: BaseException) -> str:
+    line = getattr(error, "lineno", None)
+    return f" in line {line}" if isinstance(line, int) else ""
+
+
+def _json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_once)
+
+
+def _once(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """A table in which no name stands twice: which of the values the run used, only its owner knows."""
+    found: dict[Any, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise InvalidInput(
+                f"expected each name once in a table, got {str(name)[:40]!r} twice; keep what the run used"
+            )
+        found[name] = value
+    return found
+
+
 def _yaml(text: str) -> Any:
     import yaml  # slow to import, and needed for one kind of file
+
+    class OnceLoader(yaml.SafeLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            self.flatten_mapping(node)
+            return _once(
+                (self.construct_object(key, deep=True), self.construct_object(value, deep=True))
+                for key, value in node.value
+            )
 
     depth = 0
     try:
@@ -92,13 +122,13 @@ def _yaml(text: str) -> Any:
             depth += kind.endswith("StartToken") - kind.endswith("EndToken")
             if depth > DEEPEST:  # before it is parsed: that takes time with the square of the depth
                 raise _too_much()
-        return yaml.safe_load(text)
+        return OnceLoader(text).get_single_data()
     except yaml.YAMLError as error:
         raise ValueError("not YAML") from error
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    "json": json.loads,
+    "json": _json,
     "toml": tomllib.loads,
     "yaml": _yaml,
     "yml": _yaml,

@@ -105,14 +105,14 @@ class Plan:
                 "relation", str(settings.get("relation", "add-remove")), [str(r) for r in Relation]
             )
         )
-        terms = Terms(delta=delta, relation=relation, policy=policy or _no_policy)
+        unit = str(settings.get("unit", "person"))
+        terms = Terms(delta=delta, relation=relation, unit=unit, policy=policy or _no_policy)
         releases = tuple(planned_release(line, terms) for line in lines)
         whole = compose(*(release.whole for release in releases))
         check_affordable(whole)
         limit = settings.get("epsilon")
         if limit is None:
             limit = max(_priced(whole, delta, relation), 1e-9)
-        unit = str(settings.get("unit", "person"))
         if not math.isfinite(float(limit)):
             raise InvalidInput("expected a plan with a finite ε at its delta, got none; state a delta > 0")
         budget = Budget(epsilon=float(limit), delta=delta, unit=unit, relation=relation)

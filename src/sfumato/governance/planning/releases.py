@@ -50,6 +50,7 @@ class Terms:
 
     delta: float
     relation: Relation
+    unit: str
     policy: Callable[[str], Policy]
 
 
@@ -61,6 +62,7 @@ class Fields:
         self._asked = {"name", "kind", "times"}
         self.policy = terms.policy
         self.delta = terms.delta
+        self.unit = terms.unit
         self.name = str(values.get("name", values.get("kind", "release")))[:100]
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -95,7 +97,7 @@ Made = tuple[DpEvent, dict[str, float]]
 def _counts(fields: Fields) -> Made:
     """A table of counts, a person in at most `per_person` cells: Laplace at ε, or Gaussian at (ε, δ)."""
     cells, epsilon = fields.whole("per_person", 1), fields.positive("epsilon")
-    if fields.get("noise", "laplace") == "gaussian":
+    if _validate.one_of("noise", str(fields.get("noise", "laplace")), ["laplace", "gaussian"]) == "gaussian":
         multiplier = gaussian_noise_multiplier(epsilon, fields.delta)
         return GaussianEvent(multiplier), {"count": 1.96 * multiplier * math.sqrt(cells)}
     # P(|X| > t) = e^{−t/b} for the Laplace law of scale b
@@ -154,7 +156,13 @@ def _query(fields: Fields) -> Made:
     """A question in SQL under a policy: the engine's own price and errors. The data are not opened."""
     from sfumato.query import Table, parse_query
 
-    table = Table(fields.policy(str(fields.get("policy"))), None)
+    policy = fields.policy(str(fields.get("policy")))
+    if policy.budget.unit != fields.unit:
+        raise InvalidInput(
+            f"expected unit = {policy.budget.unit!r} in the plan, as in the policy of {fields.name!r}, got "
+            f"{fields.unit!r}; the policy names it in [budget] unit, or by the column in [unit]"
+        )
+    table = Table(policy, None)
     epsilon, noise = fields.positive("epsilon"), str(fields.get("noise", "laplace"))
     question = parse_query(str(fields.get("sql")), table.policy)
     errors = table.dry_run(question, epsilon=epsilon, noise=noise)
