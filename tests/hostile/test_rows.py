@@ -378,7 +378,8 @@ def test_an_interrupt_before_the_noise_leaves_no_sum_behind():
     for found in plain_tensors():
         if tuple(found.shape) in shapes and not any(found is other for other in earlier):
             mine = any(found.data_ptr() == other.data_ptr() for other in [*known, *released])
-            assert mine or not found.any(), "a sum without noise can be reached"
+            copied = any(torch.equal(found, weight) for weight in known)  # of weights, which are released
+            assert mine or copied or not found.any(), "a sum without noise can be reached"
     with pytest.raises(Refused):
         trainer.step(batch, cross_entropy)
 

