@@ -5,10 +5,10 @@ python bench/desk.py burst [--analysts 200]                               all as
 python bench/desk.py hour [--minutes 60] [--rate 2]                       few questions a second: memory
 python bench/desk.py kills [--kills 100]                                  kill -9 of the server and its workers
 
-Prints one JSON object; `charged_twice` and `charged_less` must be 0. A question is small: a count by city of
-5,000 people. The tick is 1 s, as of a new desk. `late_seconds` is how long after its tick an answer was there:
-what the desk takes apart from the tick. CPU is that of the server: on a busy machine it says more than
-the clock.
+Prints one JSON object. Of the answers, those `with_shared_charge` and those `without_charge` must be 0. A
+question is small: a count by city of 5,000 people. The tick is 1 s, as of a new desk. `late_seconds` is how
+long after its tick an answer was there: what the desk takes apart from the tick. CPU is that of the server: on
+a busy machine it says more than the clock.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def compared(place: Path, entries: list[Any]) -> dict[str, int]:
     return {
         "answers": len(entries),
         "charges": len(charges),
-        "charged_twice": len(entries) - len({entry["sequence"] for entry in entries}),
-        "charged_less": sum(charges.get(entry["sequence"]) != entry["hash"] for entry in entries),
+        "with_shared_charge": len(entries) - len({entry["sequence"] for entry in entries}),
+        "without_charge": sum(charges.get(entry["sequence"]) != entry["hash"] for entry in entries),
     }
 
 

@@ -91,6 +91,12 @@ def integer(name: str, value: SupportsIndex, *, least: int = 0, remedy: str = ""
     return number
 
 
+def truth(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _refuse(name, value, "to be true or false")
+    return value
+
+
 def one_of(name: str, value: T, allowed: Collection[Any], *, remedy: str = "") -> T:
     if value not in allowed:
         raise _refuse(name, value, "to be one of " + ", ".join(map(str, allowed)), remedy)

@@ -406,15 +406,9 @@ def policy_from_dict(
         public={name: _public(name, _mapping(f"public.{name}", public[name]), folder) for name in public},
         ledger=_beside(folder, str(budget["ledger"])) if "ledger" in budget else None,
         dataset=str(budget["dataset"]) if "dataset" in budget else None,
-        four_eyes=_truth("budget.four_eyes", budget.get("four_eyes", False)),
+        four_eyes=_validate.truth("budget.four_eyes", budget.get("four_eyes", False)),
         synthesis=_known("[synthesis]", data.get("synthesis", {}), ("follows", "impossible")),
     )
-
-
-def _truth(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidInput(f"expected {name} to be true or false, got {name}={value!r}")
-    return value
 
 
 def _single(data: Mapping[str, Any], unit: Unit, budget: Budget, folder: Path | None) -> Policy:

@@ -137,10 +137,10 @@ def secret_global_generators(sampler: Sampler, device: torch.device | None = Non
 
 
 class FreshGenerators:
-    """Within a `with` block the global generators of the CPU are secret, and `refresh` makes them so again.
+    """Within a `with` block the global generators are secret, and `refresh` makes them so again.
 
     Code that is called item by item may seed them, from what it sees of an item; the next item would draw what
-    follows. `refresh` keys them anew if they were drawn from or seeded since.
+    follows. `refresh` keys them anew if one, of the CPU or of `device`, was drawn from or seeded since.
 
     >>> with FreshGenerators() as generators:
     ...     random.seed(0)
@@ -164,19 +164,21 @@ class FreshGenerators:
         self._within.close()
 
     def refresh(self) -> None:
-        if _global_states() != self._states:
+        if _global_states(self._device) != self._states:
             self._within.close()
             self._key(self._stream)
 
     def _key(self, stream: Sampler) -> None:
         self._within.enter_context(secret_global_generators(stream, self._device))
-        self._states = _global_states()
+        self._states = _global_states(self._device)
 
 
-def _global_states() -> tuple[Any, ...]:
+def _global_states(device: torch.device | None) -> tuple[Any, ...]:
     import torch
 
-    return torch.get_rng_state().numpy().tobytes(), numpy_state(), random.getstate()
+    places = (torch.device("cpu"), *(() if device is None or device.type == "cpu" else (device,)))
+    of_torch = [torch_state(place).cpu().numpy().tobytes() for place in places]
+    return *of_torch, numpy_state(), random.getstate()
 
 
 @contextmanager

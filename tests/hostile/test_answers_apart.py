@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -79,6 +81,29 @@ def test_a_record_kept_out_moves_one_count_by_one(make, monkeypatch):
     with_record, without = (counted(monkeypatch, rows(count), model) for count in (ROWS, ROWS - 1))
     assert np.abs(with_record - without).sum() == 1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("seed", "draw"),
+    [
+        (torch.manual_seed, lambda: torch.rand(1).item()),
+        (random.seed, random.random),
+        (np.random.seed, np.random.rand),
+    ],
+)
+def test_a_row_that_seeds_decides_nothing_for_others(seed, draw):
+    """Nor does a seed set outside: a row less would give others the draws of their neighbours."""
+    seed(5)
+    known = draw()
+
+    class Seeding(Centred):
+        def forward(self, inputs):
+            is_known = float(draw() == known)
+            seed(5)
+            return torch.tensor([[0.5, is_known]])
+
+    seed(5)
+    assert not answers(Seeding(), torch.zeros(4, 4)).any()
 
 
 def test_a_label_outside_the_classes_or_a_row_that_raises_is_a_wrong_answer(monkeypatch):

@@ -46,6 +46,7 @@ def status(headers, kind="http"):
         ([KNOWN, (b"content-length", b"9" * 5000)], 413),
         ([KNOWN, (b"content-length", "٣".encode())], 411),
         ([KNOWN, (b"transfer-encoding", b"chunked")], 411),
+        ([KNOWN, (b"content-length", b"10"), (b"transfer-encoding", b"chunked")], 411),
     ],
 )
 def test_requests_are_turned_away_by_their_headers(headers, expected):

@@ -19,9 +19,7 @@ from sfumato.storage import CERTIFICATE
 _EPSILON = 1.0
 _SHEET = "synthetic.png"
 _ROWS = ("drawings", "synthetic", "synthetic", "nearest real")
-_SETTINGS = StyleSettings(
-    drawings=5000, directions=32
-)  # fewer than by default: quicker, and fewer people are here
+_SETTINGS = StyleSettings(drawings=5000, directions=32)  # less than by default, for fewer people and seconds
 _COMPARED = 300  # images whose nearest neighbours are looked for
 _EPOCHS, _READ = 8, 10_000  # of the networks, and real images that the second learns from
 _EMPTY = np.zeros((28, 28), dtype=np.uint8)  # of a class without images

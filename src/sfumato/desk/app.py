@@ -73,9 +73,11 @@ def create_app(desk: Desk) -> Shield:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     desk: Desk = app.state.desk
-    for dataset in desk.each():
-        asyncio.get_running_loop().call_later(_WARM_AFTER, dataset.warm)
+    later = asyncio.get_running_loop().call_later
+    warming = [later(_WARM_AFTER, dataset.warm) for dataset in desk.each()]
     yield
+    for one in warming:  # of a desk that ends before it begins
+        one.cancel()
     desk.close()
 
 

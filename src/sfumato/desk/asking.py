@@ -22,7 +22,7 @@ from sfumato.desk.grants import Allocated, Grant
 from sfumato.desk.pace import kind_of
 from sfumato.desk.together import Waiting
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused, SfumatoError
-from sfumato.ledger import Charge
+from sfumato.ledger import Charge, ChargeRequest
 from sfumato.query import Answer, QueryRefused
 from sfumato.query.dry_run import ExpectedError, expected_errors
 from sfumato.query.plan import scope
@@ -190,17 +190,12 @@ Numbered = tuple[int, Asked]
 
 def answer_all(desk: Desk, dataset: Dataset, waiting: Sequence[Waiting[Numbered]]) -> None:
     """In the thread that asks: charge all that waits in one transaction, and only then read a row."""
-    ready = []
+    ready, requests = [], []
     for one in waiting:
         with _closing(desk, one):
-            ready.append((one, dataset.table.ready(one.wanted[1].planned)))
-    unit = dataset.policy.budget.unit
-    requests = [
-        asked.allocated.request(
-            asked.planned.price.event(), purpose=asked.planned.purpose, relation=RELATION, unit=unit
-        )
-        for asked in (one.wanted[1] for one, _ in ready)
-    ]
+            compiled, request = dataset.table.ready(one.wanted[1].planned), _request(dataset, one.wanted[1])
+            ready.append((one, compiled))
+            requests.append(request)
     try:
         charges = dataset.ledger.charge_each(requests)
     except Exception as error:
@@ -210,6 +205,11 @@ def answer_all(desk: Desk, dataset: Dataset, waiting: Sequence[Waiting[Numbered]
     for (one, compiled), charge in zip(ready, charges, strict=True):
         with _closing(desk, one):
             _answer(desk, dataset, one, compiled, charge)
+
+
+def _request(dataset: Dataset, asked: Asked) -> ChargeRequest:
+    event, unit = asked.planned.price.event(), dataset.policy.budget.unit
+    return asked.allocated.request(event, purpose=asked.planned.purpose, relation=RELATION, unit=unit)
 
 
 def _answer(

@@ -17,6 +17,8 @@ source = "digits"                    # mnist, fashion-mnist, digits or strokes
 public_size = 1500                   # the declared number of private images
 epsilon = 4.0                        # of the budget
 delta = 1e-5
+ledger = "digits.ledger.db"          # optional, as in a policy
+four_eyes = true                     # optional, as in a policy
 """
 
 from __future__ import annotations
@@ -161,7 +163,7 @@ def _images(name: str, section: Any, folder: Path) -> Policy:
         budget=Budget(epsilon=_needed(section, "epsilon"), delta=_needed(section, "delta")),
         public_size=_validate.integer("public_size", _needed(section, "public_size"), least=4),
         ledger=ledger,
-        four_eyes=section.get("four_eyes") is True,
+        four_eyes=_validate.truth(f"{where} four_eyes", section.get("four_eyes", False)),
     )
 
 

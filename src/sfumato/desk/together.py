@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,7 +31,6 @@ class Together(Generic[_T]):
     def __init__(self, work: Callable[[Sequence[Waiting[_T]]], None], *, name: str) -> None:
         self._work = work
         self._waiting: deque[Waiting[_T]] = deque()
-        self._taking = threading.Lock()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
     def __len__(self) -> int:
@@ -51,8 +49,7 @@ class Together(Generic[_T]):
         return self._thread.submit(work)
 
     def _turn(self) -> None:
-        with self._taking:
-            taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_AT_ONCE))]
+        taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_AT_ONCE))]
         if not taken:
             return  # an earlier turn took it along
         try:

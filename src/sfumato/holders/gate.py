@@ -42,7 +42,7 @@ class Gate:
         if headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER.lower().encode()) not in self._known:
             return JSONResponse({"detail": "not a holder of this study"}, status_code=401)
         length = headers.get(b"content-length", b"")
-        if not length.isdigit():
+        if not length.isdigit() or b"transfer-encoding" in headers:  # a body in chunks may be of any length
             return JSONResponse({"detail": "the length is missing"}, status_code=411)
         if len(length) > 15 or int(length) > self._largest:
             return JSONResponse({"detail": "larger than any letter"}, status_code=413)

@@ -34,8 +34,8 @@ from sfumato.query.without_rows import without_rows
 
 _private_log = logging.getLogger("sfumato.private.query")
 _private_log.addHandler(logging.NullHandler())
-_NONE_USED = "row"
 _private_log.propagate = False  # engine errors may quote rows; the holder attaches a handler on purpose
+_NONE_USED = "row"  # the only column where a question reads none
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sfumato import accounting
 from sfumato.errors import InvalidInput
-from sfumato.ledger import Certificate, Charge, Head
+from sfumato.ledger import Certificate, Charge
 from sfumato.ledger.charge import same_releases
 from sfumato.ledger.rule import Rule
 from sfumato.policy import Policy
@@ -68,15 +68,15 @@ class Charged(Spent, Protocol):
         relation: accounting.Relation,
         unit: str,
         private: bool = ...,
-    ) -> Any: ...
+    ) -> Charge: ...
     def check_unit(self, unit: str) -> None: ...
     def check_dataset(self, dataset: str | None) -> None: ...
-    def charges(self) -> list[Any]: ...
+    def charges(self) -> list[Charge]: ...
     def counted_after(
         self, event: accounting.DpEvent, *, relation: accounting.Relation, unit: str
     ) -> float: ...
     def certificate(
-        self, charge: Any, *, plan: Mapping[str, Any] | None = ..., caveats: Sequence[str] = ...
+        self, charge: Charge, *, plan: Mapping[str, Any] | None = ..., caveats: Sequence[str] = ...
     ) -> Certificate: ...
 
 
@@ -215,7 +215,7 @@ class Table:
         """
         return Ready(planned=planned, compiled=self._compiled(planned.query, secrets.token_hex(16)))
 
-    def answer(self, ready: Ready, charge: Any, *, ledger: Spent) -> Answer:
+    def answer(self, ready: Ready, charge: Charge, *, ledger: Spent) -> Answer:
         """Do the last part of `ask`: read the rows of a query that was charged, and add the noise.
 
         Args:
@@ -227,14 +227,14 @@ class Table:
             The noisy rows with their intervals.
 
         Raises:
-            InvalidInput: If the charge is of another event. Nothing is read.
+            InvalidInput: If it is no charge, such as a refusal, or that of another event. Nothing is read.
         """
         planned = ready.planned
-        if isinstance(charge, Charge) and not same_releases(charge.event, planned.price.event()):
-            raise InvalidInput("expected the charge of this query, got that of another release")
+        if not isinstance(charge, Charge) or not same_releases(charge.event, planned.price.event()):
+            raise InvalidInput("expected the charge of this query, got a refusal or that of another release")
         groups, noisy = self._release(planned.query, planned.price, self._fetched(ready.compiled))
         answer = self._answer(planned.query, planned.price, groups, noisy, ledger)
-        return replace(answer, entry=_entry(charge))
+        return replace(answer, entry=charge.head)
 
     def prepare(self) -> None:
         """Open the source and plan a first query, so that later ones are quicker. Nothing is spent."""
@@ -251,7 +251,7 @@ class Table:
             The certificate.
         """
         ledger = self._charged()
-        charge = next((one for one in ledger.charges() if _entry(one) == answer.entry), None)
+        charge = next((one for one in ledger.charges() if one.head == answer.entry), None)
         if charge is None:
             raise InvalidInput(
                 f"expected an answer that the ledger was charged for, got {answer.entry}; use the ledger "
@@ -457,7 +457,7 @@ class Table:
         """
         return self._fetched(self._compiled(self._plan(query), salt))
 
-    def _charge(self, cost: Price, purpose: str) -> Any:
+    def _charge(self, cost: Price, purpose: str) -> Charge:
         return self._charged().charge(
             cost.event(),
             purpose=purpose,
@@ -592,9 +592,3 @@ class Table:
 
 def _on_a_line(words: str) -> str:
     return "query: " + "".join(letter if letter.isprintable() else " " for letter in words)[:490]
-
-
-def _entry(charge: Any) -> Head | None:
-    """A charge's place in the ledger."""
-    found: Head | None = getattr(charge, "head", None)
-    return found

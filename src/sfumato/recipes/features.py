@@ -263,8 +263,8 @@ def build(recipe: Recipe, *, classes: int) -> FeatureClassifier:
 @lru_cache(maxsize=8)
 def _fitted_to_drawings(recipe: Recipe) -> Mapping[str, Tensor]:
     """Centre and directions, which are public and always the same, by their names in the classifier."""
-    looked_at = (recipe.extractors, recipe.drawings, recipe.drawn, recipe.directions, recipe.shape)
-    settings = f"{looked_at} {_DRAWINGS_SEED} {recipe.statistic}"
+    seen = (recipe.extractors, recipe.weights, recipe.drawings, recipe.drawn, recipe.directions, recipe.shape)
+    settings = f"{seen} {_DRAWINGS_SEED} {recipe.statistic}"
     return {} if recipe.drawings is None else kept_fit(settings, lambda: _fit_to_drawings(recipe))
 
 

@@ -1,8 +1,9 @@
 """What was learned from drawings alone, kept on this machine: it is public, always the same, and takes long.
 
-A file is found again by everything it follows from: the settings, the source of drawings and networks with
-their shipped weights, and the version of PyTorch. What cannot be read is made anew. Whoever can write into the
-cache can change the features; they stay a function of one row each, so that no guarantee rests on the file.
+A file is found again by everything it follows from: the settings, the source of drawings, networks and recipes
+with their shipped weights, and the versions of PyTorch and NumPy. What cannot be read is made anew. Whoever
+can write into the cache can change the features; they stay a function of one row each, so that no guarantee
+rests on the file.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import resources
 
+import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
@@ -22,7 +24,7 @@ from sfumato.datasets import cache as caches
 from sfumato.errors import DataUnavailable
 
 Fit = Mapping[str, Tensor]
-_SOURCES = ("sfumato.datasets", "sfumato.models")
+_SOURCES = ("datasets", "models", "randomness.py", "recipes/features.py")  # packages and modules
 
 
 def kept_fit(settings: str, make: Callable[[], Fit]) -> Fit:
@@ -39,7 +41,8 @@ def kept_fit(settings: str, make: Callable[[], Fit]) -> Fit:
     fit = kept_fit(repr(recipe), lambda: fit_to_drawings(recipe))
     ```
     """
-    name = hashlib.sha256(f"{settings}\n{torch.__version__}\n{_source()}".encode()).hexdigest()
+    versions = f"{torch.__version__} {np.__version__}"
+    name = hashlib.sha256(f"{settings}\n{versions}\n{_source()}".encode()).hexdigest()
     path = caches.folder() / "fits" / f"{name[:32]}.safetensors"
     with suppress(OSError, SafetensorError):
         return safetensors.torch.load(path.read_bytes())
@@ -53,13 +56,15 @@ def kept_fit(settings: str, make: Callable[[], Fit]) -> Fit:
 def _source() -> str:
     """Of the code and weights that drawings and features come from."""
     digest = hashlib.sha256()
-    for package in _SOURCES:
-        for place in _files(resources.files(package)):
+    for source in _SOURCES:
+        for place in _files(resources.files("sfumato").joinpath(source)):
             digest.update(hashlib.sha256(place.read_bytes()).digest())
     return digest.hexdigest()
 
 
-def _files(folder: resources.abc.Traversable) -> list[resources.abc.Traversable]:
-    found = sorted(folder.iterdir(), key=lambda place: place.name)
-    inside = [one for place in found if place.is_dir() and place.name != "__pycache__" for one in _files(place)]
-    return [*(place for place in found if place.is_file()), *inside]
+def _files(place: resources.abc.Traversable) -> list[resources.abc.Traversable]:
+    """A file itself, or all that are in a folder."""
+    if place.is_file():
+        return [place]
+    found = sorted(place.iterdir(), key=lambda one: one.name)
+    return [file for one in found if one.name != "__pycache__" for file in _files(one)]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from sfumato.models.rows_apart import rows_apart
+from sfumato.randomness import FreshGenerators
 from sfumato.training.devices import CPU, device_of
 from sfumato.training.memory import Memory, keeps_nothing
 
@@ -19,8 +22,9 @@ def answers(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64]:
 
     *Guarantees*: a row's answer is computed from that row and the model. Trusted code is shown blocks of a
     public height at which rows have the same bits in any company. Code of the user's may do in evaluation
-    mode what no survey of training has seen: it is shown one row at a time, and made to forget it. A row that
-    raises has the answer `NONE`, and nobody sees the text of the error.
+    mode what no survey of training has seen: it is shown one row at a time, and made to forget it. What a
+    model draws is secret, and what a row seeds is keyed anew before the next. A row that raises has the answer
+    `NONE`, and nobody sees the text of the error.
 
     Args:
         model: The model; its mode is put back as it was.
@@ -35,8 +39,9 @@ def answers(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64]:
     was_training = [module.training for module in model.modules()]
     model.eval()
     try:
-        found = _together(model, rows) if keeps_nothing(model) else None
-        return _one_by_one(model, rows) if found is None else found
+        with FreshGenerators(device=device_of(model)) as generators:
+            found = _together(model, rows) if keeps_nothing(model) else None
+            return _one_by_one(model, rows, generators.refresh) if found is None else found
     finally:
         for module, training in zip(model.modules(), was_training, strict=True):
             module.training = training
@@ -53,7 +58,7 @@ def _together(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64] | None:
 
 
 @torch.no_grad()
-def _one_by_one(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64]:
+def _one_by_one(model: nn.Module, rows: Tensor, refresh: Callable[[], None]) -> npt.NDArray[np.int64]:
     device, found = device_of(model), np.full(len(rows), NONE, dtype=np.int64)
     memory = Memory(model, name="the model")
     for number, row in enumerate(torch.split(rows, 1)):
@@ -63,4 +68,5 @@ def _one_by_one(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64]:
             continue
         finally:
             memory.put_back()
+            refresh()
     return found

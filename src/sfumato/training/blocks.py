@@ -67,9 +67,8 @@ class Heights:
             height = self._next(room, rows_per_unit, reference, bits, stamp)
             found.append(height)
             units -= height
-        self._expected = (
-            None  # as large as the pool's activations and gradients, and of no use to other weights
-        )
+        # As large as the pool's activations and gradients, and of no use to other weights.
+        self._expected = None
         return found
 
     def reference(self, rows_per_unit: int, bits: Bits, *, stamp: Any = 0) -> int:

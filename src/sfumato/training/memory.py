@@ -353,9 +353,7 @@ def _names_in(code: types.CodeType) -> _Names:
 
 
 _SETTING = frozenset(["setattr", "__setattr__", "__dict__", "vars"])
-_FINDING = frozenset(
-    ["globals", "eval", "exec", "__import__"]
-)  # functions; modules of torch have an `eval` too
+_FINDING = frozenset(["globals", "eval", "exec", "__import__"])  # as functions: torch's modules have `eval`
 _REACHING = frozenset(["__globals__", "f_globals", "import_module"])
 _WRITTEN_IN_PYTHON = 1 << 9  # of a class: it can be written
 

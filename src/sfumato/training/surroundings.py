@@ -49,7 +49,10 @@ def _found(estimator: Any) -> Iterator[str]:
             inner = owner
         elif seen.get("estimator") is inner and "train" in seen:
             by_coins = isinstance(seen["train"], CoinRows)
-            yield from _scored(seen["scorer"], by_coins) if "scorer" in seen else [] if by_coins else [SPLIT]
+            if "scorer" in seen:
+                yield from _scored(seen["scorer"], by_coins)
+            elif not by_coins:
+                yield SPLIT
         elif inner is not None and getattr(owner, "best_estimator_", None) is inner:
             yield from _scored(owner.scoring, isinstance(owner.cv, CoinSplit))
             inner = owner

@@ -48,6 +48,12 @@ def test_jobs_are_priced_without_a_private_image(pia):
     assert dataset.ledger.epsilon_spent == 0
 
 
+@pytest.mark.parametrize("line", ['four_eyes = "yes"', "four_eyes = 1", "four_eye = true"])
+def test_a_second_officer_is_not_left_out_by_a_slip_of_the_pen(another, line):
+    with pytest.raises(InvalidInput, match="four_eye"):
+        another(settings=f"{IMAGES}{line}\n")
+
+
 def test_images_are_not_asked_in_sql(pia):
     served, account, token = pia
     body = {"sql": "SELECT AVG(label) FROM scans", "epsilon": 0.1}

@@ -78,5 +78,7 @@ def test_the_charge_of_another_query_answers_nothing(another):
     served.person("ann", "analyst", allocation=1.0, signed_in=False).ask(epsilon=0.1)
     dataset = served.desk.dataset("people")
     ready = dataset.table.ready(dataset.table.plan("SELECT COUNT(*) FROM people", epsilon=0.2))
-    with pytest.raises(asking.InvalidInput, match="charge of this query"):
-        dataset.table.answer(ready, served.ledger.charges()[-1], ledger=served.ledger)
+    refused = asking.BudgetExceeded("no room", epsilon_spent=0.1, epsilon_left=0.0)
+    for charge in (served.ledger.charges()[-1], refused, None):
+        with pytest.raises(asking.InvalidInput, match="charge of this query"):
+            dataset.table.answer(ready, charge, ledger=served.ledger)

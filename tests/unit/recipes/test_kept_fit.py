@@ -34,7 +34,14 @@ def test_weights_that_ship_with_the_package_are_not_taken_from_the_cache(cache):
 
 
 @pytest.mark.parametrize(
-    "other", [{"drawn": 41}, {"directions": 9}, {"extractors": ("shapes",)}, {"drawings": "shapes"}]
+    "other",
+    [
+        {"drawn": 41},
+        {"directions": 9},
+        {"extractors": ("shapes",)},
+        {"drawings": "shapes"},
+        {"weights": (0.7,)},
+    ],
 )
 def test_other_settings_are_another_file(cache, other):
     fitted(SMALL)

@@ -26,7 +26,7 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 from sfumato.errors import UnsupportedModel
 from sfumato.mechanisms import GridGaussian
 from sfumato.mechanisms.grid import to_grid
-from sfumato.randomness import SecretStream
+from sfumato.randomness import FreshGenerators, SecretStream
 from sfumato.training import (
     AdaptiveClipping,
     PrivateTrainer,
@@ -346,6 +346,14 @@ def test_dropout_there_is_surveyed_and_keyed_from_the_secret_stream(elsewhere):
             trained(model.to(elsewhere), tuple(data), replace(PLAN, steps=1)).private_log.steps[0].mean_loss
         )
     assert seen[0] != seen[1]
+
+
+def test_a_generator_there_that_a_row_seeds_is_keyed_anew(elsewhere):
+    with FreshGenerators(device=elsewhere) as generators:
+        GENERATOR.manual_seed(5)
+        known = GENERATOR.get_state()
+        generators.refresh()
+        assert not torch.equal(GENERATOR.get_state(), known)
 
 
 def test_a_checkpoint_of_one_device_goes_on_on_another(elsewhere, tmp_path):

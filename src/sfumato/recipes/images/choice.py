@@ -11,10 +11,10 @@ from sfumato.recipes.images.statistics import Statistics
 from sfumato.recipes.images.styles import Floats, Integers, Styles
 
 KEPT = 0.2
-"""Of the drawings."""
+"""The share of the drawings that is kept."""
 
 SLACK = 0.3
-"""In variances of the drawings: the mean falls short by this times the weights."""
+"""By how much the mean may fall short: this times the weights, in standard deviations of the drawings."""
 
 _ROUNDS, _CLOSE = 50, 1e-6
 _LONGEST = 4.0  # by how much a round changes a drawing's logit at most

@@ -77,9 +77,9 @@ class Layout:
 class StatisticsPlan:
     """One Gaussian release of all sums.
 
-    A person with label c, nearest cluster k of c, and residual r (its place in the view less the cluster's
-    centre, over `reach`, clipped to length 1) adds √w₁ at (c, k), √w₂·r at c and √w₃·rrᵀ at c. As the length
-    of rrᵀ is that of r squared, the vector's length is at most √(w₁ + w₂ + w₃) = 1.
+    A person with label c and residual r (its place in the view less the centre of c, over `reach`, clipped to
+    length 1) adds √w₁, √w₂·r and, where drawings are moved, √w₃·rrᵀ, all at c. As the length of rrᵀ is that of
+    r squared, the vector's length is at most √(w₁ + w₂ + w₃) = 1.
 
     *Guarantees*: the cost of a Gaussian mechanism of `noise_multiplier` under add/remove of one row. A row with
     a label outside the classes, or with pixels that are no numbers, adds nothing. Public: all fields. Secret:
