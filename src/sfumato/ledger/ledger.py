@@ -1078,10 +1078,8 @@ def _absent(place: str) -> LedgerError:
 
 def _other_budget(place: str, has: Budget, given: Budget) -> LedgerError:
     names = [item.name for item in fields(Budget) if getattr(has, item.name) != getattr(given, item.name)]
-    expected, got = (
-        " and ".join(f"{name}={str(getattr(one, name))!r}" for name in names) for one in (has, given)
-    )
+    expected, got = (" and ".join(f"{name}={getattr(one, name)}" for name in names) for one in (has, given))
     return LedgerError(
-        f"expected {expected} as the budget of {place} has, got {got}; declare the same (a policy in [budget]) "
+        f"expected the budget of {place}, {expected}, got {got}; declare the same (a policy in [budget]) "
         "or make another ledger for other data"
     )
