@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -149,15 +149,23 @@ class FreshGenerators:
     False
     """
 
-    def __init__(self, first: Sampler | None = None, device: torch.device | None = None) -> None:
-        """`first`: what the first keys are drawn from; a seeded one makes all keys seeded."""
-        seeded = first is not None and not first.private
-        self._stream: Sampler = SecretStream(test_seed=0) if seeded else SecretStream()
-        self._first, self._device = first or self._stream, device
+    def __init__(
+        self, first: Sampler | None = None, device: torch.device | None = None, *, watched: bool = True
+    ) -> None:
+        """`first`: what the first keys are drawn from; a seeded one makes all keys seeded.
+
+        `watched`: whether code runs that may seed them; if not, `refresh` keys them anew whatever happened.
+        """
+        self._seeded = first is not None and not first.private
+        self._first, self._device, self._watched = first, device, watched
         self._within = ExitStack()
 
+    @cached_property
+    def _stream(self) -> Sampler:
+        return SecretStream(test_seed=0) if self._seeded else SecretStream()
+
     def __enter__(self) -> FreshGenerators:
-        self._key(self._first)
+        self._key(self._first or self._stream)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -170,7 +178,7 @@ class FreshGenerators:
 
     def _key(self, stream: Sampler) -> None:
         self._within.enter_context(secret_global_generators(stream, self._device))
-        self._states = _global_states(self._device)
+        self._states = _global_states(self._device) if self._watched else None
 
 
 def _global_states(device: torch.device | None) -> tuple[Any, ...]:

@@ -267,7 +267,7 @@ class PrivateTrainer:
         clipping, below = self.plan.clipping_at(self.clip_norm), 0
         trusted = not (work.runs_own_code or batch.data.runs_own_code)
         unwritten = written_nowhere(work.tensors, by_version=trusted)
-        with unwritten, FreshGenerators(self.sampler, self.device) as generators:
+        with unwritten, FreshGenerators(self.sampler, self.device, watched=not trusted) as generators:
             task = work.task(loss_fn, batch.data.views, refresh=generators.refresh)
             for number, rows in batch.chunks(self._chunks):
                 result = clip_rows(task, rows.inputs, rows.targets, clipping, units=rows.units)
