@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import singledispatch
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attr
 import numpy as np
@@ -250,20 +250,20 @@ def merged(event: DpEvent) -> dict[DpEvent, int]:
     """Equal releases counted together, in an order that does not depend on how they were nested."""
     parts: Counter[DpEvent] = Counter()
     for part, count in atoms(event):
-        parts[_hashable(part)] += count
+        parts[hashable(part)] += count
     return dict(sorted(parts.items(), key=lambda item: repr(item[0])))
 
 
-def _hashable(event: DpEvent) -> DpEvent:
-    if isinstance(event, MixtureOfGaussiansEvent):
-        return attr.evolve(
-            event, sensitivities=tuple(event.sensitivities), sampling_probs=tuple(event.sampling_probs)
-        )
-    if isinstance(event, RepeatAndSelectEvent):
-        return attr.evolve(event, event=_hashable(event.event))
-    if isinstance(event, ComposedEvent):
-        return ComposedEvent(tuple(_hashable(part) for part in event.events))  # type: ignore[arg-type]
-    return event
+def hashable(event: DpEvent) -> DpEvent:
+    """The same event with tuples for lists, at every depth, so that it can be a key."""
+    changed: dict[str, Any] = {}
+    for field in attr.fields(type(event)):
+        value = getattr(event, field.name)
+        if isinstance(value, DpEvent):
+            changed[field.name] = hashable(value)
+        elif isinstance(value, list | tuple | np.ndarray):
+            changed[field.name] = tuple(hashable(part) if isinstance(part, DpEvent) else part for part in value)
+    return attr.evolve(event, **changed) if changed else event
 
 
 def gives_everything(event: DpEvent) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from sfumato.accounting import Budget, DpEvent, PrivacyFilter, Relation, event_from_json, event_to_json
 from sfumato.accounting import delta as delta_of
 from sfumato.accounting import epsilon as epsilon_of
+from sfumato.accounting.events import hashable
 from sfumato.accounting.filter import Spending
 from sfumato.errors import InvalidInput, NotPrivate
 from sfumato.ledger.chain import canonical
@@ -154,9 +155,7 @@ class Rule:
 
     def price(self, event: DpEvent) -> Tally:
         """What the filter counts; infinite, which never fits, where numbers end before the price does."""
-        rule = self._filter(0.0)
-        found = or_else(lambda: rule.spending(event), _everything(rule.nothing))
-        return Tally.of(_counted(found))
+        return _price(hashable(event), self.budget, self.fine)
 
     def admit(self, account: Account, event: DpEvent) -> Account | None:
         """The account after `event`, or None when it does not fit."""
@@ -235,7 +234,19 @@ class Rule:
         return filtered or exact
 
     def _filter(self, taken: float) -> PrivacyFilter:
-        return PrivacyFilter(self.budget, taken=taken, limit=self.limit, fine=self.fine)
+        return _filter(self.budget, taken, self.limit, self.fine)
+
+
+@lru_cache(maxsize=1024)
+def _filter(budget: Budget, taken: float, limit: float, fine: bool) -> PrivacyFilter:
+    return PrivacyFilter(budget, taken=taken, limit=limit, fine=fine)
+
+
+@lru_cache(maxsize=4096)
+def _price(event: DpEvent, budget: Budget, fine: bool) -> Tally:
+    rule = _filter(budget, 0.0, budget.epsilon, fine)
+    found = or_else(lambda: rule.spending(event), _everything(rule.nothing))
+    return Tally.of(_counted(found))
 
 
 def exact_epsilon(event: DpEvent, budget: Budget) -> float | None:

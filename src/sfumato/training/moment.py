@@ -7,11 +7,11 @@ says nothing any more, so that moments are compared before a step, and another s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -29,10 +29,16 @@ class Moment:
     """
 
     def __init__(
-        self, model: nn.Module, loss_fn: LossFunction, views: Views | None, *, trusted: bool | None = None
+        self,
+        model: nn.Module,
+        loss_fn: LossFunction,
+        views: Views | None,
+        *,
+        trusted: bool | None = None,
+        weights: Iterable[Tensor] | None = None,
     ) -> None:
-        """`trusted`: whether the model runs no code of the user's, if that is known."""
-        weights = tensors_of(model).values()
+        """`trusted`: whether the model runs no code of the user's; `weights`: its tensors. If known."""
+        weights = list(tensors_of(model).values() if weights is None else weights)
         trusted = keeps_nothing(model) if trusted is None else trusted
         found = [None if trusted else Memory(model, name="the model", but=weights)]
         found.append(memory_of(loss_fn, "loss_fn", weights))

@@ -99,12 +99,11 @@ class Prepared:
     def holds(self, loss_fn: LossFunction, views: Views | None) -> bool:
         """Whether nothing was changed since."""
         refuse_listeners()
-        return (
-            self.same_loss(loss_fn)
-            and self.same_views(views)
-            and self.structure.same()
-            and Moment(self.model, loss_fn, views, trusted=self.keeps_nothing).like(self.moment)
-        )
+        if not (self.same_loss(loss_fn) and self.same_views(views) and self.structure.same()):
+            return False
+        weights = self.structure.tensors.values()
+        now = Moment(self.model, loss_fn, views, trusted=self.keeps_nothing, weights=weights)
+        return now.like(self.moment)
 
     def task(
         self, loss_fn: LossFunction, views: Views | None, *, refresh: Callable[[], None] = lambda: None
