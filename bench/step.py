@@ -2,12 +2,17 @@
 
     python bench/step.py                      everything (minutes)
     python bench/step.py --model cnn --batch 256 --repeats 20 --no-memory
+    python bench/step.py --against OTHER/src  our private step against that of another checkout
 
 Every contender has a process of its own, and they take turns. Times are the least and the median of all
 steps, on two threads, as ratios to the stock plain loop; `--clock cpu` counts processor time on one thread
 instead, for machines that do other work meanwhile.
 Memory is the peak of a fresh process for each contender. The table goes to standard output, everything
 measured to bench/results/step.json.
+
+`--against` takes full batches, so that both checkouts work on the same rows, and counts processor time on one
+thread. Beside the steps it shows the first one, which surveys the model, and a short run with Poisson batches,
+which meets many sizes for the first time.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -44,6 +50,7 @@ RESULTS = Path(__file__).parent / "results" / "step.json"
 per_row = partial(F.cross_entropy, reduction="none")
 
 STEPS_A_TURN = 3
+SHORT_RUN = 40  # steps
 
 Step = Callable[[], None]
 
@@ -96,11 +103,11 @@ def bounded_sum(model: nn.Module, batch: int) -> Step:
     return step
 
 
-def private_step(model: nn.Module, batch: int) -> Step:
+def private_step(model: nn.Module, batch: int, *, rate: float = 0.25) -> Step:
     """Poisson sampling, clipping, noise on the grid, optimizer: batches vary around the expected size."""
     from sfumato.training import PrivateTrainer, TrainingPlan
 
-    rows = 4 * batch
+    rows = round(batch / rate)
     plan = TrainingPlan(
         sample_rate=batch / rows, expected_batch=batch, steps=10**6, noise_multiplier=1.0, clip_norm=1.0
     )
@@ -111,6 +118,22 @@ def private_step(model: nn.Module, batch: int) -> Step:
         trainer.step(next(batches), per_row)
 
     return step
+
+
+def full_batches(model: nn.Module, batch: int) -> Step:
+    """The same with all rows in every batch."""
+    return private_step(model, batch, rate=1.0)
+
+
+def short_run(model: nn.Module, batch: int) -> Step:
+    """A private step that is in fact the first few of a run, each of another size."""
+    one = private_step(model, batch)
+
+    def run() -> None:
+        for _ in range(SHORT_RUN):
+            one()
+
+    return run
 
 
 def opacus_hooks(model: nn.Module, batch: int, **options: Any) -> Step:
@@ -174,12 +197,14 @@ CONTENDERS: dict[str, Callable[[nn.Module, int], Step]] = {
     "jax-privacy": jax_privacy,
 }
 
+BESIDE = {"full batches": full_batches, "short run": short_run}  # of `--against`
+
 
 def ready(name: str, model: str, batch: int) -> Step | None:
     """The contender after one step, or None if it is not installed or does not run."""
     torch.manual_seed(0)
     try:
-        step = CONTENDERS[name](MODELS[model](), batch)
+        step = {**CONTENDERS, **BESIDE}[name](MODELS[model](), batch)
         step()
     except Exception as error:
         print(f"  {name}: does not run here ({type(error).__name__}: {str(error)[:80]})", file=sys.stderr)
@@ -190,13 +215,20 @@ def ready(name: str, model: str, batch: int) -> Step | None:
 class Contender:
     """One contender in a process of its own, so that nobody's memory habits slow down or help the others."""
 
-    def __init__(self, name: str, model: str, batch: int, clock: str) -> None:
+    def __init__(self, name: str, model: str, batch: int, clock: str, source: str | None = None) -> None:
+        """`source`: the src folder of another checkout."""
         command = [sys.executable, __file__, "--serve", name, "--model", model, "--batch", str(batch)]
         self.name = name
         self.process = subprocess.Popen(
-            [*command, "--clock", clock], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*command, "--clock", clock],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ if source is None else {**os.environ, "PYTHONPATH": source},
         )
-        self.runs = self.process.stdout.readline() == "ready\n"  # type: ignore[union-attr]
+        line = self.process.stdout.readline().split()  # type: ignore[union-attr]
+        self.runs = line[:1] == ["ready"]
+        self.first = float(line[1]) if self.runs else 0.0
 
     def turn(self) -> list[float]:
         self.process.stdin.write("go\n")  # type: ignore[union-attr]
@@ -210,10 +242,11 @@ class Contender:
 
 def serve(name: str, model: str, batch: int, clock: Callable[[], float]) -> None:
     """Takes steps when told to, one turn for each line on standard input."""
+    start = clock()
     step = ready(name, model, batch)
     if step is None:
         raise SystemExit(1)
-    print("ready", flush=True)
+    print("ready", clock() - start, flush=True)
     for _ in sys.stdin:
         times = []
         for _ in range(STEPS_A_TURN):
@@ -242,6 +275,40 @@ def measure(
         name: {"min": min(each), "median": statistics.median(each), "repeats": len(each)}
         for name, each in times.items()
     }
+
+
+def against(model: str, batch: int, other: str, *, repeats: int, seconds: float) -> dict[str, Any]:
+    """Our private step and that of another checkout, in turns; the ratio of ours to theirs."""
+    sources = {"other": other, "ours": None}
+    sides = {side: Contender("full batches", model, batch, "cpu", source) for side, source in sources.items()}
+    times: dict[str, list[float]] = {side: [] for side in sides}
+    begin = time.perf_counter()
+    for repeat in range(repeats):
+        if repeat >= 3 and time.perf_counter() - begin > seconds:
+            break
+        for side, contender in sides.items():
+            times[side] += contender.turn()
+    found = {
+        side: {"min": min(each), "median": statistics.median(each), "first step": sides[side].first}
+        for side, each in times.items()
+    }
+    for contender in sides.values():
+        contender.stop()
+    for side, source in sources.items():
+        contender = Contender("short run", model, batch, "cpu", source)
+        contender.stop()
+        found[side]["short run"] = contender.first
+    show_against(model, batch, found, len(times["ours"]))
+    return {"model": model, "batch": batch, "steps": len(times["ours"]), **found}
+
+
+def show_against(model: str, batch: int, found: dict[str, Any], steps: int) -> None:
+    print(f"\n{model}, batch {batch}, {steps} steps of each, seconds of processor time")
+    print(f"  {'':24s}{'other':>10s}{'ours':>10s}{'ratio':>8s}")
+    names = {"min": "least", "median": "median", "first step": "first step", "short run": f"run of {SHORT_RUN}"}
+    for key, name in names.items():
+        theirs, ours = found["other"][key], found["ours"][key]
+        print(f"  {name:24s}{theirs:10.4f}{ours:10.4f}{ours / theirs:8.3f}", flush=True)
 
 
 def peak_memory(name: str, model: str, batch: int) -> int | None:
@@ -306,8 +373,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--against", metavar="SRC", help="the src folder of another checkout")
     parser.add_argument("--peak", choices=CONTENDERS, help=argparse.SUPPRESS)
-    parser.add_argument("--serve", choices=CONTENDERS, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices={**CONTENDERS, **BESIDE}, help=argparse.SUPPRESS)
     choice = parser.parse_args()
     torch.set_num_threads(1 if choice.clock == "cpu" else 2)
     clock = time.process_time if choice.clock == "cpu" else time.perf_counter
@@ -322,6 +390,10 @@ def main() -> None:
     tables = []
     for model in [choice.model] if choice.model else MODELS:
         for batch in [choice.batch] if choice.batch else BATCHES[model]:
+            if choice.against:
+                other, limits = choice.against, {"repeats": choice.repeats, "seconds": choice.seconds}
+                tables.append(against(model, batch, other, **limits))
+                continue
             found = measure(
                 model, batch, choice.only, repeats=choice.repeats, seconds=choice.seconds, clock=choice.clock
             )
