@@ -21,6 +21,9 @@ REFERENCE_ROWS = 32
 POOL = 8  # public units that are compared
 _MOST_BYTES = 320 << 20  # that the rows of one block should keep
 
+_PERIOD = POOL * POOL  # places after which the company that a height is tried in repeats
+_TRIAL = 3  # a trial takes the time of about so many blocks of its height
+
 _FEW_ROWS = 2 * POOL  # of the largest block: so dear that the last block may be smaller than the pool
 
 # What each unit of a block came to: block(units of the pool, by place) → tensors with one entry a unit, one
@@ -45,19 +48,34 @@ def most_rows(floats_per_row: int) -> int:
 class Heights:
     """The heights that give every unit the same bits; a pure function of the model, found on public rows.
 
-    Each height is tried the first time it is wanted. What is found depends on no data, so it does not matter
-    when that is. `stamp` names the weights of the moment: the bits to compare with are those of these weights.
-    No block has more than `most_rows` rows, but one unit may.
+    What is found depends on no data, so it does not matter when a height is tried. A coarse one is tried the
+    first time it is wanted; a finer one, which pads less, once the rows that it would have saved so far are
+    worth its trial. A short run then tries few, and a long one ends up with the best. `stamp` names the weights
+    of the moment: the bits to compare with are those of these weights. No block has more than `most_rows` rows,
+    but one unit may.
     """
 
     def __init__(self, most_rows: int = 1 << 30) -> None:
         self._most_rows = most_rows
         self._reference_agrees: dict[int, bool] = {}
         self._agrees: dict[tuple[int, int], bool] = {}
+        self._wasted: dict[tuple[int, int], int] = {}  # units padded for want of a height that was not tried
         self._expected: tuple[Any, Sequence[Tensor]] | None = None  # of which rows and weights, and the bits
 
     def split(self, units: int, rows_per_unit: int, bits: Bits, *, stamp: Any = 0) -> list[int]:
         """Heights of blocks that hold `units` units with as many rows each; the last one may need padding."""
+        found = self._split(units, rows_per_unit, bits, stamp)
+        # As large as the pool's activations and gradients, and of no use to other weights.
+        self._expected = None
+        return found
+
+    def find(self, sizes: Iterable[int], bits: Bits, *, stamp: Any = 0) -> None:
+        """Try what numbers of units with one row need, and compare all with the same bits."""
+        for units in sizes:
+            self._split(units, 1, bits, stamp)
+        self._expected = None
+
+    def _split(self, units: int, rows_per_unit: int, bits: Bits, stamp: Any) -> list[int]:
         reference = self.reference(rows_per_unit, bits, stamp=stamp)
         if reference == 1:
             return [1] * units
@@ -67,16 +85,19 @@ class Heights:
             height = self._next(room, rows_per_unit, reference, bits, stamp)
             found.append(height)
             units -= height
-        # As large as the pool's activations and gradients, and of no use to other weights.
-        self._expected = None
         return found
 
     def reference(self, rows_per_unit: int, bits: Bits, *, stamp: Any = 0) -> int:
         """The reference height, or 1 where its own places do not agree."""
+        height = self.reference_height(rows_per_unit)
         if rows_per_unit not in self._reference_agrees:
-            self._reference_agrees[rows_per_unit] = self._refer(rows_per_unit, bits, stamp) is not None
-        agrees = self._reference_agrees[rows_per_unit]
-        return reference_height(rows_per_unit, self._most_rows) if agrees else 1
+            agrees = self._refer(rows_per_unit, bits, stamp) is not None
+            self._reference_agrees[rows_per_unit] = self._agrees[height, rows_per_unit] = agrees
+        return height if self._reference_agrees[rows_per_unit] else 1
+
+    def reference_height(self, rows_per_unit: int) -> int:
+        """Units of the block that all others are compared with, if its own places agree."""
+        return reference_height(rows_per_unit, self._most_rows)
 
     def _refer(self, rows_per_unit: int, bits: Bits, stamp: Any) -> Sequence[Tensor] | None:
         """The bits to compare with, of the weights of the moment."""
@@ -84,25 +105,49 @@ class Heights:
         if self._expected is not None and self._expected[0] == key:
             return self._expected[1]
         self._expected = None
-        height = reference_height(rows_per_unit, self._most_rows)
+        height = self.reference_height(rows_per_unit)
         found = _in_turn(height, bits) if height > 1 else None
         if found is not None:
             self._expected = key, found
         return found
 
     def _next(self, units: int, rows_per_unit: int, reference: int, bits: Bits, stamp: Any) -> int:
-        for step in _steps(units):
-            height = -(-units // step) * step
-            if height - units > max(step, units // 8) or height * rows_per_unit > self._most_rows:
-                continue
-            if height < POOL and self._most_rows > _FEW_ROWS:
-                continue
+        heights = self._wanted(units, rows_per_unit)
+        known = next((h for h in heights if self._agrees.get((h, rows_per_unit))), None)
+        for height in self._worth_a_trial(heights, units, rows_per_unit, known):
             if self._fits(height, rows_per_unit, bits, stamp):
                 return height
+        if known is not None:
+            return known
         smaller = reference
         while 2 * smaller <= units and self._fits(2 * smaller, rows_per_unit, bits, stamp):
             smaller *= 2
         return smaller
+
+    def _wanted(self, units: int, rows_per_unit: int) -> list[int]:
+        """Heights that hold so many units with little padding, the lowest first."""
+        found = [-(-units // step) * step for step in _steps(units)]
+        least = POOL if self._most_rows > _FEW_ROWS else 1
+        return [h for h in dict.fromkeys(found) if h >= least and h * rows_per_unit <= self._most_rows]
+
+    def _worth_a_trial(
+        self, heights: Sequence[int], units: int, rows_per_unit: int, known: int | None
+    ) -> Sequence[int]:
+        """Heights to try now, in order: all, coarse ones first, if none is known; else what would have paid.
+
+        Where rows are dear, so that a block has few, padding is dear as well: the lowest come first, always.
+        """
+        if self._most_rows <= _FEW_ROWS:
+            return heights
+        if known is None:
+            finer = [height for height in heights if height < units + -units % _coarse(units)]
+            return [*heights[len(finer) :], *reversed(finer)]
+        lowest = next((h for h in heights if (h, rows_per_unit) not in self._agrees), known)
+        if lowest >= known:
+            return ()
+        wasted = self._wasted.get((lowest, rows_per_unit), 0) + known - lowest
+        self._wasted[lowest, rows_per_unit] = wasted
+        return [lowest] if wasted > _TRIAL * lowest else ()
 
     def _fits(self, height: int, rows_per_unit: int, bits: Bits, stamp: Any) -> bool:
         key = height, rows_per_unit
@@ -113,9 +158,14 @@ class Heights:
 
 
 def _steps(units: int) -> list[int]:
-    """Heights are multiples of one of these: about a sixtieth of a large block, or more."""
-    fine = max(4, 1 << max(0, units.bit_length() - 6))
-    return [*([fine // 2] if fine > 4 else []), fine, 2 * fine, 4 * fine]
+    """Heights are multiples of one of these: from a hundredth of a large block up to an eighth."""
+    coarse = _coarse(units)
+    return [*([coarse // 4] if coarse > 8 else []), coarse // 2, coarse, 2 * coarse]
+
+
+def _coarse(units: int) -> int:
+    """Multiples of this are tried first: a sixteenth to a thirty-second of a large block."""
+    return max(8, 1 << max(0, units.bit_length() - 5))
 
 
 def _in_turn(height: int, bits: Bits) -> Sequence[Tensor] | None:
@@ -170,12 +220,14 @@ def _agrees(height: int, bits: Bits, expected: Sequence[Tensor]) -> bool:
         return all(_own(block, bits(block), expected) for block in _small_blocks(height))
     crowd = height // 4
     block = [(3 * place + place // POOL) % POOL for place in range(height - crowd)] + [0] * crowd
-    return _own(block, bits(block), expected)
+    return _own(block, bits(block), expected, crowd)
 
 
-def _own(block: Sequence[int], found: Iterable[Tensor] | None, expected: Sequence[Tensor]) -> bool:
-    """Whether each unit of a block has its own entries."""
-    return found is not None and _match(found, expected, partial(_has_its_own, block))
+def _own(
+    block: Sequence[int], found: Iterable[Tensor] | None, expected: Sequence[Tensor], crowd: int = 0
+) -> bool:
+    """Whether each unit of a block has its own entries; the company repeats, in its last `crowd` places too."""
+    return found is not None and _match(found, expected, partial(_has_its_own, block, crowd))
 
 
 def _match(
@@ -194,12 +246,24 @@ def _as_first(column: Tensor, first: Tensor, *, place: int) -> bool:
     )
 
 
-def _has_its_own(block: Sequence[int], column: Tensor, expected: Tensor) -> bool:
-    """Whether each unit of a block has its own entry; POOL units at a time, without a copy of all."""
-    if column.shape[1:] != expected.shape[1:]:
-        return False
-    parts = range(0, len(column), POOL)
-    return all(_same(column[at : at + POOL], expected[block[at : at + POOL]]) for at in parts)
+def _has_its_own(block: Sequence[int], crowd: int, column: Tensor, expected: Tensor) -> bool:
+    """Whether each unit of a block has its own entry."""
+    body = len(block) - crowd
+    return column.shape[1:] == expected.shape[1:] and all(
+        _repeats_its_own(units, part, expected)
+        for units, part in ((block[:body], column[:body]), (block[body:], column[body:]))
+    )
+
+
+def _repeats_its_own(units: Sequence[int], column: Tensor, expected: Tensor) -> bool:
+    """The same where units repeat after a period: those of the first have their own, the others are like them.
+
+    POOL units at a time in the first period, and the others at once: nowhere is there a copy of all.
+    """
+    parts = range(0, min(len(column), _PERIOD), POOL)
+    return all(_same(column[at : at + POOL], expected[units[at : at + POOL]]) for at in parts) and _same(
+        column[_PERIOD:], column[: max(0, len(column) - _PERIOD)]
+    )
 
 
 def _repeats(column: Tensor) -> bool:

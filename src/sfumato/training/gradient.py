@@ -177,13 +177,24 @@ def chunk_rows(known: Survey) -> int:
 
 
 def prepare_blocks(
-    model: nn.Module, loss_fn: LossFunction, known: Survey, expected: float, *, views: Views | None = None
+    model: nn.Module,
+    loss_fn: LossFunction,
+    known: Survey,
+    expected: float,
+    *,
+    spread: float = 0.0,
+    views: Views | None = None,
 ) -> None:
-    """Try the blocks of as many units of one row as are expected, before any is needed; others as they come."""
+    """Try the blocks of as many units of one row as are expected, before any is needed; others as they come.
+
+    `spread`: how far numbers of units usually lie from that. Heights that are tried together are compared with
+    one reference.
+    """
     if known.alone:
         return
+    sizes = [max(1, round(size)) for size in (expected, expected + spread, expected - spread)]
     with plain_float32():
-        prepared(model, loss_fn, views, known).task(loss_fn, views).split(max(1, round(expected)), 1)
+        prepared(model, loss_fn, views, known).task(loss_fn, views).try_heights(sizes)
 
 
 def rounding_bound(

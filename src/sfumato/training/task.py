@@ -110,10 +110,11 @@ class Prepared:
     ) -> Task:
         """The work on the rows of one step; `refresh` keys generators anew that code of the user's may seed."""
         weights, known = self.structure.tensors.values(), self.known
+        if not self.runs_own_code:
+            return Task(self.model, known.loss.of(loss_fn, but=()), None, known, None, self.device, self.wiring)
         view_map = None if known.views is None or views is None else known.views.of(views, but=weights)
         memory = Memory(*(() if self.keeps_nothing else (self.model,)), name="the model", but=weights)
         loss = known.loss.of(loss_fn, but=weights)
-        refresh = refresh if self.runs_own_code else lambda: None
         return Task(self.model, loss, view_map, known, memory, self.device, self.wiring, refresh)
 
 
@@ -142,10 +143,10 @@ class Task:
     loss: RowMap
     views: RowMap | None
     known: Survey
-    memory: Memory
+    memory: Memory | None  # none where all code that runs is of packages that keep nothing
     device: torch.device
     wiring: Wiring
-    refresh: Callable[[], None]
+    refresh: Callable[[], None] = lambda: None
 
     def run(self, inputs: Any, targets: Any) -> Pass:
         """One pass, of which model, loss and views remember nothing."""
@@ -166,9 +167,10 @@ class Task:
         return seen, targets
 
     def _forget(self) -> None:
-        self.memory.put_back()
-        self.loss.forget()  # again: a backward pass may run code of its own
-        self.refresh()
+        if self.memory is not None:
+            self.memory.put_back()
+            self.loss.forget()  # again: a backward pass may run code of its own
+            self.refresh()
 
     @property
     def _averaged(self) -> LossFunction:
@@ -217,6 +219,10 @@ class Task:
 
     def split(self, units: int, rows_per_unit: int) -> list[int]:
         return self.known.heights.split(units, rows_per_unit, self.bits(rows_per_unit), stamp=self.stamp)
+
+    def try_heights(self, sizes: Sequence[int]) -> None:
+        """Find the heights of blocks of so many units with one row each."""
+        self.known.heights.find(sizes, self.bits(1), stamp=self.stamp)
 
     @property
     def stamp(self) -> Any:

@@ -408,7 +408,10 @@ class PrivateTrainer:
                 rows_a_chunk //= 2
                 self._choose_chunks(source, loss_fn, known, rows_a_chunk)
         if source.rows_per_unit == 1:
-            prepare_blocks(self.model, loss_fn, known, batch / self._chunks, views=source.views)
+            mean = batch / self._chunks
+            varies = self.plan.sampling == "poisson" and (self._chunks > 1 or self.plan.sample_rate < 1)
+            spread = mean**0.5 if varies else 0.0
+            prepare_blocks(self.model, loss_fn, known, mean, spread=spread, views=source.views)
         try_step(self.model, self.optimizer, loss_fn, source, known)
         mechanism = self._mechanism()
         if self._correlated is not None:

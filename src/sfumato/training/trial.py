@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from sfumato.errors import SfumatoError, UnsupportedModel
 from sfumato.training.batches import TrainingData
@@ -32,7 +34,7 @@ def try_step(
     except Exception:
         return
     try:
-        rows = source.example
+        rows = _whole_block(source.example, known)
         sums = clip_chunk(trial, loss_fn, *rows, Flat(norm=1.0), views=source.views, known=known).sums
         for name, parameter in trial.named_parameters():
             if parameter.requires_grad:
@@ -44,6 +46,17 @@ def try_step(
         raise UnsupportedModel(
             f"expected a step on public rows to work, got {type(error).__name__}: {error}; nothing was charged"
         ) from error
+
+
+def _whole_block(example: tuple[Any, Any], known: Survey) -> tuple[Any, Any]:
+    """The public example as often as it fills a block, of a height that was looked at already."""
+    times = 1 if known.alone else known.heights.reference_height(1)
+
+    def repeated(leaf: Any) -> Any:
+        return leaf.repeat(times, *[1] * (leaf.dim() - 1)) if isinstance(leaf, Tensor) and leaf.dim() else leaf
+
+    inputs, targets = pytree.tree_map(repeated, example)
+    return inputs, targets
 
 
 def _check_state(model: nn.Module) -> None:

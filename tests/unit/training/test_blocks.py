@@ -87,6 +87,54 @@ def test_a_height_is_compared_with_bits_of_the_same_weights():
     assert heights.split(256, 1, other, stamp=2) == [256]
 
 
+def counted(bits):
+    """The same kernel, and the heights that it was asked for."""
+    asked = []
+
+    def of(units):
+        asked.append(len(units))
+        return bits(units)
+
+    return of, asked
+
+
+@pytest.mark.parametrize("height", [64, 96, 208])
+def test_one_place_that_rounds_otherwise_is_found_wherever_it_is(height):
+    for place in range(height):
+
+        def bits(units, place=place):
+            values = torch.tensor(units, dtype=torch.float64) * 1.5
+            if len(units) == height:
+                values[place] += 1e-9
+            return [values]
+
+        assert Heights().split(height, 1, bits) != [height]
+
+
+def test_a_short_run_tries_few_heights_and_a_long_one_pads_little():
+    bits, asked = counted(kernel())
+    heights, sizes = Heights(), [489 + 7 * (n % 8) for n in range(8)]
+    first = [heights.split(size, 1, bits)[0] for size in sizes]
+    few = set(asked)
+    for _ in range(600):
+        last = [heights.split(size, 1, bits)[0] for size in sizes]
+    assert few == {32, 496, 512, 544}
+    assert sum(last) < sum(first)
+    assert all(height - size < 8 for height, size in zip(last, sizes, strict=True))
+
+
+def test_heights_that_are_tried_together_share_a_reference():
+    bits, asked = counted(kernel())
+    Heights().find([256, 272, 240], bits)
+    assert asked == [32, 32, 256, 272, 240]
+
+
+def test_the_reference_height_needs_no_other_trial():
+    bits, asked = counted(kernel())
+    assert Heights().split(32, 1, bits) == [32]
+    assert asked == [32, 32]
+
+
 @given(units=st.integers(1, 300))
 def test_where_places_differ_every_unit_is_alone(units):
     assert Heights().split(units, 1, kernel(uneven={32})) == [1] * units
