@@ -37,6 +37,7 @@ def main() -> None:
     scale = mechanism.sigma / mechanism.grid
     works: dict[str, Callable[[], object]] = {
         "torch.randn, float32": lambda: torch.randn(SIZE),
+        "NumPy's ziggurat on a secret stream": lambda: stream.normal(SIZE),
         "secret rounded normal, int64": lambda: stream.rounded_normal(scale, SIZE),
         "whole release: noise, sum, float32": lambda: mechanism.release(sums, stream),
         "for comparison, one chunk onto the grid": lambda: add_to_grid(sums, gradient, mechanism.grid),

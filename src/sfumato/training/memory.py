@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import dis
 import functools
+import math
 import os
 import site
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -200,14 +201,46 @@ class Tensors:
         self._structure = structure
         self._room: tuple[list[Any], list[Tensor]] = [], []  # kept from step to step, for its pages
 
-    def note(self) -> dict[str, tuple[places.TensorContent, int]]:
-        """What they hold now, and in which version."""
+    def noted(self) -> Callable[[], list[str]]:
+        """Takes a copy; what it returns restores what was written since, and says its names."""
         tensors, rooms = self._structure.tensors, self._rooms()
         if rooms:
             with torch.no_grad():
                 torch._foreach_copy_(rooms, list(tensors.values()))
         pairs = zip(tensors.items(), rooms, strict=True)
-        return {name: (places.TensorContent(each, room), each._version) for (name, each), room in pairs}
+        before = {name: (places.TensorContent(each, room), each._version) for (name, each), room in pairs}
+
+        def put_back() -> list[str]:
+            now, found = self._now(), []
+            for name, (place, version) in before.items():
+                written = place.tensor._version != version  # perhaps with the same values
+                if place.put_back() or written:
+                    found.append(name)
+            return [*found, *_replaced({name: place.tensor for name, (place, _) in before.items()}, now)]
+
+        return put_back
+
+    def counted(self) -> Callable[[], list[str]]:
+        """Takes no copy, but torch's counts of writes in place; what it returns wipes what was written since.
+
+        For code that is trusted to write nothing, so that a copy at each step would be for nothing.
+        """
+        tensors = self._structure.tensors
+        before = [each._version for each in tensors.values()]
+
+        def wipe() -> list[str]:
+            pairs = zip(tensors.items(), before, strict=True)
+            written = [(name, each) for (name, each), version in pairs if each._version != version]
+            with torch.no_grad():
+                for _, each in written:
+                    each.fill_(math.nan if each.is_floating_point() else 0)
+            return [*(name for name, _ in written), *_replaced(tensors, self._now())]
+
+        return wipe
+
+    def _now(self) -> dict[str, Tensor]:
+        structure = self._structure
+        return structure.tensors if structure.same() else tensors_of(structure.modules[0])
 
     def _rooms(self) -> list[Tensor]:
         """One for each tensor, as long as none changes its shape, type or device."""
@@ -220,18 +253,12 @@ class Tensors:
             self._room = kinds, [part[: t.nbytes].view(t.dtype).view(t.shape) for t, part in parts]
         return self._room[1]
 
-    def put_back(
-        self, before: Mapping[str, tuple[places.TensorContent, int]], *, by_version: bool
-    ) -> list[str]:
-        """Restore what was written, and say its names; what kept its version is not compared, if so asked."""
-        structure = self._structure
-        now = structure.tensors if structure.same() else tensors_of(structure.modules[0])
-        found = [name for name in now if name not in before]
-        for name, (place, version) in before.items():
-            same = now.get(name) is place.tensor and place.tensor._version == version
-            if not (same and by_version) and (place.put_back() or not same):
-                found.append(name)
-        return found
+
+def _replaced(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> list[str]:
+    """Names under which another tensor is found than before, or none, or which are new."""
+    if now is before:
+        return []
+    return [name for name in {**before, **now} if before.get(name) is not now.get(name)]
 
 
 _ALIGNED = 64  # bytes
@@ -242,14 +269,15 @@ def written_nowhere(tensors: Tensors, *, by_version: bool = False) -> Iterator[N
     """Refuse a forward pass that writes a weight or a buffer: that would hold something of the rows, unnoised.
 
     Afterwards they hold what they held, whatever happened. `by_version`: all code that runs is of packages that
-    keep nothing; then torch's count of writes in place is enough, which only a write past it would escape.
+    keep nothing; then torch's count of writes in place is enough, which only a write past it would escape, and
+    what was written all the same is wiped.
     """
-    before, failed = tensors.note(), True
+    forget, failed = tensors.counted() if by_version else tensors.noted(), True
     try:
         yield
         failed = False
     finally:
-        written = tensors.put_back(before, by_version=by_version)
+        written = forget()
         if written and not failed:
             raise UnsupportedModel(
                 "expected the forward pass to write no buffer or weight, but it wrote "

@@ -17,8 +17,8 @@ class Structure:
     """The modules of a model, all that hangs on them, and its tensors, as they were when this was made.
 
     What a module holds is compared by identity, so that a plain attribute, a hook, a parameter or a module that
-    was put in another's place is seen; of tensors also what a change of `.data` leaves no other trace of. What
-    is inside other objects is `memory.Memory`'s to look after. The model is kept alive.
+    was put in another's place is seen; of tensors their class, and what a change of `.data` leaves no other
+    trace of. What is inside other objects is `memory.Memory`'s to look after. The model is kept alive.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -45,7 +45,8 @@ class Structure:
         )
 
     def _facts_now(self) -> list[tuple[Any, ...]]:
-        return [(each.requires_grad, each.dtype, each.device, each.shape) for each in self.tensors.values()]
+        tensors = self.tensors.values()
+        return [(type(t), t.requires_grad, t.dtype, t.device, t.shape) for t in tensors]
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:

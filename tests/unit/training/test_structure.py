@@ -65,7 +65,7 @@ def test_training_and_looking_change_nothing():
 
 
 @pytest.mark.parametrize("by_version", [False, True])
-def test_a_write_in_place_is_refused_and_undone(by_version):
+def test_a_write_in_place_is_refused_and_undone_or_wiped(by_version):
     model = network()
     before = model[0].weight.detach().clone()
     with (
@@ -74,7 +74,27 @@ def test_a_write_in_place_is_refused_and_undone(by_version):
         torch.no_grad(),
     ):
         model[0].weight.add_(1.0)
-    assert torch.equal(model[0].weight, before)
+    assert model[0].weight.isnan().all() if by_version else torch.equal(model[0].weight, before)
+
+
+def test_what_was_written_is_wiped_whatever_else_goes_wrong():
+    model = network()
+
+    def write_and_fail():
+        with written_nowhere(Tensors(Structure(model)), by_version=True), torch.no_grad():
+            model[0].weight.add_(1.0)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        write_and_fail()
+    assert model[0].weight.isnan().all()
+
+
+def test_another_class_of_a_weight_is_seen():
+    model = network()
+    structure = Structure(model)
+    model[0].weight.__class__ = type("Own", (torch.nn.Parameter,), {})
+    assert not structure.same()
 
 
 def test_a_write_past_the_count_is_refused_where_code_is_the_users():
