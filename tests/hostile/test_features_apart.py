@@ -5,9 +5,12 @@ import pytest
 import torch
 
 from sfumato import datasets
+from sfumato.datasets import leaves
+from sfumato.models import FeatureClassifier, PatchCodes, ScatteringCodes, Whitened
 from sfumato.models.rows_apart import rows_apart
 from sfumato.pate import Adaptation, PublicSide
 from sfumato.recipes import features
+from sfumato.recipes.statistic import StatisticPlan
 
 
 def neighbours_agree(compute, rows):
@@ -27,6 +30,25 @@ def test_features_of_the_default_recipe(data):
     images = torch.from_numpy(datasets.load("digits", "train").inputs[:200]).reshape(-1, 1, 8, 8)
     images = torch.nn.functional.interpolate(images, size=(28, 28))
     assert neighbours_agree(model.features, images)
+
+
+def test_a_scene_that_leaves_changes_no_other_and_moves_what_is_measured_by_its_own_share():
+    shape = (3, 16, 16)
+    kinds = (PatchCodes(patches=3), PatchCodes(patches=3, shrink=2), ScatteringCodes(side=16))
+    parts = [Whitened(kind, shape=shape, directions=8) for kind in kinds]
+    model = FeatureClassifier(parts, classes=10, shape=shape, adapts="shift", weights=(1.0, 0.7, 1.0))
+    drawn = torch.from_numpy(leaves.draw(190, seed=1)[:, :, 8:24, 8:24]) / 255
+    model.fit_to(drawn[:60])
+    whole, without = (rows_apart(model.features, rows) for rows in (drawn[60:], drawn[61:]))
+    assert without.equal(whole[1:])
+    plan = StatisticPlan(kind="mean", width=24, noise_multiplier=1.0)
+
+    def moved(rows):
+        return np.linalg.norm(plan._sums(whole) - plan._sums(rows))
+
+    assert moved(without) <= plan.mechanism.sensitivity
+    company = 1 - 1 / len(whole)  # sabotaged: a row's length hangs on how many there are
+    assert moved(without * company**3) > plan.mechanism.sensitivity
 
 
 def test_features_of_teachers():

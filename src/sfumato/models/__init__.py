@@ -11,7 +11,7 @@ from sfumato.models.patches import PatchCodes
 from sfumato.models.prior import PRIORS, PriorLevels, PriorNet, load_prior, prior_note
 from sfumato.models.registry import MODELS, Task, build
 from sfumato.models.resnet import ResNet, resnet18
-from sfumato.models.scattering import Scattering
+from sfumato.models.scattering import Scattering, ScatteringCodes
 from sfumato.models.tanh_cnn import TanhCNN
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "PriorNet",
     "ResNet",
     "Scattering",
+    "ScatteringCodes",
     "TanhCNN",
     "Task",
     "Whitened",

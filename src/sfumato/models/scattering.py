@@ -21,7 +21,7 @@ SCALES = 2
 ORIENTATIONS = 8
 CHANNELS = 1 + SCALES * ORIENTATIONS + ORIENTATIONS**2  # orders 0, 1 and 2 (finer scale, then coarser): 81
 STRIDE = 2**SCALES
-_BATCH = 16  # images transformed at a time: their maps stay in the cache
+_BATCH = 16  # channels of images transformed at a time: their maps stay in the cache
 
 
 @final
@@ -33,6 +33,8 @@ class Scattering(nn.Module):
 
     Args:
         side: Height and width of the images, a multiple of 4.
+        centred: Whether averages stand in the middle of their squares of 4 × 4 pixels, so that those of a
+            mirrored image are mirrored too, and not at the first pixel.
 
     >>> Scattering()(torch.zeros(1, 1, 28, 28)).shape
     torch.Size([1, 81, 7, 7])
@@ -43,7 +45,7 @@ class Scattering(nn.Module):
     smooth: Tensor
     smooth_coarse: Tensor
 
-    def __init__(self, *, side: int = 28) -> None:
+    def __init__(self, *, side: int = 28, centred: bool = False) -> None:
         super().__init__()
         _validate.integer("side", side, least=2 * STRIDE, remedy="resize the images")
         _validate.one_of("side % 4", side % STRIDE, (0,), remedy="resize the images to a multiple of 4")
@@ -51,15 +53,17 @@ class Scattering(nn.Module):
         for scale in range(SCALES):
             filters = torch.stack([_morlet(padded, scale, turn) for turn in range(ORIENTATIONS)])
             self.register_buffer(f"wavelets{scale}", torch.fft.fft2(filters).real)
-        self.register_buffer("smooth", _smoothing(side, padded, spacing=1))
-        self.register_buffer("smooth_coarse", _smoothing(side, padded, spacing=2))
+        self.register_buffer("smooth", _smoothing(side, padded, spacing=1, centred=centred))
+        self.register_buffer("smooth_coarse", _smoothing(side, padded, spacing=2, centred=centred))
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         if not len(images):  # which the Fourier transform refuses
             _, channels, height, width = images.shape
             return images.new_zeros(0, CHANNELS * channels, height // STRIDE, width // STRIDE)
-        return torch.cat([self._transform(batch) for batch in torch.split(images, _BATCH)])
+        return torch.cat(
+            [self._transform(batch) for batch in torch.split(images, max(1, _BATCH // images.shape[1]))]
+        )
 
     def _transform(self, images: Tensor) -> Tensor:
         count, channels, side, _ = images.shape
@@ -90,6 +94,41 @@ class Scattering(nn.Module):
         return spectrum[..., rows : rows + half, columns : columns + half]
 
 
+@final
+class ScatteringCodes(nn.Module):
+    """(images, channels, side, side) → (images, 81·channels·(side/8)²): roots of scattering, left as right.
+
+    Scattering is averaged over squares of 8 × 8 pixels, and over the image and its mirror image, whose waves
+    have the mirrored orientations. Square roots of averages are given, which are more even than averages. An
+    image and its mirror image have the same codes but for the pixels that coarser waves drop.
+
+    Args:
+        side: Height and width of the images, a multiple of 8.
+
+    >>> ScatteringCodes(side=16)(torch.zeros(2, 3, 16, 16)).shape
+    torch.Size([2, 972])
+    """
+
+    mirrored: Tensor  # the channel of each channel's mirrored orientation
+
+    def __init__(self, *, side: int) -> None:
+        super().__init__()
+        _validate.one_of("side % 8", side % (2 * STRIDE), (0,), remedy="resize the images to a multiple of 8")
+        self.transform = Scattering(side=side, centred=True)
+        turned = (-torch.arange(ORIENTATIONS)) % ORIENTATIONS
+        pairs = (turned[:, None] * ORIENTATIONS + turned).flatten()
+        starts = (1, 1 + ORIENTATIONS, 1 + SCALES * ORIENTATIONS)
+        parts = [start + part for start, part in zip(starts, (turned, turned, pairs), strict=True)]
+        self.register_buffer("mirrored", torch.cat([torch.zeros(1, dtype=torch.long), *parts]))
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        maps = F.avg_pool2d(self.transform(images), 2)
+        maps = maps.unflatten(1, (images.shape[1], CHANNELS))
+        both = 0.5 * (maps + maps[:, :, self.mirrored].flip(-1))
+        return both.clamp_min_(0.0).add_(1e-3).sqrt_().flatten(1)
+
+
 def _morlet(size: int, scale: int, turn: int) -> Tensor:
     """ψ(u) = G(u)·(e^{iξ·u} − β), a wave of mean zero under a Gaussian twice as long as it is wide."""
     width, frequency, slant = 0.8 * 2**scale, 0.75 * math.pi / 2**scale, 4 / ORIENTATIONS
@@ -110,11 +149,11 @@ def _periodic(values: Tensor, size: int) -> Tensor:
     return values.reshape(5, size, 5, size).sum((0, 2))
 
 
-def _smoothing(side: int, padded: int, *, spacing: int) -> Tensor:
+def _smoothing(side: int, padded: int, *, spacing: int, centred: bool) -> Tensor:
     """(side/4, padded/spacing): Gaussian averages about every fourth pixel of the image inside its padding."""
     width = 0.8 * 2 ** (SCALES - 1)
     places = torch.arange(0, padded, spacing, dtype=torch.float64)
-    centres = STRIDE + torch.arange(0, side, STRIDE, dtype=torch.float64)
+    centres = STRIDE + torch.arange(0, side, STRIDE, dtype=torch.float64) + (STRIDE - 1) / 2 * centred
     distances = (places[None] - centres[:, None] + padded / 2) % padded - padded / 2
     weights = torch.exp(-(distances**2) / (2 * width**2))
     return (weights / weights.sum(1, keepdim=True)).to(torch.float32)

@@ -27,6 +27,7 @@ from sfumato.models import (
     PatchCodes,
     PriorLevels,
     Scattering,
+    ScatteringCodes,
     Whitened,
     load_prior,
     prior_note,
@@ -172,6 +173,7 @@ EXTRACTORS: Mapping[str, Callable[[], nn.Module]] = {
     "scattering": lambda: _NormalisedScattering(),
     "patches": lambda: Whitened(PatchCodes(), shape=COLOUR, directions=1500),
     "wide-patches": lambda: Whitened(PatchCodes(shrink=2), shape=COLOUR, directions=1000),
+    "colour-scattering": lambda: Whitened(ScatteringCodes(side=leaves.SIDE), shape=COLOUR, directions=1000),
 }
 _DRAW: Mapping[str, Callable[..., Any]] = {
     "strokes": lambda count, seed: strokes.draw(count, seed=seed)[0],
@@ -197,17 +199,17 @@ DIGITS = Recipe(extractors=("strokes-wide", "strokes-wild"), directions=768)
 THINGS = Recipe(extractors=("shapes", "scattering"), drawings="shapes", drawn=3000, directions=1024)
 # Second moments of the clothes themselves, at a fifth of the budget, say in which basis to learn.
 CLOTHES = replace(THINGS, learning_rate=110 / 3**0.5, statistic="moment", statistic_share=0.2)
-# Every step on all rows: with 50 of them subsampling would save little.
+# Every step on all rows: with 80 of them subsampling would save little.
 SCENES = Recipe(
-    extractors=("patches", "wide-patches"),
-    weights=(1.0, 0.7),
+    extractors=("patches", "wide-patches", "colour-scattering"),
+    weights=(1.0, 0.7, 1.0),
     drawings="leaves",
-    drawn=8000,
+    drawn=10_000,
     directions=None,
-    steps=50,
+    steps=80,
     sample_rate=1.0,
     clip_norm=0.15,
-    learning_rate=300.0,
+    learning_rate=330.0,
     shape=COLOUR,
     statistic="mean",
     statistic_share=0.01,

@@ -10,7 +10,7 @@ import torch
 
 from sfumato import datasets
 from sfumato.errors import InvalidInput
-from sfumato.models.scattering import CHANNELS, Scattering
+from sfumato.models.scattering import CHANNELS, Scattering, ScatteringCodes
 
 SIDE, PAD = 12, 4
 SIZE = SIDE + 2 * PAD
@@ -101,6 +101,32 @@ def test_channels_sides_and_no_rows() -> None:
     assert Scattering(side=32)(torch.rand(2, 3, 32, 32)).shape == (2, 3 * CHANNELS, 8, 8)
     assert Scattering()(torch.zeros(0, 1, 28, 28)).shape == (0, CHANNELS, 7, 7)
     assert list(Scattering().parameters()) == []
+
+
+@pytest.fixture(scope="module")
+def scenes() -> torch.Tensor:
+    return torch.from_numpy(datasets.leaves.draw(4, seed=1)).float() / 255
+
+
+def test_codes_are_roots_of_the_mean_over_an_image_and_its_mirror_image(scenes: torch.Tensor) -> None:
+    transform = Scattering(side=32, centred=True)
+    both = torch.nn.functional.avg_pool2d(0.5 * (transform(scenes) + transform(scenes.flip(-1))), 2)
+    expected = both.unflatten(1, (3, CHANNELS))
+    found = ScatteringCodes(side=32)(scenes).reshape(expected.shape) ** 2 - 1e-3
+    assert torch.allclose(found[:, :, :9], expected[:, :, :9], atol=1e-5)
+    assert torch.allclose(found, expected, atol=5e-3)  # coarser waves are looked at on every second pixel
+
+
+def test_codes_of_an_image_and_its_mirror_image_are_nearly_the_same(scenes: torch.Tensor) -> None:
+    net = ScatteringCodes(side=32)
+    codes = net(scenes)
+    assert float((codes - net(scenes.flip(-1))).abs().max()) < 0.02
+    assert float((codes - net(scenes.flip(-2))).abs().max()) > 0.1
+
+
+def test_codes_want_sides_of_whole_squares() -> None:
+    with pytest.raises(InvalidInput, match="multiple of 8"):
+        ScatteringCodes(side=28)
 
 
 @pytest.mark.parametrize("side", [4, 30])
