@@ -1,11 +1,12 @@
-"""Everyday models, unmodified: what a clipped sum costs beside a plain forward and backward pass.
+"""Everyday models, unmodified: what a private step costs beside a plain one.
 
     python bench/everyday.py [--rows 16] [--only T5 …] [--ways]
 
 Random weights from a config: width 64, two layers, 32 tokens of a vocabulary of 1,000 (or images of 32 × 32),
-each whole and with LoRA of rank 4 where it has projections. Both take turns in one process, on one thread, by
-processor time. Printed are the ratios of the least and median times, and what the first call costs, once:
-it tries the model on public rows. Needs transformers and peft.
+each whole and with LoRA of rank 4 where it has projections. All rows take part in each step: forward,
+backward, noise, optimizer. Plain and private steps take turns in one process, on one thread, by processor
+time. Printed are the ratios of the least and median times, and what the first step costs, once: it tries the
+model on public rows. Needs transformers and peft.
 
 `--ways` measures, instead, whole private steps of a small network whose rows and precision come in several
 ways, and the training on a CSV file by its policy.
@@ -30,7 +31,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sfumato.policy import Policy, load_policy
 from sfumato.recipes.table import TableTraining
-from sfumato.training import PrivateTrainer, TrainingPlan, clipped_gradient_sum, cross_entropy, default_loss
+from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy, default_loss
 
 VOCABULARY, LENGTH, CLASSES, WIDTH = 1000, 32, 3, 64
 ROWS = 4096  # of the ways to bring them
@@ -144,21 +145,25 @@ def rows_for(name: str, rows: int) -> tuple[dict[str, Any], torch.Tensor]:
 
 
 def measured(name: str, rows: int, *, adapters: bool, turns: int) -> tuple[float, list[float], list[float]]:
-    """Seconds of the first call, and of plain and of clipped passes in turns."""
+    """Seconds of the first private step, and of plain and of private steps in turns."""
     model = built(name, adapters=adapters)
-    (inputs, targets), loss_fn = rows_for(name, rows), default_loss(model)
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    data, loss_fn = rows_for(name, rows), default_loss(model)
+    inputs, targets = data
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    plan = TrainingPlan(sample_rate=1.0, expected_batch=rows, steps=turns + 1, noise_multiplier=1.0)
+    trainer = PrivateTrainer(model, optimizer, plan)
 
     def plain() -> None:
-        torch.autograd.grad(loss_fn(model(**inputs), targets).sum(), parameters, allow_unused=True)
-
-    def clipped() -> None:
-        clipped_gradient_sum(model, loss_fn, inputs, targets, 1.0)
+        optimizer.zero_grad()
+        loss_fn(model(**inputs), targets).mean().backward()
+        optimizer.step()
 
     plain()
-    first = timed(clipped)
-    pairs = [(timed(plain), timed(clipped)) for _ in range(turns)]
-    return first, [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    pairs = [
+        (timed(plain), timed(lambda batch=batch: trainer.step(batch, loss_fn)))
+        for batch in trainer.batches(data)
+    ]
+    return pairs[0][1], [pair[0] for pair in pairs[1:]], [pair[1] for pair in pairs[1:]]
 
 
 def stepped(prepare: Callable[[], tuple[nn.Module, Any]], steps: int, *, autocast: bool = False) -> list[float]:
@@ -242,11 +247,11 @@ def main() -> None:
     if asked.ways:
         show_ways(30)
         return
-    print("| model | | plain ms | clipped / plain, least | median | first call s |\n|---|---|---|---|---|---|")
+    print("| model | | plain ms | private / plain, least | median | first step s |\n|---|---|---|---|---|---|")
     for name in asked.only:
         for adapters in (False, True) if MODELS[name][1] else (False,):
-            first, plain, clipped = measured(name, asked.rows, adapters=adapters, turns=asked.turns)
-            least, middle = min(clipped) / min(plain), statistics.median(clipped) / statistics.median(plain)
+            first, plain, private = measured(name, asked.rows, adapters=adapters, turns=asked.turns)
+            least, middle = min(private) / min(plain), statistics.median(private) / statistics.median(plain)
             how = "LoRA" if adapters else "whole"
             print(
                 f"| {name} | {how} | {1e3 * min(plain):.1f} | {least:.2f} | {middle:.2f} | {first:.1f} |",
