@@ -43,7 +43,15 @@ from sfumato.training.following import follow, rows_of
 from sfumato.training.memory import Memory, Tensors, keeps_nothing, written_nowhere
 from sfumato.training.moment import Moment, refuse_listeners
 from sfumato.training.precision import plain_float32
-from sfumato.training.rowwise import Identity, LossFunction, RowMap, Views, mapped, row_axes
+from sfumato.training.rowwise import (
+    Identity,
+    LossFunction,
+    RowMap,
+    Views,
+    check_losses,
+    mapped,
+    row_axes,
+)
 from sfumato.training.rules.fallback import layout_of
 from sfumato.training.rules.terms import Factors
 from sfumato.training.steps import Steps
@@ -320,12 +328,7 @@ _REMEDY = "use torch.where for choices, draw by torch, and reduce, sort and coun
 
 def _check_loss(loss: RowMap, columns: tuple[Any, Any]) -> None:
     rows = len(next(leaf for leaf in pytree.tree_leaves(columns[1]) if isinstance(leaf, Tensor)))
-    base = loss(*columns)
-    if not isinstance(base, Tensor) or base.shape != (rows,):
-        got = tuple(base.shape) if isinstance(base, Tensor) else type(base).__name__
-        raise InvalidInput(
-            f"expected loss_fn to return one loss for each of the {rows} rows, got {got}; use reduction='none'"
-        )
+    check_losses(loss(*columns), rows)
     _check_memory(loss, columns)
 
 

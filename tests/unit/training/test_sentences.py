@@ -76,6 +76,14 @@ WRONG = {
     ),
     "a loss that reduces": ({"loss_fn": reduced}, "use reduction='none'"),
     "a loss that sums": ({"loss_fn": nn.CrossEntropyLoss(reduction="sum")}, "use reduction='none'"),
+    "several losses a row": (
+        {"model": nn.Linear(3, 1), "data": (INPUTS, INPUTS[:, :1]), "loss_fn": nn.MSELoss(reduction="none")},
+        r"got \(4, 1\); average over what a row has: losses.flatten\(1\).mean\(1\)",
+    ),
+    "one class": (
+        {"model": nn.Linear(3, 1), "data": (INPUTS, INPUTS[:, :1])},
+        "expected outputs for two classes or more, got 1; pass a loss_fn",
+    ),
     "a frozen model": ({"model": frozen()}, "set requires_grad on some"),
     "texts": ({"data": (np.array(["a"] * 8), TARGETS)}, "turn them into numbers first"),
     "texts in a list": ({"data": (["a"] * 8, TARGETS)}, "turn them into numbers first"),
