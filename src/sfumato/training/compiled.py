@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from sfumato.errors import InvalidInput, UnsupportedModel
 
 
-def as_written(model: nn.Module) -> nn.Module:
+def as_written(model: Any) -> nn.Module:
     """The module inside a compiled one, which shares its weights; any other model as it is.
 
     A compiled forward pass runs past the hooks that per-example gradients are made of.
