@@ -1,30 +1,40 @@
-"""Everyday models, unmodified: what a clipped sum costs beside a plain forward and backward pass.
+"""Everyday models, unmodified: what a private step costs beside a plain one.
 
-    python bench/everyday.py [--rows 16] [--only T5 …]
+    python bench/everyday.py [--rows 16] [--only T5 …] [--ways]
 
 Random weights from a config: width 64, two layers, 32 tokens of a vocabulary of 1,000 (or images of 32 × 32),
-each whole and with LoRA of rank 4 where it has projections. Both take turns in one process, on one thread, by
-processor time. Printed are the ratios of the least and median times, and what the first call costs, once:
-it tries the model on public rows. Needs transformers and peft.
+each whole and with LoRA of rank 4 where it has projections. All rows take part in each step: forward,
+backward, noise, optimizer. Plain and private steps take turns in one process, on one thread, by processor
+time. Printed are the ratios of the least and median times, and what the first step costs, once: it tries the
+model on public rows. Needs transformers and peft.
+
+`--ways` measures, instead, whole private steps of a small network whose rows and precision come in several
+ways, and the training on a CSV file by its policy.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import peft
 import torch
 import transformers as hf
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from sfumato.training import clipped_gradient_sum, default_loss
+from sfumato.policy import Policy, load_policy
+from sfumato.recipes.table import TableTraining
+from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy, default_loss
 
 VOCABULARY, LENGTH, CLASSES, WIDTH = 1000, 32, 3, 64
+ROWS = 4096  # of the ways to bring them
 USUAL = {
     "hidden_size": WIDTH,
     "num_hidden_layers": 2,
@@ -36,6 +46,19 @@ USUAL = {
 }
 GPT = {"n_embd": WIDTH, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": VOCABULARY}
 PAD = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
+class Attentive(nn.Module):
+    """Tokens, torch's own attention, a class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.mix, self.head = nn.MultiheadAttention(WIDTH, 4, batch_first=True), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        seen = self.tokens(input_ids)
+        return self.head(self.mix(seen, seen, seen, need_weights=False)[0].mean(1))
 
 
 class Recurrent(nn.Module):
@@ -94,6 +117,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], str | None]] = {
     ),
     "LSTM": (lambda: Recurrent(nn.LSTM), None),
     "GRU": (lambda: Recurrent(nn.GRU), None),
+    "MultiheadAttention": (Attentive, None),
 }  # fmt: skip
 
 
@@ -112,7 +136,7 @@ def rows_for(name: str, rows: int) -> tuple[dict[str, Any], torch.Tensor]:
         return {"pixel_values": torch.randn(rows, 3, 32, 32)}, classes
     tokens = torch.randint(3, VOCABULARY, (rows, LENGTH))
     inputs = {"input_ids": tokens}
-    if name in ("LSTM", "GRU"):
+    if MODELS[name][1] is None:
         return inputs, classes
     inputs["attention_mask"] = torch.ones_like(tokens)
     if name == "T5":
@@ -121,24 +145,88 @@ def rows_for(name: str, rows: int) -> tuple[dict[str, Any], torch.Tensor]:
 
 
 def measured(name: str, rows: int, *, adapters: bool, turns: int) -> tuple[float, list[float], list[float]]:
-    """Seconds of the first call, and of plain and of clipped passes in turns."""
+    """Seconds of the first private step, and of plain and of private steps in turns."""
     model = built(name, adapters=adapters)
-    (inputs, targets), loss_fn = rows_for(name, rows), default_loss(model)
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    data, loss_fn = rows_for(name, rows), default_loss(model)
+    inputs, targets = data
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    plan = TrainingPlan(sample_rate=1.0, expected_batch=rows, steps=turns + 1, noise_multiplier=1.0)
+    trainer = PrivateTrainer(model, optimizer, plan)
 
     def plain() -> None:
-        torch.autograd.grad(loss_fn(model(**inputs), targets).sum(), parameters, allow_unused=True)
-
-    def clipped() -> None:
-        clipped_gradient_sum(model, loss_fn, inputs, targets, 1.0)
+        optimizer.zero_grad()
+        loss_fn(model(**inputs), targets).mean().backward()
+        optimizer.step()
 
     plain()
-    first = timed(clipped)
-    pairs = [(timed(plain), timed(clipped)) for _ in range(turns)]
-    return first, [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    pairs = [
+        (timed(plain), timed(lambda batch=batch: trainer.step(batch, loss_fn)))
+        for batch in trainer.batches(data)
+    ]
+    return pairs[0][1], [pair[0] for pair in pairs[1:]], [pair[1] for pair in pairs[1:]]
 
 
-def timed(work: Callable[[], None]) -> float:
+def stepped(prepare: Callable[[], tuple[nn.Module, Any]], steps: int, *, autocast: bool = False) -> list[float]:
+    """Seconds of each private step of 256 rows, but of the first, which tries the model."""
+    model, data = prepare()
+    plan = TrainingPlan(sample_rate=256 / ROWS, expected_batch=256, steps=steps, noise_multiplier=1.0)
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan)
+    found = []
+    with torch.autocast("cpu", enabled=autocast):
+        start = time.process_time()
+        for batch in trainer.batches(data):  # the rows are read in the step
+            trainer.step(batch, cross_entropy)
+            found.append(time.process_time() - start)
+            start = time.process_time()
+    return found[1:]
+
+
+def small(compiled: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, 256), nn.ReLU(), nn.Linear(256, CLASSES))
+    return torch.compile(model) if compiled else model
+
+
+def show_ways(steps: int) -> None:
+    rows = TensorDataset(torch.randn(ROWS, WIDTH), torch.randint(0, CLASSES, (ROWS,)))
+    items = list(zip(*rows.tensors, strict=True))  # read one by one
+    ways: dict[str, Callable[[], list[float]]] = {
+        "tensors": lambda: stepped(lambda: (small(), rows.tensors), steps),
+        "DataLoader of tensors": lambda: stepped(lambda: (small(), DataLoader(rows, batch_size=32)), steps),
+        "DataLoader of items": lambda: stepped(lambda: (small(), DataLoader(items, batch_size=32)), steps),
+        "autocast around the step": lambda: stepped(lambda: (small(), rows.tensors), steps, autocast=True),
+        "torch.compile(model)": lambda: stepped(lambda: (small(compiled=True), rows.tensors), steps),
+    }
+    print(f"\n{ROWS} rows, 256 a step, 17,411 weights\n| way | CPU ms a step, least | median |\n|---|---|---|")
+    for name, run in ways.items():
+        found = run()
+        print(f"| {name} | {1e3 * min(found):.1f} | {1e3 * statistics.median(found):.1f} |", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        policy = table_in(Path(folder))
+        for model in ("linear", "boosted", "mlp"):
+            ready = TableTraining.prepare(policy, target="ill", epsilon=1, delta=1e-6, model=model)
+            print(
+                f"| CSV of 8,000 people, {model}: the whole run, CPU s | {timed(ready.train):.1f} | |",
+                flush=True,
+            )
+
+
+def table_in(folder: Path) -> Policy:
+    """A CSV file of 8,000 people with two columns and a class, and its policy."""
+    age = torch.randint(18, 90, (8000,))
+    ill = (age - 60 + 8 * torch.randn(8000) > 0).long()
+    pairs = zip(age.tolist(), ill.tolist(), strict=True)
+    (folder / "people.csv").write_text("age,ill\n" + "".join(f"{a},{i}\n" for a, i in pairs))
+    (folder / "people.toml").write_text(
+        '[table]\nname = "people"\nsource = "people.csv"\npublic_size = 8000\n'
+        '[budget]\nepsilon = 3.0\ndelta = 1e-6\nledger = "people.db"\n'
+        '[columns.age]\ntype = "integer"\nlower = 0\nupper = 120\n'
+        '[columns.ill]\ntype = "integer"\ncategories = [0, 1]\n'
+    )
+    return load_policy(folder / "people.toml")
+
+
+def timed(work: Callable[[], object]) -> float:
     start = time.process_time()
     work()
     return time.process_time() - start
@@ -149,17 +237,21 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--only", nargs="*", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--ways", action="store_true")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     print(
         f"torch {torch.__version__}, transformers {hf.__version__}, peft {peft.__version__}; {asked.rows} rows"
     )
-    print("| model | | plain ms | clipped / plain, least | median | first call s |\n|---|---|---|---|---|---|")
+    if asked.ways:
+        show_ways(30)
+        return
+    print("| model | | plain ms | private / plain, least | median | first step s |\n|---|---|---|---|---|---|")
     for name in asked.only:
         for adapters in (False, True) if MODELS[name][1] else (False,):
-            first, plain, clipped = measured(name, asked.rows, adapters=adapters, turns=asked.turns)
-            least, middle = min(clipped) / min(plain), statistics.median(clipped) / statistics.median(plain)
+            first, plain, private = measured(name, asked.rows, adapters=adapters, turns=asked.turns)
+            least, middle = min(private) / min(plain), statistics.median(private) / statistics.median(plain)
             how = "LoRA" if adapters else "whole"
             print(
                 f"| {name} | {how} | {1e3 * min(plain):.1f} | {least:.2f} | {middle:.2f} | {first:.1f} |",

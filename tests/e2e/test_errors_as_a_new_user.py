@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +83,9 @@ def test_ctrl_c(tmp_path):
     assert "the same command goes on" in error
 
 
+OWN = ("--data", "own.npz", "--classes", "2", "--model", "mlp")  # 400 images
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
@@ -103,12 +107,31 @@ def test_ctrl_c(tmp_path):
         (("query", "/nowhere/p.toml", "SELECT COUNT(*) FROM t", "--epsilon", "1"), 2, "/nowhere/p.toml"),
         (("query", "init", "/nowhere.csv"), 1, "give a CSV or Parquet file"),
         (("data", "mnst"), 2, "mnist, fashion-mnist"),
+        (
+            ("train", "--data", "mine.npz", "--epsilon", "1"),
+            2,
+            "an .npz file or a folder of images that is there",
+        ),
+        (("train", *OWN, "--epsilon", "1"), 2, "--public-size and --classes with your own images"),
+        (
+            ("train", *OWN, "--public-size", "0", "--epsilon", "1"),
+            2,
+            "expected public_size to be a whole number >= 1",
+        ),
+        (("train", *OWN, "--public-size", "1.5", "--epsilon", "1"), 2, "--public-size"),
+        (
+            ("train", *OWN, "--public-size", "9", "--epsilon", "1"),
+            1,
+            "many more than were declared as public_size",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
 def test_one_sentence_with_the_remedy(sfumato, tmp_path, monkeypatch, words, code, sentence):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("in the way, and no ledger: " + "x" * 100)
+    if "own.npz" in words:
+        np.savez("own.npz", images=np.zeros((400, 8, 8), np.float32), labels=np.arange(400) % 2)
     found, out, error = sfumato(*words)
     assert found == code
     assert sentence in " ".join(error.split())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LEAST = {"mistakes.md": 22, "models.md": 29}  # rows
+LEAST = {"mistakes.md": 22, "models.md": 50}  # rows
 
 
 def functions_of(path):

@@ -14,7 +14,7 @@ from sfumato.datasets.registry import DATASETS, SPLITS, DatasetSpec, Split
 from sfumato.errors import InvalidInput
 
 _BLOCK = 1 << 16  # pixels scaled at a time, inside a core's cache
-_TABLES = "for a CSV or Parquet file use sfumato.datasets.read_table"
+_OWN = "or an .npz file or a folder of images that is there; train on a table by its policy"
 
 
 def load(name: str, split: Split = "train", *, side: int | None = None) -> Dataset:
@@ -140,4 +140,4 @@ def _interpolation(old: int, new: int) -> Inputs:
 
 
 def _spec(name: str) -> DatasetSpec:
-    return DATASETS[_validate.one_of("name", name, DATASETS, remedy=_TABLES)]
+    return DATASETS[_validate.one_of("name", name, DATASETS, remedy=_OWN)]

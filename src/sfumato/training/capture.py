@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.training.hugging_face import without_shortcuts
-from sfumato.training.rowwise import LossFunction
+from sfumato.training.rowwise import LossFunction, check_losses
 from sfumato.training.rules import Rule, rule_for
 from sfumato.training.rules.fallback import CallLayout, SeenCall, expand, layout_of
 from sfumato.training.rules.terms import Contribution, Rows
@@ -300,11 +300,7 @@ def run(model: nn.Module, loss_fn: LossFunction, inputs: Any, targets: Any, wiri
     with torch.enable_grad(), capture(wiring, rows) as tape:
         outputs = call_model(model, inputs)
         losses = loss_fn(outputs, targets)
-    if not isinstance(losses, Tensor) or losses.shape != (rows,):
-        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        raise InvalidInput(
-            f"expected loss_fn to return one loss for each of the {rows} rows, got {got}; use reduction='none'"
-        )
+    check_losses(losses, rows)
     escaped = tape.escaped(losses, names)
     if escaped:
         raise UnsupportedModel(

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
-from sfumato.errors import UnsupportedModel
+from sfumato.errors import InvalidInput, UnsupportedModel
 
 
-def as_written(model: nn.Module) -> nn.Module:
+def as_written(model: Any) -> nn.Module:
     """The module inside a compiled one, which shares its weights; any other model as it is.
 
     A compiled forward pass runs past the hooks that per-example gradients are made of.
 
     Raises:
+        InvalidInput: If it is no module: a class that was not called, a function, nothing.
         UnsupportedModel: If a part of the model was compiled by itself.
     """
+    if not isinstance(model, nn.Module):
+        got = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise InvalidInput(f"expected model to be a torch.nn.Module, got {got}; build one and pass it")
     inside: nn.Module = getattr(model, "_orig_mod", model)
     for name, module in inside.named_modules():
         if "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None:

@@ -65,7 +65,7 @@ def _meets(labels: Labels | None, dim: int) -> bool:
     """Whether several rows lie in one line along a dimension."""
     if labels is None or not labels.ndim or not -labels.ndim <= dim < labels.ndim:
         return False
-    found = np.bitwise_or.reduce(labels, axis=dim) & np.uint8(ROWS)
+    found = np.atleast_1d(np.bitwise_or.reduce(labels, axis=dim)) & np.uint8(ROWS)
     return bool((found & (found - np.uint8(1))).any())
 
 

@@ -43,7 +43,15 @@ from sfumato.training.following import follow, rows_of
 from sfumato.training.memory import Memory, Tensors, keeps_nothing, written_nowhere
 from sfumato.training.moment import Moment, refuse_listeners
 from sfumato.training.precision import plain_float32
-from sfumato.training.rowwise import Identity, LossFunction, RowMap, Views, mapped, row_axes
+from sfumato.training.rowwise import (
+    Identity,
+    LossFunction,
+    RowMap,
+    Views,
+    check_losses,
+    mapped,
+    row_axes,
+)
 from sfumato.training.rules.fallback import layout_of
 from sfumato.training.rules.terms import Factors
 from sfumato.training.steps import Steps
@@ -133,7 +141,8 @@ def survey(
             return found
     _refuse_low_precision(model)
     _refuse_batch_statistics(model)
-    found = _tried(lambda: _looked(model, loss_fn, inputs, targets, views), _other_type(model, inputs))
+    remedy = _other_type(model, inputs) or _other_targets(targets)
+    found = _tried(lambda: _looked(model, loss_fn, inputs, targets, views), remedy)
     known.insert(0, (key, Identity(loss_fn), Identity(views), weakref.ref(now), found))
     del known[_REMEMBERED:]
     _moments.append(now)
@@ -319,12 +328,7 @@ _REMEDY = "use torch.where for choices, draw by torch, and reduce, sort and coun
 
 def _check_loss(loss: RowMap, columns: tuple[Any, Any]) -> None:
     rows = len(next(leaf for leaf in pytree.tree_leaves(columns[1]) if isinstance(leaf, Tensor)))
-    base = loss(*columns)
-    if not isinstance(base, Tensor) or base.shape != (rows,):
-        got = tuple(base.shape) if isinstance(base, Tensor) else type(base).__name__
-        raise InvalidInput(
-            f"expected loss_fn to return one loss for each of the {rows} rows, got {got}; use reduction='none'"
-        )
+    check_losses(loss(*columns), rows)
     _check_memory(loss, columns)
 
 
@@ -456,14 +460,23 @@ def model_memory(model: nn.Module) -> Memory:
 
 
 def _other_type(model: nn.Module, inputs: Any) -> str:
-    """What to do about inputs whose type no weight has, should the model not run."""
+    """What to do about inputs whose type no weight has, should the model not run; int64 are tokens."""
     weights = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     given = {leaf.dtype for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)}
-    strangers = [kind for kind in given - weights if kind.is_floating_point]
+    strangers = sorted(map(str, given - weights - {torch.int64, torch.bool}))
     if not strangers or not weights:
         return ""
     kind = str(next(iter(weights))).removeprefix("torch.")
     return f"; the inputs are {strangers[0]}: convert them with .to(torch.{kind}), as the weights are"
+
+
+def _other_targets(targets: Any) -> str:
+    """What to do about targets that torch takes for neither classes nor numbers, should the loss not run."""
+    given = {leaf.dtype for leaf in pytree.tree_leaves(targets) if isinstance(leaf, Tensor)}
+    strangers = sorted(map(str, given - {torch.int64, torch.float32}))
+    if not strangers:
+        return ""
+    return f"; the targets are {strangers[0]}: convert classes with .to(torch.int64), numbers with .float()"
 
 
 def _tried(look: Callable[[], Survey], remedy: str) -> Survey:

@@ -42,10 +42,28 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     Returns:
         (rows,) losses.
 
+    Raises:
+        InvalidInput: If there is one class only: this loss is then 0 whatever the scores are.
+
     >>> cross_entropy(torch.zeros(2, 2), torch.tensor([0, 1])).round(decimals=4).tolist()  # ln 2
     [0.6930999755859375, 0.6930999755859375]
     """
+    if outputs.ndim > 1 and outputs.shape[1] == 1:
+        raise InvalidInput(
+            "expected outputs for two classes or more, got 1; pass a loss_fn, such as "
+            "lambda outputs, targets: (outputs[:, 0] - targets) ** 2, or give each class an output"
+        )
     return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def check_losses(losses: Any, rows: int) -> None:
+    """Refuse what is not one value for each row."""
+    if isinstance(losses, Tensor) and losses.shape == (rows,):
+        return
+    got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+    several = isinstance(losses, Tensor) and losses.ndim > 1 and len(losses) == rows
+    remedy = "average over what a row has: losses.flatten(1).mean(1)" if several else "use reduction='none'"
+    raise InvalidInput(f"expected loss_fn to return one loss for each of the {rows} rows, got {got}; {remedy}")
 
 
 def _is_known(function: Any) -> bool:

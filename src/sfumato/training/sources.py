@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate, default_convert
 
 from sfumato.errors import InvalidInput
 from sfumato.randomness import FreshGenerators
@@ -23,6 +24,7 @@ _LARGEST = 1000  # entries of what is looked at for each item; of what is larger
 Collate = Callable[[list[Any]], Any]
 TARGETS = ("labels", "label", "targets", "target")
 """The fields that hold the target where an item is a dict."""
+_TORCHS_OWN = (default_collate, default_convert)  # of loaders with and without batches
 
 
 class Source(Protocol):
@@ -54,9 +56,11 @@ def source_of(data: Any, example: Any = None) -> Source:
     if isinstance(data, DataLoader):
         if isinstance(data.dataset, IterableDataset):
             raise _stream(data.dataset)
-        collate = None if data.collate_fn is default_collate else data.collate_fn
+        collate = None if data.collate_fn in _TORCHS_OWN else data.collate_fn
         how = {"context": data.multiprocessing_context, "begin": data.worker_init_fn}
         return Items(data.dataset, example, collate, data.num_workers, **how)
+    if isinstance(data, str | os.PathLike) or _is_one_array(data):
+        raise _no_pair(data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return Items(data, example)
     raise _stream(data)
@@ -64,7 +68,7 @@ def source_of(data: Any, example: Any = None) -> Source:
 
 def columns_of(data: Any) -> tuple[Any, Any] | None:
     """(inputs, targets) as trees of tensors, or None for data whose items are read one by one."""
-    if isinstance(data, DataLoader) and data.collate_fn is default_collate:
+    if isinstance(data, DataLoader) and data.collate_fn in _TORCHS_OWN:
         data = data.dataset
     if hasattr(data, "inputs") and hasattr(data, "targets"):
         data = (data.inputs, data.targets)
@@ -79,8 +83,12 @@ def columns_of(data: Any) -> tuple[Any, Any] | None:
 
 
 def _column(values: Any) -> Tensor:
+    if not isinstance(values, Tensor) and hasattr(values, "__array__"):
+        values = np.asarray(values)  # of pandas too, and of memory-mapped files without reading them
     try:
-        return torch.as_tensor(values)
+        with warnings.catch_warnings():  # a file may be read-only: rows are copied out of it, never written
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):  # its text may quote a value
         pass
     raise InvalidInput(
@@ -92,6 +100,11 @@ def _column(values: Any) -> Tensor:
 def _is_array(values: Any) -> bool:
     """Text in a list is one column that cannot be, not many tensors."""
     return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def _is_one_array(data: Any) -> bool:
+    """A tensor, an array or a table, in which nothing says what is to be learned."""
+    return isinstance(data, Tensor) or hasattr(data, "__array__")
 
 
 def _is_columns(data: Any) -> bool:
@@ -285,6 +298,13 @@ def _tensor(leaf: Any) -> Tensor:
 def _shapes(pair: Any) -> Any:
     leaves, tree = pytree.tree_flatten(pair)
     return tree, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+
+def _no_pair(data: Any) -> InvalidInput:
+    return InvalidInput(
+        f"expected (inputs, targets), a map-style data set or a DataLoader of one, got {type(data).__name__}; "
+        "hand inputs and targets over as two columns, or read a file with sfumato.datasets.table_dataset"
+    )
 
 
 def _stream(data: Any) -> InvalidInput:

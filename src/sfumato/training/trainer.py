@@ -557,8 +557,8 @@ class PrivateTrainer:
     def _check_rounding(self, result: ChunkResult) -> None:
         if len(result.norms) > self._largest_chunk or result.rounding > self._chunk_error * (1 + 1e-9):
             raise Refused(
-                f"expected at most {self._largest_chunk} units in a chunk; the data has many more than the "
-                "plan's expected_batch / sample_rate declares: declare the size it may have"
+                f"expected at most {self._largest_chunk} units in a chunk; the data has many more than were "
+                "declared as public_size, or by the plan: declare the size it may have"
             )
 
     def _move(self, gradients: dict[str, Tensor]) -> None:

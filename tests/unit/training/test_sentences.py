@@ -1,6 +1,9 @@
 """What users do wrong, and the sentence that says what to do; nothing is spent on any of it."""
 
+import warnings
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -10,6 +13,7 @@ from sfumato.accounting import Budget
 from sfumato.errors import InvalidInput, SfumatoError
 from sfumato.ledger import Ledger
 from sfumato.training import PrivateTrainer, TrainingPlan, clipped_gradient_sum, train
+from sfumato.training.sources import columns_of
 
 INPUTS, TARGETS = torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)
 
@@ -36,6 +40,10 @@ def compiled_in_part():
     return nn.Sequential(torch.compile(model()))
 
 
+def on_two_devices():
+    return nn.Sequential(model(), nn.Linear(2, 2, device="meta"))
+
+
 def reduced(outputs, targets):
     return F.cross_entropy(outputs, targets)
 
@@ -45,11 +53,37 @@ WRONG = {
         {"data": (INPUTS.double(), TARGETS)},
         r"are torch.float64: convert them with .to\(torch.float32\)",
     ),
+    "bytes": (
+        {"data": (INPUTS.to(torch.uint8), TARGETS)},
+        r"the inputs are torch.uint8: convert them with .to\(torch.float32\)",
+    ),
+    "classes as int32": (
+        {"data": (INPUTS, TARGETS.int())},
+        r"the targets are torch.int32: convert classes with .to\(torch.int64\)",
+    ),
+    "inputs alone": ({"data": INPUTS}, "got Tensor; hand inputs and targets over as two columns"),
+    "a table alone": ({"data": pd.DataFrame(INPUTS.numpy())}, "got DataFrame; hand inputs and targets over"),
+    "a file": ({"data": "people.csv"}, "got str; hand .* or read a file with sfumato.datasets.table_dataset"),
+    "a class of models": ({"model": nn.Linear}, "got the class Linear; build one and pass it"),
+    "a function": ({"model": lambda rows: rows}, "expected model to be a torch.nn.Module, got function"),
+    "a model on two devices": (
+        {"model": on_two_devices()},
+        r"on cpu and 1.weight on meta; call model.to\('cpu'\)",
+    ),
     "a loss of nothing": (
         {"loss_fn": lambda outputs, targets: None},
         r"use sfumato.training.default_loss\(model\)",
     ),
     "a loss that reduces": ({"loss_fn": reduced}, "use reduction='none'"),
+    "a loss that sums": ({"loss_fn": nn.CrossEntropyLoss(reduction="sum")}, "use reduction='none'"),
+    "several losses a row": (
+        {"model": nn.Linear(3, 1), "data": (INPUTS, INPUTS[:, :1]), "loss_fn": nn.MSELoss(reduction="none")},
+        r"got \(4, 1\); average over what a row has: losses.flatten\(1\).mean\(1\)",
+    ),
+    "one class": (
+        {"model": nn.Linear(3, 1), "data": (INPUTS, INPUTS[:, :1])},
+        "expected outputs for two classes or more, got 1; pass a loss_fn",
+    ),
     "a frozen model": ({"model": frozen()}, "set requires_grad on some"),
     "texts": ({"data": (np.array(["a"] * 8), TARGETS)}, "turn them into numbers first"),
     "texts in a list": ({"data": (["a"] * 8, TARGETS)}, "turn them into numbers first"),
@@ -80,6 +114,30 @@ def test_the_sentence_names_the_remedy_and_nothing_is_spent(wrong, sentence, tmp
     with pytest.raises(SfumatoError, match=sentence):
         train(given.pop("model"), given.pop("data"), epsilon=1, epochs=1, ledger=ledger, **given)
     assert ledger.epsilon_spent == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (
+            pd.DataFrame(INPUTS.numpy(), index=range(100, 108)),
+            pd.Series(TARGETS.numpy(), index=range(100, 108)),
+        ),
+        torch.utils.data.DataLoader(list(zip(INPUTS, TARGETS, strict=True)), batch_size=None),
+    ],
+    ids=["tables", "a loader without batches"],
+)
+def test_what_has_rows_is_taken_as_it_is(data):
+    assert train(model(), data, epsilon=1, epochs=1, public_size=8).epsilon <= 1
+
+
+def test_a_read_only_file_is_taken_without_a_word(tmp_path):
+    np.save(tmp_path / "inputs.npy", INPUTS.numpy())
+    mapped = np.load(tmp_path / "inputs.npy", mmap_mode="r")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        columns, _ = columns_of((mapped, TARGETS))
+    assert columns.data_ptr() == mapped.ctypes.data  # not read into memory
 
 
 def test_batches_that_were_drawn_elsewhere_are_refused():

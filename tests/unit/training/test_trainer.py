@@ -99,6 +99,50 @@ def test_an_empty_batch_takes_a_step_of_noise():
     assert not torch.equal(before, model[0].weight)
 
 
+def test_an_empty_batch_of_dicts_takes_a_step_of_noise():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(5, 3)
+
+        def forward(self, values):
+            return self.layer(values)
+
+    inputs, targets = rows(4)
+    items = [{"values": inputs[n], "labels": targets[n]} for n in range(4)]
+    model = Named()
+    before = model.layer.weight.detach().clone()
+    run(make_trainer(replace(PLAN, sample_rate=1e-9, expected_batch=1), model), items)
+    assert not torch.equal(model.layer.weight, before)
+
+
+class Against(nn.Module):
+    """What a discriminator says of a row, and of one that a generator makes up."""
+
+    def __init__(self, generator):
+        super().__init__()
+        self.discriminator, self.made_by = small_model(), [generator]  # in a list: it is not trained here
+
+    def forward(self, inputs):
+        made = self.made_by[0](torch.randn(len(inputs), 2)).detach()
+        return self.discriminator(inputs)[:, 0], self.discriminator(made)[:, 0]
+
+
+def test_a_discriminator_is_trained_privately_and_its_generator_from_it():
+    generator = nn.Linear(2, 5)
+    model = Against(generator)
+    makes = torch.optim.SGD(generator.parameters(), lr=0.5)
+    trainer = make_trainer(model=model)
+    before = [value.detach().clone() for value in generator.parameters()]
+    for batch in trainer.batches(rows()):
+        trainer.step(batch, lambda said, _: F.softplus(-said[0]) + F.softplus(said[1]))
+        makes.zero_grad()
+        F.softplus(-model.discriminator(generator(torch.randn(8, 2)))[:, 0]).mean().backward()
+        makes.step()  # from what was released: it costs nothing
+    assert trainer.steps_done == PLAN.steps
+    assert not any(torch.equal(old, new) for old, new in zip(before, generator.parameters(), strict=True))
+
+
 def test_no_rows_at_all_still_train():
     inputs, targets = rows()
     trainer = run(make_trainer(), (inputs[:0], targets[:0]))

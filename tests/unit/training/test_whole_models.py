@@ -140,6 +140,11 @@ def weight_norm():
     return nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
 
 
+def spectral_norm():
+    """By its power iteration, a buffer that depends on weights alone; it stands still in eval mode."""
+    return nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)).eval()
+
+
 def images(rows=5):
     return torch.randn(rows, 1, 28, 28)
 
@@ -167,6 +172,7 @@ MODELS = {
     "own parameter": (OwnParameter, partial(sequences, width=4)),
     "in place": (InPlace, partial(sequences, width=4)),
     "folded rows": (Folded, partial(sequences, width=4)),
+    "spectral norm": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 4), spectral_norm()), sequences),
     "weight norm": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 4), weight_norm()), sequences),
 }
 
