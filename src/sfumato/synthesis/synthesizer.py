@@ -189,9 +189,9 @@ class Synthesizer:
         for column in self.columns:
             noisy = self.paid.single(column.name)
             bucket = merged(column, noisy, sigma)
-            spread = np.sqrt(bucket.counts(np.ones(column.size))).mean()
             self.buckets[column.name] = bucket
-            self.measurements.append(Measurement((column.name,), bucket.counts(noisy), float(sigma * spread)))
+            counts = bucket.counts(noisy)
+            self.measurements.append(Measurement((column.name,), counts, bucket.mean_spread(sigma)))
             sums.append(noisy.sum())
             weights.append(1 / column.size)
         return max(1.0, float(np.average(sums, weights=weights)))
