@@ -15,7 +15,6 @@ its end, so that nothing was compiled before.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import platform
@@ -30,12 +29,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.metrics import roc_auc_score
 
 from sfumato.policy import load_policy
+from sfumato.reproduce.synthetic_tables import MEASURES, Split, judged
 
-MEASURES = ("accuracy", "auc", "distance_1", "distance_2", "distance_3", "cpu_seconds", "seconds", "gigabytes")
+COLUMNS = (*MEASURES, "cpu_seconds", "seconds", "gigabytes")
 
 
 def main() -> None:
@@ -43,10 +41,11 @@ def main() -> None:
     policy = load_policy(words.folder / "policy.toml")
     sizes = {name: 1 + max(column.categories) for name, column in policy.columns.items()}
     train, test = (pd.read_csv(words.folder / f"{part}.csv")[list(sizes)] for part in ("train", "test"))
+    split = Split(train, test, sizes, words.target)
     print(f"{platform.machine()}, one core; " + ", ".join(f"{name} {version(name)}" for name in ("jax", "mbi")))
-    print(f"| {words.folder.name}, {len(train):,} rows | epsilon | runs | {' | '.join(MEASURES)} |")
-    print("|---" * (3 + len(MEASURES)) + "|", flush=True)
-    tell("real rows", "", [judged(train, test, train, sizes, words.target)])
+    print(f"| {words.folder.name}, {len(train):,} rows | epsilon | runs | {' | '.join(COLUMNS)} |")
+    print("|---" * (3 + len(COLUMNS)) + "|", flush=True)
+    tell("real rows", "", [judged(split, train)])
     makers = {"sfumato": (ours(words), words.runs)}
     for name, python in words.peer:
         makers[name] = (peers(words, name, python, sizes, policy.budget.delta), words.peer_runs)
@@ -55,7 +54,7 @@ def main() -> None:
             found = []
             for _ in range(runs):
                 made, cost = synthetic(maker, epsilon, len(train), words)
-                found.append({**judged(train, test, made[list(sizes)], sizes, words.target), **cost})
+                found.append({**judged(split, made[list(sizes)]), **cost})
                 if words.each:
                     tell(f"{name}, one run", f"{epsilon:g}", found[-1:])
             tell(name, f"{epsilon:g}", found)
@@ -64,8 +63,8 @@ def main() -> None:
 def tell(title: str, epsilon: str, found: Sequence[Mapping[str, float]]) -> None:
     """A line of the table: means, and standard deviations where there are several runs."""
     cells = []
-    for name in (name for name in MEASURES if name in found[0]):
-        values, digits = [one[name] for one in found], 4 if name in MEASURES[:5] else 1
+    for name in (name for name in COLUMNS if name in found[0]):
+        values, digits = [one[name] for one in found], 4 if name in MEASURES else 1
         spread = f" ({np.std(values, ddof=1):.{digits}f})" if len(values) > 1 else ""
         cells.append(f"{np.mean(values):.{digits}f}{spread}")
     print(f"| {title} | {epsilon} | {len(found)} | {' | '.join(cells)} |", flush=True)
@@ -113,33 +112,6 @@ def synthetic(
         cpu = used.ru_utime + used.ru_stime
         cost = {"cpu_seconds": cpu, "seconds": seconds, "gigabytes": used.ru_maxrss / 2**20}
         return pd.read_csv(Path(folder) / "made.csv"), cost
-
-
-def judged(
-    train: pd.DataFrame, test: pd.DataFrame, made: pd.DataFrame, sizes: dict[str, int], target: str
-) -> dict[str, float]:
-    model = HistGradientBoostingClassifier(max_iter=150, random_state=0)
-    model.fit(made.drop(columns=target), made[target])
-    chances = model.predict_proba(test.drop(columns=target))[:, list(model.classes_).index(1)]
-    right = model.predict(test.drop(columns=target)) == test[target]
-    return {
-        "accuracy": float(right.mean()),
-        "auc": float(roc_auc_score(test[target] == 1, chances)),
-        **{f"distance_{size}": distance(train, made, sizes, size) for size in (1, 2, 3)},
-    }
-
-
-def distance(train: pd.DataFrame, made: pd.DataFrame, sizes: dict[str, int], size: int) -> float:
-    cliques = itertools.combinations(sizes, size)
-    return float(
-        np.mean([0.5 * np.abs(shares(train, one, sizes) - shares(made, one, sizes)).sum() for one in cliques])
-    )
-
-
-def shares(table: pd.DataFrame, clique: tuple[str, ...], sizes: dict[str, int]) -> np.ndarray:
-    shape = [sizes[name] for name in clique]
-    index = np.ravel_multi_index([table[name].to_numpy() for name in clique], shape)
-    return np.bincount(index, minlength=int(np.prod(shape))) / len(table)
 
 
 def _words() -> argparse.Namespace:

@@ -105,7 +105,7 @@ def in_words(data: Mapping[str, Any]) -> str:
     if data["not_measured"]:
         lines += [
             "",
-            f"Not measured: {len(data['not_measured'])} combinations. They have no intervals: they are inferred.",
+            f"Not measured: {len(data['not_measured'])} combinations. They are inferred, without intervals.",
         ]
     for title, key in (("Good for", "good_for"), ("Not good for", "not_good_for"), ("Notes", "notes")):
         if data[key]:
