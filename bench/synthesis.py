@@ -1,6 +1,6 @@
 """A synthetic copy of a table against the table: a classifier's accuracy, distances of marginals, seconds.
 
-    python bench/synthesis.py FOLDER --target salary [--epsilon 0.3 1 3] [--runs 5] [--named]
+    python bench/synthesis.py FOLDER --target salary [--epsilon 0.3 1 3] [--runs 5] [--named] [--cost]
         [--peer dpmm=PYTHON] [--peer opendp=PYTHON] [--peer-runs 1]
 
 FOLDER holds train.csv, test.csv and policy.toml, whose columns are integers with categories. bench/tables.py
@@ -45,7 +45,8 @@ def main() -> None:
     print(f"{platform.machine()}, one core; " + ", ".join(f"{name} {version(name)}" for name in ("jax", "mbi")))
     print(f"| {words.folder.name}, {len(train):,} rows | epsilon | runs | {' | '.join(COLUMNS)} |")
     print("|---" * (3 + len(COLUMNS)) + "|", flush=True)
-    tell("real rows", "", [judged(split, train)])
+    if not words.cost:
+        tell("real rows", "", [judged(split, train)])
     makers = {"sfumato": (ours(words), words.runs)}
     for name, python in words.peer:
         makers[name] = (peers(words, name, python, sizes, policy.budget.delta), words.peer_runs)
@@ -54,7 +55,8 @@ def main() -> None:
             found = []
             for _ in range(runs):
                 made, cost = synthetic(maker, epsilon, len(train), words)
-                found.append({**judged(split, made[list(sizes)]), **cost})
+                quality = {} if words.cost else judged(split, made[list(sizes)])
+                found.append({**quality, **cost})
                 if words.each:
                     tell(f"{name}, one run", f"{epsilon:g}", found[-1:])
             tell(name, f"{epsilon:g}", found)
@@ -63,7 +65,10 @@ def main() -> None:
 def tell(title: str, epsilon: str, found: Sequence[Mapping[str, float]]) -> None:
     """A line of the table: means, and standard deviations where there are several runs."""
     cells = []
-    for name in (name for name in COLUMNS if name in found[0]):
+    for name in COLUMNS:
+        if name not in found[0]:
+            cells.append("")
+            continue
         values, digits = [one[name] for one in found], 4 if name in MEASURES else 1
         spread = f" ({np.std(values, ddof=1):.{digits}f})" if len(values) > 1 else ""
         cells.append(f"{np.mean(values):.{digits}f}{spread}")
@@ -124,6 +129,7 @@ def _words() -> argparse.Namespace:
     parser.add_argument("--peer", action="append", default=[], type=lambda text: text.split("=", 1))
     parser.add_argument("--peer-runs", type=int, default=1)
     parser.add_argument("--each", action="store_true", help="print every run too")
+    parser.add_argument("--cost", action="store_true", help="measure time and memory alone")
     parser.add_argument("--core", default="0", help="the core to run on")
     return parser.parse_args()
 
