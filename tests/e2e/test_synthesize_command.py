@@ -61,6 +61,8 @@ def test_a_table_is_charged_drawn_and_certified(policy, sfumato):
     attack = json.loads((policy.parent / "private" / "s.attack.json").read_text())
     assert attack["claimed_epsilon"] == answer["epsilon"]
     assert 0 <= attack["right"] <= attack["guesses"] <= attack["canaries"]
+    assert attack["linkage"]["column"] == "city"
+    assert attack["linkage"]["allowed_if_in"] <= 1
     assert "lower_bound" not in text  # what concerns real people is not printed
     code, _, _ = sfumato("verify", str(policy.with_name("s.certificate.json")))
     assert code == 0

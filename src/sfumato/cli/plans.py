@@ -71,6 +71,8 @@ def _planned(plan: Mapping[str, Any]) -> Planned | None:
         return _adapted(plan["adapted"])
     if "images" in plan:
         return _images(plan)
+    if "single_sigma" in plan:
+        return _table(plan)
     if "votes" in plan:
         return _votes(plan["votes"])
     if "trial" in plan:
@@ -103,6 +105,12 @@ def _images(plan: Mapping[str, Any]) -> Planned:
     own = ImagePlan.from_json(plan)
     unit = None if own.head is None else own.head.unit
     return Planned(event=own.event(), whole=True, relation="add-remove", unit=unit)
+
+
+def _table(plan: Mapping[str, Any]) -> Planned:
+    from sfumato.synthesis import SynthesisPlan
+
+    return Planned(event=SynthesisPlan.from_json(plan).event(), whole=True, relation="add-remove")
 
 
 def _votes(votes: Mapping[str, Any]) -> Planned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -142,6 +143,8 @@ def synthesize(
         marginals=None if workload is None else [_names(part) for part in workload.split(";")],
     )
     places = Places(out)
+    if request.forecast is not None:
+        show.errors.print(request.forecast, markup=False)
     released, left = _released(request, policy, out, engine, master, test_seed)
     if attack:
         _attack(request, released.epsilon, places, engine, master)
@@ -195,7 +198,7 @@ def _attack(request: Request, epsilon: float, places: Places, engine: str | None
     from sfumato.audit import one_run
     from sfumato.randomness import SecretStream
     from sfumato.recipes.marginals import engine_marginals
-    from sfumato.synthesis import PaidTable, Synthesizer, WithCanaries, draw_canaries, membership_scores
+    from sfumato.synthesis import PaidTable, Synthesizer, WithCanaries, draw_canaries, linked, membership_scores
 
     sampler = SecretStream()
     included = one_run.toss(CANARIES, sampler)
@@ -208,6 +211,9 @@ def _attack(request: Request, epsilon: float, places: Places, engine: str | None
     made = one_run.planned_guesses(CANARIES)
     guesses = one_run.Guesses.of_scores(membership_scores(found.model, canaries), included, guesses=made)
     bound = one_run.epsilon_bound(guesses, delta=request.delta, alpha=0.05)
+    secret = request.plan.target or max(request.columns, key=lambda column: column.size).name
+    right = linked(found.model, canaries, secret)
+    by_chance = float(right[~included].mean()) if (~included).any() else 0.0
     places.write_private(
         places.attack,
         {
@@ -217,6 +223,13 @@ def _attack(request: Request, epsilon: float, places: Places, engine: str | None
             "canaries": CANARIES,
             "guesses": guesses.made,
             "right": guesses.right,
+            "linkage": {
+                "column": secret,
+                "right_if_in": float(right[included].mean()) if included.any() else 0.0,
+                "right_if_not_in": by_chance,
+                "allowed_if_in": min(1.0, math.exp(min(epsilon, 700.0)) * by_chance + request.delta),
+                "means": "share of canaries whose value was guessed by someone who knows the rest of the row",
+            },
             "means": "of a run like this one, never released; canaries are invented rows, in by a fair coin",
         },
     )

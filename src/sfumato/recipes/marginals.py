@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
 from sfumato.policy import Policy
 from sfumato.query.compilation import column_name
@@ -12,10 +13,15 @@ from sfumato.synthesis import EngineMarginals, Request
 
 
 def engine_marginals(
-    request: Request, rules: Policy, *, engine: str | None = None, master: str = "local[*]"
+    request: Request,
+    rules: Policy,
+    *,
+    engine: str | None = None,
+    master: str = "local[*]",
+    data: Any | None = None,
 ) -> EngineMarginals:
-    """What `release` counts; nothing is read before it does."""
-    opened = open_engine(rules, name=engine, master=master)
+    """What `release` counts, of the policy's source or of a frame; nothing is read before it does."""
+    opened = open_engine(rules, name=engine, master=master, data=data)
     return EngineMarginals(
         opened.declared(rules),
         request.columns,

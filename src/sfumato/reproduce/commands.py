@@ -16,6 +16,7 @@ from sfumato.reproduce.pate_command import pate
 from sfumato.reproduce.private_cnn_command import private_cnn
 from sfumato.reproduce.published_mnist_command import published_mnist
 from sfumato.reproduce.synthesis_command import synthesis
+from sfumato.reproduce.synthetic_tables_command import synthetic_tables
 from sfumato.reproduce.tracing_command import tracing
 
 RECIPES = (
@@ -28,6 +29,7 @@ RECIPES = (
     private_cnn,
     published_mnist,
     synthesis,
+    synthetic_tables,
     tracing,
 )
 

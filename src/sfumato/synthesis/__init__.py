@@ -10,7 +10,7 @@
 [750, 250]
 """
 
-from sfumato.synthesis.canaries import WithCanaries, draw_canaries, membership_scores
+from sfumato.synthesis.canaries import WithCanaries, draw_canaries, linked, membership_scores
 from sfumato.synthesis.cells import CellColumn, cell_columns
 from sfumato.synthesis.counting import EngineMarginals, Marginals
 from sfumato.synthesis.model import SyntheticModel
@@ -34,6 +34,7 @@ __all__ = [
     "WithCanaries",
     "cell_columns",
     "draw_canaries",
+    "linked",
     "membership_scores",
     "release",
     "workload",

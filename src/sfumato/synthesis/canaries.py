@@ -86,3 +86,30 @@ def membership_scores(model: SyntheticModel, canaries: Rows) -> Floats:
     alone = sum(np.log(model.cells((name,))[cells] + 1e-12) for name, cells in canaries.items())
     gain = model.log_chances(canaries) - alone
     return np.asarray(gain - np.median(gain))
+
+
+def linked(model: SyntheticModel, canaries: Rows, secret: str) -> npt.NDArray[np.bool_]:
+    """Whether someone who knows the rest of a canary's row reads its secret off the model.
+
+    The guess is the value that the model makes likeliest beside the known ones. For canaries that were not in,
+    it is right by chance alone.
+
+    Args:
+        model: What was released.
+        canaries: The cells of each canary.
+        secret: The column that is not known.
+
+    Returns:
+        One answer for each canary.
+
+    ```python
+    right = linked(synthesis.model, canaries, "diagnosis")
+    print(right[included].mean(), right[~included].mean())
+    ```
+    """
+    column = next(column for column in model.columns if column.name == secret)
+    count = len(canaries[secret])
+    tried = [
+        model.log_chances({**canaries, secret: np.full(count, cell)}) for cell in range(max(1, column.missing))
+    ]
+    return np.asarray(np.argmax(tried, axis=0) == canaries[secret])

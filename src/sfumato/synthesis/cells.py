@@ -137,12 +137,23 @@ def cell_columns(
         raise InvalidInput(
             f"expected categories or bounds for {', '.join(left_out)} in the policy, got none; declare them"
         )
+    for column in columns:
+        if column.missing > MOST_CATEGORIES:
+            raise InvalidInput(
+                f"expected at most {MOST_CATEGORIES} categories of {column.name}, got {column.missing}; "
+                "declare coarser ones"
+            )
     if len(columns) > MOST_COLUMNS:
         raise InvalidInput(
             f"expected at most {MOST_COLUMNS} columns, got {len(columns)}; name the ones to synthesize with "
             "--columns"
         )
     return columns, left_out
+
+
+def declared_cells(policy: Policy) -> tuple[CellColumn, ...]:
+    """Every column that has cells, however many: what rules may speak of."""
+    return tuple(found for column in policy.columns.values() if (found := _cells(column)) is not None)
 
 
 def _known(policy: Policy, name: str) -> str:
@@ -175,11 +186,6 @@ def _cells(column: Column) -> CellColumn | None:
 
 
 def _listed(column: Column, values: tuple[Any, ...]) -> CellColumn:
-    if len(values) > MOST_CATEGORIES:
-        raise InvalidInput(
-            f"expected at most {MOST_CATEGORIES} categories of {column.name}, got {len(values)}; "
-            "declare coarser ones"
-        )
     if column.type == "date":
         values = tuple(_day(value) for value in values)
     return CellColumn(name=column.name, type=column.type, values=values)

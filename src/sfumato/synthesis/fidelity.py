@@ -53,15 +53,15 @@ def _single(found: Synthesis, item: Measurement, total: float) -> dict[str, Any]
     bucket = found.buckets[name]
     model = found.model.marginal((name,))
     cells = [np.nonzero(bucket.place == place)[0] for place in range(bucket.size)]
-    half = _HALF_WIDTH * item.sigma / total
+    half = _HALF_WIDTH * bucket.spread(item.sigma) / total
     shares = item.counts / total
     return {
         "column": name,
         "values": [_labels(column, places) for places in cells],
         "synthetic": [round(float(value), 6) for value in model],
         "measured": [round(float(value), 6) for value in shares],
-        "low": [round(max(0.0, float(value - half)), 6) for value in shares],
-        "high": [round(min(1.0, float(value + half)), 6) for value in shares],
+        "low": [round(float(value), 6) for value in np.clip(shares - half, 0, 1)],
+        "high": [round(float(value), 6) for value in np.clip(shares + half, 0, 1)],
     }
 
 
@@ -103,7 +103,10 @@ def in_words(data: Mapping[str, Any]) -> str:
         away, noise = item["distance_to_measurement"], item["distance_by_noise_alone"]
         lines.append(f"  {', '.join(item['columns'])}: {away:.3f} ({noise:.3f})")
     if data["not_measured"]:
-        lines += ["", f"Not measured: {len(data['not_measured'])} combinations follow from the others."]
+        lines += [
+            "",
+            f"Not measured: {len(data['not_measured'])} combinations. They are inferred, without intervals.",
+        ]
     for title, key in (("Good for", "good_for"), ("Not good for", "not_good_for"), ("Notes", "notes")):
         if data[key]:
             lines += ["", title, *(f"  {line}" for line in data[key])]

@@ -39,6 +39,18 @@ class Buckets:
         """Counts of buckets from those of cells."""
         return np.asarray(np.bincount(self.place, weights=cells, minlength=self.size), dtype=np.float64)
 
+    def mean_spread(self, sigma: float) -> float:
+        """The mean noise of a bucket where that of each cell is σ: what a fit weighs by."""
+        return float(sigma * self._roots.mean())
+
+    def spread(self, mean: float) -> Floats:
+        """The noise of each bucket where the mean one is this: a bucket of many cells has more."""
+        return np.asarray(mean * self._roots / self._roots.mean())
+
+    @property
+    def _roots(self) -> Floats:
+        return np.sqrt(self.counts(np.ones(len(self.place))))
+
 
 def merged(column: CellColumn, noisy: Floats, sigma: float) -> Buckets:
     """The buckets of one column from its noisy counts."""

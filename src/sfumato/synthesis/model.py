@@ -278,13 +278,13 @@ def _drawn(step: Step, drawn: Mapping[str, Integers], rows: int, sampler: Sample
 def _spread(group: Integers, chances: Floats, sampler: Sampler) -> Integers:
     """For each row a place on its group's line of chances; the rows of a group are spread evenly over it."""
     rows = len(group)
-    order = np.lexsort((sampler.uniform(rows), group))
+    order = np.argsort(group + sampler.uniform(rows))  # group after group, in a random order
+    placed = group[order]
     sizes = np.bincount(group, minlength=len(chances))
-    starts = np.cumsum(sizes) - sizes
-    rank = np.empty(rows, dtype=np.int64)
-    rank[order] = np.arange(rows) - starts[group[order]]
-    point = (rank + sampler.uniform(rows)) / sizes[group]
+    rank = np.arange(rows) - (np.cumsum(sizes) - sizes)[placed]
+    point = placed + (rank + sampler.uniform(rows)) / sizes[placed]
     lines = np.cumsum(chances, axis=1)
     lines = lines / lines[:, -1:] + np.arange(len(chances))[:, None]
-    found = np.searchsorted(lines.reshape(-1), group + point, side="right")
-    return np.clip(found - group * chances.shape[1], 0, chances.shape[1] - 1)
+    found = np.empty(rows, dtype=np.int64)
+    found[order] = np.searchsorted(lines.reshape(-1), point, side="right") - placed * chances.shape[1]
+    return np.clip(found, 0, chances.shape[1] - 1)

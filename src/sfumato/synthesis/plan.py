@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from sfumato import _validate, accounting
@@ -161,6 +162,12 @@ class SynthesisPlan:
 
     def epsilon(self, delta: float) -> float:
         return accounting.epsilon(self.event(), delta, relation=RELATION)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SynthesisPlan:
+        """As `to_json` wrote it; whatever else stands there is not the plan's."""
+        own = {field.name: data[field.name] for field in fields(cls)}
+        return cls(**{**own, "picks": tuple(own["picks"])})
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -18,7 +18,7 @@ from sfumato.policy import Policy
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import json_bytes, make_folder, write_whole
 from sfumato.synthesis import fidelity
-from sfumato.synthesis.cells import CellColumn, cell_columns
+from sfumato.synthesis.cells import CellColumn, cell_columns, declared_cells
 from sfumato.synthesis.counting import Clique, Marginals
 from sfumato.synthesis.inference import load_mbi
 from sfumato.synthesis.model import MOST_ROWS
@@ -26,10 +26,11 @@ from sfumato.synthesis.page import page
 from sfumato.synthesis.paid import PaidTable
 from sfumato.synthesis.plan import RELATION, SynthesisPlan, default_picks
 from sfumato.synthesis.rules import Rules
-from sfumato.synthesis.synthesizer import Progress, Synthesizer, with_target, workload
+from sfumato.synthesis.synthesizer import TOO_LITTLE, Progress, Synthesizer, tells, with_target, workload
 from sfumato.synthesis.values import FORMATS, to_table, write_table
 
 PURPOSE = "synthetic table"
+_FEWEST_CELLS = 4  # of two columns that can depend on each other
 CAVEATS = (
     "the table is drawn from a model of noisy marginals; rows are nobody's, and combinations that were not "
     "measured may be wrong",
@@ -91,7 +92,7 @@ class Request:
         delta = policy.budget.delta if delta is None else delta
         warn_of_little_protection("this table", epsilon, delta)
         every, left_out = cell_columns(policy, columns)
-        rules = Rules.of(policy.synthesis, cell_columns(policy)[0]).only([column.name for column in every])
+        rules = Rules.of(policy.synthesis, declared_cells(policy)).only([column.name for column in every])
         found = tuple(column for column in every if column not in rules.looked_up)
         target = None if target is None else _target(found, target)
         candidates = workload(found, target=target, named=marginals)
@@ -122,6 +123,14 @@ class Request:
     def stages(self) -> int:
         """How many stages a release tells of, at most."""
         return 2 + len(self.plan.picks)
+
+    @property
+    def forecast(self) -> str | None:
+        """A sentence, before anything is spent, where ε is too small for the declared number of people."""
+        size = self.policy.public_size
+        if size is None or not self.plan.measured or tells(self.plan, _FEWEST_CELLS, size * self.plan.rows):
+            return None
+        return f"{TOO_LITTLE}; expected more epsilon or fewer --columns for public_size={size}"
 
     @property
     def drawn(self) -> tuple[CellColumn, ...]:
@@ -260,19 +269,19 @@ def release(
     found = run.run()
     progress("drawing")
     model = replace(found.model, rules=request.rules)
+    model.write(places.model)  # first: whatever happens next, more rows can be drawn from it for nothing
     cells = model.draw(request.rows, sampler=sampler)
-    write_table(to_table(request.drawn, cells, sampler), places.table)
-    model.write(places.model)
     drawn = len(next(iter(cells.values())))
     notes = (*_left_out(request.left_out), *found.notes, *_fewer(request.rows, drawn))
+    stated = {**plan.to_json(), "table": policy.table, "version": policy.version, "drawn": drawn}
+    certificate = ledger.certificate(charge, plan=stated, caveats=(*CAVEATS, *notes))
+    certificate.write(places.certificate)
+    write_table(to_table(request.drawn, cells, sampler), places.table)
     report = fidelity.report(found, request.candidates, notes)
     write_whole(places.report, json_bytes(report), readable=True)
     write_whole(places.text, fidelity.in_words(report).encode(), readable=True)
     write_whole(places.page, page(report).encode(), readable=True)
     places.write_private(places.distances, fidelity.distances(found, paid.exact_shares()))
-    stated = {**plan.to_json(), "table": policy.table, "version": policy.version, "drawn": drawn}
-    certificate = ledger.certificate(charge, plan=stated, caveats=(*CAVEATS, *notes))
-    certificate.write(places.certificate)
     return Released(certificate, report, plan.epsilon(request.delta), notes)
 
 

@@ -7,6 +7,8 @@ post-processing.
 
 from __future__ import annotations
 
+import datetime
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -152,9 +154,21 @@ def _combination(declared: Mapping[str, Any], known: Mapping[str, CellColumn]) -
             f"expected two columns or more in each part of synthesis.impossible, got {', '.join(declared)}; "
             "what one column cannot hold is said by its categories or bounds"
         )
-    return {
+    found = {
         name: _places(_column("synthesis.impossible", name, known), value) for name, value in declared.items()
     }
+    empty = [name for name, places in found.items() if not places]
+    if empty:
+        raise InvalidInput(
+            f"expected values of {', '.join(empty)} in synthesis.impossible, got none; a bin counts if it lies "
+            "wholly between lower and upper"
+        )
+    if all(set(places) >= set(range(known[name].missing)) for name, places in found.items()):
+        raise InvalidInput(
+            f"expected a part of all combinations of {', '.join(found)} in synthesis.impossible, got all; "
+            "then no row is possible"
+        )
+    return found
 
 
 def _places(column: CellColumn, value: Any) -> tuple[int, ...]:
@@ -162,17 +176,14 @@ def _places(column: CellColumn, value: Any) -> tuple[int, ...]:
     if not isinstance(value, Mapping):
         values = value if isinstance(value, list) else [value]
         return tuple(_cell("synthesis.impossible", column, each) for each in values)
-    if set(value) - {"lower", "upper"} or column.type == "text":
+    if set(value) - {"lower", "upper"} or column.type in ("text", "boolean"):
         raise InvalidInput(
             f"expected a value, a list or lower and upper of {column.name} in synthesis.impossible, got {value}"
         )
-    low, high = value.get("lower"), value.get("upper")
+    limits = {end: _limit(column, limit) for end, limit in value.items()}
+    low, high = limits.get("lower", -math.inf), limits.get("upper", math.inf)
     ends = [_ends(column, cell) for cell in range(column.missing)]
-    return tuple(
-        cell
-        for cell, (first, last) in enumerate(ends)
-        if (low is None or first >= _number(low)) and (high is None or last <= _number(high))
-    )
+    return tuple(cell for cell, (first, last) in enumerate(ends) if first >= low and last <= high)
 
 
 def _ends(column: CellColumn, cell: int) -> tuple[float, float]:
@@ -184,16 +195,23 @@ def _ends(column: CellColumn, cell: int) -> tuple[float, float]:
 
 
 def _number(value: Any) -> float:
-    found = value.toordinal() if hasattr(value, "toordinal") else value
-    if not isinstance(found, int | float):
+    return float(value.toordinal() if isinstance(value, datetime.date) else value)
+
+
+def _limit(column: CellColumn, value: Any) -> float:
+    """A day of a column of days, and a number of one of numbers."""
+    kinds = datetime.date if column.type == "date" else int | float
+    if not isinstance(value, kinds) or isinstance(value, bool | datetime.datetime):
+        wanted = "a day" if column.type == "date" else "a number"
         raise InvalidInput(
-            f"expected a number or a day as lower or upper in synthesis.impossible, got {value!r}"
+            f"expected {wanted} as lower or upper of {column.name} in synthesis.impossible, got {value!r}"
         )
-    return float(found)
+    return _number(value)
 
 
 def _cell(where: str, column: CellColumn, value: Any) -> int:
-    if column.values is None or value not in column.values:
+    same = [item for item in column.values or () if item == value and type(item) is type(value)]
+    if column.values is None or not same:
         raise InvalidInput(f"expected a value of {column.name} in {where}, got {value!r}")
     return column.values.index(value)
 

@@ -17,6 +17,7 @@ from sfumato.synthesis.inference import Fitted, Measurement, fit, independent
 from sfumato.synthesis.merging import Buckets, merged
 from sfumato.synthesis.model import SyntheticModel, marginal, steps_of
 from sfumato.synthesis.paid import PaidTable
+from sfumato.synthesis.plan import SynthesisPlan
 from sfumato.synthesis.tree import connected, in_order, model_cells
 
 Floats = npt.NDArray[np.float64]
@@ -68,12 +69,13 @@ def workload(
     (('x', 'y'),)
     """
     names = [column.name for column in columns]
+    sizes = {column.name: column.size for column in columns}
     if named is not None:
+        _check_named(named, names, sizes)
         found = dict.fromkeys(_named(clique, names) for clique in named)
     else:
         found = dict.fromkeys(in_order(pair, names) for pair in itertools.combinations(names, 2))
     taken = () if target is None else with_target(columns, target)
-    sizes = {column.name: column.size for column in columns}
     return tuple(
         clique for clique in found if clique not in taken and _cells(sizes, clique) <= MOST_MARGINAL_CELLS
     )
@@ -85,8 +87,26 @@ def with_target(columns: Sequence[CellColumn], target: str) -> tuple[Clique, ...
     return tuple(in_order((name, target), names) for name in names if name != target)
 
 
+def tells(plan: SynthesisPlan, cells: int, total: float) -> bool:
+    """Whether the noise of so many cells, all together, stays below half of the rows."""
+    return cells * _MEAN_NOISE * plan.joint_sigma < total / 2
+
+
 def _cells(sizes: Mapping[str, int], clique: Clique) -> int:
     return math.prod(sizes[name] for name in clique)
+
+
+def _check_named(named: Sequence[Sequence[str]], names: Sequence[str], sizes: Mapping[str, int]) -> None:
+    """What a user names is a candidate, or is refused: it is not left out in silence."""
+    if not named:
+        raise InvalidInput('expected columns to keep related, such as "age,income", got none')
+    for clique in named:
+        cells = _cells(sizes, _named(clique, names))
+        if cells > MOST_MARGINAL_CELLS:
+            raise InvalidInput(
+                f"expected at most {MOST_MARGINAL_CELLS:,} cells in each part of the workload, got {cells:,} "
+                f"of {','.join(clique)}; declare coarser categories, or name fewer columns"
+            )
 
 
 def _named(clique: Sequence[str], names: Sequence[str]) -> Clique:
@@ -169,17 +189,16 @@ class Synthesizer:
         for column in self.columns:
             noisy = self.paid.single(column.name)
             bucket = merged(column, noisy, sigma)
-            spread = np.sqrt(bucket.counts(np.ones(column.size))).mean()
             self.buckets[column.name] = bucket
-            self.measurements.append(Measurement((column.name,), bucket.counts(noisy), float(sigma * spread)))
+            counts = bucket.counts(noisy)
+            self.measurements.append(Measurement((column.name,), counts, bucket.mean_spread(sigma)))
             sums.append(noisy.sum())
             weights.append(1 / column.size)
         return max(1.0, float(np.average(sums, weights=weights)))
 
     def _learnable(self, cliques: Sequence[Clique], sizes: Mapping[str, int], total: float) -> list[Clique]:
         """Marginals whose noise, all cells together, stays below half the table."""
-        noise = _MEAN_NOISE * self.plan.joint_sigma
-        return [clique for clique in cliques if _cells(sizes, clique) * noise < total / 2]
+        return [clique for clique in cliques if tells(self.plan, _cells(sizes, clique), total)]
 
     def _choose(self, fitted: Fitted, candidates: Sequence[Clique], picks: int, total: float) -> list[Clique]:
         """So many marginals in which the model is farthest from the table."""

@@ -9,6 +9,7 @@ import pytest
 
 from sfumato.errors import MissingExtra
 from sfumato.randomness import public_generator
+from sfumato.synthesis import inference
 from sfumato.synthesis.inference import Measurement, expanded, fit, independent, load_mbi
 from sfumato.synthesis.model import marginal, steps_of
 
@@ -41,6 +42,33 @@ def test_a_fit_goes_on_where_the_last_one_ended():
     for clique in ("ab", "bc", "cd", "ad", *("".join(chord) for chord in chords)):
         [wanted] = measured(joint, clique)
         np.testing.assert_allclose(marginal(steps, tuple(clique)), wanted.counts / TOTAL, atol=0.01)
+
+
+def test_a_fit_finds_what_mbi_itself_finds():
+    """Of noisy pairs that contradict each other: the best fit is one, whoever looks for it."""
+    mbi = pytest.importorskip("mbi")
+    draw = public_generator(5)
+    exact = measured(draw.dirichlet(np.ones(81)).reshape(3, 3, 3, 3), "ab", "bc", "cd")
+    noisy = [Measurement(one.clique, one.counts + 100 * draw.standard_normal((3, 3)), 100.0) for one in exact]
+    start = independent(SIZES, {name: np.full(3, 1 / 3) for name in SIZES})
+    ours = steps_of(fit(noisy, total=TOTAL, start=start, blocks=8).tables)
+    theirs = mbi.estimation.MirrorDescent().estimate(
+        mbi.Domain.fromdict(SIZES),
+        [mbi.LinearMeasurement(one.counts.reshape(-1), one.clique, one.sigma) for one in noisy],
+        TOTAL,
+        iters=800,
+    )
+    for one in noisy:
+        wanted = np.asarray(theirs.project(one.clique).values) / TOTAL
+        np.testing.assert_allclose(marginal(ours, one.clique), wanted, atol=2e-3)
+
+
+def test_a_compiler_that_does_not_know_an_option_is_used_without(monkeypatch):
+    pytest.importorskip("mbi")
+    monkeypatch.setattr(inference, "_QUICKLY", {"xla_cpu_no_such_option": "1"})
+    inference._options.cache_clear()
+    assert inference._options(True) is None
+    inference._options.cache_clear()
 
 
 def _inside(clique, tables):

@@ -70,8 +70,8 @@ def test_drawn_rows_obey_and_a_model_that_forgot_the_rules_would_not(tmp_path):
 
 
 def test_a_model_of_impossible_rows_alone_draws_none():
-    every = {"city": ["Delft", "Utrecht"], "married": [False, True]}
-    sure = model(Rules.of({"impossible": [every]}, COLUMNS))
+    each = [{"city": city, "married": [False, True]} for city in ("Delft", "Utrecht")]
+    sure = model(Rules.of({"impossible": each}, COLUMNS))
     sure.steps[1].chances[:] = [0.5, 0.5, 0.0]
     sure.steps[2].chances[:] = [0.5, 0.5, 0.0]
     assert len(sure.draw(50)["age"]) == 0
