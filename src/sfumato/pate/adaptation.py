@@ -12,6 +12,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ _DRAW = {
     "strokes": strokes.draw,
     "strokes-wide": strokes.draw,
     "strokes-wild": strokes.draw,
+    "strokes-rare": partial(strokes.draw, rarer=True),
     "shapes": shapes.draw,
 }
 _CHUNK = 1000  # images through the net at a time
