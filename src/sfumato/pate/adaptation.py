@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,7 +24,7 @@ from sfumato import _validate, models, randomness
 from sfumato.datasets import shapes, strokes
 from sfumato.models import PriorNet
 
-_DRAW = {
+_DRAW: Mapping[str, Callable[..., tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]] = {
     "strokes": strokes.draw,
     "strokes-wide": strokes.draw,
     "strokes-wild": strokes.draw,
