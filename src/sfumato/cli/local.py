@@ -51,7 +51,10 @@ def release(
     randomiser: Annotated[str, typer.Option(help="direction (pure ε) or gaussian.")] = "direction",
     prior: Annotated[
         str | None,
-        typer.Option(help="strokes, strokes-wide, strokes-wild, shapes, or none for low frequencies only."),
+        typer.Option(
+            help="strokes, strokes-wide, strokes-wild, strokes-rare, strokes-together (several of them), "
+            "shapes, or none for low frequencies only."
+        ),
     ] = None,
     dimension: Annotated[int | None, typer.Option(help="Number of directions to report.")] = None,
     policy: Annotated[Path | None, typer.Option(help="Policy of a table whose file is given as DATA.")] = None,

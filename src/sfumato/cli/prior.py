@@ -17,7 +17,10 @@ def register(app: typer.Typer) -> None:
 
 def prior(
     name: Annotated[
-        str, typer.Argument(help="strokes, strokes-wide or strokes-wild (digits), or shapes (things).")
+        str,
+        typer.Argument(
+            help="strokes, strokes-wide, strokes-wild or strokes-rare (digits), or shapes (things)."
+        ),
     ] = "strokes",
     out: Annotated[Path, typer.Option(help="Folder for the weights and their description.")] = Path(
         "out/prior"

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from sfumato import _validate
 from sfumato.datasets import page
+from sfumato.datasets.rarer_skeletons import ALL_STYLES
 from sfumato.datasets.skeletons import STYLES, Style
 from sfumato.randomness import public_generator
 
@@ -66,7 +67,7 @@ class Hand:
 
 
 def draw(
-    count: int, *, seed: int, hand: Hand | None = None
+    count: int, *, seed: int, hand: Hand | None = None, rarer: bool = False
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """`count` images (count, 28, 28), white on black as in MNIST, and their digits, equally many of each.
 
@@ -74,18 +75,22 @@ def draw(
     >>> images.shape, sorted(labels.tolist())[:4]
     ((20, 28, 28), [0, 0, 1, 1])
     """
-    images, labels, _ = draw_styles(count, seed=seed, hand=hand)
+    images, labels, _ = draw_styles(count, seed=seed, hand=hand, rarer=rarer)
     return images, labels
 
 
 def draw_styles(
-    count: int, *, seed: int, hand: Hand | None = None
+    count: int, *, seed: int, hand: Hand | None = None, rarer: bool = False
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The same images and digits, and which of the ways to write its digit each shows (position in STYLES)."""
+    """The same images and digits, and which of the ways to write its digit each shows (position in STYLES).
+
+    With `rarer`, ways that fewer people have are drawn as well (position in ALL_STYLES).
+    """
     count = _validate.integer("count", count, least=1)
     generator = public_generator(seed)
     hand = Hand() if hand is None else hand
-    styles = _choose_styles(generator.permutation(count) % 10, generator)
+    known = len(ALL_STYLES) if rarer else len(STYLES)
+    styles = _choose_styles(generator.permutation(count) % 10, known, generator)
     images = np.empty((count, SIDE, SIDE), dtype=np.uint8)
     for start in range(0, count, _BLOCK):
         block = slice(start, min(start + _BLOCK, count))
@@ -100,14 +105,17 @@ def read(split: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     return images, labels.astype(np.uint8)
 
 
-_DIGITS = np.array([style.digit for style in STYLES], dtype=np.int64)
+_DIGITS = np.array([style.digit for style in ALL_STYLES], dtype=np.int64)
 
 
-def _choose_styles(digits: npt.NDArray[np.int64], generator: np.random.Generator) -> npt.NDArray[np.int64]:
+def _choose_styles(
+    digits: npt.NDArray[np.int64], known: int, generator: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """A way of writing for each digit, one of the first `known`."""
     styles = np.empty(digits.size, dtype=np.int64)
     for digit in range(10):
-        members = np.flatnonzero(digit == _DIGITS)
-        weights = np.array([STYLES[index].weight for index in members])
+        members = np.flatnonzero(digit == _DIGITS[:known])
+        weights = np.array([ALL_STYLES[index].weight for index in members])
         chosen = np.flatnonzero(digits == digit)
         styles[chosen] = generator.choice(members, size=chosen.size, p=weights / weights.sum())
     return styles
@@ -119,7 +127,7 @@ def _shape(styles: npt.NDArray[np.int64], hand: Hand, generator: np.random.Gener
     care = np.exp(hand.care_spread * generator.standard_normal((styles.size, 1), dtype=np.float32))
     for index in np.unique(styles):
         chosen = np.flatnonzero(styles == index)
-        knots = _knots(STYLES[index], hand.shake * care[chosen, :, None], hand, generator)
+        knots = _knots(ALL_STYLES[index], hand.shake * care[chosen, :, None], hand, generator)
         points[chosen] = np.matmul(_curve(int(index)), knots)
     points -= 0.5 * (points.max(axis=1, keepdims=True) + points.min(axis=1, keepdims=True))
     slant = (hand.slant, hand.slant_spread)
@@ -144,7 +152,7 @@ def _curve(index: int) -> Floats:
     A sample's place is fixed in terms of the points, evenly spaced on the average pose, so that the line of a
     whole batch is one product of matrices.
     """
-    style = STYLES[index]
+    style = ALL_STYLES[index]
     mean = style.poses.mean(axis=0)
     pieces = [(stroke, at) for stroke in style.strokes for at in range(len(stroke) - 1)]
     lengths = [float(np.linalg.norm(mean[stroke[at + 1]] - mean[stroke[at]])) for stroke, at in pieces]

@@ -13,7 +13,7 @@ from sfumato.ledger import Certificate
 from sfumato.local.artefact import NoisedData
 from sfumato.local.learning import LearntClassifier
 from sfumato.local.release import certificate_place
-from sfumato.local.views import PRIORS
+from sfumato.local.views import NETS
 from sfumato.models import prior_note
 from sfumato.released import ModelCard, model_bytes
 from sfumato.results import Reports, write_run
@@ -39,7 +39,7 @@ def card(found: LearntClassifier, classes: int) -> ModelCard:
         classes=tuple(str(number) for number in range(classes)),
         shape=_SHAPE,
         settings=found.settings,
-        priors={kind: prior_note(kind)["sha256"]} if kind in PRIORS else {},
+        priors={name: prior_note(name)["sha256"] for name in NETS.get(kind, ())},
     )
 
 

@@ -19,7 +19,13 @@ from sfumato.local.class_moments import ClassMoments
 
 Floats32 = npt.NDArray[np.float32]
 
-PRIORS = ("strokes", "strokes-wide", "strokes-wild", "shapes")
+TOGETHER = "strokes-together"
+NETS = {
+    **{name: (name,) for name in ("strokes", "strokes-wide", "strokes-wild", "strokes-rare", "shapes")},
+    TOGETHER: ("strokes", "strokes-wide", "strokes-rare"),
+}
+"""The networks of each prior: their features are joined, and they answer together."""
+PRIORS = tuple(NETS)
 LOW_FREQUENCIES = "low-frequencies"
 PIXELS = "pixels"
 KINDS = (*PRIORS, LOW_FREQUENCIES, PIXELS)
@@ -110,19 +116,20 @@ def features(kind: str, images: Floats32) -> Floats32:
 
 
 def prior_outputs(kind: str, images: Floats32) -> tuple[Floats32, Floats32]:
-    """Features (images, 576) and scores (images, classes) of the prior."""
+    """Features (images, 576 of each net) and log-probabilities (images, classes), the mean of the nets."""
     import torch
     from torch.nn import functional
 
     from sfumato import models
 
-    net = models.load_prior(kind)
+    nets = [models.load_prior(name) for name in NETS[kind]]
     seen, scores = [], []
     with torch.inference_mode():
         for batch in torch.split(torch.from_numpy(check_images(images)[:, None]), _BATCH):
-            body = net.body(batch.to(memory_format=torch.channels_last))
-            seen.append(functional.normalize(body, dim=1).numpy())
-            scores.append(net.head(body).numpy())
+            bodies = [net.body(batch.to(memory_format=torch.channels_last)) for net in nets]
+            answers = [net.head(body).log_softmax(1) for net, body in zip(nets, bodies, strict=True)]
+            seen.append(torch.cat([functional.normalize(body, dim=1) for body in bodies], dim=1).numpy())
+            scores.append(torch.stack(answers).mean(0).numpy())
     return np.concatenate(seen), np.concatenate(scores)
 
 

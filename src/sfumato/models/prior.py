@@ -19,7 +19,7 @@ from torch.nn import functional
 from sfumato import _validate
 from sfumato.errors import DataCorrupted
 
-PRIORS = ("strokes", "shapes", "strokes-wide", "strokes-wild")
+PRIORS = ("strokes", "shapes", "strokes-wide", "strokes-wild", "strokes-rare")
 _TWO_BLOCKS, _THREE_BLOCKS = 8, 11  # layers of the body; the third block has no pool
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +24,11 @@ from sfumato import _validate, models, randomness
 from sfumato.datasets import shapes, strokes
 from sfumato.models import PriorNet
 
-_DRAW = {
+_DRAW: Mapping[str, Callable[..., tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]] = {
     "strokes": strokes.draw,
     "strokes-wide": strokes.draw,
     "strokes-wild": strokes.draw,
+    "strokes-rare": partial(strokes.draw, rarer=True),
     "shapes": shapes.draw,
 }
 _CHUNK = 1000  # images through the net at a time

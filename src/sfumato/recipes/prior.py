@@ -26,6 +26,7 @@ from sfumato import _validate, randomness
 from sfumato.datasets import Dataset, load, shapes, strokes
 from sfumato.datasets.images import scale
 from sfumato.datasets.moves import Moves
+from sfumato.datasets.rarer_skeletons import ALL_STYLES
 from sfumato.datasets.skeletons import STYLES
 from sfumato.errors import DataUnavailable
 from sfumato.fitting import evaluate
@@ -81,22 +82,25 @@ WILD = strokes.Hand(
 """And some who differ more still."""
 
 
-def _of_digits(hand: strokes.Hand | None = None, moves: Moves | None = None) -> Source:
+def _of_digits(hand: strokes.Hand | None = None, moves: Moves | None = None, *, rarer: bool = False) -> Source:
     return Source(
-        draw=partial(strokes.draw, hand=hand),
+        draw=partial(strokes.draw, hand=hand, rarer=rarer),
         classes=10,
-        draw_finer=partial(strokes.draw_styles, hand=hand),
-        kinds=len(STYLES),
+        draw_finer=partial(strokes.draw_styles, hand=hand, rarer=rarer),
+        kinds=len(ALL_STYLES if rarer else STYLES),
         public={"digits": lambda: _digits(), "mnist": lambda: load("mnist", "test")},
         drawn_by="strokes",
         moves=moves,
     )
 
 
+_MOVED = Moves(turn=0.175, scale=0.15, shear=0.15, shift=2.0)
+_MOVED_FAR = Moves(turn=0.3, scale=0.25, shear=0.25, shift=3.0)
 SOURCES: dict[str, Source] = {
     "strokes": _of_digits(),
-    "strokes-wide": _of_digits(WIDE, Moves(turn=0.175, scale=0.15, shear=0.15, shift=2.0)),
-    "strokes-wild": _of_digits(WILD, Moves(turn=0.3, scale=0.25, shear=0.25, shift=3.0)),
+    "strokes-wide": _of_digits(WIDE, _MOVED),
+    "strokes-wild": _of_digits(WILD, _MOVED_FAR),
+    "strokes-rare": _of_digits(WILD, _MOVED_FAR, rarer=True),
     "shapes": Source(
         draw=shapes.draw,
         classes=shapes.CLASSES,
@@ -145,6 +149,7 @@ SHIPPED: Mapping[str, PriorRecipe] = {
     "shapes": PriorRecipe(name="shapes", epochs=5),
     "strokes-wide": PriorRecipe(name="strokes-wide", epochs=6, learning_rate=4e-3, averaging=0.998, seed=5),
     "strokes-wild": PriorRecipe(name="strokes-wild", epochs=6, learning_rate=4e-3, averaging=0.998, seed=6),
+    "strokes-rare": PriorRecipe(name="strokes-rare", epochs=6, learning_rate=4e-3, averaging=0.998, seed=9),
 }
 """Of the weights that ship."""
 

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from sfumato import _validate, datasets
 from sfumato.fitting import evaluate
+from sfumato.local.views import NETS, TOGETHER
 from sfumato.models import load_prior
 from sfumato.recipes import CLOTHES, DESIGNED, DIGITS, SCENES, Classifier, Recipe
 from sfumato.recipes import plain as plain_recipe
@@ -45,7 +46,6 @@ class Cell:
 
 _RECORD = "measured.json"  # of a run that came to its end; an ε of null is infinite
 _INFINITE = float("inf")
-_PRIORS = ("strokes", "strokes-wide", "strokes-wild")  # all that learned from drawn digits
 CELLS: dict[str, Cell] = {
     "prior": Cell(title="MNIST, prior only", data="mnist", epsilon=0.0, runs=1, published="–"),
     "mnist-0.5": Cell(title="MNIST", data="mnist", epsilon=0.5, runs=5, published="–"),
@@ -186,7 +186,7 @@ def _once(cell: Cell, folder: Path, number: int, ready: list[Classifier]) -> Non
     started = time.perf_counter()
     RunFolder(folder).discard()  # left half-done; no ledger paid for it
     if cell.epsilon == 0:
-        accuracy, spent = evaluate(_Together(_PRIORS), datasets.load(cell.data, "test")).accuracy, 0.0
+        accuracy, spent = evaluate(_Together(NETS[TOGETHER]), datasets.load(cell.data, "test")).accuracy, 0.0
     elif cell.epsilon == _INFINITE:
         net = plain_recipe.run(datasets.load(cell.data, "train"), seed=number)
         accuracy, spent = evaluate(net, datasets.load(cell.data, "test")).accuracy, _INFINITE

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sfumato.datasets import DATASETS, fetch, load, skeletons, strokes
+from sfumato.datasets.rarer_skeletons import ALL_STYLES, RARER
 from sfumato.errors import InvalidInput
 from sfumato.randomness import public_generator
 
@@ -107,9 +108,9 @@ def test_a_negative_amount_is_refused():
         strokes.draw(0, seed=1)
 
 
-@pytest.mark.parametrize("index", range(len(skeletons.STYLES)))
+@pytest.mark.parametrize("index", range(len(ALL_STYLES)))
 def test_a_line_passes_through_the_points_of_its_style(index):
-    style = skeletons.STYLES[index]
+    style = ALL_STYLES[index]
     for pose in style.poses:
         line = strokes._curve(index) @ pose.astype(np.float32)
         used = sorted({point for stroke in style.strokes for point in stroke})
@@ -120,7 +121,7 @@ def test_a_line_passes_through_the_points_of_its_style(index):
 
 def test_every_sample_is_a_weighted_mean_of_points():
     # Shares that sum to one: moving the page moves the line with it.
-    for index in range(len(skeletons.STYLES)):
+    for index in range(len(ALL_STYLES)):
         np.testing.assert_allclose(strokes._curve(index).sum(axis=1), 1.0, atol=1e-5)
 
 
@@ -129,6 +130,16 @@ def test_each_digit_has_styles_whose_weights_are_a_distribution():
         weights = [style.weight for style in skeletons.STYLES if style.digit == digit]
         assert len(weights) >= 2
         assert sum(weights) == pytest.approx(1.0)
+
+
+def test_rarer_ways_are_drawn_only_if_asked_for_and_are_the_smaller_part():
+    common, all_ways = (strokes.draw_styles(2000, seed=5, rarer=rarer)[2] for rarer in (False, True))
+    assert common.max() < len(skeletons.STYLES)
+    assert set(all_ways[all_ways >= len(skeletons.STYLES)]) == set(
+        range(len(skeletons.STYLES), len(ALL_STYLES))
+    )
+    for digit in range(10):
+        assert sum(style.weight for style in RARER if style.digit == digit) < 1.0
 
 
 def test_the_depth_inside_a_straight_line_is_the_distance_to_its_edge():

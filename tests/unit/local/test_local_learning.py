@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from sfumato.audit.replay import ReplayOutcome
-from sfumato.datasets import load
+from sfumato.datasets import load, strokes
 from sfumato.errors import BudgetExceeded, DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate
 from sfumato.local import (
@@ -28,6 +28,7 @@ from sfumato.local import (
     read_table_plan,
     release_images,
     ridge,
+    views,
 )
 from sfumato.local.release import release_table
 from sfumato.randomness import SecretStream
@@ -268,3 +269,12 @@ def test_undeclared_columns_and_unknown_keys_are_refused(tmp_path, people):
         read_table_plan(place)
     with pytest.raises(InvalidInput, match="at least one column"):
         TablePlan(columns=())
+
+
+def test_priors_together_join_their_features_and_answer_by_the_mean():
+    images = strokes.draw(6, seed=4)[0].astype(np.float32) / 255
+    seen, scores = views.prior_outputs(views.TOGETHER, images)
+    apart = [views.prior_outputs(name, images) for name in views.NETS[views.TOGETHER]]
+    np.testing.assert_allclose(seen, np.concatenate([one for one, _ in apart], axis=1), atol=1e-6)
+    np.testing.assert_allclose(scores, np.mean([said for _, said in apart], axis=0), atol=1e-5)
+    np.testing.assert_allclose(np.exp(apart[0][1]).sum(axis=1), 1.0, atol=1e-5)
