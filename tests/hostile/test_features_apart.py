@@ -30,7 +30,7 @@ def test_features_of_the_default_recipe(data):
 
 
 def test_features_of_teachers():
-    drawn = datasets.load("strokes", "train").take(60).inputs
+    drawn = datasets.load("strokes", "test").take(60).inputs
     side = PublicSide.of(drawn, Adaptation(steps=0), classes=10, progress=lambda what, share: None)
     images = torch.from_numpy(np.concatenate([drawn, drawn, drawn])[:150])
     assert neighbours_agree(side.views[0].features, images)
