@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo desk test quick lint bench holders clean system
+.PHONY: demo desk test suite quick lint style types bench holders clean system
 .DEFAULT_GOAL := demo
 
 .venv/bin/python:
@@ -41,7 +41,11 @@ PORT ?= 8000
 desk: .venv/installed-desk
 	@$(BIN)/sfumato serve out/desk/desk.toml --example --port $(PORT)
 
-test: system lint
+# Types are checked beside the tests: mypy alone would leave a core idle.
+test: system style
+	@$(MAKE) --no-print-directory --jobs 2 types suite
+
+suite: .venv/installed-dev
 	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 # The quick half of one package's tests, under a minute: make quick PACKAGE=query
@@ -51,11 +55,15 @@ quick: .venv/installed-dev
 	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow" src/sfumato/$(PACKAGE) tests/unit/$(PACKAGE) \
 		tests/unit/test_source_guards.py tests/unit/test_exported_names.py
 
-lint: .venv/installed-dev
+lint: style types
+
+style: .venv/installed-dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+types: .venv/installed-dev
+	$(BIN)/mypy
 
 bench: .venv/installed-bench
 	$(BIN)/python bench/run.py

@@ -88,7 +88,7 @@ def accuracy(model: torch.nn.Module, rows: list[dict[str, object]]) -> float:
         return float((model.eval()(**batch).logits.argmax(1) == labels).float().mean())
 
 
-def main(*, people: int, epsilon: float, steps: int, ledger: Path) -> dict[str, float]:
+def main(*, people: int, epsilon: float, steps: int, epochs: int, ledger: Path) -> dict[str, float]:
     tokenizer = Tokenizer()
     base = pretrained(tokenizer, steps)
     private = items(tokenizer, sentences(people, public=False, seed=-1))
@@ -103,7 +103,7 @@ def main(*, people: int, epsilon: float, steps: int, ledger: Path) -> dict[str, 
             delta=1e-5,
             public_size=people,
             expected_batch=people // 8,
-            epochs=10,
+            epochs=epochs,
             optimization=Optimization(optimizer="adamw", learning_rate=2e-2),
             ledger=book,
         )
@@ -115,6 +115,7 @@ if __name__ == "__main__":
     parser.add_argument("--people", type=int, default=1500, help="private sentences, one of each person")
     parser.add_argument("--epsilon", type=float, default=2.0)
     parser.add_argument("--steps", type=int, default=100, help="of training on public sentences")
+    parser.add_argument("--epochs", type=int, default=10, help="of training on private ones")
     parser.add_argument("--ledger", type=Path, default=Path("hospital.db"))
     for name, value in main(**vars(parser.parse_args())).items():
         print(f"{name:8} {value:.4g}")

@@ -24,9 +24,9 @@ def test_fine_tuning_text(tmp_path):
     pytest.importorskip("transformers")
     pytest.importorskip("peft")
     ledger = tmp_path / "hospital.db"
-    found = load("fine_tune_text").main(people=120, epsilon=100.0, steps=3, ledger=ledger)
+    found = load("fine_tune_text").main(people=120, epsilon=100.0, steps=3, epochs=1, ledger=ledger)
     assert 99 < found["epsilon"] <= 100.0
-    assert {0 <= found[when] <= 1 for when in ("before", "after")} == {True}  # three steps need not teach
+    assert {0 <= found[when] <= 1 for when in ("before", "after")} == {True}  # so few steps need not teach
     assert Ledger.open(ledger).epsilon_spent == pytest.approx(found["epsilon"], rel=0.05)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sfumato import __version__
 from sfumato.cli import show
 from sfumato.errors import InvalidInput
 
@@ -122,7 +122,7 @@ def check(
         **_priced(agreed, signed=bool(signatures)),
         "rounding": rounding(agreed),
         "margin": agreed.noise.margin,
-        "sfumato": version("sfumato"),
+        "sfumato": __version__,
     }
     if policy is not None:
         _declared(agreed, policy)
@@ -337,6 +337,8 @@ def _declared(study: Study, policy: Path | None, *, source: str | None = None) -
 
 def _tried(coordinator: str, key: Path | None, certificate: Path | None) -> dict[str, Any]:
     """Whether the coordinator lets this holder in, and over which Flower."""
+    from importlib.metadata import version
+
     from sfumato.holders.supernode import SuperNode
     from sfumato.ledger.signing import PrivateKey
 

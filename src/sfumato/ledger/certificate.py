@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -335,6 +336,11 @@ def _agree(stated: float | None, computed: float | None) -> bool:
 
 def versions() -> dict[str, str]:
     """What computed the release: Python and the packages that are installed."""
+    return dict(_installed())
+
+
+@cache  # reading it anew from the packages' files would take longer than all the rest of a certificate
+def _installed() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

@@ -86,11 +86,12 @@ class Case:
     def mix(self, at: str):
         if at != self.place:
             return lambda x: x
-        mixer, remember = MIXERS[self.mixer], Remembering()
+        # Of this case it holds numbers only: what a loss can reach is searched for memories, again and again.
+        mixer, remember, strength = MIXERS[self.mixer], Remembering() if self.remembers else None, self.strength
 
         def mixed(x):
-            x = remember(x) if self.remembers else x
-            return x + self.strength * mixer(x)
+            x = x if remember is None else remember(x)
+            return x + strength * mixer(x)
 
         return mixed
 
