@@ -117,8 +117,8 @@ def test_the_interval_holds_the_accuracy_as_often_as_said():
     source = np.random.Generator(np.random.PCG64(3))
     truth, repeats, missed, sampler = 0.8, 400, 0, SecretStream()
     for _ in range(repeats):
-        right = int(source.binomial(100, truth))
-        found = HeldOut(rows=records(right, 100 - right)).accuracy(SaysFirst(), epsilon=0.2, sampler=sampler)
+        right = int(source.binomial(300, truth))
+        found = HeldOut(rows=records(right, 300 - right)).accuracy(SaysFirst(), epsilon=0.2, sampler=sampler)
         missed += not found.low <= truth <= found.high
     assert binom.sf(44, repeats, 0.05) < 1e-6
     assert missed <= 44
