@@ -23,7 +23,7 @@ SUREST = 0.85
 """This share of the images is kept: those whose label the head is surest of."""
 
 POSSIBLE = 0.05
-"""The chance that the head must give the kind that a thing was drawn as."""
+"""Times the chance of its label: what the head must give the kind that a thing was drawn as."""
 
 LEAST_MOVED = 0.5
 """A thing goes a random share of its way, at least this one: nets learn more from images that differ more."""
@@ -131,7 +131,8 @@ class ImageSampler:
             sure, read = (part.numpy() for part in chances.max(dim=1))
             if self.styles.settings.matched:
                 drawn = chances.numpy()[kept, labels]
-                kept = np.flatnonzero(drawn >= POSSIBLE if self.styles.settings.moved else read == labels)
+                moved = self.styles.settings.moved
+                kept = np.flatnonzero(drawn >= POSSIBLE * sure if moved else read == labels)
             labels = read
             if len(kept):
                 kept = kept[sure[kept] >= np.quantile(sure[kept], 1 - SUREST)]
