@@ -301,7 +301,7 @@ def test_directions_that_the_noise_hides_keep_their_length(things, monkeypatch):
 
 
 def test_a_floor_of_variance_keeps_short_directions_and_lets_long_ones_go():
-    """√((4 + f)/(1 + f)) and √((.01 + f)/(.0001 + f)) at f = .1, which itself has 2% of the mean variance more."""
+    """√((4 + f)/(1 + f)) and √((.01 + f)/(.0001 + f)) at f = .1 and 2% of the mean variance."""
     found = moves.transport(np.diag([1.0, 1e-4]), np.diag([4.0, 1e-2]), floor=0.1)
     floor = 0.1 + 0.02 * (1.0 + 1e-4) / 2
     expected = np.sqrt((np.array([4.0, 1e-2]) + floor) / (np.array([1.0, 1e-4]) + floor))
