@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -83,7 +84,8 @@ class Line:
     records: tuple[dict[str, Any], ...]
 
     def mean(self, measured: str) -> float:
-        return statistics.fmean(record[measured] for record in self.records)
+        """Not a number where runs of an earlier version did not measure it."""
+        return statistics.fmean(record.get(measured, math.nan) for record in self.records)
 
     def deviation(self, measured: str) -> float:
         return statistics.stdev(record[measured] for record in self.records) if len(self.records) > 1 else 0.0
@@ -148,7 +150,7 @@ def _record(cell: Cell, folder: Path, number: int, images: int) -> dict[str, Any
 
 def _once(cell: Cell, folder: RunFolder, number: int, images: int) -> dict[str, Any]:
     rows, test = datasets.load(cell.data, "train"), datasets.load(cell.data, "test")
-    started = time.perf_counter()
+    started, computed = time.perf_counter(), time.process_time()
     request = ImageRequest.of(
         rows, images=images, epsilon=cell.epsilon, delta=DELTA, head_share=cell.head_share
     )
@@ -159,8 +161,8 @@ def _once(cell: Cell, folder: RunFolder, number: int, images: int) -> dict[str, 
         out=folder.release / "images.npz",
         sampler=SecretStream(),
     )
-    seconds = time.perf_counter() - started
-    return {"epsilon": made.epsilon, "seconds": seconds, **measured(made, rows, test, seed=number)}
+    took = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - computed}
+    return {"epsilon": made.epsilon, **took, **measured(made, rows, test, seed=number)}
 
 
 def measured(made: ReleasedImages, rows: Dataset, test: Dataset, *, seed: int) -> dict[str, float]:
