@@ -72,22 +72,27 @@ def parsed(text: str | bytes) -> Any:
     return value
 
 
-def read_archive(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The plain arrays of an .npz file; what they take unpacked is known before one is."""
+def read_archive(
+    path: Path, *, largest: int = _LARGEST_ARCHIVE, empty_width: int = _EMPTY_WIDTH
+) -> dict[str, npt.NDArray[Any]]:
+    """The plain arrays of an .npz file; what they take unpacked is known before one is.
+
+    `largest`: bytes of them all; `empty_width`: elements of a row of an array that has no rows.
+    """
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
-        if len(members) > _MOST_MEMBERS or sum(one.file_size for one in members) > _LARGEST_ARCHIVE:
+        if len(members) > _MOST_MEMBERS or sum(one.file_size for one in members) > largest:
             raise ValueError("expected a smaller archive")
-        return {one.filename.removesuffix(".npy"): _array(archive.read(one)) for one in members}
+        return {one.filename.removesuffix(".npy"): _array(archive.read(one), empty_width) for one in members}
 
 
-def _array(content: bytes) -> npt.NDArray[Any]:
+def _array(content: bytes, empty_width: int) -> npt.NDArray[Any]:
     """A .npy file whose header asks for as many bytes as follow it."""
     file = io.BytesIO(content)
     shape, _, kind = _VERSIONS[np.lib.format.read_magic(file)](file)
     if kind.hasobject or math.prod(shape) * kind.itemsize != len(content) - file.tell():
         raise ValueError("expected an array as long as its header says")
-    _check_shape(shape)
+    _check_shape(shape, empty_width)
     file.seek(0)
     return np.lib.format.read_array(file, allow_pickle=False)
 
@@ -99,8 +104,8 @@ def _check_header(path: Path) -> None:
         raise ValueError("expected a shorter header")
 
 
-def _check_shape(shape: tuple[int, ...] | list[int]) -> None:
-    if 0 in shape and math.prod(axis for axis in shape if axis) > _EMPTY_WIDTH:
+def _check_shape(shape: tuple[int, ...] | list[int], empty_width: int = _EMPTY_WIDTH) -> None:
+    if 0 in shape and math.prod(axis for axis in shape if axis) > empty_width:
         raise ValueError("expected a short axis beside an empty one")
 
 

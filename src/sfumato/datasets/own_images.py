@@ -6,8 +6,9 @@ among the declared classes, is left out. Size and classes are declared, never co
 
 from __future__ import annotations
 
-import zipfile
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato import _validate
+from sfumato.array_files import damaged_unless_read, read_archive
 from sfumato.datasets.dataset import Dataset, Inputs, Visibility
 from sfumato.datasets.images import resize
-from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
+from sfumato.errors import DataUnavailable, InvalidInput
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".webp")
 IMAGES, _LABELS = ("images", "inputs", "x", "X"), ("labels", "targets", "y")
+_LARGEST = 8 * 2**30  # bytes of an .npz file's arrays
+_WIDEST = 2**26  # values of one image, where a file has none
 
 
 def read_images(
@@ -79,20 +83,14 @@ def read_images(
 
 
 def _read_folder(place: Path, names: Sequence[str], side: int) -> tuple[Inputs, npt.NDArray[np.int64]]:
-    from PIL import Image, UnidentifiedImageError
-
     images, targets = [], []
     for target, name in enumerate(names):
         for file in sorted((place / name).glob("*")):
             if file.suffix.lower() not in ENDINGS:
                 continue
-            try:
-                with Image.open(file) as picture:
-                    grey = np.asarray(picture.convert("L"), dtype=np.float32) / np.float32(255)
-            except (UnidentifiedImageError, OSError, ValueError):
-                continue  # one person's broken file must not stop, and so show itself in, the run
-            images.append(resize(grey[np.newaxis], side))
-            targets.append(target)
+            if (image := _picture(file, side)) is not None:
+                images.append(image)
+                targets.append(target)
     if not any((place / name).is_dir() for name in names):
         raise InvalidInput(
             f"expected {place} to have a subfolder for each class, named {', '.join(names)}; "
@@ -102,21 +100,31 @@ def _read_folder(place: Path, names: Sequence[str], side: int) -> tuple[Inputs, 
     return stacked, np.array(targets, dtype=np.int64)
 
 
+def _picture(file: Path, side: int) -> Inputs | None:
+    """(1, side, side), grey. None, without a word: one person's broken file must not show itself in the run."""
+    from PIL import Image
+
+    with warnings.catch_warnings(), suppress(Exception):  # decoders raise errors of many kinds
+        warnings.simplefilter("ignore")
+        with Image.open(file) as picture:
+            grey = np.asarray(picture.convert("L"), dtype=np.float32) / np.float32(255)
+        return resize(grey[np.newaxis], side)
+    return None
+
+
 def _read_npz(place: Path, names: Sequence[str], side: int) -> tuple[Inputs, npt.NDArray[np.int64]]:
-    try:
-        with np.load(place, allow_pickle=False) as content:
-            levels = content[key_among(content, IMAGES, place)]
-            labels = content[key_among(content, _LABELS, place)]
-    except InvalidInput:
-        raise
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise DataCorrupted(
-            f"expected {place} to be an .npz file of plain arrays; write it with numpy.savez"
-        ) from error
+    with damaged_unless_read(f"expected {place} to be an .npz file of plain arrays; write it with numpy.savez"):
+        content = read_archive(place, largest=_LARGEST, empty_width=_WIDEST)
+    levels, labels = (content[key_among(content, keys, place)] for keys in (IMAGES, _LABELS))
     if labels.shape != levels.shape[:1] or levels.ndim not in (3, 4):
         raise InvalidInput(
             f"expected images (examples, height, width[, colours]) and one label each, got shapes "
             f"{levels.shape[1:]} and {labels.shape[1:]} a row"
+        )
+    if levels.dtype.kind not in "buif" or not all(levels.shape[1:]):
+        raise InvalidInput(
+            f"expected images of whole or real numbers with a height and a width, got {levels.dtype} of shape "
+            f"{levels.shape[1:]} a row"
         )
     position = {name: target for target, name in enumerate(names)}
     targets = np.array([position.get(str(label), -1) for label in labels.tolist()], dtype=np.int64)
@@ -127,7 +135,8 @@ def _read_npz(place: Path, names: Sequence[str], side: int) -> tuple[Inputs, npt
 def _grey(levels: npt.NDArray[Any]) -> Inputs:
     """(examples, height, width) in [0, 1]; colours, wherever their axis is, are averaged."""
     scale = np.float32(255) if np.issubdtype(levels.dtype, np.integer) else np.float32(1)
-    values = np.clip(np.nan_to_num(levels.astype(np.float32) / scale), 0.0, 1.0)
+    with np.errstate(all="ignore"):  # a warning would tell of one person's pixels
+        values = np.clip(np.nan_to_num(levels.astype(np.float32) / scale), 0.0, 1.0)
     if values.ndim == 3:
         return values
     averaged: Inputs = values.mean(axis=3 if values.shape[3] in (1, 3, 4) else 1, dtype=np.float32)

@@ -24,7 +24,10 @@ from sfumato.datasets import cache as caches
 from sfumato.errors import DataUnavailable
 
 Fit = Mapping[str, Tensor]
-_SOURCES = ("datasets", "models", "randomness.py", "recipes/features.py")  # packages and modules
+_SOURCES = (  # packages and modules
+    *("datasets", "models", "randomness.py"),
+    *("recipes/features.py", "recipes/prior.py", "recipes/images/styles.py"),
+)
 
 
 def kept_fit(settings: str, make: Callable[[], Fit]) -> Fit:

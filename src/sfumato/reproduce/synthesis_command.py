@@ -50,6 +50,7 @@ def synthesis(
         "as labelled",
         "coverage",
         "nearest",
+        "CPU s",
     ):
         table.add_column(column, justify="left" if column in ("data", "published best") else "right")
     for line in lines:
@@ -58,6 +59,6 @@ def synthesis(
         apart = f"{line.mean('frechet_prior'):.3f} ({line.mean('frechet_prior_drawings'):.3f})"
         cells = (f"{line.cell.epsilon:g}", line.cell.published, ours, apart, read)
         styles, near = f"{100 * line.mean('coverage'):.0f}%", f"{line.mean('nearest_median'):.3f}"
-        table.add_row(line.cell.title, *cells, styles, near)
+        table.add_row(line.cell.title, *cells, styles, near, f"{line.mean('cpu_seconds'):.0f}")
     show.console.print(table)
     show.console.print(f"Images, sheets and numbers: {out}")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+import zipfile
+import zlib
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -60,3 +64,57 @@ def test_what_does_not_fit_is_said_in_a_sentence(folder, tmp_path):
     (tmp_path / "bad.npz").write_bytes(b"nothing")
     with pytest.raises(DataCorrupted, match=r"numpy\.savez"):
         read_images(tmp_path / "bad.npz", classes=["cat", "dog"], public_size=3)
+
+
+def oversized_png(side: int) -> bytes:
+    """A picture whose header says more than its few bytes hold."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        whole = kind + content
+        return struct.pack(">I", len(content)) + whole + struct.pack(">I", zlib.crc32(whole))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_picture_too_large_to_unpack_is_left_out_without_a_word(folder):
+    (folder / "dog" / "bomb.png").write_bytes(oversized_png(60_000))
+    (folder / "dog" / "large.png").write_bytes(oversized_png(10_000))  # of which Pillow would warn
+    assert read_images(folder, classes=["cat", "dog"], public_size=9).targets.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.filterwarnings("error")
+def test_pixels_beyond_all_bounds_cause_no_warning(tmp_path):
+    images = np.array([np.full((4, 4), 1e300), np.zeros((4, 4))])
+    np.savez(tmp_path / "own.npz", images=images, labels=np.array([0, 1]))
+    data = read_images(tmp_path / "own.npz", classes=["0", "1"], public_size=2)
+    assert data.inputs.max(axis=(1, 2, 3)).tolist() == [1.0, 0.0]
+
+
+def test_no_images_at_all_are_read_as_any_others(tmp_path):
+    np.savez(tmp_path / "own.npz", images=np.zeros((0, 224, 224, 3), np.uint8), labels=np.zeros(0, np.int64))
+    assert len(read_images(tmp_path / "own.npz", classes=["0", "1"], public_size=2)) == 0
+
+
+def lying(path, shape):
+    """An archive whose image header asks for more than follows it."""
+    with zipfile.ZipFile(path, "w") as archive:
+        with archive.open("images.npy", "w") as file:
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+        archive.writestr("labels.npy", b"")
+
+
+def test_files_that_lie_are_refused_in_a_sentence(tmp_path):
+    path = tmp_path / "own.npz"
+    lying(path, (10**9, 28, 28))
+    with pytest.raises(DataCorrupted, match="plain arrays"):
+        read_images(path, classes=["0", "1"], public_size=2)
+    path.write_bytes(b"")
+    with pytest.raises(DataCorrupted, match="plain arrays"):
+        read_images(path, classes=["0", "1"], public_size=2)
+    for images in (np.zeros((2, 0, 4)), np.zeros((2, 4, 4), complex)):
+        np.savez(path, images=images, labels=np.array([0, 1]))
+        with pytest.raises(InvalidInput, match="whole or real numbers"):
+            read_images(path, classes=["0", "1"], public_size=2)

@@ -73,9 +73,9 @@ def in_words(found: dict[str, Any]) -> str:
         f"{found['images']:,} synthetic images. Good for: {found['good_for']}.",
         f"Not good for: {found['not_good_for']}.",
         f"{found['left_out_as_unsure']:.1%} of the images that were drawn were left out: those whose label the "
-        "head was least sure of, and digits that it reads as another than was drawn. The head gives the labels "
-        f"of the others a probability of {found['mean_confidence']:.2f} on average; far below 1, it learned "
-        "too little to rely on its labels.",
+        "head was least sure of, and those that it takes for something else than was drawn. The head gives the "
+        f"labels of the others a probability of {found['mean_confidence']:.2f} on average; far below 1, it "
+        "learned too little to rely on its labels.",
     ]
     for line in found["classes"]:
         people = ""

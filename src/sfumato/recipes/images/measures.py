@@ -111,7 +111,7 @@ class Learned:
     held_out_accuracy: float
 
 
-def learn(images: Images, labels: Integers, *, classes: int, epochs: int = 8, seed: int = 0) -> Learned:
+def learn(images: Images, labels: Integers, *, classes: int, epochs: int = 5, seed: int = 0) -> Learned:
     """A network from these images alone; a tenth, which it does not learn from, says which epoch was best."""
     held = round(_HELD_OUT * len(images))
     order = randomness.public_generator(seed).permutation(len(images))

@@ -10,6 +10,8 @@ from sfumato.recipes.images.statistics import Statistics
 from sfumato.recipes.images.styles import Floats, Integers, Styles
 
 _FLOOR = 0.02  # of the mean variance: what a drawing's direction has at least
+_HIDDEN = 0.3  # of the longest direction of a covariance's noise: variance that it hides
+_FRAMES = (10, 20, 40, 70, 110)  # first directions of the frames in which covariances are denoised
 _FARTHEST = 3.0  # times: how far a direction is stretched at most
 
 
@@ -32,16 +34,21 @@ class Moves:
         people, known = statistics.people, statistics.known
         means = np.where(known[:, np.newaxis], statistics.sums / people[:, np.newaxis], 0.0)
         spreads = denoised(statistics, styles.spreads, people, means)
+        size = styles.spreads.shape[1]
+        noise = _HIDDEN * statistics.moment_sigma * np.sqrt(2 * size) / people
         maps = [
-            transport(drawn, found) if sure else np.eye(len(drawn))
-            for drawn, found, sure in zip(styles.spreads, spreads, known, strict=True)
+            transport(drawn, found, floor=floor) if sure else np.eye(size)
+            for drawn, found, floor, sure in zip(styles.spreads, spreads, noise, known, strict=True)
         ]
         return cls(maps=np.stack(maps), shifts=styles.reach * means, centres=styles.centres)
 
     def steps(self, places: Floats, labels: Integers) -> Floats:
         """By how much each place is moved."""
         apart = places - self.centres[labels]
-        return np.einsum("nij,nj->ni", self.maps[labels], apart) + self.shifts[labels] - apart
+        found = self.shifts[labels] - apart
+        for label in np.unique(labels):
+            found[labels == label] += apart[labels == label] @ self.maps[label]
+        return found
 
 
 def denoised(statistics: Statistics, drawn: Floats, people: Floats, means: Floats) -> Floats:
@@ -50,15 +57,30 @@ def denoised(statistics: Statistics, drawn: Floats, people: Floats, means: Float
     By the positive-part James–Stein estimator, on the matrices' entries, whose noise is known.
     """
     assert statistics.moments is not None
-    size = drawn.shape[1]
     found = statistics.moments / people[:, np.newaxis, np.newaxis] - np.einsum("ci,cj->cij", means, means)
-    noise = statistics.moment_sigma**2 * size * (size + 1) / 2  # expected squared length of a moment's noise
     weights = people / people.sum()
     wider = np.clip(np.einsum("c,cii->", weights, found) / np.einsum("c,cii->", weights, drawn), 0.1, 10.0)
     beyond = found - wider * drawn
-    common = believed(np.tensordot(weights, beyond, axes=1), len(people) * noise / people.sum() ** 2)
-    own = [believed(each - common, noise / count**2) for each, count in zip(beyond, people, strict=True)]
+    variance = statistics.moment_sigma**2
+    common = in_frames(np.tensordot(weights, beyond, axes=1), len(people) * variance / people.sum() ** 2)
+    own = [in_frames(each - common, variance / count**2) for each, count in zip(beyond, people, strict=True)]
     return wider * drawn + common + np.stack(own)
+
+
+def in_frames(matrix: Floats, variance: float) -> Floats:
+    """A noisy covariance by frames: the entries of the first directions, then those of the next beside them.
+
+    The first directions vary most, so that noise hides least of them. `variance`: of a diagonal entry's noise;
+    off the diagonal it is half of that.
+    """
+    place = np.arange(len(matrix))
+    frame = np.searchsorted(_FRAMES, np.maximum.outer(place, place), side="right")
+    noise = variance * (0.5 + 0.5 * np.eye(len(matrix)))
+    found = matrix.copy()
+    for number in range(frame.max() + 1):
+        inside = frame == number
+        found[inside] = believed(matrix[inside], float(noise[inside].sum()))
+    return found
 
 
 def believed(matrix: Floats, noise: float) -> Floats:
@@ -67,15 +89,17 @@ def believed(matrix: Floats, noise: float) -> Floats:
     return matrix * max(0.0, 1.0 - noise / length) if length else matrix
 
 
-def transport(drawn: Floats, wanted: Floats) -> Floats:
+def transport(drawn: Floats, wanted: Floats, *, floor: float = 0.0) -> Floats:
     """Q^−½ (Q^½ S Q^½)^½ Q^−½: the map of least effort from covariance Q to S.
+
+    Both have `floor` more variance in each direction, so that directions with less than that keep their length.
 
     >>> bool(np.allclose(transport(np.eye(2), np.diag([4.0, 0.25])), np.diag([2.0, 0.5]), atol=0.05))
     True
     """
-    floor = _FLOOR * np.trace(drawn) / len(drawn) * np.eye(len(drawn))
-    root, inverse = _power(drawn + floor, 0.5), _power(drawn + floor, -0.5)
-    found = inverse @ _power(root @ (wanted + floor) @ root, 0.5) @ inverse
+    more = (floor + _FLOOR * np.trace(drawn) / len(drawn)) * np.eye(len(drawn))
+    root, inverse = _power(drawn + more, 0.5), _power(drawn + more, -0.5)
+    found = inverse @ _power(root @ (wanted + more) @ root, 0.5) @ inverse
     values, vectors = np.linalg.eigh((found + found.T) / 2)
     bounded: Floats = (vectors * np.clip(values, 0.0, _FARTHEST)) @ vectors.T
     return bounded

@@ -35,9 +35,9 @@ PURPOSE = "synthetic images"
 CAVEATS = (
     "images are drawings, chosen or moved as the noisy statistics of private ones say; they are nobody's",
     "the head's labels are right as often as the head is; images that it is not sure of are left out",
-    "how digits are chosen, and which images are left out, was set on training images of MNIST, uncharged: for "
-    "MNIST ε does not cover that choice; the head's share of the budget is that of an earlier way, whose "
-    "accuracy on MNIST's public test images had been seen",
+    "how digits are chosen, how things are moved, and which images are left out, was set on training images of "
+    "MNIST and Fashion-MNIST, uncharged: for these ε does not cover that choice; the head's share of the "
+    "budget is that of an earlier way, whose accuracy on MNIST's public test images had been seen",
     "the sampler is taken as ideal",
 )
 NAMED = "images start from a set that the holder says is public; ε does not cover the people in it"

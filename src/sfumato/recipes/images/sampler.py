@@ -22,6 +22,12 @@ from sfumato.recipes.images.styles import Images, Integers, Styles, looked_at
 SUREST = 0.85
 """This share of the images is kept: those whose label the head is surest of."""
 
+POSSIBLE = 0.05
+"""Times the chance of its label: what the head must give the kind that a thing was drawn as."""
+
+LEAST_MOVED = 0.5
+"""A thing goes a random share of its way, at least this one: nets learn more from images that differ more."""
+
 _BATCH = 4000  # drawings at a time
 _MOST_TRIED = 6  # times as many as are wanted, after which classes need not have their shares
 _MOST_EMPTY = 50  # times in a row that no drawing is kept
@@ -101,7 +107,8 @@ class ImageSampler:
             return images, labels
         places = self.styles.view.places(images)
         if self._moves is not None:
-            return self.styles.view.moved(images, self._moves.steps(places, labels)), labels
+            shares = generator.uniform(LEAST_MOVED, 1.0, size=(len(images), 1))
+            return self.styles.view.moved(images, shares * self._moves.steps(places, labels)), labels
         assert self.choice is not None
         kept = generator.random(len(images)) < self.choice.chances(places, labels)
         return images[kept], labels[kept]
@@ -113,17 +120,19 @@ class ImageSampler:
         return Moves.of(self.statistics, self.styles)
 
     def _labelled(self, images: Images, labels: Integers) -> Drawn:
-        """Each with the label that the head reads. Digits that it reads as another than was drawn are left out.
+        """Each with the label that the head reads. What it takes for something else than was drawn is left out.
 
-        Of these, the ones that the head is surest of.
+        Digits must be read as what was drawn; of things, that must be possible. Of these, the ones that the
+        head is surest of.
         """
         sure, kept = np.ones(len(images), dtype=np.float32), np.arange(len(images))
         if self.head is not None and len(images):
             chances = torch.softmax(looked_at(self.head, images), dim=1)
             sure, read = (part.numpy() for part in chances.max(dim=1))
-            settings = self.styles.settings
-            if settings.matched and not settings.moved:
-                kept = np.flatnonzero(read == labels)
+            if self.styles.settings.matched:
+                drawn = chances.numpy()[kept, labels]
+                moved = self.styles.settings.moved
+                kept = np.flatnonzero(drawn >= POSSIBLE * sure if moved else read == labels)
             labels = read
             if len(kept):
                 kept = kept[sure[kept] >= np.quantile(sure[kept], 1 - SUREST)]

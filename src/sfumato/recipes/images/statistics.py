@@ -24,7 +24,7 @@ CHOSEN_WEIGHTS, MOVED_WEIGHTS = (0.05, 0.95, 0.0), (0.05, 0.25, 0.7)
 
 _FLOAT_ERROR = 2.0**-30  # of a vector's norm, computed in doubles
 _FEWEST = 20.0  # people in a class whose sums are believed, in standard deviations of its count
-_ROWS = 2000  # people whose vectors are made at a time
+_ROWS = 250  # people whose vectors are made at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,12 +151,12 @@ def exact_sums(rows: Dataset, styles: Styles, layout: Layout) -> Integers:
     grid = layout.mechanism(1.0).grid
     total = np.zeros(layout.dimension, dtype=np.int64)
     for places, values in _contributions(rows, styles, layout):
-        np.add.at(total, places.reshape(-1), to_grid(values, grid).reshape(-1))
+        total[places] += to_grid(values, grid).sum(axis=0)
     return total
 
 
 def _contributions(rows: Dataset, styles: Styles, layout: Layout) -> Iterator[tuple[Integers, Floats]]:
-    """Places and values (people, entries) of each person's vector, all others being zero."""
+    """Places (entries,) and values (people, entries) of the vectors of some people with one label."""
     found = rows_apart(styles.view, rows.tensors()[0]).numpy().astype(np.float64)
     known = np.isfinite(found).all(axis=1) & (rows.targets >= 0) & (rows.targets < layout.classes)
     for label in range(layout.classes):
@@ -176,10 +176,10 @@ def _vectors(rows: Floats, label: int, styles: Styles, layout: Layout) -> tuple[
         parts.append(residuals[:, one] * residuals[:, two] * _product_weights(layout))
     starts = np.concatenate([[0], np.cumsum(layout.sizes)])
     places = [
-        np.broadcast_to(start + label * part.shape[1] + np.arange(part.shape[1]), part.shape)
+        start + label * part.shape[1] + np.arange(part.shape[1])
         for start, part in zip(starts, parts, strict=False)
     ]
-    return np.concatenate(places, axis=1), np.concatenate(parts, axis=1)
+    return np.concatenate(places), np.concatenate(parts, axis=1)
 
 
 def _product_weights(layout: Layout) -> Floats:

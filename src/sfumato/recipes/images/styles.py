@@ -19,6 +19,7 @@ from sfumato.datasets import shapes, strokes
 from sfumato.errors import InvalidInput
 from sfumato.models import load_prior
 from sfumato.randomness import public_generator
+from sfumato.recipes.kept_fit import Fit, kept_fit
 from sfumato.recipes.prior import WIDE, WILD
 
 Floats = npt.NDArray[np.float64]
@@ -29,8 +30,10 @@ Drawings = tuple[Images, Integers]
 _SEED = 11
 SIDE = 28
 MOST_PUBLIC = 100_000
-_REACH, _MARGIN = 0.95, 1.4  # times the length below which so many of the drawings' residuals are
-_FARTHEST = 3.0  # times: by how much a texture is made stronger at most
+_REACH = 0.95  # of the drawings' residuals are no longer than the reach, where drawings are moved
+_MARGIN = 1.4  # times that length is the reach, where they are chosen
+_LEAST_REACH = 1e-6  # below this, images of a class are all the same
+_BLACK = 0.12  # below this, a pixel of a moved image is background
 _LOOKED_AT = 100  # images at a time: what nets compute on them stays in the cache
 _MATCHED: Mapping[str, tuple[str, ...]] = {
     "strokes": ("mnist", "digits", "strokes"),
@@ -120,7 +123,7 @@ class StyleSettings:
         found = prior or ("strokes" if data in _MATCHED["strokes"] else "shapes")
         matched = found == PUBLIC or data in _MATCHED.get(found, ())
         if found != "strokes":
-            return cls(prior=found, matched=matched, directions=40)
+            return cls(prior=found, matched=matched, directions=100)
         return cls(prior=found, matched=matched)
 
     def classes_of(self, kinds: Integers, classes: int, generator: np.random.Generator) -> Integers:
@@ -167,8 +170,15 @@ class View:
         wanted = torch.from_numpy(steps).float()
         ahead, longer = wanted[:, :-1], wanted[:, -1:]
         factor = 1 + longer / texture.norm(dim=1, keepdim=True).clamp(min=1e-3)
-        found = self.centre + (along + ahead) @ self.directions.T + factor.clamp(0.0, _FARTHEST) * texture
-        return (255 * found.clamp(0.0, 1.0)).round().to(torch.uint8).reshape(images.shape).numpy()
+        found = self.centre + (along + ahead) @ self.directions.T + factor.clamp(0.0, 1.0) * texture
+        dark = found < _BLACK
+        return (
+            (255 * found.masked_fill(dark, 0.0).clamp(max=1.0))
+            .round()
+            .to(torch.uint8)
+            .reshape(images.shape)
+            .numpy()
+        )
 
     def places(self, images: Images) -> Floats:
         """(images, size), of public images."""
@@ -220,11 +230,7 @@ class Styles:
     @classmethod
     def of(cls, settings: StyleSettings, *, classes: int, public: PublicSet | None = None) -> Styles:
         """Directions, centres and reach of fresh drawings, or of the public set."""
-        images, kinds = _draws(settings, public)(settings.drawings, seed=_SEED)
-        if settings.matched:
-            images, kinds = images[kinds < classes], kinds[kinds < classes]
-        view = View.of(settings, images)
-        places = view.places(images)
+        view, places, kinds = _seen(settings, classes, public)
         members = [places[kinds == number] for number in range(classes)] if settings.matched else [places]
         for number, found in enumerate(members):
             if not len(found):
@@ -234,7 +240,12 @@ class Styles:
         centres = [rows.mean(axis=0) for rows in members]
         residuals = [rows - centre for rows, centre in zip(members, centres, strict=True)]
         lengths = np.concatenate([np.linalg.norm(rows, axis=1) for rows in residuals])
-        reach = _MARGIN * float(np.quantile(lengths, _REACH))
+        reach = (1.0 if settings.moved else _MARGIN) * float(np.quantile(lengths, _REACH))
+        if not _LEAST_REACH < reach < np.inf:
+            raise InvalidInput(
+                "expected public images that differ within their class, got hardly any difference; name a set "
+                "with several images of each class"
+            )
         scaled = [clipped(rows / reach) for rows in residuals] if settings.moved else []
         copies = 1 if settings.matched else classes
         return cls(
@@ -246,6 +257,31 @@ class Styles:
             places=tuple(members * copies),
             public=public,
         )
+
+
+def _seen(settings: StyleSettings, classes: int, public: PublicSet | None) -> tuple[View, Floats, Integers]:
+    """How drawings are looked at, where they lie, and their kinds. It is kept, as it is always the same."""
+
+    def make() -> Fit:
+        images, kinds = _draws(settings, public)(settings.drawings, seed=_SEED)
+        if settings.matched:
+            images, kinds = images[kinds < classes], kinds[kinds < classes]
+        view = View.of(settings, images)
+        return {
+            "centre": view.centre,
+            "directions": view.directions,
+            "places": looked_at(view, images),
+            "kinds": torch.from_numpy(kinds),
+        }
+
+    found = make() if public is not None else kept_fit(f"styles {settings} {classes} {_SEED}", make)
+    view = View(
+        raw=raw_view(settings),
+        centre=found["centre"],
+        directions=found["directions"],
+        textured=settings.moved,
+    )
+    return view, found["places"].double().numpy(), found["kinds"].numpy()
 
 
 def _draws(settings: StyleSettings, public: PublicSet | None) -> Callable[..., Drawings]:

@@ -283,6 +283,31 @@ def test_where_the_noise_hides_everything_drawings_stay_where_they_are(things):
     assert np.abs(Moves.of(lost, things).steps(places, np.arange(3))).max() < 1e-9
 
 
+def test_directions_that_the_noise_hides_keep_their_length(things, monkeypatch):
+    """The noise of a covariance is not taken for variance: maps stay nearer to those of exact sums."""
+    generator = np.random.default_rng(3)
+    mean, spread = np.zeros(5), things.spreads[0]
+    exact = noiseless(mean, spread)
+    half = np.triu(generator.standard_normal((3, 5, 5)))
+    noise = 1e5 * (half + half.swapaxes(1, 2)) / 2
+    noisy = replace(exact, moments=exact.moments + noise, moment_sigma=1e5)
+
+    def error() -> float:
+        return float(np.abs(Moves.of(noisy, things).maps - Moves.of(exact, things).maps).max())
+
+    cautious = error()
+    monkeypatch.setattr(moves, "_HIDDEN", 0.0)
+    assert cautious < error()
+
+
+def test_a_floor_of_variance_keeps_short_directions_and_lets_long_ones_go():
+    """√((4 + f)/(1 + f)) and √((.01 + f)/(.0001 + f)) at f = .1 and 2% of the mean variance."""
+    found = moves.transport(np.diag([1.0, 1e-4]), np.diag([4.0, 1e-2]), floor=0.1)
+    floor = 0.1 + 0.02 * (1.0 + 1e-4) / 2
+    expected = np.sqrt((np.array([4.0, 1e-2]) + floor) / (np.array([1.0, 1e-4]) + floor))
+    assert found == pytest.approx(np.diag(expected))
+
+
 def test_things_are_moved_towards_private_ones(tmp_path):
     """Dark shapes in place of bright ones: the synthetic ones darken."""
     settings = StyleSettings(prior="shapes", drawings=3000, directions=8)
@@ -324,6 +349,28 @@ def test_a_public_set_without_images_of_a_class_is_refused_before_anything_is_pa
         learn_sampler(request, rows, ledger=None, sampler=SecretStream())
     with pytest.raises(InvalidInput, match="with no other"):
         Styles.of(settings, classes=10)
+
+
+def test_a_public_set_of_one_image_for_each_class_is_refused_before_anything_is_paid():
+    rows, public = private_rows(), public_set()
+    first = [int(np.flatnonzero(public.kinds == number)[0]) for number in range(10)]
+    same = PublicSet(images=public.images[first], kinds=public.kinds[first])
+    request = wanted(rows, settings=StyleSettings(prior="public", drawings=100, directions=8), public=same)
+    with pytest.raises(InvalidInput, match="differ within their class"):
+        learn_sampler(request, rows, ledger=None, sampler=SecretStream())
+
+
+def test_a_thing_that_the_head_takes_for_something_else_is_left_out(things):
+    """A head that reads everything as class 1, and finds class 0 impossible and class 2 possible."""
+
+    class Head(torch.nn.Module):
+        def forward(self, images):
+            return torch.tensor([[-9.0, 3.0, 1.0]]).repeat(len(images), 1)
+
+    sampler = ImageSampler(styles=things, statistics=None, head=Head(), class_names=("a", "b", "c"))
+    images, kinds = np.zeros((6, 28, 28), np.uint8), np.array([0, 1, 2, 0, 1, 2])
+    found = sampler._labelled(images, kinds)
+    assert (len(found), found.unsure, set(found.labels)) == (4, 2, {1})
 
 
 def test_measures_tell_copies_and_missing_styles():
