@@ -124,7 +124,7 @@ class ScatteringCodes(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
         maps = F.avg_pool2d(self.transform(images), 2)
-        maps = maps.unflatten(1, (images.shape[1], CHANNELS))
+        maps = maps.reshape(len(images), images.shape[1], CHANNELS, *maps.shape[2:])
         both = 0.5 * (maps + maps[:, :, self.mirrored].flip(-1))
         return both.clamp_min_(0.0).add_(1e-3).sqrt_().flatten(1)
 

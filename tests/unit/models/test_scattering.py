@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato import datasets
+from sfumato.datasets import leaves
 from sfumato.errors import InvalidInput
 from sfumato.models.scattering import CHANNELS, Scattering, ScatteringCodes
 
@@ -105,7 +105,7 @@ def test_channels_sides_and_no_rows() -> None:
 
 @pytest.fixture(scope="module")
 def scenes() -> torch.Tensor:
-    return torch.from_numpy(datasets.leaves.draw(4, seed=1)).float() / 255
+    return torch.from_numpy(leaves.draw(4, seed=1)).float() / 255
 
 
 def test_codes_are_roots_of_the_mean_over_an_image_and_its_mirror_image(scenes: torch.Tensor) -> None:
