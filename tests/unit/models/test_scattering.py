@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from sfumato import datasets
 from sfumato.datasets import leaves
 from sfumato.errors import InvalidInput
 from sfumato.models.scattering import CHANNELS, Scattering, ScatteringCodes
