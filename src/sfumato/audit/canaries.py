@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato import _validate, randomness
-from sfumato.audit.bounds import Errors, Floats, mu_bound
+from sfumato.audit.bounds import Errors, Floats, balanced_mu_bound
 from sfumato.errors import InvalidInput
 
 Step = Callable[[npt.NDArray[np.bool_]], Floats]
@@ -37,8 +37,11 @@ class DiracScores:
         return Errors.at(0.0, self.first, self.second)
 
     def mu_bound(self, *, alpha: float) -> float:
-        """A lower bound of one release's μ: two releases, each moved by one record, are √2·μ-GDP together."""
-        return mu_bound(self.errors(), alpha=alpha) / np.sqrt(2).item()
+        """A lower bound of one release's μ: two releases, each moved by one record, are √2·μ-GDP together.
+
+        A fair coin chose the release that each canary is in, so how often the attacker is right decides.
+        """
+        return balanced_mu_bound(self.errors(), alpha=alpha) / np.sqrt(2).item()
 
 
 def dirac_scores(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy import special, stats
 
 from sfumato import _validate
-from sfumato.audit.bounds import gdp_epsilon
+from sfumato.audit.bounds import clopper_pearson, gdp_epsilon
 from sfumato.audit.trade_off import InverseBlowUp, gaussian_inverse
 from sfumato.errors import InvalidInput
 from sfumato.randomness import Sampler
@@ -125,6 +125,18 @@ def refutes(guesses: Guesses, inverse: InverseBlowUp, *, alpha: float) -> bool:
         if hits + misses > whole:
             return True
     return False
+
+
+def refutes_apart(guesses: Guesses, *, total_variation: float, alpha: float) -> bool:
+    """Whether guessing this well has chance below α where nothing links one canary's release to another's.
+
+    A fair coin is guessed right with chance at most (1 + TV) / 2, TV being the total variation of the release
+    with and without the canary: δ at ε = 0 (Neyman & Pearson 1933). Canaries that are sampled and noised apart,
+    and scored each by its own coordinate, are then independent trials, at most binomial, and all of them count.
+    `refutes` needs no such independence, and proves less.
+    """
+    least = clopper_pearson(guesses.right, guesses.made, alpha=2 * alpha).lower
+    return least > (1 + total_variation) / 2
 
 
 def mu_bound(guesses: Guesses, *, alpha: float) -> float:

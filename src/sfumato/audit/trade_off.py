@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from sfumato import accounting
@@ -31,12 +32,27 @@ def event_inverse(
     event: accounting.DpEvent, *, relation: accounting.Relation = accounting.Relation.ADD_REMOVE
 ) -> InverseBlowUp:
     """maxₑ max((y − δₑ)/e^ε, 1 − δₑ − e^ε(1 − y)) over a grid of ε: fewer of them refute less, never more."""
+    levels, failures = _price(event, relation, 201)
+    grown = np.exp(levels)
+    return lambda y: float(max(0.0, ((y - failures) / grown).max(), (1 - failures - grown * (1 - y)).max()))
+
+
+def total_variation(
+    event: accounting.DpEvent, *, relation: accounting.Relation = accounting.Relation.ADD_REMOVE
+) -> float:
+    """δ at ε = 0, never too small: by how much any event's probability differs with and without the record."""
+    return float(_price(event, relation, 2)[1][0])
+
+
+def _price(
+    event: accounting.DpEvent, relation: accounting.Relation, points: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """ε from 0 to where little is left, and δ at each."""
     from sfumato.accounting.pld import deltas
 
     reach = min(max(accounting.rdp_epsilon(event, 1e-9, relation=relation), 1e-3), _LARGEST_EPSILON)
-    levels = np.linspace(0, reach, 201)
-    failures, grown = deltas(event, levels.tolist(), relation=relation), np.exp(levels)
-    return lambda y: float(max(0.0, ((y - failures) / grown).max(), (1 - failures - grown * (1 - y)).max()))
+    levels = np.linspace(0, reach, points)
+    return levels, deltas(event, levels.tolist(), relation=relation)
 
 
 def refutes(errors: Errors, inverse: InverseBlowUp, *, alpha: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(
         help="Attack releases and compare the proven lower bound of ε with the claim.", no_args_is_help=True
     )
-    for command in (mechanism, run, randomisers, shuffle, sabotage):
+    for command in (mechanism, run, black_box, randomisers, releases, shuffle, sabotage):
         group.command()(command)
     app.add_typer(group, name="audit")
 
@@ -83,15 +83,35 @@ def randomisers(json: show.Json = False) -> None:
     """
     from sfumato.audit.runs.randomiser import RANDOMISERS
 
-    verdicts = {}
-    with show.progress() as bar:
-        task = bar.add_task("randomisers", total=len(RANDOMISERS), note="")
-        for name, attack in RANDOMISERS.items():
-            verdicts[name] = attack()
-            bar.advance(task)
-    _show(verdicts, json)
-    if any(verdict.refuted for verdict in verdicts.values()):
-        raise typer.Exit(1)
+    _attack_each(RANDOMISERS, json)
+
+
+def releases(json: show.Json = False) -> None:
+    """Attack queries, local reports, PATE labels and tracing scores end to end. Exit with 1 if a claim fails.
+
+    Example: sfumato audit releases
+    """
+    from sfumato.audit.runs.releases import RELEASES
+
+    _attack_each(RELEASES, json)
+
+
+def black_box(
+    networks: Annotated[
+        int, typer.Option(help="Number of networks to train. More give a tighter bound.")
+    ] = 3000,
+    data: Annotated[str, typer.Option(help="Data set of the networks: mnist or digits.")] = "mnist",
+    json: show.Json = False,
+) -> None:
+    """Train many small networks with and without one canary, and tell them apart by its loss. ε is 10.
+
+    Exit with 1 if the claim is refuted.
+
+    Example: sfumato audit black-box
+    """
+    from sfumato.audit.runs import black_box as black_box_audit
+
+    _conclude(black_box_audit.run(data=data, networks=networks), json)
 
 
 def shuffle(
@@ -139,6 +159,18 @@ def sabotage(
             [(name, "; ".join(f"{a}: {t}" for a, t in found.items()) or "–") for name, found in answer.items()]
         )
     if rows[0].findings or not all(row.findings for row in rows[1:]):
+        raise typer.Exit(1)
+
+
+def _attack_each(attacks: Mapping[str, Callable[[], Verdict]], json: bool) -> None:
+    verdicts = {}
+    with show.progress() as bar:
+        task = bar.add_task("attacks", total=len(attacks), note="")
+        for name, attack in attacks.items():
+            verdicts[name] = attack()
+            bar.advance(task)
+    _show(verdicts, json)
+    if any(verdict.refuted for verdict in verdicts.values()):
         raise typer.Exit(1)
 
 

@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from sfumato import accounting
 from sfumato.audit import (
     Errors,
     Guesses,
+    balanced_mu_bound,
     bound_corrected,
     bound_on_held_out,
     clopper_pearson,
@@ -167,3 +168,39 @@ def test_where_refutation_ends(truth):
 def test_refutation_beyond_all_bounds_and_none():
     assert trade_off.strength_bound(lambda _: True, start=1.5) == 3.0
     assert trade_off.strength_bound(lambda _: False, start=1.5) == 0.0
+
+
+def test_one_limit_proves_more_than_two_and_all_guesses_more_than_few():
+    seen = Errors(false_positives=160, negatives=1000, false_negatives=155, positives=1000)
+    assert mu_bound(seen, alpha=0.05) < balanced_mu_bound(seen, alpha=0.05) < 2 * special.ndtri(0.8425)
+    # 1,685 of 2,000 right: P[Bin(2000, p) >= 1685] = α defines the limit.
+    limit = special.ndtr(balanced_mu_bound(seen, alpha=0.05) / 2)
+    assert stats.binom.sf(1684, 2000, limit) == pytest.approx(0.05)
+    guesses = Guesses(canaries=2000, made=2000, right=1685)
+    assert one_run.refutes_apart(guesses, total_variation=2 * limit - 1 - 1e-6, alpha=0.05)
+    assert not one_run.refutes_apart(guesses, total_variation=2 * limit - 1 + 1e-6, alpha=0.05)
+
+
+def test_right_guesses_on_two_equal_sides_raise_no_false_alarm():
+    """Exact, for two binomials of unequal rates whose mean is Φ(μ/2): Hoeffding's tail, term by term."""
+    n, mu, alpha = 60, 1.0, 0.05
+    fpr = 0.02
+    fnr = float(special.ndtr(special.ndtri(1 - fpr) - mu))
+    right_one, right_other = (
+        stats.binom.pmf(range(n + 1), n, 1 - fnr),
+        stats.binom.pmf(range(n + 1), n, 1 - fpr),
+    )
+    chance = np.convolve(right_one, right_other)
+    alarm = [
+        balanced_mu_bound(
+            Errors(false_positives=0, negatives=n, false_negatives=0, positives=n)
+            if wrong == 0
+            else Errors(
+                false_positives=wrong // 2, negatives=n, false_negatives=wrong - wrong // 2, positives=n
+            ),
+            alpha=alpha,
+        )
+        > mu
+        for wrong in range(2 * n, -1, -1)
+    ]
+    assert float(chance @ np.array(alarm)) <= alpha

@@ -82,7 +82,9 @@ def test_one_run_on_digits(tmp_path):
     verdict = one_run_audit.run(tmp_path, canaries=2000, epsilon=8.0, steps=6)
     assert verdict.details["guesses"] == round(2.5 * math.sqrt(2000))
     assert verdict.details["right"] > 82
-    assert 0 < verdict.lower_bound < verdict.claimed_epsilon
+    assert verdict.lower_bound > 0.7 * verdict.claimed_epsilon  # every canary counts
+    assert verdict.sure_bound < verdict.claimed_epsilon
+    assert verdict.details["lower_bound_by_few_guesses"] < verdict.lower_bound
     record = json.loads((tmp_path / "private" / "canaries.json").read_text())
     again = Guesses.of_scores(record["scores"], record["included"], guesses=record["guesses"])
     assert again.right == verdict.details["right"]

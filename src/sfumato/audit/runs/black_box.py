@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sfumato import datasets
-from sfumato.audit import Errors, Verdict, gdp_epsilon_bound
+from sfumato.audit import Errors, Verdict, balanced_mu_bound, gdp_epsilon
 from sfumato.audit.runs import ensemble
 from sfumato.randomness import SecretStream
 from sfumato.results import write_run
@@ -37,7 +37,7 @@ def run(
     out_dir: str | Path | None = None,
     *,
     data: str = "mnist",
-    networks: int = 500,
+    networks: int = 3000,
     epsilon: float = 10.0,
     delta: float = 1e-5,
     rows: int = 200,
@@ -60,7 +60,7 @@ def run(
     threshold = float(present[:pilot].mean() + absent[:pilot].mean()) / 2
     errors = Errors.at(threshold, present[pilot:], absent[pilot:])
     verdict = Verdict.of(
-        lambda alpha: gdp_epsilon_bound(errors, delta=delta, alpha=alpha),
+        lambda alpha: gdp_epsilon(balanced_mu_bound(errors, alpha=alpha), delta),
         claimed_epsilon=plan.epsilon(delta),
         delta=delta,
         untested=UNTESTED,

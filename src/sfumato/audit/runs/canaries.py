@@ -60,18 +60,26 @@ def _trained(folder: RunFolder) -> tuple[TrainingPlan, Training]:
 def one_run_verdict(canaries: dict[str, Any], plan: TrainingPlan, *, epsilon: float, delta: float) -> Verdict:
     """What the guesses about a run's own canaries prove of its plan, and of any mechanism."""
     guesses = Guesses.of_scores(canaries["scores"], canaries["included"], guesses=canaries["guesses"])
+    few = partial(_few_guesses_bound, guesses, plan, delta)
+    details = {
+        "kind_of_canaries": canaries["kind"],
+        "canaries": guesses.canaries,
+        "guesses": guesses.made,
+        "right": guesses.right,
+        "lower_bound_of_any_mechanism": one_run.epsilon_bound(guesses, delta=delta, alpha=DISPLAY_ALPHA),
+    }
+    bound = few
+    if canaries["kind"] == "dirac" and plan.sampling == "poisson":
+        # Sampled, noised and scored each by itself: every canary counts.
+        every = Guesses.of_scores(canaries["scores"], canaries["included"], guesses=guesses.canaries)
+        details |= {"right_of_all": every.right, "lower_bound_by_few_guesses": few(DISPLAY_ALPHA)}
+        bound = partial(_every_guess_bound, every, plan, delta)
     return Verdict.of(
-        partial(_epsilon_bound, guesses, plan, delta),
+        bound,
         claimed_epsilon=epsilon,
         delta=delta,
         untested=UNTESTED_BY_ONE_RUN[canaries["kind"]],
-        details={
-            "kind_of_canaries": canaries["kind"],
-            "canaries": guesses.canaries,
-            "guesses": guesses.made,
-            "right": guesses.right,
-            "lower_bound_of_any_mechanism": one_run.epsilon_bound(guesses, delta=delta, alpha=DISPLAY_ALPHA),
-        },
+        details=details,
     )
 
 
@@ -98,8 +106,19 @@ def draw_canaries(canaries: dict[str, Any], verdict: Verdict, path: Path) -> Pat
     return write_figure(path, image)
 
 
-def _epsilon_bound(guesses: Guesses, plan: TrainingPlan, delta: float, alpha: float) -> float:
+def _few_guesses_bound(guesses: Guesses, plan: TrainingPlan, delta: float, alpha: float) -> float:
+    """Whatever links the canaries: by the surest guesses alone."""
     return plan_bound(lambda inverse: one_run.refutes(guesses, inverse, alpha=alpha), plan, delta=delta)
+
+
+def _every_guess_bound(guesses: Guesses, plan: TrainingPlan, delta: float, alpha: float) -> float:
+    """For canaries that are independent of each other under the plan: by all guesses."""
+
+    def refuted(stronger: TrainingPlan) -> bool:
+        variation = trade_off.total_variation(stronger.event(), relation=plan.relation)
+        return one_run.refutes_apart(guesses, total_variation=variation, alpha=alpha)
+
+    return _largest_refuted(refuted, plan, delta=delta)
 
 
 def plan_bound(
@@ -107,13 +126,17 @@ def plan_bound(
 ) -> float:
     """The plan's ε if its noise were as little as an attack allows: all that hides more is refuted."""
 
+    def too_strong(stronger: TrainingPlan) -> bool:
+        return refuted(trade_off.event_inverse(stronger.event(), relation=plan.relation))
+
+    return _largest_refuted(too_strong, plan, delta=delta)
+
+
+def _largest_refuted(refuted: Callable[[TrainingPlan], bool], plan: TrainingPlan, *, delta: float) -> float:
     def with_noise(strength: float) -> TrainingPlan:
         return replace(plan, noise_multiplier=1 / strength)
 
-    def too_strong(strength: float) -> bool:
-        return refuted(trade_off.event_inverse(with_noise(strength).event(), relation=plan.relation))
-
-    strength = trade_off.strength_bound(too_strong, start=1 / plan.noise_multiplier)
+    strength = trade_off.strength_bound(lambda s: refuted(with_noise(s)), start=1 / plan.noise_multiplier)
     return with_noise(strength).epsilon(delta) if strength else 0.0
 
 
