@@ -91,7 +91,7 @@ def test_resizing_agrees_with_torch():
 
 
 def test_wrong_names_list_the_right_ones():
-    with pytest.raises(InvalidInput, match=r"mnist, fashion-mnist, cifar10, digits.*read_table"):
+    with pytest.raises(InvalidInput, match=r"mnist, fashion-mnist, cifar10, digits.*by its policy"):
         load("minst")
     with pytest.raises(InvalidInput, match="train, test"):
         load("digits", "validation")
