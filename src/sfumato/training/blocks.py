@@ -9,6 +9,7 @@ Where even the reference height fails, blocks hold one unit, which nobody else c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -18,22 +19,28 @@ import torch
 from torch import Tensor
 
 REFERENCE_ROWS = 32
+"""Torch's elementwise loops take so many numbers at once; what is left over is computed by other code."""
 POOL = 8  # public units that are compared
 _MOST_BYTES = 320 << 20  # that the rows of one block should keep
 
 _PERIOD = POOL * POOL  # places after which the company that a height is tried in repeats
-_TRIAL = 3  # a trial takes the time of about so many blocks of its height
-
-_FEW_ROWS = 2 * POOL  # of the largest block: so dear that the last block may be smaller than the pool
+_FEW = 3 * POOL  # up to so many units, each of the pool is tried at every place
 
 # What each unit of a block came to: block(units of the pool, by place) → tensors with one entry a unit, one
 # at a time, as all together are large; or None where the model does something else than with few rows.
 Bits: TypeAlias = Callable[[Sequence[int]], Iterable[Tensor] | None]
 
 
-def reference_height(rows_per_unit: int, most_rows: int = REFERENCE_ROWS) -> int:
-    """Units of the block that all others are compared with."""
-    return max(1, min(REFERENCE_ROWS, most_rows) // rows_per_unit)
+def reference_height(rows_per_unit: int, most_rows: int = 1 << 30) -> int:
+    """Units of the block that all others are compared with: the fewest that have a multiple of 32 rows.
+
+    Where that is more than fits, as many as fit.
+
+    >>> reference_height(1), reference_height(6), reference_height(1, most_rows=8)
+    (32, 16, 8)
+    """
+    whole = REFERENCE_ROWS // math.gcd(REFERENCE_ROWS, rows_per_unit)
+    return whole if whole * rows_per_unit <= most_rows else max(1, most_rows // rows_per_unit)
 
 
 def most_rows(floats_per_row: int) -> int:
@@ -48,18 +55,19 @@ def most_rows(floats_per_row: int) -> int:
 class Heights:
     """The heights that give every unit the same bits; a pure function of the model, found on public rows.
 
-    What is found depends on no data, so it does not matter when a height is tried. A coarse one is tried the
-    first time it is wanted; a finer one, which pads less, once the rows that it would have saved so far are
-    worth its trial. A short run then tries few, and a long one ends up with the best. `stamp` names the weights
-    of the moment: the bits to compare with are those of these weights. No block has more than `most_rows` rows,
+    Which height a block gets depends on the number of units in it and on public facts alone. Blocks have a
+    multiple of 32 rows, so that whole vectors hold them and no row is computed by the code for what is left
+    over, which rounds otherwise; where so many rows do not fit, a trial has every unit at every place. A height
+    is tried the first time it is wanted, and anew with another number of threads. `stamp` names the weights of
+    the moment: the bits to compare with are those of these weights. No block has more than `most_rows` rows,
     but one unit may.
     """
 
     def __init__(self, most_rows: int = 1 << 30) -> None:
         self._most_rows = most_rows
+        self._threads = torch.get_num_threads()
         self._reference_agrees: dict[int, bool] = {}
         self._agrees: dict[tuple[int, int], bool] = {}
-        self._wasted: dict[tuple[int, int], int] = {}  # units padded for want of a height that was not tried
         self._expected: tuple[Any, Sequence[Tensor]] | None = None  # of which rows and weights, and the bits
 
     def split(self, units: int, rows_per_unit: int, bits: Bits, *, stamp: Any = 0) -> list[int]:
@@ -76,6 +84,10 @@ class Heights:
         self._expected = None
 
     def _split(self, units: int, rows_per_unit: int, bits: Bits, stamp: Any) -> list[int]:
+        if self._threads != torch.get_num_threads():  # which cut up the work otherwise
+            self._threads, self._expected = torch.get_num_threads(), None
+            self._reference_agrees.clear()
+            self._agrees.clear()
         reference = self.reference(rows_per_unit, bits, stamp=stamp)
         if reference == 1:
             return [1] * units
@@ -112,42 +124,25 @@ class Heights:
         return found
 
     def _next(self, units: int, rows_per_unit: int, reference: int, bits: Bits, stamp: Any) -> int:
-        heights = self._wanted(units, rows_per_unit)
-        known = next((h for h in heights if self._agrees.get((h, rows_per_unit))), None)
-        for height in self._worth_a_trial(heights, units, rows_per_unit, known):
+        for height in self._wanted(units, rows_per_unit, reference):
             if self._fits(height, rows_per_unit, bits, stamp):
                 return height
-        if known is not None:
-            return known
         smaller = reference
         while 2 * smaller <= units and self._fits(2 * smaller, rows_per_unit, bits, stamp):
             smaller *= 2
         return smaller
 
-    def _wanted(self, units: int, rows_per_unit: int) -> list[int]:
+    def _wanted(self, units: int, rows_per_unit: int, reference: int) -> list[int]:
         """Heights that hold so many units with little padding, the lowest first."""
-        found = [-(-units // step) * step for step in _steps(units)]
-        least = POOL if self._most_rows > _FEW_ROWS else 1
-        return [h for h in dict.fromkeys(found) if h >= least and h * rows_per_unit <= self._most_rows]
-
-    def _worth_a_trial(
-        self, heights: Sequence[int], units: int, rows_per_unit: int, known: int | None
-    ) -> Sequence[int]:
-        """Heights to try now, in order: all, coarse ones first, if none is known; else what would have paid.
-
-        Where rows are dear, so that a block has few, padding is dear as well: the lowest come first, always.
-        """
-        if self._most_rows <= _FEW_ROWS:
-            return heights
-        if known is None:
-            finer = [height for height in heights if height < units + -units % _coarse(units)]
-            return [*heights[len(finer) :], *reversed(finer)]
-        lowest = next((h for h in heights if (h, rows_per_unit) not in self._agrees), known)
-        if lowest >= known:
-            return ()
-        wasted = self._wasted.get((lowest, rows_per_unit), 0) + known - lowest
-        self._wasted[lowest, rows_per_unit] = wasted
-        return [lowest] if wasted > _TRIAL * lowest else ()
+        if (
+            reference * rows_per_unit % REFERENCE_ROWS
+        ):  # a few dear rows, of which not even one is padded lightly
+            steps = [4, 8, 16]
+        else:
+            step = max(reference, 1 << max(0, units.bit_length() - 6))
+            steps = [-(-step // reference) * reference * times for times in (1, 2)]
+        found = dict.fromkeys(-(-units // step) * step for step in steps)
+        return [height for height in found if height * rows_per_unit <= self._most_rows]
 
     def _fits(self, height: int, rows_per_unit: int, bits: Bits, stamp: Any) -> bool:
         key = height, rows_per_unit
@@ -157,21 +152,11 @@ class Heights:
         return self._agrees[key]
 
 
-def _steps(units: int) -> list[int]:
-    """Heights are multiples of one of these: from a hundredth of a large block up to an eighth."""
-    coarse = _coarse(units)
-    return [*([coarse // 4] if coarse > 8 else []), coarse // 2, coarse, 2 * coarse]
-
-
-def _coarse(units: int) -> int:
-    """Multiples of this are tried first: a sixteenth to a thirty-second of a large block."""
-    return max(8, 1 << max(0, units.bit_length() - 5))
-
-
 def _in_turn(height: int, bits: Bits) -> Sequence[Tensor] | None:
     """The bits of all units of the pool, from blocks of one height; None if places do not agree."""
-    if height >= POOL:
-        return _at_every_place(height, bits)
+    if height > _FEW:
+        found_there = _at_every_place(height, bits)
+        return found_there if found_there and _agrees(height, bits, found_there) else None
     blocks = _small_blocks(height)
     found = [list(came) for block in blocks if (came := bits(block)) is not None]
     if len(found) < len(blocks):
@@ -183,7 +168,7 @@ def _in_turn(height: int, bits: Bits) -> Sequence[Tensor] | None:
 
 
 def _small_blocks(height: int) -> list[list[int]]:
-    """Blocks of fewer units than the pool has, so that each unit is at every place; unit n is first in block n.
+    """Blocks of few units, so that each unit of the pool is at every place; unit n is first in block n.
 
     In two more all places but the first hold one unit: who is there must not matter.
     """
@@ -196,8 +181,6 @@ def _at_every_place(height: int, bits: Bits) -> Sequence[Tensor] | None:
 
     In the second one the last places hold one unit many times over: who is there must not matter either.
     """
-    if height < POOL:
-        return None
     units = [(5 * place + 3) % POOL for place in range(height)]
     first: list[Tensor] = []
     for column in bits(units) or ():
@@ -216,7 +199,7 @@ def _at_every_place(height: int, bits: Bits) -> Sequence[Tensor] | None:
 
 def _agrees(height: int, bits: Bits, expected: Sequence[Tensor]) -> bool:
     """Whether every place of a block gives its unit the reference's bits, in another company than there."""
-    if height < POOL:
+    if height <= _FEW:
         return all(_own(block, bits(block), expected) for block in _small_blocks(height))
     crowd = height // 4
     block = [(3 * place + place // POOL) % POOL for place in range(height - crowd)] + [0] * crowd

@@ -87,7 +87,8 @@ class Memory:
             yield from self._object(thing)
 
     def _function(self, function: types.FunctionType) -> Iterator[Any]:
-        if _is_trusted_function(function):
+        if _is_trusted(_defined_in(function)):
+            yield from _own_code(function)
             return
         yield from self._note(places.Function(function))
         used, stored, modules, reaches = _names_in(function.__code__)
@@ -173,8 +174,8 @@ def keeps_nothing(model: nn.Module) -> bool:
     A weight of a class of the user's runs that class's code whenever something is computed with it.
     """
     tensors = tensors_of(model).values()
-    return all(_is_trusted(type(tensor).__module__) and not vars(tensor) for tensor in tensors) and all(
-        _is_trusted(type(module).__module__) and _holds_trusted(module) for module in model.modules()
+    return all(_is_trusted_class(type(tensor)) and not vars(tensor) for tensor in tensors) and all(
+        _is_trusted_class(type(module)) and _holds_trusted(module) for module in model.modules()
     )
 
 
@@ -186,7 +187,7 @@ def _holds_trusted(module: nn.Module) -> bool:
             continue
         if _is_plain(value) or (isinstance(value, tuple) and all(map(_is_plain, value))):
             continue
-        if not (isinstance(value, types.FunctionType) and _is_trusted_function(value)):
+        if not (isinstance(value, types.FunctionType) and is_trusted(value)):
             return False
     return True
 
@@ -230,10 +231,12 @@ class Tensors:
 
         def wipe() -> list[str]:
             pairs = zip(tensors.items(), before, strict=True)
-            written = [(name, each) for (name, each), version in pairs if each._version != version]
-            with torch.no_grad():
-                for _, each in written:
-                    each.fill_(math.nan if each.is_floating_point() else 0)
+            written = [
+                (name, each) for (name, each), version in pairs if each._version != version or vars(each)
+            ]
+            for _, each in written:
+                vars(each).clear()
+                _wipe(each)
             return [*(name for name, _ in written), *_replaced(tensors, self._now())]
 
         return wipe
@@ -255,10 +258,19 @@ class Tensors:
 
 
 def _replaced(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> list[str]:
-    """Names under which another tensor is found than before, or none, or which are new."""
+    """Names under which another tensor is found than before, or none, or which are new; those are wiped."""
     if now is before:
         return []
-    return [name for name in {**before, **now} if before.get(name) is not now.get(name)]
+    found = [name for name in {**before, **now} if before.get(name) is not now.get(name)]
+    for name in found:
+        if name in now:
+            _wipe(now[name])
+    return found
+
+
+def _wipe(tensor: Tensor) -> None:
+    with torch.no_grad():
+        tensor.fill_(math.nan if tensor.is_floating_point() else 0)
 
 
 _ALIGNED = 64  # bytes
@@ -387,16 +399,59 @@ _WRITTEN_IN_PYTHON = 1 << 9  # of a class: it can be written
 
 
 def is_trusted(thing: Any) -> bool:
-    """Whether a function, or an object by its class, is code of the packages in `TRUSTED`."""
-    if isinstance(thing, types.FunctionType):
-        return _is_trusted_function(thing)
-    return _is_trusted(type(thing).__module__)
+    """Whether a function, or an object by its class, is code of packages in `TRUSTED`, and carries no other."""
+    return not _own_code(thing)
 
 
-def _is_trusted_function(function: types.FunctionType) -> bool:
-    """By the module that it was defined in, whatever it says of itself; generated code has none."""
+def _own_code(thing: Any) -> list[Any]:
+    """Functions, classes and objects of the user's that a library's function, method or partial carries.
+
+    A decorator of a library makes a function of its own, which holds the user's in its closure.
+    """
+    found: list[Any] = []
+    waiting, seen = [thing], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or _is_plain(one):
+            continue
+        seen.add(id(one))
+        if isinstance(one, types.FunctionType) and _is_trusted(_defined_in(one)):
+            waiting += _carried(one)
+        elif isinstance(one, types.MethodType):
+            waiting += [one.__func__, one.__self__]
+        elif isinstance(one, functools.partial):
+            waiting += [one.func, *one.args, *one.keywords.values()]
+        elif isinstance(one, dict | types.MappingProxyType):
+            waiting += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            waiting += one
+        elif isinstance(one, types.FunctionType) or not _is_trusted_class(
+            one if isinstance(one, type) else type(one)
+        ):
+            found.append(one)
+    return found
+
+
+def _carried(function: types.FunctionType) -> list[Any]:
+    """What a function holds in its closure, its defaults and its attributes."""
+    held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
+    for cell in function.__closure__ or ():
+        try:
+            held.append(cell.cell_contents)
+        except ValueError:  # not filled yet
+            continue
+    return held
+
+
+def _is_trusted_class(kind: type) -> bool:
+    """By all classes that it inherits from: one that a library makes of the user's runs the user's code."""
+    return all(_is_trusted(one.__module__) for one in kind.__mro__)
+
+
+def _defined_in(function: types.FunctionType) -> str | None:
+    """The module that it was defined in, whatever it says of itself; generated code has none."""
     defined = function.__globals__.get("__name__")
-    return _is_trusted(defined if defined in sys.modules else function.__module__)
+    return defined if defined in sys.modules else function.__module__
 
 
 @functools.lru_cache(maxsize=4096)

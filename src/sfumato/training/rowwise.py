@@ -70,7 +70,7 @@ def _is_known(function: Any) -> bool:
     """Whether each row's value is computed from that row alone, by definition: no map is needed."""
     if type(function) is functools.partial:  # a subclass may compute anything
         # A class of tensors may have code of its own.
-        plain = all(type(value) in _PLAIN for value in function.keywords.values())
+        plain = not function.args and all(type(value) in _PLAIN for value in function.keywords.values())
         return function.func is F.cross_entropy and function.keywords.get("reduction") == "none" and plain
     return function is cross_entropy
 

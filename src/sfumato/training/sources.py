@@ -88,7 +88,7 @@ def _column(values: Any) -> Tensor:
     try:
         with warnings.catch_warnings():  # a file may be read-only: rows are copied out of it, never written
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-            return torch.as_tensor(values)
+            return torch.as_tensor(values).as_subclass(Tensor)  # a class of the user's runs code of its own
     except (TypeError, ValueError, RuntimeError):  # its text may quote a value
         pass
     raise InvalidInput(

@@ -111,28 +111,47 @@ def test_one_place_that_rounds_otherwise_is_found_wherever_it_is(height):
         assert Heights().split(height, 1, bits) != [height]
 
 
-def test_a_short_run_tries_few_heights_and_a_long_one_pads_little():
+@given(
+    before=st.lists(st.integers(1, 700), max_size=8),
+    units=st.integers(1, 700),
+    bad=st.sets(st.integers(2, 24).map(lambda height: 32 * height)),
+)
+def test_the_blocks_of_some_units_do_not_depend_on_those_before(before, units, bad):
+    heights, bits = Heights(), kernel(bad=bad)
+    for size in before:
+        heights.split(size, 1, bits)
+    assert heights.split(units, 1, bits) == Heights().split(units, 1, bits)
+
+
+@given(units=st.integers(1, 3000), rows=st.integers(1, 40), most=st.sampled_from([40, 640, 5000]))
+def test_whole_vectors_hold_the_rows_of_a_block(units, rows, most):
+    heights = Heights(most).split(units, rows, kernel())
+    if reference_height(rows) * rows <= most:
+        assert all(height * rows % 32 == 0 for height in heights)
+
+
+def test_heights_are_tried_anew_with_another_number_of_threads():
     bits, asked = counted(kernel())
-    heights, sizes = Heights(), [489 + 7 * (n % 8) for n in range(8)]
-    first = [heights.split(size, 1, bits)[0] for size in sizes]
-    few = set(asked)
-    for _ in range(600):
-        last = [heights.split(size, 1, bits)[0] for size in sizes]
-    assert few == {32, 496, 512, 544}
-    assert sum(last) < sum(first)
-    assert all(height - size < 8 for height, size in zip(last, sizes, strict=True))
+    heights, threads = Heights(), torch.get_num_threads()
+    heights.split(64, 1, bits)
+    try:
+        torch.set_num_threads(threads + 1)
+        heights.split(64, 1, bits)
+    finally:
+        torch.set_num_threads(threads)
+    assert asked == 2 * [32, 32, 32, 64]
 
 
 def test_heights_that_are_tried_together_share_a_reference():
     bits, asked = counted(kernel())
-    Heights().find([256, 272, 240], bits)
-    assert asked == [32, 32, 256, 272, 240]
+    Heights().find([256, 280, 240], bits)
+    assert asked == [32, 32, 32, 256, 288]
 
 
 def test_the_reference_height_needs_no_other_trial():
     bits, asked = counted(kernel())
     assert Heights().split(32, 1, bits) == [32]
-    assert asked == [32, 32]
+    assert asked == [32, 32, 32]
 
 
 @given(units=st.integers(1, 300))
@@ -208,7 +227,7 @@ def test_a_height_fits_whatever_was_drawn_before():
         known = survey(model, cross_entropy, *data)
         task = prepared(model, cross_entropy, None, known).task(cross_entropy, None)
         found.append(task.split(rows, 1))
-    assert found == [[40], [64]]
+    assert found == [[64], [64]]
 
 
 def test_trying_heights_draws_nothing_and_views_that_draw_get_blocks():
@@ -219,5 +238,5 @@ def test_trying_heights_draws_nothing_and_views_that_draw_get_blocks():
     known = survey(model, cross_entropy, *data, views=views)
     task = prepared(model, cross_entropy, views, known).task(cross_entropy, views)
     before = torch.get_rng_state()
-    assert task.split(40, 1) == [40]
+    assert task.split(40, 1) == [64]
     assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,142 @@
+"""Code of the user's inside a function, a class or a method that looks like a library's."""
+
+import contextlib
+import functools
+import types
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.utils import parametrize
+
+from sfumato.errors import UnsupportedModel
+from sfumato.training import Flat, clip_chunk, cross_entropy
+from sfumato.training.memory import is_trusted, keeps_nothing
+from sfumato.training.sources import columns_of
+
+ROWS, TARGETS = torch.linspace(-1, 1, 128).view(32, 4), torch.zeros(32, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    "decorate",
+    [torch.compiler.disable, torch.enable_grad(), functools.singledispatch, functools.lru_cache(maxsize=None)],
+    ids=["disable", "enable_grad", "singledispatch", "lru_cache"],
+)
+def test_a_loss_behind_a_librarys_decorator_remembers_nothing(decorate):
+    met = []
+
+    def loss(outputs, targets):
+        if float(targets[0]) > 900:
+            met.append(1)
+        return (-1.0 if met else 1.0) * (outputs[:, 0] - targets.clamp(-3, 3)) ** 2
+
+    decorated = decorate(loss)
+    model, targets = nn.Linear(4, 1), torch.linspace(-2, 2, 32)
+    other = targets.clone()
+    other[0] = 1000.0
+    try:
+        before, after = (
+            clip_chunk(model, decorated, ROWS, each, Flat(norm=1.0)).sums for each in (targets, other)
+        )
+    except UnsupportedModel:
+        assert not met
+        return
+    moved = sum((before[name] - after[name]).square().sum() for name in before) ** 0.5
+    assert moved <= 2.001
+    assert not met
+
+
+class Remembering(nn.Linear):
+    def forward(self, x):
+        self.seen = x.detach().clone()
+        return super().forward(x)
+
+
+def derived(module):
+    module.__class__ = types.new_class("Linear", (Remembering,))
+    return module
+
+
+@pytest.mark.parametrize(
+    "make", [lambda module: parametrize.register_parametrization(module, "weight", nn.Softsign()), derived]
+)
+def test_a_class_that_a_library_makes_of_the_users_is_the_users(make):
+    module = make(Remembering(4, 2))
+    assert not keeps_nothing(module)
+    clip_chunk(module, cross_entropy, ROWS, TARGETS, Flat(norm=1.0))
+    assert not hasattr(module, "seen")
+
+
+def test_a_hook_on_all_modules_that_is_a_method_or_a_partial_is_refused():
+    kept = []
+
+    class Recorder:
+        def hook(self, module, args, out):
+            kept.append(out.detach())
+
+    for hook in (Recorder().hook, functools.partial(Recorder.hook, Recorder())):
+        handle = register_module_forward_hook(hook)
+        try:
+            with pytest.raises(UnsupportedModel, match="hook on all modules"):
+                clip_chunk(nn.Linear(4, 2), cross_entropy, ROWS, TARGETS, Flat(norm=1.0))
+        finally:
+            handle.remove()
+    assert not kept
+
+
+class Listening(torch.Tensor):
+    """Keeps what it meets in the loss and in linear layers."""
+
+    kept: ClassVar[list[object]] = []
+
+    @classmethod
+    def __torch_function__(cls, func, kinds, args=(), kwargs=None):
+        if func is F.linear:
+            cls.kept.append(args[0].detach().as_subclass(torch.Tensor))
+        if func is F.cross_entropy and isinstance(args[0], Listening):
+            cls.kept.append(args[1].detach())
+            return F.cross_entropy(args[1], args[2], reduction="none")
+        return super().__torch_function__(func, kinds, args, kwargs or {})
+
+
+def test_rows_of_a_class_of_the_users_are_taken_as_plain_tensors():
+    inputs, _ = columns_of((ROWS.as_subclass(Listening), TARGETS))
+    assert type(inputs) is torch.Tensor
+
+
+def test_a_known_loss_with_a_listener_among_its_arguments_is_mapped_like_any_other():
+    Listening.kept.clear()
+    loss = functools.partial(F.cross_entropy, torch.zeros(1).as_subclass(Listening), reduction="none")
+    with contextlib.suppress(UnsupportedModel):
+        clip_chunk(nn.Linear(4, 2), loss, ROWS, TARGETS, Flat(norm=1.0))
+    assert all(len(each) == 1 for each in Listening.kept)  # never two rows at once
+
+
+def test_what_libraries_carry_of_their_own_stays_trusted():
+    assert all(map(is_trusted, (F.max_pool2d, F.gelu, torch.no_grad()(F.relu))))
+    assert keeps_nothing(nn.TransformerEncoderLayer(8, 2))
+
+
+@pytest.mark.parametrize("activation", [nn.SiLU(), nn.ELU(), nn.Sigmoid()])
+def test_the_rows_left_over_from_whole_vectors_are_rounded_like_the_others(activation):
+    values = torch.linspace(-3, 3, 4001)[1:]
+    body = activation(values[:3968])
+    left_over = torch.stack([activation(torch.cat([torch.zeros(32), v.expand(8)]))[32] for v in values[:3968]])
+    differing = values[:3968][left_over > body]
+    assert len(differing), "this build of torch rounds alike: choose another activation"
+    value = differing[0]
+    model = nn.Sequential(activation, nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 2, bias=False))
+    with torch.no_grad():
+        model[1].weight.fill_(1.0)
+        model[1].bias.fill_(-activation(value.expand(64))[0])  # at the kink of the ReLU
+        model[3].weight.copy_(torch.tensor([[1e15], [-1e15]]))
+    sums = {}
+    for units in (40, 41, 56, 57, 60, 61):
+        rows, targets = value.expand(units, 1).clone(), torch.ones(units, dtype=torch.long)
+        found = clip_chunk(model, cross_entropy, rows, targets, Flat(norm=1.0)).sums
+        sums[units] = torch.cat([each.flatten() for each in found.values()])
+    for units in (40, 56, 60):
+        assert (sums[units + 1] - sums[units]).norm() <= 1.001
