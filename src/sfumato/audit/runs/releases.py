@@ -82,7 +82,7 @@ def _asked(aggregate: str, people: int, epsilon: float) -> Floats:
         Ledger.open(Path(folder) / "people.db", budget=policy.budget) as ledger,
     ):
         answer = Table(policy, ledger, data=table).ask(sql, epsilon=epsilon, noise="laplace")
-    return np.array([float(row[1]) for row in answer.rows])
+    return np.array([row[1] for row in answer.rows], dtype=np.float64)
 
 
 def reports(randomiser: str = "direction") -> Verdict:
