@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import traceback
 import types
 from typing import ClassVar
 
@@ -13,7 +14,8 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrize
 
 from sfumato.errors import UnsupportedModel
-from sfumato.training import Flat, clip_chunk, cross_entropy
+from sfumato.training import Flat, PrivateTrainer, TrainingPlan, clip_chunk, cross_entropy
+from sfumato.training.interrupts import bare
 from sfumato.training.memory import is_trusted, keeps_nothing
 from sfumato.training.sources import columns_of
 
@@ -68,6 +70,18 @@ def test_a_class_that_a_library_makes_of_the_users_is_the_users(make):
     assert not keeps_nothing(module)
     clip_chunk(module, cross_entropy, ROWS, TARGETS, Flat(norm=1.0))
     assert not hasattr(module, "seen")
+
+
+def test_a_librarys_class_that_is_given_a_method_between_steps_is_surveyed_again(monkeypatch):
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    plan = TrainingPlan(sample_rate=1.0, steps=2, noise_multiplier=1.0, clip_norm=1.0, expected_batch=32)
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan)
+    first, second = trainer.batches((ROWS, TARGETS))
+    trainer.step(first, cross_entropy)
+    monkeypatch.setattr(nn.Tanh, "forward", lambda self, x: torch.tanh(x - x.mean(0)))
+    assert not keeps_nothing(model)
+    with pytest.raises(UnsupportedModel, match="independent"):
+        trainer.step(second, cross_entropy)
 
 
 def test_a_hook_on_all_modules_that_is_a_method_or_a_partial_is_refused():
@@ -140,3 +154,48 @@ def test_the_rows_left_over_from_whole_vectors_are_rounded_like_the_others(activ
         sums[units] = torch.cat([each.flatten() for each in found.values()])
     for units in (40, 56, 60):
         assert (sums[units + 1] - sums[units]).norm() <= 1.001
+
+
+class Stop(BaseException):
+    """Of the user's; no handler of ordinary errors sees it."""
+
+
+@pytest.mark.parametrize("kind", [Stop, GeneratorExit, SystemExit, KeyboardInterrupt])
+def test_nothing_that_a_row_raises_is_quoted(kind):
+    rows, targets = torch.zeros(8, 4), torch.zeros(8)
+    targets[3] = 1234.0
+
+    def loss(outputs, goals):
+        if float(goals[0]) > 900:
+            raise kind(f"row {goals.tolist()}")
+        return (outputs[:, 0] - goals) ** 2
+
+    model = nn.Linear(4, 1)
+    plan = TrainingPlan(sample_rate=1.0, steps=1, noise_multiplier=1.0, clip_norm=1.0, expected_batch=8)
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan)
+    (batch,) = trainer.batches((rows, targets))
+    if kind is not KeyboardInterrupt:
+        trainer.step(batch, loss)  # the row adds zero
+        return
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        trainer.step(batch, loss)
+    assert "1234" not in "".join(traceback.format_exception(stopped.value))
+    assert stopped.value.__context__ is None
+
+
+def test_frames_of_an_error_before_an_error_are_cleared():
+    def adds_up(sums):
+        raise KeyboardInterrupt
+
+    def handles():
+        try:
+            adds_up(torch.ones(3))
+        finally:
+            raise ValueError("a second one")
+
+    try:
+        handles()
+    except ValueError as error:
+        found = bare(error)
+    frame = found.__context__.__traceback__.tb_next.tb_frame
+    assert "sums" not in frame.f_locals

@@ -64,7 +64,9 @@ def _one_by_one(model: nn.Module, rows: Tensor, refresh: Callable[[], None]) -> 
     for number, row in enumerate(torch.split(rows, 1)):
         try:
             found[number] = int(model(row.to(device)).argmax(dim=1))
-        except (Exception, SystemExit):  # its text may quote the row
+        except KeyboardInterrupt:  # somebody wants to stop
+            raise
+        except BaseException:  # its text may quote the row
             continue
         finally:
             memory.put_back()

@@ -175,7 +175,8 @@ def keeps_nothing(model: nn.Module) -> bool:
     """
     tensors = tensors_of(model).values()
     return all(_is_trusted_class(type(tensor)) and not vars(tensor) for tensor in tensors) and all(
-        _is_trusted_class(type(module)) and _holds_trusted(module) for module in model.modules()
+        _is_trusted_class(type(module)) and is_trusted(type(module).forward) and _holds_trusted(module)
+        for module in model.modules()
     )
 
 

@@ -256,7 +256,9 @@ class Items:
     def _read(self, row: int) -> tuple[Any, Any] | None:
         try:
             pair = self._tensors(self._items[row])
-        except (Exception, SystemExit):  # its text may quote the row, so nobody sees it
+        except KeyboardInterrupt:  # somebody wants to stop
+            raise
+        except BaseException:  # its text may quote the row, so nobody sees it
             return None
         return pair if _shapes(pair) == _shapes(pytree.tree_map(lambda leaf: leaf[0], self.example)) else None
 

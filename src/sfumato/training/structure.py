@@ -17,8 +17,9 @@ class Structure:
     """The modules of a model, all that hangs on them, and its tensors, as they were when this was made.
 
     What a module holds is compared by identity, so that a plain attribute, a hook, a parameter or a module that
-    was put in another's place is seen; of tensors their class, and what a change of `.data` leaves no other
-    trace of. What is inside other objects is `memory.Memory`'s to look after. The model is kept alive.
+    was put in another's place is seen, and another `forward` of a class; of tensors their class, and what a
+    change of `.data` leaves no other trace of. What is inside other objects is `memory.Memory`'s to look after.
+    The model is kept alive.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -32,6 +33,7 @@ class Structure:
         self._names = list(chain.from_iterable(self._filled))
         self._values = list(chain.from_iterable(map(dict.values, self._filled)))
         self._facts = self._facts_now()
+        self._code = self._code_now()
 
     def same(self) -> bool:
         """Whether nothing was added, removed or replaced."""
@@ -42,7 +44,12 @@ class Structure:
             and list(chain.from_iterable(self._filled)) == self._names
             and list(map(type, self.modules)) == self._kinds
             and self._facts_now() == self._facts
+            and self._code_now() == self._code
         )
+
+    def _code_now(self) -> list[Any]:
+        """What runs when a module is called; a library's own class can be given another method, too."""
+        return [nn.Module.__call__, *(getattr(kind, "forward", None) for kind in self._kinds)]
 
     def _facts_now(self) -> list[tuple[Any, ...]]:
         tensors = self.tensors.values()

@@ -343,7 +343,9 @@ class Block:
     def _attempt(self) -> Pass | None:
         try:
             return self.task.run(self.inputs, self.targets)
-        except (Exception, SystemExit):  # its text may quote a private row, so nobody sees it
+        except KeyboardInterrupt:  # somebody wants to stop
+            raise
+        except BaseException:  # its text may quote a private row, so nobody sees it
             return None
 
     def _raising(self) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +28,7 @@ from sfumato.training.devices import CPU, device_of
 from sfumato.training.distributed import ALONE, Peers
 from sfumato.training.gradient import chunk_rows, clip_rows, prepare_blocks, rounding_bound
 from sfumato.training.hugging_face import decoder_inputs
+from sfumato.training.interrupts import bare
 from sfumato.training.memory import written_nowhere
 from sfumato.training.noise import NoisySum, StepSum, joining_error
 from sfumato.training.order import FixedOrder
@@ -205,6 +205,7 @@ class PrivateTrainer:
         self._reserve()
         self.steps_started += 1
         mechanism = self._mechanism()
+        failed: BaseException | None = None
         try:
             self._sum.prepare(mechanism, self._noise_source)
             with self.peers.together("in a step"):
@@ -215,8 +216,9 @@ class PrivateTrainer:
             below = self._noisy_count(below)
         except BaseException as error:
             self._sum.discard()
-            traceback.clear_frames(error.__traceback__)  # what they hold has no noise
-            raise
+            failed = bare(error)
+        if failed is not None:
+            raise failed  # out here, where no error is handled any more that it would remember
         self._move(gradients)
         self._adapt(below)
         self.average.update()
