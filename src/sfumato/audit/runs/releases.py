@@ -42,21 +42,23 @@ Floats = npt.NDArray[np.float64]
 
 def counts() -> Verdict:
     """COUNT by SQL, with one person more in a group."""
-    return _query("COUNT(*)", epsilon=1.0)
+    return _query("COUNT(*)", epsilon=1.0, threshold=1.5)
 
 
 def sums() -> Verdict:
     """SUM by SQL, with one person more in a group, who claims far more than the column allows."""
-    return _query("SUM(age)", epsilon=1.0)
+    return _query("SUM(age)", epsilon=1.0, threshold=149.5)
 
 
-def _query(aggregate: str, *, epsilon: float) -> Verdict:
-    def drawn(people: int, trials: int) -> Floats:
-        """The groups of one table are answered apart, so that each is a trial of its own."""
-        answers = [_asked(aggregate, people, epsilon) for _ in range(-(-trials // _GROUPS))]
-        return np.concatenate(answers)[:trials]
+def _query(aggregate: str, *, epsilon: float, threshold: float) -> Verdict:
+    """The groups of one table are answered apart, so that each is a trial of its own.
 
-    return _verdict(partial(drawn, 2), partial(drawn, 1), _pure, epsilon, trials=2 * _GROUPS, score=_as_seen)
+    Laplace noise tells most just below the larger of the two true answers, where the threshold is: none has to
+    be found on answers.
+    """
+    more, fewer = (np.concatenate([_asked(aggregate, people, epsilon) for _ in range(2)]) for people in (2, 1))
+    errors = Errors.at(threshold, more, fewer)
+    return Verdict.of(partial(_pure, errors), claimed_epsilon=epsilon, delta=0.0, details={"trials": len(more)})
 
 
 def _asked(aggregate: str, people: int, epsilon: float) -> Floats:
