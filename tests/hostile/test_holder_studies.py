@@ -137,7 +137,7 @@ def test_the_noise_is_a_number_of_few_digits_and_never_less(tmp_path):
 # Ledgers
 
 
-class Killed(BaseException):
+class Killed(SystemExit):
     """As by kill -9."""
 
 
@@ -185,10 +185,10 @@ def take_part(keys, monkeypatch):
 def test_a_ledger_put_back_from_a_backup_is_noticed(take_part, tmp_path, kept):
     """Without the witness rounds 2 and 3 would be answered again: that is what it is for."""
     place, witness = tmp_path / "mine.db", (tmp_path / "ledger.json" if kept else None)
-    with Ledger.open(place, Budget(epsilon=1, delta=1e-5)) as ledger, pytest.raises(Killed):
+    with Ledger.open(place, Budget(epsilon=1, delta=1e-5)) as ledger, pytest.raises(SystemExit):
         take_part(Channel(dies=1), ledger, witness)
     shutil.copy(place, tmp_path / "backup.db")
-    with Ledger.open(place) as ledger, pytest.raises(Killed):
+    with Ledger.open(place) as ledger, pytest.raises(SystemExit):
         take_part(Channel(dies=3), ledger, witness)
     shutil.copy(tmp_path / "backup.db", place)
     again = Channel()

@@ -9,7 +9,7 @@ def bare(error: BaseException) -> BaseException:
     """The error, without what the frames of it and of all errors before it hold: sums have no noise yet.
 
     Code of the user's can raise an interrupt that quotes a row, so an interrupt comes back as a new one without
-    words or history.
+    words or history: a wish to leave the process as that, everything else as somebody's Ctrl-C.
     """
     waiting, seen = [error], set()
     while waiting:
@@ -18,4 +18,6 @@ def bare(error: BaseException) -> BaseException:
             seen.add(id(one))
             traceback.clear_frames(one.__traceback__)
             waiting += [each for each in (one.__context__, one.__cause__) if each is not None]
-    return error if isinstance(error, Exception) else KeyboardInterrupt()
+    if isinstance(error, Exception):
+        return error
+    return SystemExit(1) if isinstance(error, SystemExit) else KeyboardInterrupt()

@@ -14,7 +14,7 @@ from sfumato.recipes import Recipe, features
 SMALL = Recipe(extractors=("strokes",), drawn=100, directions=8, steps=4)
 
 
-class Killed(BaseException):
+class Killed(SystemExit):
     """As by kill -9: nothing is cleaned up."""
 
 
@@ -88,7 +88,7 @@ def test_a_round_is_in_the_ledger_before_its_input_leaves(run, ledger):
 @pytest.mark.parametrize(("when", "again"), [("before", [2, 3, 4]), ("after", [3, 4])])
 def test_a_killed_node_goes_on_and_answers_no_round_twice(run, ledger, when, again):
     first = Channel(dies=(when, 2))
-    with pytest.raises(Killed):
+    with pytest.raises(SystemExit):
         run(first)
     spent = ledger.epsilon_spent
     second = Channel()
