@@ -87,13 +87,14 @@ def randomisers(json: show.Json = False) -> None:
 
 
 def releases(json: show.Json = False) -> None:
-    """Attack queries, local reports, PATE labels and tracing scores end to end. Exit with 1 if a claim fails.
+    """Attack queries, local reports, PATE labels, tracing scores and tuned models. Exit with 1 if one fails.
 
     Example: sfumato audit releases
     """
     from sfumato.audit.runs.releases import RELEASES
+    from sfumato.recipes.tuning_attack import searches
 
-    _attack_each(RELEASES, json)
+    _attack_each({**RELEASES, "tuning: the best model": searches}, json)
 
 
 def black_box(

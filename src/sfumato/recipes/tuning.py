@@ -105,13 +105,13 @@ def run(
     warn_of_little_protection("this search", epsilon, delta)
     stream: Sampler = SecretStream() if sampler is None else sampler
     budget = Budget(epsilon=epsilon, delta=delta, unit=rows.unit)
-    plan = _calibrated(recipe, rows, budget, tuning)
+    plan = calibrated(recipe, rows, budget, tuning)
     event = selection_event(plan, tuning.mean_trials)
     if ledger is not None:  # before features are computed, which takes long
         ledger.check(event, relation=plan.relation, unit=plan.unit)
     ready = replace(Classifier.prepare(rows, test, epsilon=epsilon, delta=delta, recipe=recipe), plan=plan)
     certificate = _charge(event, ledger, budget, plan, tuning, recipe, rows.name, private=stream.private)
-    chosen, released = _best(ready, recipe, tuning, stream)
+    chosen, released = best_trial(ready, recipe, tuning, stream)
     accuracy = None if ready.test is None else evaluate(learner(released.module), ready.test).accuracy
     found = Tuned(
         released=replace(released, card=features.card(chosen, rows)),
@@ -127,7 +127,8 @@ def run(
     return found
 
 
-def _calibrated(recipe: Recipe, rows: Dataset, budget: Budget, tuning: Tuning) -> TrainingPlan:
+def calibrated(recipe: Recipe, rows: Dataset, budget: Budget, tuning: Tuning) -> TrainingPlan:
+    """The plan of one trial, whose noise makes the whole search fit the budget."""
     size, _ = features.declared(rows)
     plan = recipe.plan(
         epsilon=budget.epsilon, delta=budget.delta, public_size=size, **Settings().choices(rows.unit)
@@ -186,8 +187,8 @@ def _charge(
     )
 
 
-def _best(ready: Classifier, recipe: Recipe, tuning: Tuning, sampler: Sampler) -> tuple[Recipe, Released]:
-    """The settings and the classifier of the best trial."""
+def best_trial(ready: Classifier, recipe: Recipe, tuning: Tuning, sampler: Sampler) -> tuple[Recipe, Released]:
+    """The settings and the classifier of the best trial, which is all that may be told of the search."""
     best: tuple[float, Recipe, nn.Module] | None = None
     for _ in range(accounting.draw_trials(tuning.mean_trials, sampler)):
         drawn = tuning.draw(recipe, sampler)
