@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import torch
@@ -21,14 +19,14 @@ from torch import Tensor
 REFERENCE_ROWS = 32
 """Torch's elementwise loops take so many numbers at once; what is left over is computed by other code."""
 POOL = 8  # public units that are compared
-_MOST_BYTES = 320 << 20  # that the rows of one block should keep
+_MOST_BYTES = 640 << 20  # that the rows of one block should keep
 
-_PERIOD = POOL * POOL  # places after which the company that a height is tried in repeats
 _FEW = 3 * POOL  # up to so many units, each of the pool is tried at every place
 
 # What each unit of a block came to: block(units of the pool, by place) → tensors with one entry a unit, one
 # at a time, as all together are large; or None where the model does something else than with few rows.
 Bits: TypeAlias = Callable[[Sequence[int]], Iterable[Tensor] | None]
+Known: TypeAlias = list[dict[int, int]]  # of each tensor a digest of every unit's entry
 
 
 def reference_height(rows_per_unit: int, most_rows: int = 1 << 30) -> int:
@@ -47,7 +45,7 @@ def most_rows(floats_per_row: int) -> int:
     """Rows of the largest block, of a model whose pass keeps so many numbers of each: a few, if they are many.
 
     >>> most_rows(7_000_000), most_rows(40_000)
-    (8, 2096)
+    (16, 4192)
     """
     return max(POOL, _MOST_BYTES // (4 * floats_per_row) // POOL * POOL)
 
@@ -68,13 +66,12 @@ class Heights:
         self._threads = torch.get_num_threads()
         self._reference_agrees: dict[int, bool] = {}
         self._agrees: dict[tuple[int, int], bool] = {}
-        self._expected: tuple[Any, Sequence[Tensor]] | None = None  # of which rows and weights, and the bits
+        self._expected: tuple[Any, Known] | None = None  # of which rows and weights, and the bits
 
     def split(self, units: int, rows_per_unit: int, bits: Bits, *, stamp: Any = 0) -> list[int]:
         """Heights of blocks that hold `units` units with as many rows each; the last one may need padding."""
         found = self._split(units, rows_per_unit, bits, stamp)
-        # As large as the pool's activations and gradients, and of no use to other weights.
-        self._expected = None
+        self._expected = None  # of no use to other weights
         return found
 
     def find(self, sizes: Iterable[int], bits: Bits, *, stamp: Any = 0) -> None:
@@ -111,7 +108,7 @@ class Heights:
         """Units of the block that all others are compared with, if its own places agree."""
         return reference_height(rows_per_unit, self._most_rows)
 
-    def _refer(self, rows_per_unit: int, bits: Bits, stamp: Any) -> Sequence[Tensor] | None:
+    def _refer(self, rows_per_unit: int, bits: Bits, stamp: Any) -> Known | None:
         """The bits to compare with, of the weights of the moment."""
         key = rows_per_unit, stamp
         if self._expected is not None and self._expected[0] == key:
@@ -152,113 +149,66 @@ class Heights:
         return self._agrees[key]
 
 
-def _in_turn(height: int, bits: Bits) -> Sequence[Tensor] | None:
-    """The bits of all units of the pool, from blocks of one height; None if places do not agree."""
-    if height > _FEW:
-        found_there = _at_every_place(height, bits)
-        return found_there if found_there and _agrees(height, bits, found_there) else None
-    blocks = _small_blocks(height)
-    found = [list(came) for block in blocks if (came := bits(block)) is not None]
-    if len(found) < len(blocks):
-        return None
-    columns = zip(*found, strict=True)
-    first = [torch.stack([column[start][0] for start in range(POOL)]) for column in columns]
-    agree = all(_own(block, came, first) for block, came in zip(blocks, found, strict=True))
-    return first if agree else None
+def _in_turn(height: int, bits: Bits) -> Known | None:
+    """What all units of the pool come to in blocks of one height; None if places or company matter."""
+    known: Known = []
+    return known if _agrees(height, bits, known, [*_first_blocks(height), *_blocks(height)]) else None
 
 
-def _small_blocks(height: int) -> list[list[int]]:
-    """Blocks of few units, so that each unit of the pool is at every place; unit n is first in block n.
+def _agrees(height: int, bits: Bits, known: Known, blocks: Sequence[Sequence[int]] = ()) -> bool:
+    """Whether every place of a block gives its unit the bits that are known, in other companies than there."""
+    return all(_own(block, bits(block), known) for block in blocks or _blocks(height)) and bool(known)
 
-    In two more all places but the first hold one unit: who is there must not matter.
+
+def _first_blocks(height: int) -> list[list[int]]:
+    """Two companies in which every place holds some unit of the pool.
+
+    In the second one the last places hold one unit many times over: who is there must not matter.
     """
+    if height <= _FEW:
+        return []
+    units = [(5 * place + 3) % POOL for place in range(height)]
+    return [units, units[:POOL] + [0] * (height - POOL)]
+
+
+def _blocks(height: int) -> list[list[int]]:
+    """Blocks in which every place has its turn: of few units, each of the pool is at every place.
+
+    In two more of these all places but the first hold one unit, and in one of many units the last quarter does.
+    """
+    if height > _FEW:
+        crowd = height // 4
+        return [[(3 * place + place // POOL) % POOL for place in range(height - crowd)] + [0] * crowd]
     turns = [[(start + place) % POOL for place in range(height)] for start in range(POOL)]
     return [*turns, *([start] + [0] * (height - 1) for start in (1, 5))]
 
 
-def _at_every_place(height: int, bits: Bits) -> Sequence[Tensor] | None:
-    """The same from blocks in which every place holds some unit of the pool, in two companies.
+def _own(block: Sequence[int], found: Iterable[Tensor] | None, known: Known) -> bool:
+    """Whether each unit of a block has the entries that are known of it; notes those of units that are new."""
+    if found is None:
+        return False
+    is_first, count = not known, 0
+    for count, column in enumerate(found, 1):
+        if is_first:
+            known.append({})
+        if count > len(known):
+            return False
+        mine = known[count - 1]
+        pairs = zip(_digests(column), block, strict=False)  # a column may have entries of the first units only
+        if any(mine.setdefault(unit, digest) != digest for digest, unit in pairs):
+            return False
+    return count == len(known)
 
-    In the second one the last places hold one unit many times over: who is there must not matter either.
+
+def _digests(column: Tensor) -> list[int]:
+    """For each entry of a column one number of 64 bits, which tells its bits from others.
+
+    A keyed hash: what it is taken of is as large as all that a pass keeps, and is not held on to. One NaN is
+    like another, and one zero.
     """
-    units = [(5 * place + 3) % POOL for place in range(height)]
-    first: list[Tensor] = []
-    for column in bits(units) or ():
-        if not _repeats(column):
-            return None
-        first.append(column if len(column) == POOL else column[:POOL].clone())
-    crowd = units[:POOL] + [0] * (height - POOL)
-    found = bits(crowd)
-    if not first or found is None or not _match(found, first, partial(_as_first, place=units.index(0))):
-        return None
-    order = [units.index(unit) for unit in range(POOL)]
-    for number, column in enumerate(first):
-        first[number] = column[order]
-    return first
-
-
-def _agrees(height: int, bits: Bits, expected: Sequence[Tensor]) -> bool:
-    """Whether every place of a block gives its unit the reference's bits, in another company than there."""
-    if height <= _FEW:
-        return all(_own(block, bits(block), expected) for block in _small_blocks(height))
-    crowd = height // 4
-    block = [(3 * place + place // POOL) % POOL for place in range(height - crowd)] + [0] * crowd
-    return _own(block, bits(block), expected, crowd)
-
-
-def _own(
-    block: Sequence[int], found: Iterable[Tensor] | None, expected: Sequence[Tensor], crowd: int = 0
-) -> bool:
-    """Whether each unit of a block has its own entries; the company repeats, in its last `crowd` places too."""
-    return found is not None and _match(found, expected, partial(_has_its_own, block, crowd))
-
-
-def _match(
-    found: Iterable[Tensor], expected: Sequence[Tensor], alike: Callable[[Tensor, Tensor], bool]
-) -> bool:
-    pairs = zip_longest(found, expected)
-    return all(mine is not None and known is not None and alike(mine, known) for mine, known in pairs)
-
-
-def _as_first(column: Tensor, first: Tensor, *, place: int) -> bool:
-    """Whether the first POOL entries are those given, and all behind them the one at `place`."""
-    return (
-        column.shape[1:] == first.shape[1:]
-        and _same(column[:POOL], first)
-        and _same(column[POOL:], column[place])
-    )
-
-
-def _has_its_own(block: Sequence[int], crowd: int, column: Tensor, expected: Tensor) -> bool:
-    """Whether each unit of a block has its own entry."""
-    body = len(block) - crowd
-    return column.shape[1:] == expected.shape[1:] and all(
-        _repeats_its_own(units, part, expected)
-        for units, part in ((block[:body], column[:body]), (block[body:], column[body:]))
-    )
-
-
-def _repeats_its_own(units: Sequence[int], column: Tensor, expected: Tensor) -> bool:
-    """The same where units repeat after a period: those of the first have their own, the others are like them.
-
-    POOL units at a time in the first period, and the others at once: nowhere is there a copy of all.
-    """
-    parts = range(0, min(len(column), _PERIOD), POOL)
-    return all(_same(column[at : at + POOL], expected[units[at : at + POOL]]) for at in parts) and _same(
-        column[_PERIOD:], column[: max(0, len(column) - _PERIOD)]
-    )
-
-
-def _repeats(column: Tensor) -> bool:
-    """Whether every further POOL entries are what the first POOL are."""
-    whole = len(column) // POOL * POOL
-    return _same(column[:whole].view(-1, POOL, *column.shape[1:]), column[:POOL]) and _same(
-        column[whole:], column[: len(column) - whole]
-    )
-
-
-def _same(some: Tensor, other: Tensor) -> bool:
-    """Bit for bit, but that every NaN is like another; `other` may stand for many."""
-    return torch.equal(some, other.expand_as(some)) or bool(
-        ((some == other) | ((some != some) & (other != other))).all()
-    )
+    plain = column.detach() + 0  # which leaves no -0.0
+    if not bool(plain.sum().isfinite()):
+        plain = plain.masked_fill_(plain != plain, math.nan)
+    entries = plain.flatten(1) if plain.dim() > 1 else plain.unsqueeze(1)
+    rows = entries.contiguous().cpu().view(torch.uint8).numpy()
+    return [hash((*column.shape[1:], row.tobytes())) for row in rows]

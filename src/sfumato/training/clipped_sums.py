@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from sfumato.training.capture import Pass
-from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, Weights
+from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, Weights, formed_values, rows_of
 
 _DIRECT_BYTES = 16 << 20  # gradients formed at a time for units that need them; six times that in float64
 PORTION = 8  # units whose gradients are formed at a time
+_FORMED_BYTES = 128 << 20  # gradients formed from factors and kept until their norms are known
 
 
 def weighted_sums(
@@ -34,6 +35,24 @@ def uses(passed: Pass) -> dict[str, list[Contribution]]:
         for parameter, contribution in call.contributions(gradients, rows).items():
             uses.setdefault(passed.names[parameter], []).append(contribution)
     return uses
+
+
+def pieces(used: Mapping[str, Sequence[Contribution]], units: int) -> list[slice]:
+    """The units of a block in parts whose gradients are formed together; by shapes alone."""
+    formed = 4 * sum(formed_values(contributions, units) for contributions in used.values())
+    size = max(PORTION, _FORMED_BYTES // max(1, formed) // PORTION * PORTION)
+    return [slice(start, min(start + size, units)) for start in range(0, units, size)]
+
+
+def piece_of(contributions: Sequence[Contribution], piece: slice, units: int) -> list[Contribution]:
+    """What the units of one piece of a block add."""
+    if piece == slice(units):
+        return list(contributions)
+    found = []
+    for each in contributions:
+        rows = len(each.gradients) // units
+        found.append(rows_of(each, slice(piece.start * rows, piece.stop * rows)))
+    return found
 
 
 def squared_norms(

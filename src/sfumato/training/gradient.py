@@ -8,7 +8,7 @@ sum weighted by the clipping coefficients. See `rules.terms` for the two ways of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from sfumato.training.rowwise import LossFunction, Views
 from sfumato.training.rules.rounding import chunk_errors, rounding
 from sfumato.training.task import ChunkResult, Task, blocks_of, prepared, take, zero
 
+_JOINED = 4  # sums of blocks that are added in float32
 _CHUNK_BYTES = 72 << 20  # what a chunk may hold: it should stay in the cache
 
 
@@ -146,16 +147,21 @@ def clip_rows(
     inputs, targets = moved((inputs, targets), task.device)
     with plain_float32():
         if units is None:
-            return _joined([block.clipped(clipping) for block in blocks_of(task, inputs, targets, rows, 1)])
+            return _joined(_parts(task, clipping, inputs, targets, rows, 1))
         strata = _strata(units)
-        results = [
-            block.clipped(clipping)
-            for stratum in strata
-            for block in blocks_of(
-                task, take(inputs, stratum.rows), take(targets, stratum.rows), *stratum.shape
-            )
-        ]
-    return _reordered(_joined(results), strata)
+        parts = (
+            part
+            for some in strata
+            for part in _parts(task, clipping, take(inputs, some.rows), take(targets, some.rows), *some.shape)
+        )
+        return _reordered(_joined(parts), strata)
+
+
+def _parts(
+    task: Task, clipping: Clipping, inputs: Any, targets: Any, units: int, rows_per_unit: int
+) -> Iterator[ChunkResult]:
+    for block in blocks_of(task, inputs, targets, units, rows_per_unit):
+        yield from block.clipped(clipping)
 
 
 def chunk_rows(known: Survey) -> int:
@@ -235,21 +241,21 @@ def rounding_bound(
     task = prepared(model, loss_fn, views, known).task(loss_fn, views)
     with plain_float32():
         passed = task.run(*task.public([0, 1], 1))
-        # A block holds one unit at least; where all units have one row, all blocks but one are full.
-        plain = rows_per_unit == 1 and not known.alone
-        full = known.heights.reference(1, task.bits(1), stamp=task.stamp) if plain else 1
-        blocks = units // full + 1
     seen = len(passed.losses)
     parts = [
         rounding(use, seen, units=units, rows_per_unit=rows_per_unit * seen // 2)
         for use in uses(passed).values()
     ]
-    return sum(chunk_errors(parts, units)) + _joining_error(units, blocks)
+    return sum(chunk_errors(parts, units)) + _joining_error(units)
 
 
-def _joining_error(units: int, blocks: int) -> float:
-    """Of adding the sums of several blocks in float64 and rounding once, for both of two neighbours."""
-    return 0.0 if blocks <= 1 else 2 * units * 2.0**-23
+def _joining_error(units: int) -> float:
+    """Of adding the sums of blocks, a few in float32 and these in float64, for both of two neighbours.
+
+    The sums of all blocks have norm at most units · C; each is rounded in _JOINED - 1 additions at most, and
+    once more at the end.
+    """
+    return 1.02 * 2 * units * _JOINED * 2.0**-24  # 1.02: second-order terms
 
 
 class _Stratum(NamedTuple):
@@ -274,25 +280,35 @@ def _strata(units: Tensor) -> list[_Stratum]:
     ]
 
 
-def _joined(parts: Sequence[ChunkResult]) -> ChunkResult:
-    """What blocks add up to, one after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    totals = {name: value.double() for name, value in parts[0].sums.items()}
-    for part in parts[1:]:
-        accumulate(totals, part.sums)
-    sums = {name: total.to(parts[0].sums[name].dtype) for name, total in totals.items()}
-    norms = torch.cat([part.norms for part in parts])
+def _joined(parts: Iterable[ChunkResult]) -> ChunkResult:
+    """What blocks add up to, one after the other; no more than a few sums are held at a time."""
+    seen: list[ChunkResult] = []
+    sums: dict[str, Tensor] = {}  # of the last few
+    totals: dict[str, Tensor] = {}  # of those before, in float64
+    for part in parts:
+        if len(seen) % _JOINED == 0 and seen:
+            _add_wide(totals, sums)
+            sums = {}
+        accumulate(sums, part.sums)
+        seen.append(replace(part, sums={}))
+    if totals:
+        _add_wide(totals, sums)
+        sums = {name: total.to(sums[name].dtype) for name, total in totals.items()}
+    norms = torch.cat([part.norms for part in seen])
     return ChunkResult(
         sums=sums,
         norms=norms,
-        coefficients=torch.cat([part.coefficients for part in parts]),
-        finite=torch.cat([part.finite for part in parts]),
-        raised=torch.cat([part.raised for part in parts]),
-        losses=torch.cat([part.losses for part in parts]),
-        norm_error=max(part.norm_error for part in parts),
-        sum_error=sum(part.sum_error for part in parts) + _joining_error(len(norms), len(parts)),
+        coefficients=torch.cat([part.coefficients for part in seen]),
+        finite=torch.cat([part.finite for part in seen]),
+        raised=torch.cat([part.raised for part in seen]),
+        losses=torch.cat([part.losses for part in seen]),
+        norm_error=max(part.norm_error for part in seen),
+        sum_error=sum(part.sum_error for part in seen) + _joining_error(len(norms)),
     )
+
+
+def _add_wide(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
+    accumulate(totals, more if totals else {name: value.double() for name, value in more.items()})
 
 
 def _reordered(result: ChunkResult, strata: Sequence[_Stratum]) -> ChunkResult:
@@ -321,10 +337,6 @@ def _nothing(model: nn.Module, clipping: Clipping) -> ChunkResult:
 
 def _zeros(model: nn.Module) -> dict[str, Tensor]:
     return {name: zero(model, name) for name in _trainable(model)}
-
-
-def _zero(model: nn.Module, name: str) -> Tensor:
-    return torch.zeros_like(model.get_parameter(name), requires_grad=False)
 
 
 def _slices(rows: int, units: Tensor | None, chunk: int) -> list[Any]:

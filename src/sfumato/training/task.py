@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,8 @@ from sfumato.training.capture import LayerCall, Pass, Wiring, count_rows, run
 from sfumato.training.clipped_sums import (
     PORTION,
     exact_squares,
+    piece_of,
+    pieces,
     portions,
     squared_norms,
     uses,
@@ -32,7 +34,7 @@ from sfumato.training.moment import Moment, refuse_listeners
 from sfumato.training.probe import Survey
 from sfumato.training.rowwise import DIRECT, Identity, LossFunction, RowMap, Views
 from sfumato.training.rules.rounding import chunk_errors, rounding
-from sfumato.training.rules.terms import Materialised, Weights, term
+from sfumato.training.rules.terms import Contribution, Materialised, Weights, term
 from sfumato.training.rules.workspace import Workspace
 from sfumato.training.steps import Steps
 from sfumato.training.structure import Structure
@@ -89,7 +91,7 @@ class Prepared:
     keeps_nothing: bool
     same_loss: Identity
     same_views: Identity
-    moment: Moment  # at which it was prepared
+    moment: Moment | None  # at which it was prepared, if for several steps
 
     @property
     def runs_own_code(self) -> bool:
@@ -103,7 +105,7 @@ class Prepared:
             return False
         weights = self.structure.tensors.values()
         now = Moment(self.model, loss_fn, views, trusted=self.keeps_nothing, weights=weights)
-        return now.like(self.moment)
+        return self.moment is not None and now.like(self.moment)
 
     def task(
         self, loss_fn: LossFunction, views: Views | None, *, refresh: Callable[[], None] = lambda: None
@@ -118,8 +120,10 @@ class Prepared:
         return Task(self.model, loss, view_map, known, memory, self.device, self.wiring, refresh)
 
 
-def prepared(model: nn.Module, loss_fn: LossFunction, views: Views | None, known: Survey) -> Prepared:
-    """Walk over a model of which all is known."""
+def prepared(
+    model: nn.Module, loss_fn: LossFunction, views: Views | None, known: Survey, *, once: bool = True
+) -> Prepared:
+    """Walk over a model of which all is known; if not only `once`, note what the user's code could read."""
     structure = Structure(model)
     return Prepared(
         model=model,
@@ -131,7 +135,7 @@ def prepared(model: nn.Module, loss_fn: LossFunction, views: Views | None, known
         keeps_nothing=keeps_nothing(model),
         same_loss=Identity(loss_fn),
         same_views=Identity(views),
-        moment=Moment(model, loss_fn, views),
+        moment=None if once else Moment(model, loss_fn, views),
     )
 
 
@@ -266,32 +270,44 @@ class Block:
     height: int
     rows_per_unit: int
 
-    def clipped(self, clipping: Clipping) -> ChunkResult:
+    def clipped(self, clipping: Clipping) -> Iterator[ChunkResult]:
+        """What the real units add, piece by piece: gradients of all may be too large to form at once."""
         passed, raised = self._passed()
+        used = uses(passed)
+        for piece in pieces(used, self.height):
+            if piece.start < self.units:
+                mine = {name: piece_of(each, piece, self.height) for name, each in used.items()}
+                yield self._clipped(clipping, passed, mine, piece, raised)
+
+    def _clipped(
+        self,
+        clipping: Clipping,
+        passed: Pass,
+        used: Mapping[str, Sequence[Contribution]],
+        piece: slice,
+        raised: Tensor,
+    ) -> ChunkResult:
+        """What the units of one piece add to all parameters."""
+        height, units = piece.stop - piece.start, min(piece.stop, self.units) - piece.start
+        raised = raised[piece]
         layers = clipping.layers(list(passed.names.values()))
+        nobody = torch.zeros(height, device=self.task.device)
         with _workspaces.setdefault(self.task.model, Workspace()).lend():
-            used = uses(passed)
-            terms = {name: term(contributions, self.height) for name, contributions in used.items()}
-            squares, doubtful = squared_norms(terms, layers, clipping.floors(len(layers)), self._nobody)
-            norms, doubtful = squares[: self.units].sqrt(), doubtful[: self.units]
+            terms = {name: term(contributions, height) for name, contributions in used.items()}
+            squares, doubtful = squared_norms(terms, layers, clipping.floors(len(layers)), nobody)
+            norms, doubtful = squares[:units].sqrt(), doubtful[:units]
             finite = norms.isfinite().all(1) & ~raised
             coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
             each = [Weights(coefficients[:, layer]) for layer in range(len(layers))]
             weights = {name: each[layer] for layer, names in enumerate(layers) for name in names}
-            real = {name: part.first(self.units) for name, part in terms.items()}
+            real = {name: part.first(units) for name, part in terms.items()}
             sums = weighted_sums(real, weights, finite, doubtful)
-        seen = len(passed.losses)
-        parts = [
-            rounding(use, seen, units=self.units, rows_per_unit=seen // self.height) for use in used.values()
-        ]
+        seen = len(passed.losses) // self.height  # rows of a unit, views included
+        parts = [rounding(use, height * seen, units=units, rows_per_unit=seen) for use in used.values()]
         sums = {name: sums[name] if name in sums else zero(self.task.model, name) for name in weights}
         losses = passed.losses.view(self.height * self.rows_per_unit, -1).sum(1)
-        losses = losses[: self.units * self.rows_per_unit]
-        return ChunkResult(sums, norms, coefficients, finite, raised, losses, *chunk_errors(parts, self.units))
-
-    @property
-    def _nobody(self) -> Tensor:
-        return torch.zeros(self.height, device=self.task.device)
+        losses = losses[piece.start * self.rows_per_unit :][: units * self.rows_per_unit]
+        return ChunkResult(sums, norms, coefficients, finite, raised, losses, *chunk_errors(parts, units))
 
     def bits(self) -> Iterator[Tensor] | None:
         """Everything that a unit's clipped gradient is made of: layer inputs, gradients, norms, what is formed.
@@ -313,17 +329,26 @@ class Block:
                 [call.inputs, *gradients] if isinstance(call, LayerCall) else call.stacked(gradients).values()
             )
             yield from (t.detach().reshape(self.height, -1) for t in kept if t is not None)
-        used, some = uses(passed), torch.arange(self.height, device=self.task.device) < PORTION
+        used = uses(passed)
         values = sum(self.task.wiring.parameters[name].numel() for name in used)
+        parts = pieces(used, self.height)
         for name, contributions in used.items():
-            part = term(contributions, self.height)
-            own = {name: part}
-            if isinstance(part, Materialised):
-                yield part.gradients
-            yield from squared_norms(own, [[name]], [1.0], self._nobody)
-            parts = portions(own, some, values=values)
-            if len(parts) == 1:  # elsewhere gradients are so large that few are formed together
-                yield exact_squares(own, [[name]], parts[0])[: self.height]
+            yield from _columns([self._term_bits(name, contributions, piece, values) for piece in parts])
+
+    def _term_bits(
+        self, name: str, contributions: Sequence[Contribution], piece: slice, values: int
+    ) -> list[Tensor]:
+        """What the units of one piece come to in one parameter, of gradients with so many values in all."""
+        height = piece.stop - piece.start
+        part = term(piece_of(contributions, piece, self.height), height)
+        own, device = {name: part}, self.task.device
+        found = [part.gradients] if isinstance(part, Materialised) else []
+        found += squared_norms(own, [[name]], [1.0], torch.zeros(height, device=device))
+        if piece.start == 0:
+            some = portions(own, torch.arange(height, device=device) < PORTION, values=values)
+            if len(some) == 1:  # elsewhere gradients are so large that few are formed together
+                found.append(exact_squares(own, [[name]], some[0])[:height])
+        return found
 
     def _passed(self) -> tuple[Pass, Tensor]:
         """The pass, and which units' rows raised: public rows took their places."""
@@ -379,6 +404,14 @@ class Block:
 
         replaced = pytree.tree_map(put, self.inputs, inputs), pytree.tree_map(put, self.targets, targets)
         return replace(self, inputs=replaced[0], targets=replaced[1])
+
+
+def _columns(pieces: Sequence[Sequence[Tensor]]) -> Iterator[Tensor]:
+    """The entries of all units, from those of each piece; the first piece may have more to show."""
+    first, *others = pieces
+    for number, column in enumerate(first):
+        more = [other[number] for other in others if number < len(other)]
+        yield torch.cat([column, *more]) if more else column
 
 
 _workspaces: weakref.WeakKeyDictionary[nn.Module, Workspace] = weakref.WeakKeyDictionary()

@@ -260,7 +260,7 @@ class PrivateTrainer:
         last = self._work
         if last is None or self._data is not data or not last.holds(loss_fn, data.views):
             known = survey(self.model, loss_fn, *data.example, views=data.views)
-            last = self._work = prepared(self.model, loss_fn, data.views, known)
+            last = self._work = prepared(self.model, loss_fn, data.views, known, once=False)
             self._data = data
         return last
 

@@ -1,6 +1,8 @@
 """Heights of blocks: only those at which a unit's bits are the same at every place."""
 
+import dataclasses
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -10,9 +12,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sfumato.randomness import SecretStream, secret_global_generators
-from sfumato.training import Flat, clip_chunk, cross_entropy, survey
+from sfumato.training import Flat, blocks, clip_chunk, clipped_sums, cross_entropy, survey
 from sfumato.training.blocks import Heights, reference_height
+from sfumato.training.gradient import rounding_bound
 from sfumato.training.precision import plain_float32
+from sfumato.training.rules import terms
 from sfumato.training.task import prepared
 
 
@@ -70,6 +74,83 @@ def test_the_bits_to_compare_with_are_not_kept():
     heights = Heights()
     heights.split(64, 1, kernel())
     assert heights._expected is None
+
+
+@pytest.mark.parametrize("most", [8, 16, 1 << 20])
+def test_no_more_than_one_block_of_bits_is_held_at_a_time(most):
+    """They are as large as all that a pass keeps: of large models, ten blocks of them would not fit."""
+    alive, held = weakref.WeakSet(), []
+
+    def bits(units):
+        for column in range(3):
+            held.append(len(alive))
+            values = torch.tensor(units, dtype=torch.float64) + column
+            alive.add(values)
+            yield values
+            del values
+
+    Heights(most).split(100, 1, bits)
+    assert len(held) >= 12
+    assert max(held) <= 1
+
+
+@pytest.mark.parametrize("value", [-0.0, float("nan"), float("inf")])
+def test_zeros_and_nans_are_alike_and_other_bits_are_not(value):
+    column = torch.tensor([[1.0, value], [1.0, value], [1.0, -value], [1.0, 2.0]])
+    first, second, third, fourth = blocks._digests(column)
+    assert first == second != fourth
+    assert (first == third) == (value != float("inf"))
+    longer = torch.tensor([[1.0, 2.0, 0.0]])
+    assert fourth not in (blocks._digests(longer)[0], blocks._digests(torch.tensor([[2.0, 1.0]]))[0])
+
+
+def tokens_model():
+    torch.manual_seed(2)
+    return nn.Sequential(
+        nn.Embedding(11, 24), nn.LayerNorm(24), nn.Linear(24, 20), nn.Flatten(), nn.Linear(320, 3)
+    )
+
+
+def in_pieces(monkeypatch):
+    monkeypatch.setattr(clipped_sums, "_FORMED_BYTES", 8 * 4 * 24 * 20)
+
+
+@pytest.mark.parametrize("rows", [3, 8, 40])
+def test_gradients_that_are_formed_piece_by_piece_are_those_formed_at_once(rows, monkeypatch):
+    model, data = tokens_model(), (torch.randint(0, 11, (rows, 16)), torch.zeros(rows, dtype=torch.long))
+    whole = clip_chunk(model, cross_entropy, *data, Flat(norm=0.1))
+    in_pieces(monkeypatch)
+    model = tokens_model()
+    found = clip_chunk(model, cross_entropy, *data, Flat(norm=0.1))
+    torch.testing.assert_close(found.norms, whole.norms)
+    torch.testing.assert_close(found.sums, whole.sums)
+    assert torch.equal(found.losses, whole.losses)
+    bound = rounding_bound(model, cross_entropy, *data, units=rows)
+    assert found.rounding <= bound
+
+
+def test_a_rows_bits_do_not_depend_on_its_piece(monkeypatch):
+    in_pieces(monkeypatch)
+    model, data = tokens_model(), (torch.randint(0, 11, (45, 16)), torch.zeros(45, dtype=torch.long))
+    here = clip_chunk(model, cross_entropy, *data, Flat(norm=0.1))
+    for some in (torch.arange(45).flip(0), torch.arange(20, 45), torch.arange(44, 45)):
+        there = clip_chunk(model, cross_entropy, *(each[some] for each in data), Flat(norm=0.1))
+        assert torch.equal(here.norms[some], there.norms)
+
+
+def test_a_height_at_which_a_piece_rounds_otherwise_is_never_used(monkeypatch):
+    in_pieces(monkeypatch)
+    formed = terms._formed_of_matrices
+
+    def otherwise(inputs, gradients):
+        found, norms = formed(inputs, gradients)
+        return found, norms * (1 + 1e-6 * (len(inputs) < 8))
+
+    monkeypatch.setattr(terms, "_formed_of_matrices", otherwise)
+    model, data = tokens_model(), (torch.randint(0, 11, (45, 16)), torch.zeros(45, dtype=torch.long))
+    known = dataclasses.replace(survey(model, cross_entropy, *data), heights=Heights(16))
+    task = prepared(model, cross_entropy, None, known).task(cross_entropy, None)
+    assert task.split(12, 1) == [16]  # and not 12, in pieces of 8 and 4
 
 
 @pytest.mark.parametrize("how", ["uneven", "mixed"])

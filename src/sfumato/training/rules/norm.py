@@ -34,7 +34,7 @@ def rms_norm(module: nn.RMSNorm, inputs: Tensor, gradient: Tensor) -> dict[str, 
 def _per_channel(normalised: Tensor, gradient: Tensor) -> dict[str, Contribution]:
     """∂γ and ∂β summed over space: (rows, channels, …) → (rows, channels)."""
     space = tuple(range(2, gradient.dim()))
-    scale = normalised * gradient
+    scale = normalised.mul_(gradient)
     return {
         "weight": Rows(scale.sum(space) if space else scale),
         "bias": Rows(gradient.sum(space) if space else gradient),
@@ -48,6 +48,6 @@ def _per_element(
     rows, shape = gradient.shape[0], tuple(module.normalized_shape)
     positions = (rows, gradient.numel() // max(1, rows * math.prod(shape)), *shape)
     return {
-        "weight": Rows((normalised * gradient).reshape(positions).sum(1)),
+        "weight": Rows(normalised.mul_(gradient).reshape(positions).sum(1)),
         "bias": Rows(gradient.reshape(positions).sum(1)),
     }

@@ -36,6 +36,7 @@ _LEAST_SLACK = 2.0**-13
 # Squares below this are counted as this: float32 loses them to underflow.
 _TINY = 2.0**-100
 _LEAST_BAND = 16  # taps of a line; narrower products are slow
+_FORMED_BYTES = 1 << 20  # gradients formed before their norms are taken
 _WINDOW_BYTES = 1 << 21  # windows copied at a time: they should stay in the cores' own caches
 UNITS_PER_SUM = 32  # units summed in one go; sums of such sums keep rounding errors short
 _FEW = 1 << 22  # multiply-adds, most of them with zero, that are quicker than more operations would be
@@ -147,6 +148,18 @@ class Lookups:
 
 
 Contribution: TypeAlias = Factors | Rows | Lookups
+
+
+def rows_of(contribution: Contribution, rows: slice) -> Contribution:
+    """What some of the rows add."""
+    gradients = contribution.gradients[rows]
+    if isinstance(contribution, Rows):
+        return Rows(gradients)
+    if isinstance(contribution, Lookups):
+        return replace(contribution, indices=contribution.indices[rows], gradients=gradients)
+    inputs = contribution.inputs
+    some = Windows(inputs.view[rows]) if isinstance(inputs, Windows) else inputs[rows]
+    return replace(contribution, inputs=some, gradients=gradients)
 
 
 @dataclass(frozen=True)
@@ -329,12 +342,25 @@ def _factored(uses: Sequence[Factors]) -> Materialised | Gram:
     if prefers_gram(inputs.shape[2], inputs.shape[3], gradients.shape[3]):
         return Gram(_written(inputs), gradients, fold)
     if isinstance(inputs, Tensor):
-        return Materialised(_written_product(gradients, inputs), fold)
+        formed, norms = _formed_of_matrices(inputs, gradients)
+        return Materialised(formed, fold, norms)
     if (bands := inputs.bands) is not None:
         formed, norms = _formed_by_bands(bands, gradients)
         return Materialised(formed, replace(fold, banded=True), norms)
     formed, norms = _formed(inputs, gradients)
     return Materialised(formed, fold, norms)
+
+
+def formed_values(uses: Sequence[Contribution], units: int) -> int:
+    """How many numbers `term` forms for each unit from factors."""
+    factors = [use for use in uses if isinstance(use, Factors)]
+    if not factors:
+        return 0
+    _, groups, _, width = factors[0].inputs.shape
+    height = factors[0].gradients.shape[3]
+    positions = sum(use.inputs.shape[0] * use.inputs.shape[2] for use in factors) // units
+    alike = len(factors) == len(uses) and all(use.fold == factors[0].fold for use in factors)
+    return 0 if alike and prefers_gram(positions, width, height) else groups * width * height
 
 
 def prefers_gram(positions: int, width: int, height: int) -> bool:
@@ -351,11 +377,20 @@ def slack_factor(groups: int, positions: int, width: int, height: int, unit: flo
     return max(_LEAST_SLACK, (width + height + 2 * positions + groups + 8) * unit)
 
 
-def _written_product(gradients: Tensor, inputs: Tensor) -> Tensor:
-    """Σₚ gₚ aₚᵀ: (units, groups, outputs, inputs), in memory used before: fresh pages double the time."""
+def _formed_of_matrices(inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    """Σₚ gₚ aₚᵀ: (units, groups, outputs, inputs), in memory used before: fresh pages double the time.
+
+    And its norms, taken while the gradients of a few units are in the cache.
+    """
     out = workspace.empty((*inputs.shape[:2], gradients.shape[3], inputs.shape[3]), gradients)
-    torch.bmm(gradients.flatten(0, 1).transpose(1, 2), inputs.flatten(0, 1), out=out.flatten(0, 1))
-    return out
+    step = max(1, _FORMED_BYTES // max(1, 4 * math.prod(out.shape[1:])))
+    norms = []
+    for start in range(0, max(1, len(out)), step):
+        some = slice(start, start + step)
+        left = gradients[some].flatten(0, 1).transpose(1, 2)
+        torch.bmm(left, inputs[some].flatten(0, 1), out=out[some].flatten(0, 1))
+        norms.append(_norms(out[some]))
+    return out, torch.cat(norms)
 
 
 def _formed(windows: Windows, gradients: Tensor) -> tuple[Tensor, Tensor]:
@@ -445,6 +480,8 @@ def _lengths(gram: Tensor, factor: Tensor) -> Tensor:
 
 def _sum_rows(weights: Weights, rows: Tensor) -> Tensor:
     """Σ of weighted rows, UNITS_PER_SUM at a time: (…, units, width) → (…, width)."""
+    if len(weights.values) <= UNITS_PER_SUM:
+        return weights.values @ rows
     if rows.numel() * -(-len(weights.values) // UNITS_PER_SUM) <= _FEW:
         return (weights.blocks @ rows).sum(-2)
     if rows.dim() > 2:
