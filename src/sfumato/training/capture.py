@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -40,12 +40,26 @@ class Wiring:
     parameters: Mapping[str, nn.Parameter]  # the trained ones
     names: Mapping[int, str]  # of these, by identity
     owners: Sequence[tuple[str, nn.Module, Rule | None]]
+    part_sizes: dict[int, int] = field(default_factory=dict)  # of units with so many rows; found as they come
 
     @classmethod
     def of(cls, model: nn.Module, layout: Layout) -> Wiring:
         trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
         names = {id(parameter): name for name, parameter in trained.items()}
         return cls(layout, trained, names, tuple(owners(model, layout.containers)))
+
+
+class Part(NamedTuple):
+    """Some of the units of a block, one after the other, with all their rows."""
+
+    start: int
+    stop: int
+    of: int  # units of the block
+
+    def rows(self, tensor: Tensor) -> slice:
+        """Theirs in a tensor with equally many for each unit."""
+        each = len(tensor) // self.of
+        return slice(self.start * each, self.stop * each)
 
 
 @dataclass(frozen=True)
@@ -64,8 +78,10 @@ class LayerCall:
     def targets(self) -> list[GradientEdge]:
         return [self.edge]
 
-    def contributions(self, gradients: Sequence[Tensor | None], rows: int) -> Mapping[int, Contribution]:
-        """What each row adds to the parameters, by their identity: tied ones have several names."""
+    def contributions(
+        self, gradients: Sequence[Tensor | None], rows: int, part: Part | None = None
+    ) -> Mapping[int, Contribution]:
+        """What each row of a part adds to the parameters, by their identity: tied ones have several names."""
         (gradient,) = gradients
         if gradient is None:  # the output does not reach the loss
             return {}
@@ -77,7 +93,10 @@ class LayerCall:
                 f"expected the input of layer {self.prefix!r} to stay as it was, but it was changed in place "
                 "afterwards; use the out-of-place operation"
             )
-        found = self.rule(self.module, self.inputs.detach(), gradient)
+        inputs = self.inputs.detach()
+        if part is not None:
+            inputs, gradient = inputs[part.rows(inputs)], gradient[part.rows(gradient)]
+        found = self.rule(self.module, inputs, gradient)
         own = self.module.named_parameters(recurse=False)
         return {id(parameter): found[name] for name, parameter in own if parameter.requires_grad}
 
@@ -94,11 +113,15 @@ class ExpandedCall:
     def targets(self) -> list[Tensor]:
         return [t for leaf in self.leaves.values() for t in (leaf if isinstance(leaf, tuple) else (leaf,))]
 
-    def contributions(self, gradients: Sequence[Tensor | None], rows: int) -> Mapping[int, Contribution]:
+    def contributions(
+        self, gradients: Sequence[Tensor | None], rows: int, part: Part | None = None
+    ) -> Mapping[int, Contribution]:
         found = self.stacked(gradients)
-        for gradient in found.values():
+        for name, gradient in found.items():
             if gradient.shape[0] % rows:
                 raise _no_rows(self.prefix, gradient, rows)
+            if part is not None:
+                found[name] = gradient[part.rows(gradient)]
         return {id(self.module.get_parameter(name)): Rows(gradient) for name, gradient in found.items()}
 
     def stacked(self, gradients: Sequence[Tensor | None]) -> dict[str, Tensor]:

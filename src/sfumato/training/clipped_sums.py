@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from sfumato.training.capture import Pass
-from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, Weights, formed_values, rows_of
+from sfumato.training.capture import Part, Pass
+from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, Weights, formed_values
 
 _DIRECT_BYTES = 16 << 20  # gradients formed at a time for units that need them; six times that in float64
 PORTION = 8  # units whose gradients are formed at a time
-_FORMED_BYTES = 128 << 20  # gradients formed from factors and kept until their norms are known
+_FORMED_BYTES = 256 << 20  # gradients formed from factors and kept until their norms are known
 
 
 def weighted_sums(
@@ -27,32 +27,29 @@ def weighted_sums(
     return sums
 
 
-def uses(passed: Pass) -> dict[str, list[Contribution]]:
-    """What the rows add to each parameter that was used, for all its uses."""
+def uses(passed: Pass, part: Part | None = None) -> dict[str, list[Contribution]]:
+    """What the rows of a part, or all, add to each parameter that was used, for all its uses."""
     rows = len(passed.losses)
+    if part is not None and part.stop - part.start == part.of:
+        part = None
     uses: dict[str, list[Contribution]] = {}
     for call, gradients in passed.by_call():
-        for parameter, contribution in call.contributions(gradients, rows).items():
+        for parameter, contribution in call.contributions(gradients, rows, part).items():
             uses.setdefault(passed.names[parameter], []).append(contribution)
     return uses
 
 
-def pieces(used: Mapping[str, Sequence[Contribution]], units: int) -> list[slice]:
-    """The units of a block in parts whose gradients are formed together; by shapes alone."""
-    formed = 4 * sum(formed_values(contributions, units) for contributions in used.values())
-    size = max(PORTION, _FORMED_BYTES // max(1, formed) // PORTION * PORTION)
-    return [slice(start, min(start + size, units)) for start in range(0, units, size)]
+def parts_of(passed: Pass, height: int, sizes: dict[int, int]) -> list[Part]:
+    """The units of a block in parts whose gradients are formed together; by shapes alone.
 
-
-def piece_of(contributions: Sequence[Contribution], piece: slice, units: int) -> list[Contribution]:
-    """What the units of one piece of a block add."""
-    if piece == slice(units):
-        return list(contributions)
-    found = []
-    for each in contributions:
-        rows = len(each.gradients) // units
-        found.append(rows_of(each, slice(piece.start * rows, piece.stop * rows)))
-    return found
+    `sizes`: those known so far, by the rows of a unit.
+    """
+    rows = len(passed.losses) // height
+    if rows not in sizes:
+        formed = 4 * sum(map(formed_values, uses(passed, Part(0, 1, height)).values()))
+        sizes[rows] = max(PORTION, _FORMED_BYTES // max(1, formed) // PORTION * PORTION)
+    starts = range(0, height, sizes[rows])
+    return [Part(start, min(start + sizes[rows], height), height) for start in starts]
 
 
 def squared_norms(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,12 +15,11 @@ from torch.utils import _pytree as pytree
 from sfumato.errors import Refused
 from sfumato.training import probe
 from sfumato.training.blocks import POOL, Bits
-from sfumato.training.capture import LayerCall, Pass, Wiring, count_rows, run
+from sfumato.training.capture import LayerCall, Part, Pass, Wiring, count_rows, run
 from sfumato.training.clipped_sums import (
     PORTION,
     exact_squares,
-    piece_of,
-    pieces,
+    parts_of,
     portions,
     squared_norms,
     uses,
@@ -271,28 +270,22 @@ class Block:
     rows_per_unit: int
 
     def clipped(self, clipping: Clipping) -> Iterator[ChunkResult]:
-        """What the real units add, piece by piece: gradients of all may be too large to form at once."""
+        """What the real units add, part by part: gradients of all may be too large to form at once."""
         passed, raised = self._passed()
-        used = uses(passed)
-        for piece in pieces(used, self.height):
-            if piece.start < self.units:
-                mine = {name: piece_of(each, piece, self.height) for name, each in used.items()}
-                yield self._clipped(clipping, passed, mine, piece, raised)
+        for part in self._parts(passed):
+            if part.start < self.units:
+                yield self._clipped(clipping, passed, part, raised[part.start : part.stop])
 
-    def _clipped(
-        self,
-        clipping: Clipping,
-        passed: Pass,
-        used: Mapping[str, Sequence[Contribution]],
-        piece: slice,
-        raised: Tensor,
-    ) -> ChunkResult:
-        """What the units of one piece add to all parameters."""
-        height, units = piece.stop - piece.start, min(piece.stop, self.units) - piece.start
-        raised = raised[piece]
+    def _parts(self, passed: Pass) -> list[Part]:
+        return parts_of(passed, self.height, self.task.wiring.part_sizes)
+
+    def _clipped(self, clipping: Clipping, passed: Pass, part: Part, raised: Tensor) -> ChunkResult:
+        """What the units of one part add to all parameters."""
+        height, units = part.stop - part.start, len(raised)
         layers = clipping.layers(list(passed.names.values()))
         nobody = torch.zeros(height, device=self.task.device)
         with _workspaces.setdefault(self.task.model, Workspace()).lend():
+            used = uses(passed, part)
             terms = {name: term(contributions, height) for name, contributions in used.items()}
             squares, doubtful = squared_norms(terms, layers, clipping.floors(len(layers)), nobody)
             norms, doubtful = squares[:units].sqrt(), doubtful[:units]
@@ -300,14 +293,14 @@ class Block:
             coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
             each = [Weights(coefficients[:, layer]) for layer in range(len(layers))]
             weights = {name: each[layer] for layer, names in enumerate(layers) for name in names}
-            real = {name: part.first(units) for name, part in terms.items()}
+            real = {name: each.first(units) for name, each in terms.items()}
             sums = weighted_sums(real, weights, finite, doubtful)
         seen = len(passed.losses) // self.height  # rows of a unit, views included
-        parts = [rounding(use, height * seen, units=units, rows_per_unit=seen) for use in used.values()]
+        errors = [rounding(use, height * seen, units=units, rows_per_unit=seen) for use in used.values()]
         sums = {name: sums[name] if name in sums else zero(self.task.model, name) for name in weights}
         losses = passed.losses.view(self.height * self.rows_per_unit, -1).sum(1)
-        losses = losses[piece.start * self.rows_per_unit :][: units * self.rows_per_unit]
-        return ChunkResult(sums, norms, coefficients, finite, raised, losses, *chunk_errors(parts, units))
+        losses = losses[part.start * self.rows_per_unit :][: units * self.rows_per_unit]
+        return ChunkResult(sums, norms, coefficients, finite, raised, losses, *chunk_errors(errors, units))
 
     def bits(self) -> Iterator[Tensor] | None:
         """Everything that a unit's clipped gradient is made of: layer inputs, gradients, norms, what is formed.
@@ -329,22 +322,22 @@ class Block:
                 [call.inputs, *gradients] if isinstance(call, LayerCall) else call.stacked(gradients).values()
             )
             yield from (t.detach().reshape(self.height, -1) for t in kept if t is not None)
-        used = uses(passed)
-        values = sum(self.task.wiring.parameters[name].numel() for name in used)
-        parts = pieces(used, self.height)
-        for name, contributions in used.items():
-            yield from _columns([self._term_bits(name, contributions, piece, values) for piece in parts])
+        parts = [(part, uses(passed, part)) for part in self._parts(passed)]
+        names = list(parts[0][1])
+        values = sum(self.task.wiring.parameters[name].numel() for name in names)
+        for name in names:
+            yield from _columns([self._term_bits(name, used[name], part, values) for part, used in parts])
 
     def _term_bits(
-        self, name: str, contributions: Sequence[Contribution], piece: slice, values: int
+        self, name: str, contributions: Sequence[Contribution], where: Part, values: int
     ) -> list[Tensor]:
-        """What the units of one piece come to in one parameter, of gradients with so many values in all."""
-        height = piece.stop - piece.start
-        part = term(piece_of(contributions, piece, self.height), height)
+        """What the units of one part come to in one parameter, of gradients with so many values in all."""
+        height = where.stop - where.start
+        part = term(contributions, height)
         own, device = {name: part}, self.task.device
         found = [part.gradients] if isinstance(part, Materialised) else []
         found += squared_norms(own, [[name]], [1.0], torch.zeros(height, device=device))
-        if piece.start == 0:
+        if where.start == 0:
             some = portions(own, torch.arange(height, device=device) < PORTION, values=values)
             if len(some) == 1:  # elsewhere gradients are so large that few are formed together
                 found.append(exact_squares(own, [[name]], some[0])[:height])
@@ -406,9 +399,9 @@ class Block:
         return replace(self, inputs=replaced[0], targets=replaced[1])
 
 
-def _columns(pieces: Sequence[Sequence[Tensor]]) -> Iterator[Tensor]:
-    """The entries of all units, from those of each piece; the first piece may have more to show."""
-    first, *others = pieces
+def _columns(parts: Sequence[Sequence[Tensor]]) -> Iterator[Tensor]:
+    """The entries of all units, from those of each part; the first one may have more to show."""
+    first, *others = parts
     for number, column in enumerate(first):
         more = [other[number] for other in others if number < len(other)]
         yield torch.cat([column, *more]) if more else column

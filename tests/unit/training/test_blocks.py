@@ -111,15 +111,15 @@ def tokens_model():
     )
 
 
-def in_pieces(monkeypatch):
+def in_parts(monkeypatch):
     monkeypatch.setattr(clipped_sums, "_FORMED_BYTES", 8 * 4 * 24 * 20)
 
 
 @pytest.mark.parametrize("rows", [3, 8, 40])
-def test_gradients_that_are_formed_piece_by_piece_are_those_formed_at_once(rows, monkeypatch):
+def test_gradients_that_are_formed_part_by_part_are_those_formed_at_once(rows, monkeypatch):
     model, data = tokens_model(), (torch.randint(0, 11, (rows, 16)), torch.zeros(rows, dtype=torch.long))
     whole = clip_chunk(model, cross_entropy, *data, Flat(norm=0.1))
-    in_pieces(monkeypatch)
+    in_parts(monkeypatch)
     model = tokens_model()
     found = clip_chunk(model, cross_entropy, *data, Flat(norm=0.1))
     torch.testing.assert_close(found.norms, whole.norms)
@@ -129,8 +129,8 @@ def test_gradients_that_are_formed_piece_by_piece_are_those_formed_at_once(rows,
     assert found.rounding <= bound
 
 
-def test_a_rows_bits_do_not_depend_on_its_piece(monkeypatch):
-    in_pieces(monkeypatch)
+def test_a_rows_bits_do_not_depend_on_its_part(monkeypatch):
+    in_parts(monkeypatch)
     model, data = tokens_model(), (torch.randint(0, 11, (45, 16)), torch.zeros(45, dtype=torch.long))
     here = clip_chunk(model, cross_entropy, *data, Flat(norm=0.1))
     for some in (torch.arange(45).flip(0), torch.arange(20, 45), torch.arange(44, 45)):
@@ -138,8 +138,8 @@ def test_a_rows_bits_do_not_depend_on_its_piece(monkeypatch):
         assert torch.equal(here.norms[some], there.norms)
 
 
-def test_a_height_at_which_a_piece_rounds_otherwise_is_never_used(monkeypatch):
-    in_pieces(monkeypatch)
+def test_a_height_at_which_a_part_rounds_otherwise_is_never_used(monkeypatch):
+    in_parts(monkeypatch)
     formed = terms._formed_of_matrices
 
     def otherwise(inputs, gradients):
@@ -150,7 +150,7 @@ def test_a_height_at_which_a_piece_rounds_otherwise_is_never_used(monkeypatch):
     model, data = tokens_model(), (torch.randint(0, 11, (45, 16)), torch.zeros(45, dtype=torch.long))
     known = dataclasses.replace(survey(model, cross_entropy, *data), heights=Heights(16))
     task = prepared(model, cross_entropy, None, known).task(cross_entropy, None)
-    assert task.split(12, 1) == [16]  # and not 12, in pieces of 8 and 4
+    assert task.split(12, 1) == [16]  # and not 12, in parts of 8 and 4
 
 
 @pytest.mark.parametrize("how", ["uneven", "mixed"])

@@ -150,18 +150,6 @@ class Lookups:
 Contribution: TypeAlias = Factors | Rows | Lookups
 
 
-def rows_of(contribution: Contribution, rows: slice) -> Contribution:
-    """What some of the rows add."""
-    gradients = contribution.gradients[rows]
-    if isinstance(contribution, Rows):
-        return Rows(gradients)
-    if isinstance(contribution, Lookups):
-        return replace(contribution, indices=contribution.indices[rows], gradients=gradients)
-    inputs = contribution.inputs
-    some = Windows(inputs.view[rows]) if isinstance(inputs, Windows) else inputs[rows]
-    return replace(contribution, inputs=some, gradients=gradients)
-
-
 @dataclass(frozen=True)
 class Weights:
     """What each unit counts in a sum."""
@@ -351,14 +339,14 @@ def _factored(uses: Sequence[Factors]) -> Materialised | Gram:
     return Materialised(formed, fold, norms)
 
 
-def formed_values(uses: Sequence[Contribution], units: int) -> int:
-    """How many numbers `term` forms for each unit from factors."""
+def formed_values(uses: Sequence[Contribution]) -> int:
+    """How many numbers `term` forms from factors for a unit that is alone."""
     factors = [use for use in uses if isinstance(use, Factors)]
     if not factors:
         return 0
     _, groups, _, width = factors[0].inputs.shape
     height = factors[0].gradients.shape[3]
-    positions = sum(use.inputs.shape[0] * use.inputs.shape[2] for use in factors) // units
+    positions = sum(use.inputs.shape[0] * use.inputs.shape[2] for use in factors)
     alike = len(factors) == len(uses) and all(use.fold == factors[0].fold for use in factors)
     return 0 if alike and prefers_gram(positions, width, height) else groups * width * height
 

@@ -16,49 +16,47 @@ import torch
 from torch import Tensor
 
 _ALIGNMENT = 64
+_SLAB = (
+    64 << 20
+)  # bytes; the system takes back what is so large when it is freed, and gives pages as they are used
 
 
 class Workspace:
-    """A block of memory that hands out its parts one after the other."""
+    """Slabs of memory that hand out their parts one after the other."""
 
     def __init__(self) -> None:
-        self._block = torch.empty(0, dtype=torch.uint8)
-        self._used = 0
-        self._wanted = 0
-        self._largest = 0  # what was wanted at one time, parts since returned included
+        self._slabs: list[Tensor] = []
+        self._at = 0, 0  # the slab, and the bytes of it that are taken
 
     @contextmanager
     def lend(self) -> Iterator[None]:
-        """Within, `empty` takes from this block; afterwards everything taken is free again."""
+        """Within, `empty` takes from these slabs; afterwards everything taken is free again."""
         token = _current.set(self)
         try:
             yield
         finally:
             _current.reset(token)
-            wanted = max(self._wanted, self._largest)
-            self._used = self._wanted = self._largest = 0
-            if wanted > len(self._block):
-                self._block = torch.empty(wanted, dtype=torch.uint8)
+            self._at = 0, 0
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         size = math.prod(shape) * dtype.itemsize
         room = -(-size // _ALIGNMENT) * _ALIGNMENT
-        self._wanted += room
-        if self._used + room > len(self._block):
-            return torch.empty(*shape, dtype=dtype)
-        part = self._block[self._used : self._used + size]
-        self._used += room
-        return part.view(dtype).view(*shape)
+        slab, used = self._at
+        while slab < len(self._slabs) and used + room > len(self._slabs[slab]):
+            slab, used = slab + 1, 0
+        if slab == len(self._slabs):
+            self._slabs.append(torch.empty(max(_SLAB, room), dtype=torch.uint8))
+        self._at = slab, used + room
+        return self._slabs[slab][used : used + size].view(dtype).view(*shape)
 
     @contextmanager
     def returned(self) -> Iterator[None]:
         """What is taken within is free again afterwards."""
-        used, wanted = self._used, self._wanted
+        before = self._at
         try:
             yield
         finally:
-            self._largest = max(self._largest, self._wanted)
-            self._used, self._wanted = used, wanted
+            self._at = before
 
 
 _current: ContextVar[Workspace | None] = ContextVar("workspace", default=None)
