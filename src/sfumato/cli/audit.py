@@ -33,7 +33,7 @@ def mechanism(
     sample_rate: Annotated[float, typer.Option(help="Sample rate of the plan.")] = 256 / 60000,
     steps: Annotated[int, typer.Option(help="Number of steps of the plan.")] = 14062,
     delta: Delta = 1e-5,
-    pairs: Pairs = 40,
+    pairs: Pairs = 400,
     figure: Annotated[
         Path | None, typer.Option(help="Write a plot of the canaries' scores to this file.")
     ] = None,
@@ -59,7 +59,7 @@ def mechanism(
 
 def run(
     folder: Annotated[Path, typer.Argument(help="A run folder of `sfumato train`.")],
-    pairs: Pairs = 40,
+    pairs: Pairs = 400,
     json: show.Json = False,
 ) -> None:
     """Audit a run: send canaries through its plan, and test the canaries it was trained with, if any.

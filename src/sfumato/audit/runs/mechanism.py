@@ -29,7 +29,8 @@ UNTESTED = (
     "the accountant: the step's bound is composed by the one that made the claim",
     "the model's own layers, and the rounding of float32: the canaries go through two linear layers in doubles",
 )
-_SIDE = 114  # 2 · 114² = 25,992 coordinates, as many as a small convolutional network has
+_SIDE = 40  # 2 · 40² = 3,200 coordinates: the more rows in a step, the more noise is added for rounding
+PAIRS = 400
 _LOUDNESS = 16.0  # norm of a canary's gradient, in clip norms, before clipping
 
 
@@ -61,12 +62,11 @@ def canary_rows(present: npt.NDArray[np.bool_], side: int, size: float) -> tuple
 
 
 def released_by_step(
-    present: npt.NDArray[np.bool_], plan: TrainingPlan, *, side: int = _SIDE, sampler: Sampler | None = None
+    present: npt.NDArray[np.bool_], plan: TrainingPlan, *, model: CanaryModel, sampler: Sampler | None = None
 ) -> npt.NDArray[np.float64]:
     """One step of `PrivateTrainer` on the canaries that are present: the noised sum over clip norm."""
-    model = CanaryModel(side)
     trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=1.0), plan, sampler=sampler)
-    rows = canary_rows(present, side, _LOUDNESS * plan.clip_norm)
+    rows = canary_rows(present, model.left.in_features, _LOUDNESS * plan.clip_norm)
     before = [parameter.detach().clone() for parameter in trainer.parameters.values()]
     for batch in trainer.batches(rows):
         trainer.step(batch, chosen_output)
@@ -91,7 +91,8 @@ def canary_scores(
 ) -> DiracScores:
     """Scores of `pairs` pairs of steps; all steps draw from one sampler, as those of a run do."""
     stream = SecretStream() if sampler is None else sampler
-    step = partial(released_by_step, plan=single_step(plan, side=side), side=side, sampler=stream)
+    plan, model = single_step(plan, side=side), CanaryModel(side)
+    step = partial(released_by_step, plan=plan, model=model, sampler=stream)
     return dirac_scores(step, canaries=2 * side * side, pairs=pairs, coins=SecretStream(), on_pair=on_pair)
 
 
@@ -99,7 +100,7 @@ def run(
     plan: TrainingPlan = TUTORIAL,
     *,
     delta: float = 1e-5,
-    pairs: int = 40,
+    pairs: int = PAIRS,
     side: int = _SIDE,
     figure: str | os.PathLike[str] | None = None,
     on_pair: Callable[[], object] = bool,
