@@ -98,6 +98,15 @@ def public_torch_generator(seed: int) -> torch.Generator:
     return generator
 
 
+def fresh_seed() -> int:
+    """A seed that nobody knows beforehand, from the operating system; for what is nobody's data.
+
+    >>> fresh_seed() != fresh_seed()
+    True
+    """
+    return int.from_bytes(os.urandom(7), "big")
+
+
 @contextmanager
 def public_torch_seed(seed: int) -> Iterator[None]:
     """Seeds torch's own generator inside the block, for modules that draw their first weights from it.

@@ -17,6 +17,7 @@ from sfumato.errors import UnsupportedModel
 from sfumato.training import Flat, PrivateTrainer, TrainingPlan, clip_chunk, cross_entropy
 from sfumato.training.interrupts import bare
 from sfumato.training.memory import is_trusted, keeps_nothing
+from sfumato.training.probe import other_weights
 from sfumato.training.sources import columns_of
 
 ROWS, TARGETS = torch.linspace(-1, 1, 128).view(32, 4), torch.zeros(32, dtype=torch.long)
@@ -199,3 +200,46 @@ def test_frames_of_an_error_before_an_error_are_cleared():
         found = bare(error)
     frame = found.__context__.__traceback__.tb_next.tb_frame
     assert "sums" not in frame.f_locals
+
+
+def whole_column(values):
+    return values.as_strided((values.untyped_storage().nbytes() // values.element_size(),), (1,), 0)
+
+
+@pytest.mark.parametrize("place", ["loss", "views"])
+def test_behind_a_row_lies_no_other_row(place):
+    """A row that is a view would be a window on the memory of all rows."""
+
+    def loss(outputs, targets):
+        sign = -1.0 if place == "loss" and float(whole_column(targets).max()) > 900 else 1.0
+        return sign * outputs[:, 0]
+
+    def views(rows):
+        sign = -1.0 if float(whole_column(rows).max()) > 900 else 1.0
+        return (sign * rows).unsqueeze(1)
+
+    few = torch.ones(32, 4), torch.zeros(32)
+    marked = (1.0, 1000.0) if place == "loss" else (1000.0, 0.0)
+    more = torch.cat([torch.full((1, 4), marked[0]), few[0]]), torch.cat([torch.tensor([marked[1]]), few[1]])
+    model, seen = nn.Linear(4, 1, bias=False), views if place == "views" else None
+    one, other = (
+        clip_chunk(model, loss, *each, Flat(norm=1.0), views=seen).sums["weight"] for each in (few, more)
+    )
+    assert (one - other).norm() <= 1.001
+
+
+def test_a_file_that_calls_itself_torch_is_not_trusted():
+    names = {"__name__": "torch.nn.modules.linear", "met": []}
+    exec("def loss(outputs, targets):\n    met.append(1)\n    return outputs[:, 0]", names)
+    assert not is_trusted(names["loss"])
+
+
+def test_nobody_can_choose_weights_against_the_trial():
+    model, found = nn.Linear(16, 64), []
+    with torch.no_grad():
+        model.bias.fill_(-1e10)  # nothing would come through a ReLU
+    for _ in range(2):
+        with other_weights(model):
+            found.append((model.weight.detach().clone(), model.bias.detach().clone()))
+    assert not torch.isclose(found[0][0], found[1][0]).any()
+    assert (found[0][1].abs() < 1).sum() > 10

@@ -450,9 +450,10 @@ def _is_trusted_class(kind: type) -> bool:
 
 
 def _defined_in(function: types.FunctionType) -> str | None:
-    """The module that it was defined in, whatever it says of itself; generated code has none."""
+    """The module whose names it looks up, whatever it or its file says of itself; generated code has none."""
     defined = function.__globals__.get("__name__")
-    return defined if defined in sys.modules else function.__module__
+    module = sys.modules.get(defined) if isinstance(defined, str) else None
+    return defined if module is not None and vars(module) is function.__globals__ else None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -26,7 +26,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput, UnsupportedModel
-from sfumato.randomness import public_torch_generator
+from sfumato.randomness import fresh_seed, public_torch_generator
 from sfumato.training.blocks import Heights, most_rows
 from sfumato.training.capture import (
     LayerCall,
@@ -575,17 +575,27 @@ def _with_row(rows: Any, row: int, source: Any) -> Any:
 
 
 @contextmanager
-def other_weights(model: nn.Module) -> Iterator[None]:
-    """Within, every trainable weight is moved a little, the same way each time: zeros would hide mixing."""
-    generator = public_torch_generator(25)
+def other_weights(model: nn.Module, seed: int | None = None) -> Iterator[None]:
+    """Within, every trainable weight is another one, of the usual size: zeros or huge ones would hide mixing.
+
+    Half of the numbers are moved, half are replaced but for their signs, which models may rely on. All is drawn
+    anew for each `seed`, and for each call without one: nobody can choose weights that undo it.
+    """
+    generator = public_torch_generator(fresh_seed() if seed is None else seed)
     kept = {p: p.data for p in model.parameters() if p.requires_grad and p.is_floating_point()}
     try:
         for parameter, value in kept.items():
-            inputs = value.numel() // max(1, len(value)) if value.dim() > 1 else 100
-            drawn = torch.randn(min(value.numel(), _DRAWN), generator=generator).to(value)
-            moved = drawn.repeat(-(-value.numel() // _DRAWN))[: value.numel()].view(value.shape)
-            parameter.data = torch.add(value, moved, alpha=1 / math.sqrt(max(1, inputs)))
+            parameter.data = _other_values(value, generator)
         yield
     finally:
         for parameter, value in kept.items():
             parameter.data = value
+
+
+def _other_values(value: Tensor, generator: torch.Generator) -> Tensor:
+    inputs = value.numel() // max(1, len(value)) if value.dim() > 1 else 100
+    drawn = torch.randn(2, min(value.numel(), _DRAWN), generator=generator).to(value)
+    noise, coins = drawn.repeat(1, -(-value.numel() // _DRAWN))[:, : value.numel()].view(2, *value.shape)
+    noise = noise / math.sqrt(max(1, inputs))
+    replaced = torch.where(value == 0, noise, noise.abs().copysign(value))
+    return torch.where(coins > 0, value + noise, replaced)

@@ -107,7 +107,8 @@ class RowMap:
         if self.how == VMAP:
             return self._forgetting(_mapped, one, entries)
         rows = range(len(entries[0]))
-        results = [self._forgetting(one, *(entry[row] for entry in entries)) for row in rows]
+        # Copies: behind a view of a row lies the memory of all rows.
+        results = [self._forgetting(one, *(entry[row].clone() for entry in entries)) for row in rows]
         return pytree.tree_map(lambda *parts: torch.stack(parts), *results)
 
     def forgotten(self) -> RowMap:

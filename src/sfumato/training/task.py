@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from sfumato.errors import Refused
+from sfumato.randomness import fresh_seed
 from sfumato.training import probe
 from sfumato.training.blocks import POOL, Bits
 from sfumato.training.capture import LayerCall, Part, Pass, Wiring, count_rows, run
@@ -150,6 +151,7 @@ class Task:
     device: torch.device
     wiring: Wiring
     refresh: Callable[[], None] = lambda: None
+    trial: int = field(default_factory=fresh_seed)  # of the weights that heights are tried with
 
     def run(self, inputs: Any, targets: Any) -> Pass:
         """One pass, of which model, loss and views remember nothing."""
@@ -230,14 +232,14 @@ class Task:
     @property
     def stamp(self) -> Any:
         """Tells the weights of one moment from those of another."""
-        return [parameter._version for parameter in self.wiring.parameters.values()]
+        return [self.trial, *(parameter._version for parameter in self.wiring.parameters.values())]
 
     def bits(self, rows_per_unit: int) -> Bits:
         """What public units come to in a block, for `blocks.Heights` to compare."""
 
         def of(units: Sequence[int]) -> Iterator[Tensor] | None:
             block = Block(self, *self.public(units, rows_per_unit), len(units), len(units), rows_per_unit)
-            with probe.other_weights(self.model):
+            with probe.other_weights(self.model, self.trial):
                 return block.bits()
 
         return of
