@@ -13,15 +13,13 @@ from sfumato.tracing.disease import Floats
 from sfumato.tracing.neighbours import Belief, believe, foresee
 from sfumato.tracing.population import Population
 from sfumato.tracing.release import Release
+from sfumato.tracing.sources import found_positive
 
 # Public guesses, chosen on simulated towns that are nobody's data.
 _CONVINCING = 0.1  # the belief from which on a message says all it can
-_FIRMNESS = 0.9  # what a message of someone who tested positive says on average
-_SPREAD = 1 / 3  # its deviation, as a share of that
-_TRUTH = 0.6  # share of positive tests that are true
-_DAYS_BEFORE_TEST = 4.0  # on which someone who tests positive was infectious
-_DAYS_AFTER_TEST = 7  # on which they still are, should they meet anyone
-_SPAN = 9  # days over which the exposure behind a day's news is spread
+_FIRMNESS = 0.95  # what a message of someone who tested positive says on average
+_SPREAD = 0.15  # its deviation, as a share of that
+_DAYS_AFTER_TEST = 7  # on which someone who tested positive is still infectious, should they meet anyone
 
 
 def score_news(population: Population, release: Release, sampler: Sampler) -> Floats:
@@ -48,8 +46,7 @@ def score_news(population: Population, release: Release, sampler: Sampler) -> Fl
     newest = np.maximum(population.booked, to_grid(_messages(population, own), line.grid))
     news = _received(population, newest - population.booked)
     population.booked = newest
-    exposure = _exposure(population, line.send(news, sampler), line.sigma)
-    population.exposure[-_SPAN:] += exposure / min(_SPAN, disease.window)
+    _take_in(population, line.send(news, sampler), line.sigma)
     return foresee(population.evidence(population.exposure), disease)[2]
 
 
@@ -80,23 +77,27 @@ def _received(population: Population, rises: Integers) -> Integers:
     return news
 
 
-def _exposure(population: Population, noisy: Floats, noise: float) -> Floats:
-    """−log Π, over all days, that one expects behind a day's news.
+def _take_in(population: Population, noisy: Floats, noise: float) -> None:
+    """What a day's news says of each receiver: that they were exposed, and that they may have been the source.
 
-    A kind's news of size `again` is one positive contact. As one of both may have infected the other, and it is
-    not known who, each day on which the contact was infectious counts twice.
+    A kind's news of size `again` is one positive contact. On days on which that contact was infectious one was
+    exposed; days on which one was infectious oneself make the contact's test more likely (`sources.Found`).
+    The contact was infected once: over the m days of an infectious time the likelihood is 1 + Σₜ xₜ and not
+    Π (1 + xₜ), so each day is given the m-th root of 1 + m·xₜ.
     """
     disease = population.disease
     days = min(population.day + 1, disease.window)
     again = np.array([max(1.0, days * kind.recurrence) for kind in disease.kinds])
     contacts = population.contacts.met / again[:, None]
     rate = population.news_rate(float((noisy.sum(axis=1) / (_FIRMNESS * again)).sum()), float(contacts.sum()))
-    exposure = np.zeros(population.people)
+    found = found_positive(disease, population.kit)
+    time = 1 / disease.recovery
     for number, kind in enumerate(disease.kinds):
         size = _FIRMNESS * again[number]
         positives = expected_count(
             noisy[number], noise, expected=rate * contacts[number], size=size, spread=_SPREAD * size
         )
-        telling = 2 * min(again[number], _DAYS_BEFORE_TEST)
-        exposure += disease.transmission * kind.closeness * _TRUTH * telling * positives
-    return exposure
+        infects = disease.transmission * kind.closeness * again[number] / days  # a day, if one of both can
+        population.exposure += infects * found.infectious[:, None] * positives
+        likelier = np.log1p(time * infects * found.infected) / time
+        population.if_infectious[:-1] *= np.exp(likelier[:, None] * positives)
