@@ -150,7 +150,7 @@ def _pooled(
 
 def strongest(rows: int, epsilon: float, delta: float) -> dict[str, Any]:
     """What attackers prove who choose the data, or who see every step, at the same price."""
-    seen = mechanism_audit.run(_plan(rows, epsilon, delta), delta=delta, pairs=8)
+    seen = mechanism_audit.run(_plan(rows, epsilon, delta), delta=delta, pairs=64)
     chosen = black_box.run(epsilon=epsilon, delta=delta, networks=200)
     return {
         "black box, worst case": {"measured_epsilon": chosen.lower_bound},
