@@ -27,7 +27,9 @@ UNTESTED_BY_ONE_RUN = {
 }
 
 
-def run(path: str | Path, *, pairs: int = mechanism_audit.PAIRS, on_pair: Callable[[], object] = bool) -> Verdict:
+def run(
+    path: str | Path, *, pairs: int = mechanism_audit.PAIRS, on_pair: Callable[[], object] = bool
+) -> Verdict:
     """The verdict with the larger bound; also written, with both, to the run's private half."""
     folder = RunFolder(Path(path))
     plan, claim = _trained(folder)
