@@ -72,6 +72,7 @@ class Recipe:
         statistic: What is measured of the private features first: "mean", "moment" or nothing.
         statistic_share: The share of the budget, in 1/σ², that it takes.
         weights: The length of each network's part of the features; 1 for all if there are none.
+        bias: Whether the head has a constant for each class.
 
     >>> recipe_for("mnist").steps
     200
@@ -91,6 +92,7 @@ class Recipe:
     statistic: str | None = None
     statistic_share: float = 0.0  # of 1/σ²
     weights: tuple[float, ...] = ()
+    bias: bool = False  # a constant 1 beside unit features is half of a gradient's squared norm
 
     def __post_init__(self) -> None:
         for name in self.extractors:
@@ -115,12 +117,13 @@ class Recipe:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
-        """As `asdict` wrote it; a field that is not known is refused."""
+        """As `asdict` wrote it; what is not known is refused. A recipe that does not speak of a bias has one."""
         strangers = set(data) - {field.name for field in fields(cls)}
         if strangers:
             raise InvalidInput(f"expected the fields of a recipe, got {', '.join(sorted(strangers))} as well")
         shape, weights = tuple(data.get("shape", SHAPE)), tuple(data.get("weights", ()))
-        return cls(**{**data, "extractors": tuple(data["extractors"]), "shape": shape, "weights": weights})
+        lists = {"extractors": tuple(data["extractors"]), "shape": shape, "weights": weights}
+        return cls(**{"bias": True, **data, **lists})
 
     def plan(self, *, epsilon: float, delta: float, public_size: int, **choices: Any) -> TrainingPlan:
         """The head's plan at ε, if nothing is measured before; `choices` are further fields of it, by name."""
@@ -209,7 +212,8 @@ SCENES = Recipe(
     steps=80,
     sample_rate=1.0,
     clip_norm=0.15,
-    learning_rate=330.0,
+    learning_rate=210.0,
+    average_decay=0.9,
     shape=COLOUR,
     statistic="mean",
     statistic_share=0.01,
@@ -224,6 +228,7 @@ DESIGNED = Recipe(
     sample_rate=4096 / 60_000,
     clip_norm=0.1 / 63,
     learning_rate=8 * 63**2 / 3**0.5,
+    bias=True,
 )
 RECIPES: Mapping[str, Recipe] = {
     "mnist": DIGITS,
@@ -289,6 +294,7 @@ def bare(recipe: Recipe, *, classes: int) -> FeatureClassifier:
         shape=recipe.shape,
         adapts=None if recipe.statistic is None else "shift" if recipe.statistic == MEAN else "basis",
         weights=recipe.weights,
+        bias=recipe.bias,
     )
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
     return model
