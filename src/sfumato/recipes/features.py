@@ -202,17 +202,17 @@ DIGITS = Recipe(extractors=("strokes-wide", "strokes-wild"), directions=768)
 THINGS = Recipe(extractors=("shapes", "scattering"), drawings="shapes", drawn=3000, directions=1024)
 # Second moments of the clothes themselves, at a fifth of the budget, say in which basis to learn.
 CLOTHES = replace(THINGS, learning_rate=110 / 3**0.5, statistic="moment", statistic_share=0.2)
-# Every step on all rows: with 80 of them subsampling would save little.
+# Every step on all rows: with 120 of them subsampling would save little.
 SCENES = Recipe(
     extractors=("patches", "wide-patches", "colour-scattering"),
     weights=(1.0, 0.7, 1.0),
     drawings="leaves",
     drawn=10_000,
     directions=None,
-    steps=80,
+    steps=120,
     sample_rate=1.0,
     clip_norm=0.15,
-    learning_rate=210.0,
+    learning_rate=150.0,
     average_decay=0.9,
     shape=COLOUR,
     statistic="mean",
