@@ -117,7 +117,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
-        """As `asdict` wrote it; what is not known is refused. A recipe that does not speak of a bias has one."""
+        """As `asdict` wrote it; what is not known is refused. One that says nothing of a bias has one."""
         strangers = set(data) - {field.name for field in fields(cls)}
         if strangers:
             raise InvalidInput(f"expected the fields of a recipe, got {', '.join(sorted(strangers))} as well")
