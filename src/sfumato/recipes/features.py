@@ -121,9 +121,8 @@ class Recipe:
         strangers = set(data) - {field.name for field in fields(cls)}
         if strangers:
             raise InvalidInput(f"expected the fields of a recipe, got {', '.join(sorted(strangers))} as well")
-        shape, weights = tuple(data.get("shape", SHAPE)), tuple(data.get("weights", ()))
-        lists = {"extractors": tuple(data["extractors"]), "shape": shape, "weights": weights}
-        return cls(**{"bias": True, **data, **lists})
+        written: dict[str, Any] = {"bias": True, "shape": SHAPE, "weights": (), **data}
+        return cls(**written | {name: tuple(written[name]) for name in ("extractors", "shape", "weights")})
 
     def plan(self, *, epsilon: float, delta: float, public_size: int, **choices: Any) -> TrainingPlan:
         """The head's plan at ε, if nothing is measured before; `choices` are further fields of it, by name."""
