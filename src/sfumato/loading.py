@@ -174,7 +174,8 @@ def _check_sizes(recipe: Recipe, classes: int, tensors: Tensors) -> None:
     """The file must hold all that the recipe and the classes would have us allocate."""
     size = len(features.bare(replace(recipe, directions=None, statistic=None), classes=1).centre)
     width = size if recipe.directions is None else recipe.directions
-    expected = {"centre": (size,), "head.weight": (classes, width), "head.bias": (classes,)}
+    expected = {"centre": (size,), "head.weight": (classes, width)}
+    expected |= {"head.bias": (classes,)} if recipe.bias else {}
     expected |= {} if recipe.directions is None else {"directions": (size, width)}
     if recipe.statistic is not None:
         expected |= {"shift": (width,)} if recipe.statistic == "mean" else {"basis": (width, width)}

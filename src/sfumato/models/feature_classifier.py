@@ -16,7 +16,7 @@ from sfumato import randomness
 from sfumato.errors import InvalidInput
 from sfumato.models.patches import PatchCodes
 
-_FLOOR = 0.003  # of the largest variance: directions that hardly vary are left short
+_FLOOR = 0.002  # of the largest variance: directions that hardly vary are left short
 _MANY = 3000  # features and rows from which on exact directions would take a minute
 _MORE = 32  # directions beside those that are wanted, for exactness
 _CHUNK = 128  # images at a time: their maps stay in the cache
@@ -40,6 +40,8 @@ class FeatureClassifier(nn.Module):
         shape: Channels, height and width of the images.
         adapts: "shift" or "basis", if `adapt` will be given one.
         weights: The length of each extractor's part; 1 for all by default.
+        bias: Whether the head has a constant for each class. Beside features of unit length it makes up half of
+            the square of a row's gradient, so that a private head without it has √½ of the noise.
 
     >>> net = FeatureClassifier([nn.Flatten()], classes=10)
     >>> net.fit_to(torch.rand(20, 1, 28, 28))  # public images
@@ -62,6 +64,7 @@ class FeatureClassifier(nn.Module):
         shape: tuple[int, int, int] = (1, 28, 28),
         adapts: str | None = None,
         weights: Sequence[float] = (),
+        bias: bool = False,
     ) -> None:
         super().__init__()
         self.extractors = nn.ModuleList(extractors).eval().requires_grad_(False)
@@ -74,9 +77,9 @@ class FeatureClassifier(nn.Module):
         self.register_buffer("directions", None if directions is None else torch.eye(size, directions))
         self.register_buffer("shift", torch.zeros(width) if adapts == "shift" else None)
         self.register_buffer("basis", torch.eye(width) if adapts == "basis" else None)
-        self.head = nn.Linear(width, classes)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        self.head = nn.Linear(width, classes, bias=bias)
+        for values in self.head.parameters():
+            nn.init.zeros_(values)
 
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
@@ -127,7 +130,7 @@ class FeatureClassifier(nn.Module):
 class Whitened(nn.Module):
     """An extractor's features in directions of public images, all about as wide.
 
-    Rows are centred and multiplied by V(λ + 0.003·λ₁)^−½, with λ and V the largest variances and directions of
+    Rows are centred and multiplied by V(λ + 0.002·λ₁)^−½, with λ and V the largest variances and directions of
     the features of public images.
 
     Args:

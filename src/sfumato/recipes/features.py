@@ -72,6 +72,7 @@ class Recipe:
         statistic: What is measured of the private features first: "mean", "moment" or nothing.
         statistic_share: The share of the budget, in 1/σ², that it takes.
         weights: The length of each network's part of the features; 1 for all if there are none.
+        bias: Whether the head has a constant for each class.
 
     >>> recipe_for("mnist").steps
     200
@@ -91,6 +92,7 @@ class Recipe:
     statistic: str | None = None
     statistic_share: float = 0.0  # of 1/σ²
     weights: tuple[float, ...] = ()
+    bias: bool = False  # a constant 1 beside unit features is half of a gradient's squared norm
 
     def __post_init__(self) -> None:
         for name in self.extractors:
@@ -115,12 +117,12 @@ class Recipe:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
-        """As `asdict` wrote it; a field that is not known is refused."""
+        """As `asdict` wrote it; what is not known is refused. One that says nothing of a bias has one."""
         strangers = set(data) - {field.name for field in fields(cls)}
         if strangers:
             raise InvalidInput(f"expected the fields of a recipe, got {', '.join(sorted(strangers))} as well")
-        shape, weights = tuple(data.get("shape", SHAPE)), tuple(data.get("weights", ()))
-        return cls(**{**data, "extractors": tuple(data["extractors"]), "shape": shape, "weights": weights})
+        written: dict[str, Any] = {"bias": True, "shape": SHAPE, "weights": (), **data}
+        return cls(**written | {name: tuple(written[name]) for name in ("extractors", "shape", "weights")})
 
     def plan(self, *, epsilon: float, delta: float, public_size: int, **choices: Any) -> TrainingPlan:
         """The head's plan at ε, if nothing is measured before; `choices` are further fields of it, by name."""
@@ -199,17 +201,18 @@ DIGITS = Recipe(extractors=("strokes-wide", "strokes-wild"), directions=768)
 THINGS = Recipe(extractors=("shapes", "scattering"), drawings="shapes", drawn=3000, directions=1024)
 # Second moments of the clothes themselves, at a fifth of the budget, say in which basis to learn.
 CLOTHES = replace(THINGS, learning_rate=110 / 3**0.5, statistic="moment", statistic_share=0.2)
-# Every step on all rows: with 80 of them subsampling would save little.
+# Every step on all rows: with 120 of them subsampling would save little.
 SCENES = Recipe(
     extractors=("patches", "wide-patches", "colour-scattering"),
     weights=(1.0, 0.7, 1.0),
     drawings="leaves",
     drawn=10_000,
     directions=None,
-    steps=80,
+    steps=120,
     sample_rate=1.0,
     clip_norm=0.15,
-    learning_rate=330.0,
+    learning_rate=150.0,
+    average_decay=0.9,
     shape=COLOUR,
     statistic="mean",
     statistic_share=0.01,
@@ -224,6 +227,7 @@ DESIGNED = Recipe(
     sample_rate=4096 / 60_000,
     clip_norm=0.1 / 63,
     learning_rate=8 * 63**2 / 3**0.5,
+    bias=True,
 )
 RECIPES: Mapping[str, Recipe] = {
     "mnist": DIGITS,
@@ -289,6 +293,7 @@ def bare(recipe: Recipe, *, classes: int) -> FeatureClassifier:
         shape=recipe.shape,
         adapts=None if recipe.statistic is None else "shift" if recipe.statistic == MEAN else "basis",
         weights=recipe.weights,
+        bias=recipe.bias,
     )
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
     return model

@@ -66,11 +66,22 @@ def test_directions_are_the_principal_ones_weighed_by_their_variance(count):
 
 
 def test_only_the_head_is_trainable():
-    model = FeatureClassifier([PriorLevels(load_prior("strokes"))], classes=3)
-    assert {name for name, value in model.named_parameters() if value.requires_grad} == {
-        "head.weight",
-        "head.bias",
-    }
+    def learns(model):
+        return {name for name, value in model.named_parameters() if value.requires_grad}
+
+    extractor = PriorLevels(load_prior("strokes"))
+    assert learns(FeatureClassifier([extractor], classes=3)) == {"head.weight"}
+    assert learns(FeatureClassifier([extractor], classes=3, bias=True)) == {"head.weight", "head.bias"}
+
+
+def test_a_row_moves_the_head_by_no_more_than_its_error():
+    """A bias would add as much again to the squared norm of a gradient, and so to the noise."""
+    model = FeatureClassifier([Pixels()], classes=4)
+    logits = model(torch.rand(1, 1, 28, 28))
+    error = (logits.softmax(1) - torch.eye(4)[1]).norm()
+    torch.nn.functional.cross_entropy(logits, torch.tensor([1])).backward()
+    whole = torch.cat([value.grad.flatten() for value in model.head.parameters()]).norm()
+    assert torch.allclose(whole, error, rtol=1e-4)
 
 
 def test_no_images_have_no_features():

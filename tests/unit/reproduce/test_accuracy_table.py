@@ -69,8 +69,9 @@ def test_lines_can_be_chosen_by_name(runs, tmp_path):
         accuracy.run(tmp_path, only=["imagenet"])
 
 
-def test_five_runs_of_digits_and_three_elsewhere():
-    expected = {"mnist-1": 5, "mnist-3": 5, "mnist-0.5": 5, "designed-3": 3, "fashion-3": 3, "plain": 3}
+def test_five_runs_with_features_and_three_elsewhere():
+    five = ("mnist-0.5", "mnist-1", "mnist-3", "fashion-1", "fashion-3", "cifar-1", "cifar-3")
+    expected = {**dict.fromkeys(five, 5), "designed-3": 3, "whole-3": 3, "plain": 3}
     assert {name: accuracy.CELLS[name].runs for name in expected} == expected
 
 

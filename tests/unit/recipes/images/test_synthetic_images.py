@@ -122,7 +122,7 @@ def test_the_sampler_loads_and_draws_the_same_again(made):
         ("counts", torch.zeros(9, dtype=torch.float64)),
         ("choice.weights", torch.full((10, 8), float("inf"), dtype=torch.float64)),
         ("view.directions", torch.full((576, 8), float("nan"))),
-        ("head.head.bias", torch.zeros(9)),
+        ("head.head.weight", torch.zeros(9, 768)),
     ],
 )
 def test_a_damaged_sampler_is_refused(made, tmp_path, name, value):
