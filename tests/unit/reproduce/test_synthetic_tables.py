@@ -35,6 +35,18 @@ def test_tables_have_the_declared_values_and_are_cut_once():
         assert found.train[name].between(0, size - 1).all()
 
 
+def test_nobody_is_on_both_sides_of_the_cut(monkeypatch):
+    """Visits differ from year to year; what was asked once does not."""
+    raw = pd.DataFrame({"mdvis": np.arange(500), **dict.fromkeys(recipe.SAME["randhie"], np.arange(500) // 5)})
+    raw = raw.assign(lncoins=0, idp=0, fmde=0)
+    loaded = type("Loaded", (), {"data": raw})
+    monkeypatch.setattr("statsmodels.api.datasets.randhie.load_pandas", lambda: loaded)
+    found = recipe.load("randhie")
+    people = recipe.people_of(raw, recipe.SAME["randhie"])
+    assert (len(found.train), len(found.test)) == (400, 100)
+    assert not set(people[found.train.index]) & set(people[found.test.index])
+
+
 def test_a_run_that_is_there_is_not_made_again(tmp_path, monkeypatch):
     record = dict.fromkeys(recipe.MEASURES, 0.5)
     monkeypatch.setattr(recipe, "load", lambda name: split())
