@@ -31,7 +31,7 @@ from sfumato.recipes.images import measures as measure
 from sfumato.recipes.images.plan import HEAD_SHARE
 from sfumato.recipes.images.styles import DRAW, to_inputs
 from sfumato.recipes.kept_fit import kept_fit
-from sfumato.storage import RunFolder, read_json
+from sfumato.storage import RunFolder, read_json, write_whole
 
 DELTA = 1e-5
 _RECORD = "measured.json"
@@ -120,8 +120,8 @@ def run(
             records.append(_record(cell, out / name / f"run-{number}", number, images))
             on_run(name, number)
         lines.append(Line(name=name, cell=cell, records=tuple(records)))
-    findings = {"lines": [line.to_json() for line in lines], **_headline(lines)}
     folder = RunFolder.make(out)
+    findings = {"lines": [line.to_json() for line in lines], **_headline(lines), "figures": _sheets(out, lines)}
     results.write_run(folder, results.Reproduction(name="synthesis", findings=findings), certificate=None)
     return tuple(lines)
 
@@ -131,11 +131,19 @@ def total_runs(only: Sequence[str] = (), runs: int | None = None) -> int:
 
 
 def _headline(lines: Sequence[Line]) -> dict[str, float]:
-    """What the report states first."""
+    """What the report states first, of networks that learned from synthetic images alone."""
     return {
-        f"{line.name} accuracy of a network trained on synthetic images": round(line.mean("test_accuracy"), 4)
+        f"{line.cell.title}, ε = {line.cell.epsilon:g}: accuracy": round(line.mean("test_accuracy"), 4)
         for line in lines
     }
+
+
+def _sheets(out: Path, lines: Sequence[Line]) -> list[str]:
+    """The sheet of each line's first run, copied to where the report finds it."""
+    for line in lines:
+        sheet = out / line.name / "run-1" / "release" / "images.png"
+        write_whole(RunFolder(out).figures / f"{line.name}.png", sheet.read_bytes(), readable=True)
+    return [f"{line.name}.png" for line in lines]
 
 
 def _record(cell: Cell, folder: Path, number: int, images: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from sfumato.errors import InvalidInput
 from sfumato.reproduce import synthetic_tables as recipe
 from sfumato.reproduce.synthetic_tables import Split
+from sfumato.results import read_run
 
 
 def split() -> Split:
@@ -53,6 +54,8 @@ def test_a_run_that_is_there_is_not_made_again(tmp_path, monkeypatch):
     monkeypatch.setattr(recipe, "_once", lambda split, epsilon: record)
     first = recipe.run(tmp_path / "out", only=["fair"], runs=2)
     assert [line.epsilon for line in first] == [None, *recipe.EPSILONS]
+    stated = read_run(tmp_path / "out").result.findings
+    assert stated["marriages (Fair 1978), ε = 1"].startswith("accuracy 0.500")
     monkeypatch.setattr(recipe, "_once", lambda split, epsilon: pytest.fail("made again"))
     assert recipe.run(tmp_path / "out", only=["fair"], runs=2)[1].mean("auc") == 0.5
     with pytest.raises(InvalidInput, match="table"):
