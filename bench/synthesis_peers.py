@@ -36,8 +36,13 @@ def by_dpmm(train: str, sizes: dict[str, int], epsilon: float, delta: float, row
 
 
 def by_opendp(train: str, sizes: dict[str, int], epsilon: float, delta: float, rows: int, out: str) -> None:
+    import opendp.extras.mbi._mst as mst
     import opendp.prelude as dp
     import polars as pl
+
+    # It gives each choice an equal share, adds the shares up with rounding upward, and stops where the sum is
+    # more than the whole by a rounding error. So each share is a little less than the next smaller float.
+    mst.prior = lambda value: value * (1 - 1e-12)
 
     dp.enable_features("contrib")
     loss = {"rho": concentrated(epsilon, delta), "delta": 0.0}

@@ -21,7 +21,7 @@ _SHEET = "synthetic.png"
 _ROWS = ("drawings", "synthetic", "synthetic", "nearest real")
 _SETTINGS = StyleSettings(drawings=5000, directions=32)  # less than by default, for fewer people and seconds
 _COMPARED = 300  # images whose nearest neighbours are looked for
-_EPOCHS, _READ = 8, 10_000  # of the networks, and real images that the second learns from
+_EPOCHS, _WIDTH, _READ = 8, 16, 10_000  # of the networks, and real images that the second learns from
 _EMPTY = np.zeros((28, 28), dtype=np.uint8)  # of a class without images
 
 
@@ -45,8 +45,8 @@ def synthetic_digits(context: StageContext) -> SyntheticDigits:
     context.progress(0.7)
     real = _grey(rows)
     save_grey(_sheet(drawn, real), context.folder.figures / _SHEET)
-    learned = measure.learn(drawn.images, drawn.labels, classes=10, epochs=_EPOCHS)
-    reader = measure.learn(real[:_READ], rows.targets[:_READ], classes=10, epochs=_EPOCHS // 2)
+    learned = measure.learn(drawn.images, drawn.labels, classes=10, epochs=_EPOCHS, width=_WIDTH)
+    reader = measure.learn(real[:_READ], rows.targets[:_READ], classes=10, epochs=_EPOCHS // 2, width=_WIDTH)
     return SyntheticDigits(
         data=context.size.data,
         epsilon=request.plan.epsilon(DELTA),

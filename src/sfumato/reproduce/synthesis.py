@@ -22,19 +22,20 @@ import numpy as np
 import torch
 
 from sfumato import _validate, datasets, results
+from sfumato.array_files import read_archive
 from sfumato.datasets import Dataset
 from sfumato.ledger import Unrecorded
 from sfumato.models import load_prior
 from sfumato.randomness import SecretStream
-from sfumato.recipes.images import ImageRequest, ReleasedImages, release_images
+from sfumato.recipes.images import ImageRequest, StyleSettings, release_images
 from sfumato.recipes.images import measures as measure
 from sfumato.recipes.images.plan import HEAD_SHARE
-from sfumato.recipes.images.styles import DRAW, to_inputs
+from sfumato.recipes.images.styles import DRAW, Images, Integers, to_inputs
 from sfumato.recipes.kept_fit import kept_fit
-from sfumato.storage import RunFolder, read_json
+from sfumato.storage import RunFolder, read_json, write_whole
 
 DELTA = 1e-5
-_RECORD = "measured.json"
+_RECORD, _COST, _IMAGES = "measured.json", "cost.json", "images.npz"
 _SEEN = 10_000  # images that distances are measured on
 _DRAWN = 12  # seed of drawings to compare with, which no sampler starts from
 _COPIES, _STYLES = 1000, 2000  # images whose neighbours are looked for, and whose styles are compared
@@ -120,8 +121,8 @@ def run(
             records.append(_record(cell, out / name / f"run-{number}", number, images))
             on_run(name, number)
         lines.append(Line(name=name, cell=cell, records=tuple(records)))
-    findings = {"lines": [line.to_json() for line in lines], **_headline(lines)}
     folder = RunFolder.make(out)
+    findings = {"lines": [line.to_json() for line in lines], **_headline(lines), "figures": _sheets(out, lines)}
     results.write_run(folder, results.Reproduction(name="synthesis", findings=findings), certificate=None)
     return tuple(lines)
 
@@ -131,25 +132,40 @@ def total_runs(only: Sequence[str] = (), runs: int | None = None) -> int:
 
 
 def _headline(lines: Sequence[Line]) -> dict[str, float]:
-    """What the report states first."""
+    """What the report states first, of networks that learned from synthetic images alone."""
     return {
-        f"{line.name} accuracy of a network trained on synthetic images": round(line.mean("test_accuracy"), 4)
+        f"{line.cell.title}, ε = {line.cell.epsilon:g}: accuracy": round(line.mean("test_accuracy"), 4)
         for line in lines
     }
 
 
+def _sheets(out: Path, lines: Sequence[Line]) -> list[str]:
+    """The sheet of each line's first run, copied to where the report finds it."""
+    for line in lines:
+        sheet = out / line.name / "run-1" / "release" / "images.png"
+        write_whole(RunFolder(out).figures / f"{line.name}.png", sheet.read_bytes(), readable=True)
+    return [f"{line.name}.png" for line in lines]
+
+
 def _record(cell: Cell, folder: Path, number: int, images: int) -> dict[str, Any]:
-    path = folder / "release" / _RECORD
-    if not path.exists():
-        RunFolder(folder).discard()  # left half-done; no ledger paid for it
-        record = _once(cell, RunFolder.make(folder), number, images)
-        RunFolder(folder).write_json(_RECORD, record)
-    found: dict[str, Any] = read_json(path)
-    return found
+    """What was measured of a run. Images that an interrupted run left are measured, not made again."""
+    kept = RunFolder(folder)
+    if not (kept.release / _RECORD).exists():
+        if not (kept.release / _COST).exists():
+            kept.discard()  # left half-done; no ledger paid for it
+            kept = RunFolder.make(folder)
+            kept.write_json(_COST, _release(cell, kept, images))
+        drawn = read_archive(kept.release / _IMAGES)
+        rows, test = datasets.load(cell.data, "train"), datasets.load(cell.data, "test")
+        found = measured(drawn["images"], drawn["labels"], rows, test, seed=number)
+        kept.write_json(_RECORD, {**read_json(kept.release / _COST), **found})
+    record: dict[str, Any] = read_json(kept.release / _RECORD)
+    return record
 
 
-def _once(cell: Cell, folder: RunFolder, number: int, images: int) -> dict[str, Any]:
-    rows, test = datasets.load(cell.data, "train"), datasets.load(cell.data, "test")
+def _release(cell: Cell, folder: RunFolder, images: int) -> dict[str, float]:
+    """Make the images of one run; what they cost."""
+    rows = datasets.load(cell.data, "train")
     started, computed = time.perf_counter(), time.process_time()
     request = ImageRequest.of(
         rows, images=images, epsilon=cell.epsilon, delta=DELTA, head_share=cell.head_share
@@ -158,24 +174,24 @@ def _once(cell: Cell, folder: RunFolder, number: int, images: int) -> dict[str, 
         request,
         rows,
         ledger=Unrecorded(delta=DELTA),
-        out=folder.release / "images.npz",
+        out=folder.release / _IMAGES,
         sampler=SecretStream(),
     )
     took = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - computed}
-    return {"epsilon": made.epsilon, **took, **measured(made, rows, test, seed=number)}
+    return {"epsilon": made.epsilon, **took}
 
 
-def measured(made: ReleasedImages, rows: Dataset, test: Dataset, *, seed: int) -> dict[str, float]:
+def measured(images: Images, labels: Integers, rows: Dataset, test: Dataset, *, seed: int) -> dict[str, float]:
     """Accuracy, likeness, labels, copies and styles; `rows` must be of a public data set."""
-    drawn, (inputs, targets) = made.drawn, test.tensors()
-    learned = measure.learn(drawn.images, drawn.labels, classes=_classes(rows), seed=seed)
-    prior = made.sampler.styles.settings.net
+    inputs, targets = test.tensors()
+    learned = measure.learn(images, labels, classes=_classes(rows), seed=seed)
+    prior = StyleSettings.for_data(rows.name).net
     reader = _reader(rows.name)
-    some = to_inputs(drawn.images[:_SEEN])
+    some = to_inputs(images[:_SEEN])
     found = {
         "test_accuracy": measure.accuracy(learned.net, inputs, targets),
         "epoch": learned.epoch,
-        "read_as_labelled": measure.accuracy(reader, some, measure.to_targets(drawn.labels[:_SEEN])),
+        "read_as_labelled": measure.accuracy(reader, some, measure.to_targets(labels[:_SEEN])),
     }
     drawings, kinds = DRAW[prior](_SEEN, seed=_DRAWN)
     plain = to_inputs(drawings[kinds < _classes(rows)])
@@ -187,7 +203,7 @@ def measured(made: ReleasedImages, rows: Dataset, test: Dataset, *, seed: int) -
         if name == "reader":
             found["coverage"] = measure.coverage(synthetic[:_STYLES], real[:_STYLES])
     private = np.rint(255 * rows.inputs[:, 0]).astype(np.uint8)
-    apart = measure.nearest_distances(drawn.images[:_COPIES], private)
+    apart = measure.nearest_distances(images[:_COPIES], private)
     return {**found, "nearest_median": float(np.median(apart)), "nearest_least": float(apart.min())}
 
 

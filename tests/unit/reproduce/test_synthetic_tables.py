@@ -9,6 +9,7 @@ import pytest
 from sfumato.errors import InvalidInput
 from sfumato.reproduce import synthetic_tables as recipe
 from sfumato.reproduce.synthetic_tables import Split
+from sfumato.results import read_run
 
 
 def split() -> Split:
@@ -35,12 +36,26 @@ def test_tables_have_the_declared_values_and_are_cut_once():
         assert found.train[name].between(0, size - 1).all()
 
 
+def test_nobody_is_on_both_sides_of_the_cut(monkeypatch):
+    """Visits differ from year to year; what was asked once does not."""
+    raw = pd.DataFrame({"mdvis": np.arange(500), **dict.fromkeys(recipe.SAME["randhie"], np.arange(500) // 5)})
+    raw = raw.assign(lncoins=0, idp=0, fmde=0)
+    loaded = type("Loaded", (), {"data": raw})
+    monkeypatch.setattr("statsmodels.api.datasets.randhie.load_pandas", lambda: loaded)
+    found = recipe.load("randhie")
+    people = recipe.people_of(raw, recipe.SAME["randhie"])
+    assert (len(found.train), len(found.test)) == (400, 100)
+    assert not set(people[found.train.index]) & set(people[found.test.index])
+
+
 def test_a_run_that_is_there_is_not_made_again(tmp_path, monkeypatch):
     record = dict.fromkeys(recipe.MEASURES, 0.5)
     monkeypatch.setattr(recipe, "load", lambda name: split())
     monkeypatch.setattr(recipe, "_once", lambda split, epsilon: record)
     first = recipe.run(tmp_path / "out", only=["fair"], runs=2)
     assert [line.epsilon for line in first] == [None, *recipe.EPSILONS]
+    stated = read_run(tmp_path / "out").result.findings
+    assert stated["marriages (Fair 1978), ε = 1"].startswith("accuracy 0.500")
     monkeypatch.setattr(recipe, "_once", lambda split, epsilon: pytest.fail("made again"))
     assert recipe.run(tmp_path / "out", only=["fair"], runs=2)[1].mean("auc") == 0.5
     with pytest.raises(InvalidInput, match="table"):

@@ -19,6 +19,7 @@ from sfumato.recipes.images.styles import Floats, Images, Integers, to_inputs
 Features = Callable[[Tensor], Tensor]
 _BATCH = 100
 _ANSWERED = 100  # images at a time: what nets compute on them stays in the cache
+WIDTH = 32
 _HELD_OUT = 0.1  # of the synthetic images, on which the number of epochs is chosen
 
 
@@ -75,16 +76,19 @@ def coverage(made: Floats, real: Floats, *, neighbours: int = 5) -> float:
 
 
 class Reader(nn.Module):
-    """A plain convolutional network for 28 × 28 images: what is trained on synthetic images alone."""
+    """A plain convolutional network for 28 × 28 images: what is trained on synthetic images alone.
 
-    def __init__(self, classes: int) -> None:
+    `width`: channels of the first layer; the second has twice as many.
+    """
+
+    def __init__(self, classes: int, width: int = WIDTH) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            *_block(1, 16),  # 14 × 14
-            *_block(16, 32),  # 7 × 7
+            *_block(1, width),  # 14 × 14
+            *_block(width, 2 * width),  # 7 × 7
             nn.Flatten(),
             nn.Dropout(0.3),
-            nn.Linear(32 * 49, 128),
+            nn.Linear(2 * width * 49, 128),
             nn.ReLU(),
         )
         self.head = nn.Linear(128, classes)
@@ -111,13 +115,15 @@ class Learned:
     held_out_accuracy: float
 
 
-def learn(images: Images, labels: Integers, *, classes: int, epochs: int = 5, seed: int = 0) -> Learned:
+def learn(
+    images: Images, labels: Integers, *, classes: int, epochs: int = 5, width: int = WIDTH, seed: int = 0
+) -> Learned:
     """A network from these images alone; a tenth, which it does not learn from, says which epoch was best."""
     held = round(_HELD_OUT * len(images))
     order = randomness.public_generator(seed).permutation(len(images))
     inputs, targets = to_inputs(images[order]), to_targets(labels[order])
     with randomness.public_torch_seed(seed):
-        net = Reader(classes)
+        net = Reader(classes, width)
         net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
         return _best_epoch(net, (inputs[held:], targets[held:]), (inputs[:held], targets[:held]), epochs)
 

@@ -17,7 +17,7 @@ from sfumato.randomness import public_generator
 from sfumato.recipes.images.choice import Choice
 from sfumato.recipes.images.moves import Moves
 from sfumato.recipes.images.statistics import Statistics
-from sfumato.recipes.images.styles import Images, Integers, Styles, looked_at
+from sfumato.recipes.images.styles import Images, Integers, Styles, StyleSettings, looked_at
 
 SUREST = 0.85
 """This share of the images is kept: those whose label the head is surest of."""
@@ -25,8 +25,8 @@ SUREST = 0.85
 POSSIBLE = 0.05
 """Times the chance of its label: what the head must give the kind that a thing was drawn as."""
 
-LEAST_MOVED = 0.5
-"""A thing goes a random share of its way, at least this one: nets learn more from images that differ more."""
+_FAMILIES = np.array([0, 1, 0, 0, 0, 2, 0, 2, 3, 2])
+"""Of kinds of clothes: what covers the chest, trousers, shoes, bags. None is taken for one of another."""
 
 _BATCH = 4000  # drawings at a time
 _MOST_TRIED = 6  # times as many as are wanted, after which classes need not have their shares
@@ -107,8 +107,7 @@ class ImageSampler:
             return images, labels
         places = self.styles.view.places(images)
         if self._moves is not None:
-            shares = generator.uniform(LEAST_MOVED, 1.0, size=(len(images), 1))
-            return self.styles.view.moved(images, shares * self._moves.steps(places, labels)), labels
+            return self.styles.view.moved(images, self._moves.steps(places, labels)), labels
         assert self.choice is not None
         kept = generator.random(len(images)) < self.choice.chances(places, labels)
         return images[kept], labels[kept]
@@ -122,17 +121,15 @@ class ImageSampler:
     def _labelled(self, images: Images, labels: Integers) -> Drawn:
         """Each with the label that the head reads. What it takes for something else than was drawn is left out.
 
-        Digits must be read as what was drawn; of things, that must be possible. Of these, the ones that the
-        head is surest of.
+        Digits must be read as what was drawn; of things, that must be possible, and clothes stay in their
+        family. Of these, the ones that the head is surest of.
         """
         sure, kept = np.ones(len(images), dtype=np.float32), np.arange(len(images))
         if self.head is not None and len(images):
             chances = torch.softmax(looked_at(self.head, images), dim=1)
             sure, read = (part.numpy() for part in chances.max(dim=1))
             if self.styles.settings.matched:
-                drawn = chances.numpy()[kept, labels]
-                moved = self.styles.settings.moved
-                kept = np.flatnonzero(drawn >= POSSIBLE * sure if moved else read == labels)
+                kept = np.flatnonzero(may_be(self.styles.settings, chances.numpy(), labels))
             labels = read
             if len(kept):
                 kept = kept[sure[kept] >= np.quantile(sure[kept], 1 - SUREST)]
@@ -140,6 +137,22 @@ class ImageSampler:
         return Drawn(
             images=images[kept], labels=labels[kept], sure=sure[kept], tried=len(images), unsure=unsure
         )
+
+
+def may_be(settings: StyleSettings, chances: npt.NDArray[np.float32], drawn: Integers) -> npt.NDArray[np.bool_]:
+    """Whether an image that was drawn for one class may have the label that the head reads.
+
+    >>> shoe_or_bag = np.zeros((1, 10), dtype=np.float32)
+    >>> shoe_or_bag[0, [7, 8, 9]] = 0.4, 0.6, 0.0
+    >>> settings = StyleSettings.for_data("fashion-mnist")
+    >>> [bool(may_be(settings, shoe_or_bag, np.array([drawn]))[0]) for drawn in (7, 8)]
+    [False, True]
+    """
+    read = chances.argmax(axis=1)
+    if not settings.moved:
+        return np.asarray(read == drawn)
+    found = chances[np.arange(len(drawn)), drawn] >= POSSIBLE * chances.max(axis=1)
+    return found & (_FAMILIES[read] == _FAMILIES[drawn]) if settings.prior == "shapes" else found
 
 
 def _first_of_each(part: Drawn, room: Integers, *, most: int) -> Drawn:
