@@ -507,7 +507,7 @@ def test_a_search_costs_twice_where_records_are_replaced(
     def stop(*words: object, **terms: object) -> None:
         raise Charged
 
-    monkeypatch.setattr(tuning, "_best", stop)
+    monkeypatch.setattr(tuning, "best_trial", stop)
     ledger = replace_one(tmp_path)
     data = Dataset(
         inputs=np.zeros((60, 1, 28, 28), np.float32),

@@ -40,6 +40,7 @@ class Case:
 
 CASES = (
     *(Case(epsilon=epsilon) for epsilon in (8.0, 4.0, 2.0)),
+    *(Case(view="strokes-together", epsilon=epsilon) for epsilon in (8.0, 4.0, 2.0)),
     *(Case(randomiser="gaussian", epsilon=epsilon) for epsilon in (8.0, 4.0)),
     *(Case(view=LOW_FREQUENCIES, epsilon=epsilon) for epsilon in (8.0, 4.0)),
     *(Case(data="fashion-mnist", view="shapes", epsilon=epsilon) for epsilon in (8.0, 4.0)),

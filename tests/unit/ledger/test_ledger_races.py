@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import select
@@ -35,6 +36,7 @@ def spend_until_refused(place: str) -> int:
 
 def race(places: list[str], start: int, results: int) -> None:
     """One byte on `start` lets this process into the next race; one byte on `results` says how it went."""
+    gc.freeze()  # what libraries with threads left in the parent is not theirs to take apart in a fork
     for place in places:
         os.read(start, 1)
         try:
@@ -105,5 +107,6 @@ def test_32_processes_that_make_the_same_ledger_make_one(memory_path: Path) -> N
 
 
 def make_and_charge(place: str, start: Barrier) -> None:
+    gc.freeze()
     start.wait(PATIENCE)
     Ledger.open(place, budget=Budget(epsilon=1)).charge(pure(2**-6), purpose="one of 32", **TERMS)
