@@ -116,7 +116,7 @@ def features(kind: str, images: Floats32) -> Floats32:
 
 
 def prior_outputs(kind: str, images: Floats32) -> tuple[Floats32, Floats32]:
-    """Features (images, 576 of each net) and log-probabilities (images, classes), the mean of the nets."""
+    """Features (images, 576 of each net) and log-probabilities (images, classes), the mean of all heads."""
     import torch
     from torch.nn import functional
 
@@ -127,9 +127,11 @@ def prior_outputs(kind: str, images: Floats32) -> tuple[Floats32, Floats32]:
     with torch.inference_mode():
         for batch in torch.split(torch.from_numpy(check_images(images)[:, None]), _BATCH):
             bodies = [net.body(batch.to(memory_format=torch.channels_last)) for net in nets]
-            answers = [net.head(body).log_softmax(1) for net, body in zip(nets, bodies, strict=True)]
-            seen.append(torch.cat([functional.normalize(body, dim=1) for body in bodies], dim=1).numpy())
-            scores.append(torch.stack(answers).mean(0).numpy())
+            units = [functional.normalize(body, dim=1) for body in bodies]
+            answers = [net.head(body) for net, body in zip(nets, bodies, strict=True)]
+            answers += [net.linear(unit) for net, unit in zip(nets, units, strict=True)]
+            seen.append(torch.cat(units, dim=1).numpy())
+            scores.append(torch.stack([answer.log_softmax(1) for answer in answers]).mean(0).numpy())
     return np.concatenate(seen), np.concatenate(scores)
 
 
