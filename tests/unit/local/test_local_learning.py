@@ -278,4 +278,4 @@ def test_priors_together_join_their_features_and_answer_by_the_mean():
     np.testing.assert_allclose(seen, np.concatenate([one for one, _ in apart], axis=1), atol=1e-6)
     np.testing.assert_allclose(scores, np.mean([said for _, said in apart], axis=0), atol=1e-5)
     total = np.exp(apart[0][1]).sum(axis=1)  # of geometric means of two heads, which agree on drawings
-    assert ((0.9 < total) & (total < 1 + 1e-5)).all()
+    assert ((total > 0.9) & (total < 1 + 1e-5)).all()
