@@ -8,9 +8,9 @@ def test_the_claim_of_a_search_stands():
     assert not tuning_attack.searches(searches=40).refuted
 
 
-def test_a_search_with_a_twentieth_of_its_noise_is_found(monkeypatch):
+def test_a_search_with_a_hundredth_of_its_noise_is_found(monkeypatch):
     fitted = accounting.calibrate_selection
     monkeypatch.setattr(
-        accounting, "calibrate_selection", lambda *given, **options: fitted(*given, **options) / 20
+        accounting, "calibrate_selection", lambda *given, **options: fitted(*given, **options) / 100
     )
     assert tuning_attack.searches(epsilon=1.0, searches=120).refuted
