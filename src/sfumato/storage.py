@@ -16,6 +16,7 @@ import io
 import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -120,6 +121,21 @@ def write_whole(path: str | os.PathLike[str], content: bytes, *, readable: bool 
     with replacing(path, readable=readable) as temporary:
         temporary.write_bytes(content)
     return Path(path)
+
+
+def cache_folder() -> Path:
+    """$SFUMATO_CACHE, or `sfumato` in the platform's cache folder."""
+    if chosen := os.environ.get("SFUMATO_CACHE"):
+        return Path(chosen).expanduser()
+    return _platform_caches() / "sfumato"
+
+
+def _platform_caches() -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if local := os.environ.get("LOCALAPPDATA"):
+        return Path(local)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 @contextmanager

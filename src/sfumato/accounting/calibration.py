@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-from dp_accounting import gaussian_mechanism
-
 from sfumato import _validate
 from sfumato.accounting.budget import Budget
 from sfumato.accounting.events import DpEvent
@@ -139,6 +137,8 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     >>> round(gaussian_noise_multiplier(1, 1e-5), 6)
     3.730632
     """
+    from dp_accounting import gaussian_mechanism
+
     epsilon = _validate.positive("epsilon", epsilon)
     delta = _validate.probability("delta", delta, remedy="a Gaussian release needs delta > 0")
     epsilon = min(epsilon, _LARGEST_EPSILON)

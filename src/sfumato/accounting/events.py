@@ -11,16 +11,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import singledispatch
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attr
 import numpy as np
-from dp_accounting import dp_event
-from dp_accounting.privacy_accountant import NeighboringRelation
-from scipy import stats
 
 from sfumato import _validate
+from sfumato.accounting.library import load_alone
 from sfumato.errors import InvalidInput, NotPrivate
+
+if TYPE_CHECKING:
+    from dp_accounting import dp_event
+    from dp_accounting.privacy_accountant import NeighboringRelation
+else:
+    dp_event = load_alone("dp_accounting.dp_event")
 
 DpEvent: TypeAlias = dp_event.DpEvent
 NoEvent = dp_event.NoOpDpEvent
@@ -280,13 +284,20 @@ def gives_everything(event: DpEvent) -> bool:
     return isinstance(inner, MixtureOfGaussiansEvent) and inner.standard_deviation == 0
 
 
-def replacing(relation: Relation) -> NeighboringRelation:
-    """dp-accounting's name of a relation under which a person's report changes but does not vanish."""
+def check_replaced(relation: Relation) -> None:
+    """Raise unless a person's report changes under the relation but does not vanish."""
     if relation is Relation.ADD_REMOVE:
         raise InvalidInput(
             "expected relation 'replace-one' or 'zero-out' for randomized response, got 'add-remove'; "
             "a person who is not there gives no report, so the number of reports is public"
         )
+
+
+def replacing(relation: Relation) -> NeighboringRelation:
+    """dp-accounting's name of a relation under which a person's report changes but does not vanish."""
+    from dp_accounting.privacy_accountant import NeighboringRelation
+
+    check_replaced(relation)
     if relation is Relation.REPLACE_ONE:
         return NeighboringRelation.REPLACE_ONE
     return NeighboringRelation.REPLACE_SPECIAL
@@ -492,6 +503,8 @@ def _(event: RandomizedResponseEvent, size: int) -> DpEvent:
 def _(event: PoissonSampledEvent, size: int) -> DpEvent:
     if not isinstance(event.event, GaussianEvent):
         raise NotPrivate(f"no group price is known for a Poisson-sampled {type(event.event).__name__}")
+    from scipy import stats
+
     members = np.arange(size + 1)
     chances = stats.binom.pmf(members, size, event.sampling_probability)
     return MixtureOfGaussiansEvent(event.event.noise_multiplier, members.tolist(), chances.tolist())

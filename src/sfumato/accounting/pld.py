@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache, reduce, singledispatch
+from functools import singledispatch
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting import gaussian_mechanism
-from dp_accounting.pld import privacy_loss_distribution as distributions
-from dp_accounting.pld.common import DifferentialPrivacyParameters
-from dp_accounting.privacy_accountant import NeighboringRelation
 
 from sfumato import _validate
 from sfumato.accounting.events import (
     ApproximateEvent,
-    DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     DpEvent,
     ExponentialMechanismEvent,
@@ -27,16 +22,15 @@ from sfumato.accounting.events import (
     PoissonSampledEvent,
     RandomizedResponseEvent,
     Relation,
+    check_replaced,
     gives_everything,
     merged,
     repeat,
-    replacing,
 )
 from sfumato.accounting.rdp import rdp, rdp_delta, rdp_epsilon
 from sfumato.errors import InvalidInput, NotPrivate
 
 Floats = npt.NDArray[np.float64]
-LossDistribution = distributions.PrivacyLossDistribution
 
 SMALLEST_DELTA = 1e-10
 """Below this the tails lost to truncation and Fourier rounding are no longer negligible."""
@@ -85,6 +79,8 @@ def epsilon(
         return added_up
     gaussian = _as_one_gaussian(parts)
     if gaussian is not None:
+        from dp_accounting import gaussian_mechanism
+
         return float(gaussian_mechanism.get_epsilon_gaussian(gaussian, delta))
     if delta < SMALLEST_DELTA:
         raise InvalidInput(
@@ -94,8 +90,10 @@ def epsilon(
     bound = rdp_epsilon(event, delta, relation=relation)
     if _beyond_a_grid(parts, relation):
         return min(added_up, bound)
+    from sfumato.accounting import losses
+
     interval = _interval(parts, bound, precision, relation)
-    composed = _distribution(parts, relation, interval).get_epsilon_for_delta(delta - _LOST_MASS)
+    composed = losses.composed(parts, relation, interval).get_epsilon_for_delta(delta - _LOST_MASS)
     return min(added_up, float(composed))
 
 
@@ -121,6 +119,8 @@ def delta(event: DpEvent, epsilon: float, *, relation: Relation = Relation.ADD_R
         return 1.0
     gaussian = _as_one_gaussian(parts)
     if gaussian is not None:
+        from dp_accounting import gaussian_mechanism
+
         return float(np.exp(gaussian_mechanism._get_log_delta(gaussian, epsilon)))
     if math.fsum(count * pure_epsilon(part, relation) for part, count in parts.items()) <= epsilon:
         return 0.0
@@ -132,8 +132,10 @@ def deltas(event: DpEvent, epsilons: Sequence[float], *, relation: Relation = Re
     parts = merged(event)
     if _beyond_a_grid(parts, relation):
         return np.array([rdp_delta(event, epsilon, relation=relation) for epsilon in epsilons])
-    losses = _distribution(parts, relation, _interval(parts, max(epsilons), 1e-4, relation))
-    return np.minimum(1.0, np.asarray(losses.get_delta_for_epsilon(list(epsilons))) + _LOST_MASS)
+    from sfumato.accounting import losses
+
+    composed = losses.composed(parts, relation, _interval(parts, max(epsilons), 1e-4, relation))
+    return np.minimum(1.0, np.asarray(composed.get_delta_for_epsilon(list(epsilons))) + _LOST_MASS)
 
 
 def _as_one_gaussian(parts: dict[DpEvent, int]) -> float | None:
@@ -206,129 +208,6 @@ def _part_reach(part: DpEvent, count: int, relation: Relation) -> float:
     return min(bound, count * pure_epsilon(part, relation))
 
 
-def _distribution(parts: dict[DpEvent, int], relation: Relation, interval: float) -> LossDistribution:
-    composed = [_composed_atom(part, count, relation, interval) for part, count in parts.items()]
-    return reduce(lambda one, other: one.compose(other), composed)
-
-
-@lru_cache(maxsize=64)
-def _composed_atom(part: DpEvent, count: int, relation: Relation, interval: float) -> LossDistribution:
-    if isinstance(part, GaussianEvent):
-        return loss_distribution(GaussianEvent(part.noise_multiplier / math.sqrt(count)), relation, interval)
-    single = loss_distribution(part, relation, interval)
-    if count == 1:
-        return single
-    return (_dense(single) if count > 100 else single).self_compose(count)
-
-
-def _dense(losses: LossDistribution) -> LossDistribution:
-    """As an array: dp-accounting composes a dictionary release by release, or takes its size to their power."""
-    remove = losses._pmf_remove.to_dense_pmf()
-    return LossDistribution(remove, None if losses._symmetric else losses._pmf_add.to_dense_pmf())
-
-
-@singledispatch
-def loss_distribution(event: DpEvent, relation: Relation, interval: float) -> LossDistribution:
-    """The privacy loss distribution of one release."""
-    raise NotPrivate(f"no privacy loss distribution is known for {type(event).__name__}; ask for its RDP")
-
-
-@loss_distribution.register
-def _(event: GaussianEvent, relation: Relation, interval: float) -> LossDistribution:
-    return distributions.from_gaussian_mechanism(event.noise_multiplier, value_discretization_interval=interval)
-
-
-@loss_distribution.register
-def _(event: LaplaceEvent, relation: Relation, interval: float) -> LossDistribution:
-    return distributions.from_laplace_mechanism(event.noise_multiplier, value_discretization_interval=interval)
-
-
-@loss_distribution.register
-def _(event: DiscreteLaplaceEvent, relation: Relation, interval: float) -> LossDistribution:
-    if event.sensitivity == 0:
-        return distributions.identity(interval)
-    return distributions.from_discrete_laplace_mechanism(
-        event.noise_parameter, event.sensitivity, value_discretization_interval=interval
-    )
-
-
-@loss_distribution.register
-def _(event: DiscreteGaussianEvent, relation: Relation, interval: float) -> LossDistribution:
-    if event.sensitivity == 0:
-        return distributions.identity(interval)
-    return distributions.from_discrete_gaussian_mechanism(
-        event.sigma, event.sensitivity, value_discretization_interval=interval
-    )
-
-
-@loss_distribution.register
-def _(event: ApproximateEvent, relation: Relation, interval: float) -> LossDistribution:
-    return distributions.from_privacy_parameters(
-        DifferentialPrivacyParameters(event.epsilon, event.delta), value_discretization_interval=interval
-    )
-
-
-@loss_distribution.register
-def _(event: ExponentialMechanismEvent, relation: Relation, interval: float) -> LossDistribution:
-    return distributions.from_privacy_parameters(
-        DifferentialPrivacyParameters(event.epsilon, 0.0), value_discretization_interval=interval
-    )
-
-
-@loss_distribution.register
-def _(event: RandomizedResponseEvent, relation: Relation, interval: float) -> LossDistribution:
-    if event.num_buckets == 1:
-        return distributions.identity(interval)
-    return distributions.from_randomized_response(
-        event.noise_parameter,
-        event.num_buckets,
-        neighboring_relation=replacing(relation),
-        value_discretization_interval=interval,
-    )
-
-
-@loss_distribution.register
-def _(event: MixtureOfGaussiansEvent, relation: Relation, interval: float) -> LossDistribution:
-    if relation is Relation.REPLACE_ONE:
-        raise NotPrivate("no price is known for a mixture of Gaussians under replace-one; use add-remove")
-    return distributions.from_mixture_gaussian_mechanism(
-        event.standard_deviation,
-        event.sensitivities,
-        event.sampling_probs,
-        value_discretization_interval=interval,
-    )
-
-
-@loss_distribution.register
-def _(event: PoissonSampledEvent, relation: Relation, interval: float) -> LossDistribution:
-    inner, rate = event.event, event.sampling_probability
-    if isinstance(inner, GaussianEvent) and relation is Relation.REPLACE_ONE:
-        # The old and the new record each shift the sum by half the replace-one sensitivity, in opposite ways
-        # (Lebeda et al. 2024, Prop. 5); dp-accounting doubles what it is handed.
-        return distributions.from_gaussian_mechanism(
-            inner.noise_multiplier,
-            sensitivity=0.5,
-            sampling_prob=rate,
-            value_discretization_interval=interval,
-            neighboring_relation=NeighboringRelation.REPLACE_ONE,
-        )
-    if relation is Relation.REPLACE_ONE:
-        raise NotPrivate(
-            f"no price is known for a Poisson-sampled {type(inner).__name__} under replace-one; use add-remove"
-        )
-    if isinstance(inner, GaussianEvent):
-        return distributions.from_gaussian_mechanism(
-            inner.noise_multiplier, sampling_prob=rate, value_discretization_interval=interval
-        )
-    if isinstance(inner, LaplaceEvent):
-        return distributions.from_laplace_mechanism(
-            inner.noise_multiplier, sampling_prob=rate, value_discretization_interval=interval
-        )
-    raise NotPrivate(
-        f"no price is known for a Poisson-sampled {type(inner).__name__}; sample a Gaussian or Laplace"
-    )
-
-
 @singledispatch
 def pure_epsilon(event: DpEvent, relation: Relation) -> float:
     """The ε at δ = 0 of one release: infinite for what has Gaussian tails."""
@@ -357,9 +236,10 @@ def _(event: ApproximateEvent, relation: Relation) -> float:
 
 @pure_epsilon.register
 def _(event: RandomizedResponseEvent, relation: Relation) -> float:
+    check_replaced(relation)
     spread = event.noise_parameter / event.num_buckets
     keep = 1 - event.noise_parameter + spread
-    if replacing(relation) is NeighboringRelation.REPLACE_ONE:
+    if relation is Relation.REPLACE_ONE:
         return math.log(keep / spread)
     return max(math.log(keep * event.num_buckets), -math.log(event.noise_parameter))
 

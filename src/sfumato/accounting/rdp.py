@@ -7,12 +7,10 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, singledispatch
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting.privacy_accountant import NeighboringRelation
-from dp_accounting.rdp import rdp_privacy_accountant
-from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
 from sfumato import _validate
 from sfumato.accounting.events import (
@@ -34,9 +32,17 @@ from sfumato.accounting.events import (
 )
 from sfumato.errors import NotPrivate
 
+if TYPE_CHECKING:
+    from dp_accounting.privacy_accountant import NeighboringRelation
+
 Divergences = npt.NDArray[np.float64]
 
-ORDERS: tuple[float, ...] = tuple(rdp_privacy_accountant.DEFAULT_RDP_ORDERS)
+ORDERS: tuple[float, ...] = (
+    *(1 + tenths / 10 for tenths in range(1, 100)),
+    *range(11, 64),
+    *(128, 256, 512, 1024),
+)
+"""dp-accounting's."""
 
 
 def rdp(
@@ -123,6 +129,8 @@ def _cached_divergences(event: DpEvent, orders: tuple[float, ...], relation: Rel
 @singledispatch
 def _divergences(event: DpEvent, orders: Divergences, relation: Relation) -> Divergences:
     """dp-accounting's own price, for the events it knows."""
+    from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
+
     accountant = RdpAccountant(orders.tolist(), _dp_accounting_relation(event, relation))
     problem = accountant._maybe_compose(event, 1, False)
     if problem is not None:
@@ -145,6 +153,8 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _dp_accounting_relation(event: DpEvent, relation: Relation) -> NeighboringRelation:
+    from dp_accounting.privacy_accountant import NeighboringRelation
+
     # Noise multipliers are already stated for the relation, so only randomized response asks which it is.
     if isinstance(event, RandomizedResponseEvent):
         return replacing(relation)
@@ -227,6 +237,8 @@ def _(event: DiscreteLaplaceEvent, orders: Divergences, relation: Relation) -> D
 
 @_divergences.register
 def _(event: RepeatAndSelectEvent, orders: Divergences, relation: Relation) -> Divergences:
+    from dp_accounting.rdp import rdp_privacy_accountant
+
     single = rdp(event.event, orders.tolist(), relation=relation)  # under the relation in force
     select = rdp_privacy_accountant._compute_rdp_repeat_and_select
     return np.asarray(select(orders, single, event.mean, event.shape), dtype=np.float64)  # type: ignore[arg-type]

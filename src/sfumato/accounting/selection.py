@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sfumato import _validate
 from sfumato.accounting.budget import Budget
@@ -24,7 +25,9 @@ from sfumato.accounting.events import DpEvent, RepeatAndSelectEvent
 from sfumato.accounting.filter import PrivacyFilter
 from sfumato.accounting.rdp import rdp_epsilon
 from sfumato.errors import NotPrivate
-from sfumato.randomness import Sampler
+
+if TYPE_CHECKING:
+    from sfumato.randomness import Sampler
 
 LOGARITHMIC = 0.0
 

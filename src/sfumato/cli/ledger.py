@@ -53,12 +53,15 @@ def show_(place: Place, json: show.Json = False) -> None:
     Example: sfumato ledger show people.db
     """
     from sfumato.ledger import Ledger, statement
+    from sfumato.ledger.known_prices import KnownPrices
 
     with Ledger.open(place) as ledger:
+        prices = KnownPrices(ledger.name)
         if json:
-            show.emit_json(statement.as_json(ledger))
+            show.emit_json(statement.as_json(ledger, price=prices))
         else:
-            show.console.print(statement.render(ledger))
+            show.console.print(statement.render(ledger, price=prices))
+        prices.keep()
 
 
 def head(

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 from sfumato.errors import DataUnavailable
+from sfumato.storage import cache_folder as folder
 from sfumato.storage import write_whole
 
-
-def folder() -> Path:
-    """$SFUMATO_CACHE, or `sfumato` in the platform's cache folder."""
-    if chosen := os.environ.get("SFUMATO_CACHE"):
-        return Path(chosen).expanduser()
-    return _platform_caches() / "sfumato"
+__all__ = ["folder", "write"]
 
 
 def write(path: Path, contents: bytes) -> None:
@@ -29,11 +23,3 @@ def write(path: Path, contents: bytes) -> None:
         raise DataUnavailable(
             f"{path} cannot be written ({error.strerror or error}); name a folder that can in SFUMATO_CACHE"
         ) from error
-
-
-def _platform_caches() -> Path:
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    if local := os.environ.get("LOCALAPPDATA"):
-        return Path(local)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

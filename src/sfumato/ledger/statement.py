@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
@@ -12,13 +12,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sfumato.accounting import compose, event_to_json, repeat
+from sfumato.accounting import Budget, DpEvent, compose, event_to_json, repeat
 from sfumato.accounting.events import atoms
 from sfumato.ledger.chain import canonical
 from sfumato.ledger.charge import Charge
 from sfumato.ledger.ledger import Ledger
 from sfumato.ledger.rule import exact_epsilon
 from sfumato.ledger.state import State
+
+Price = Callable[[DpEvent, Budget], float | None]
+"""The exact ε of an event at a budget's δ; None where there is none."""
 
 FIXED = "if all charges had been fixed in advance"
 NO_SUM = (
@@ -29,7 +32,7 @@ _SUMS = 1e-4  # relative: what four digits show
 _KINDS = 200  # of releases, beyond which composing them exactly takes too long for a statement
 
 
-def as_json(ledger: Ledger) -> dict[str, Any]:
+def as_json(ledger: Ledger, *, price: Price = exact_epsilon) -> dict[str, Any]:
     """The statement as one JSON object."""
     charges, state, head = ledger.snapshot()
     broken = ledger.exceeded
@@ -37,7 +40,7 @@ def as_json(ledger: Ledger) -> dict[str, Any]:
     for charge in charges:  # those that are alike share an event
         for event in (charge.event, charge.counted):
             if id(event) not in known:
-                known[id(event)] = _Event(event_to_json(event), exact_epsilon(event, ledger.budget))
+                known[id(event)] = _Event(event_to_json(event), price(event, ledger.budget))
     return {
         "ledger": ledger.name,
         "dataset": ledger.dataset,
@@ -47,7 +50,7 @@ def as_json(ledger: Ledger) -> dict[str, Any]:
         "relation": str(ledger.budget.relation),
         "epsilon_spent": state.spent if broken is None else broken.owed,
         "epsilon_left": state.left() if broken is None else 0.0,
-        "epsilon_if_fixed_in_advance": epsilon_if_fixed(ledger, charges) if broken is None else None,
+        "epsilon_if_fixed_in_advance": epsilon_if_fixed(ledger, charges, price) if broken is None else None,
         "private": all(charge.private for charge in charges),
         "moved_to": ledger.moved_to,
         "exceeded_by": None if broken is None else broken.purpose,
@@ -58,24 +61,24 @@ def as_json(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def render(ledger: Ledger, *, last: int = 40) -> RenderableType:
+def render(ledger: Ledger, *, last: int = 40, price: Price = exact_epsilon) -> RenderableType:
     """A table of the newest charges, the shares, the sums and a bar, for a rich console."""
     charges, state, _ = ledger.snapshot()
-    parts: list[RenderableType] = [_charges_table(ledger, charges, last)]
+    parts: list[RenderableType] = [_charges_table(ledger, charges, last, price)]
     if state.shares:
         parts.append(_shares_table(state))
-    parts += [_bar(ledger, state), *_notes(ledger, state, charges)]
+    parts += [_bar(ledger, state), *_notes(ledger, state, charges, price)]
     return Group(*parts)
 
 
-def epsilon_if_fixed(ledger: Ledger, charges: list[Charge]) -> float | None:
+def epsilon_if_fixed(ledger: Ledger, charges: list[Charge], price: Price) -> float | None:
     """The exact ε of all charges together, had none been chosen after seeing answers of another."""
     paid = [charge for charge in charges if not charge.drawn]
     counts = Counter(id(charge.counted) for charge in paid)
     alike = {id(charge.counted): charge.counted for charge in paid}
     plan = compose(*(repeat(event, counts[identity]) for identity, event in alike.items()))
     kinds = {canonical(event_to_json(release)) for release, _ in atoms(plan)}
-    return exact_epsilon(plan, ledger.budget) if len(kinds) <= _KINDS else None
+    return price(plan, ledger.budget) if len(kinds) <= _KINDS else None
 
 
 class _Event(NamedTuple):
@@ -109,7 +112,7 @@ def _share(state: State, name: str) -> dict[str, float]:
     return {"epsilon": state.limit(name), "epsilon_spent": spent, "epsilon_left": state.left(name)}
 
 
-def _charges_table(ledger: Ledger, charges: list[Charge], last: int) -> Table:
+def _charges_table(ledger: Ledger, charges: list[Charge], last: int, price: Price) -> Table:
     budget = ledger.budget
     title = f"Privacy ledger: ε = {budget.epsilon:g}, δ = {budget.delta:g} per {budget.unit}, {budget.relation}"
     if ledger.dataset is not None:
@@ -119,14 +122,13 @@ def _charges_table(ledger: Ledger, charges: list[Charge], last: int) -> Table:
         table.add_column(heading, overflow="fold")
     table.add_column("ε", justify="right", no_wrap=True)
     for charge in charges[-last:] if last else []:
-        table.add_row(*_cells(ledger, charge))
+        table.add_row(*_cells(charge, price(charge.counted, budget)))
     if len(charges) > last:
         table.caption = f"{len(charges) - last} earlier charges are not shown"
     return table
 
 
-def _cells(ledger: Ledger, charge: Charge) -> list[RenderableType]:
-    cost = exact_epsilon(charge.counted, ledger.budget)
+def _cells(charge: Charge, cost: float | None) -> list[RenderableType]:
     what = Text(charge.purpose)
     if _status(charge) != "settled":
         what.append(f"  {_status(charge)}", style="yellow")
@@ -157,7 +159,7 @@ def _bar(ledger: Ledger, state: State) -> Table:
     return grid
 
 
-def _notes(ledger: Ledger, state: State, charges: list[Charge]) -> list[Text]:
+def _notes(ledger: Ledger, state: State, charges: list[Charge], price: Price) -> list[Text]:
     broken = ledger.exceeded
     if broken is not None:
         owed = f"EXCEEDED by {broken.purpose}, released outside: ε = {_figure(broken.owed)} is owed in all"
@@ -165,7 +167,7 @@ def _notes(ledger: Ledger, state: State, charges: list[Charge]) -> list[Text]:
     lines = [
         Text(f"spent {_figure(state.spent)} of {ledger.budget.epsilon:g}, left {_figure(state.left())}", "bold")
     ]
-    fixed = epsilon_if_fixed(ledger, charges)
+    fixed = epsilon_if_fixed(ledger, charges, price)
     if fixed is not None and charges:
         lines.append(Text(f"{_figure(fixed)} {FIXED}"))
     if not math.isclose(state.spent + state.left(), ledger.budget.epsilon, rel_tol=_SUMS):

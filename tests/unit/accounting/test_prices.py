@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from sfumato.accounting import (
     pure,
     repeat,
 )
+from sfumato.accounting.rdp import ORDERS
 from sfumato.errors import InvalidInput, NotPrivate
 
 ATOMS = [
@@ -213,3 +216,19 @@ def test_attacker_rate_of_a_gaussian_is_its_trade_off_curve():
     best = norm.cdf(norm.ppf(0.01) + 0.5)
     rate = accounting.attacker_true_positive_rate(GaussianEvent(2.0))
     assert best <= rate <= best * 1.02
+
+
+def test_orders_are_those_of_dp_accounting():
+    from dp_accounting.rdp import rdp_privacy_accountant
+
+    assert list(ORDERS) == list(rdp_privacy_accountant.DEFAULT_RDP_ORDERS)
+
+
+def test_an_event_is_dp_accountings_own_whichever_was_imported_first():
+    code = (
+        "import pickle, sys; from sfumato.accounting import GaussianEvent as ours; event = ours(2.0);"
+        "assert 'scipy' not in sys.modules; written = pickle.dumps(event); import dp_accounting;"
+        "assert dp_accounting.GaussianDpEvent is ours is dp_accounting.dp_event.GaussianDpEvent;"
+        "assert pickle.loads(written) == event"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
