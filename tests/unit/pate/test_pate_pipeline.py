@@ -66,7 +66,7 @@ def test_the_released_model_takes_images(data, side):
     images, view = torch.from_numpy(data[1].inputs), side.views[0]
     model = view.predictor(view.head)
     with torch.no_grad():
-        found, expected = model.linear(model.features(images)), view.head(view.features(images))
+        found, expected = model(images), view.head(view.features(images))
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
     result = pate.run(*data, settings_for(), side=side)
     assert not torch.equal(result.model.linear.weight, model.linear.weight)  # the answers taught it
@@ -129,12 +129,13 @@ def test_adaptation_moves_the_prior_without_labels():
     moved = pate.adapt(
         public.inputs, Adaptation(steps=2, drawings=100, drawn_batch=8, public_batch=16), classes=10
     )
-    assert moved.basis.shape == (576, 64)
-    assert not torch.equal(kept.net.body[0].weight, moved.net.body[0].weight)
-    # In all directions of the features the head is the net's own.
-    whole = pate.Representation.of(kept.net, torch.from_numpy(public.inputs), directions=576, classes=10)
+    assert moved.basis.shape == (3 * 576, 64)
+    for before, after in zip(kept.nets.nets, moved.nets.nets, strict=True):
+        assert not torch.equal(before.body[0].weight, after.body[0].weight)
+    # In all directions of the features the head is the mean of the nets' own.
+    whole = pate.Representation.of(kept.nets, torch.from_numpy(public.inputs), directions=3 * 576)
     images = torch.from_numpy(public.inputs[:5])
-    expected = kept.net.linear(kept.net.features(images))
+    expected = torch.stack([net.linear(net.features(images)) for net in kept.nets.nets]).mean(0)
     torch.testing.assert_close(whole.head(whole.features(images)), expected, rtol=1e-3, atol=1e-3)
 
 
