@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from sfumato import local, models
+from sfumato import _validate, local, models
 from sfumato.array_files import damaged_unless_read
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate
@@ -28,6 +28,7 @@ from sfumato.released import MODEL, OWN_MODULE, ModelCard, Predictor, Scores, mo
 from sfumato.storage import CERTIFICATE, read_json
 
 Tensors = Mapping[str, Tensor]
+_MOST_NETS = 16  # that a student stands on
 _MOST_PIXELS = 2**20  # of an image for a network of ours, all channels together
 Built = TypeVar("Built")
 Rebuild = Callable[[ModelCard, Tensors], Scores]
@@ -214,7 +215,10 @@ def _student(card: ModelCard, tensors: Tensors) -> Scores:
 def _joined_student(card: ModelCard, tensors: Tensors) -> Scores:
     """Several priors' nets after training on labels, under one head."""
     _expect_shape(card)
-    heads = [tensors[f"nets.{number}.head.2.bias"] for number in range(int(card.settings["nets"]))]
+    count = _validate.integer("nets", card.settings["nets"], least=1)
+    if count > _MOST_NETS:
+        raise ValueError(f"expected at most {_MOST_NETS} nets")
+    heads = [tensors[f"nets.{number}.head.2.bias"] for number in range(count)]
     with torch.device("meta"):
         nets = JoinedPriors([PriorNet(classes=len(bias)) for bias in heads], classes=len(card.classes))
     nets.load_state_dict(tensors, assign=True)
