@@ -372,6 +372,7 @@ def _result(
     everywhere[queries] = answers.labels
     accuracies = fold_accuracies_of(side, everywhere, public.targets, settings.student, folds=settings.folds)
     head = learn(side.views[0].head, side.features[0], everywhere, settings.student)
+    model = side.views[0].predictor(head)
     given = answers.labels != MISSING
     right = answers.labels[given] == public.targets[queries[given]]
     return PateResult(
@@ -382,8 +383,8 @@ def _result(
         fold_accuracies=accuracies,
         start_accuracy=start_accuracy_of(side, public.targets),
         label_accuracy=float(right.mean()) if given.any() else None,
-        model=side.views[0].predictor(head),
-        card=_card(public, settings),
+        model=model,
+        card=_card(public, settings, model),
         votes=votes,
         queries=queries,
         certificate=certificate,
@@ -405,14 +406,14 @@ def start_accuracy_of(side: PublicSide, targets: Integers) -> float:
     return float((guess == targets).mean())
 
 
-def _card(public: Dataset, settings: PateSettings) -> ModelCard:
+def _card(public: Dataset, settings: PateSettings, model: JoinedPriors) -> ModelCard:
     """The student starts from a prior, and goes on from there: no weight of it is the prior's own."""
     names = public.class_names or tuple(str(number) for number in range(settings.plan.classes))
     return ModelCard(
         architecture=JoinedPriors.architecture,
         classes=names,
         shape=_SHAPE,
-        settings={"nets": len(NETS[settings.adaptation.prior]), "prior": _digests(settings.adaptation.prior)},
+        settings={"nets": len(model.nets), "prior": _digests(settings.adaptation.prior)},
     )
 
 

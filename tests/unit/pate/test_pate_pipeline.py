@@ -15,6 +15,8 @@ from sfumato.ledger import Certificate, Ledger
 from sfumato.pate import Adaptation, EnsembleFit, PateSettings, PublicSide, TeacherConfig, VotePlan
 from sfumato.randomness import SecretStream
 
+ONE_NET = Adaptation(prior="strokes", steps=0)
+
 
 @pytest.fixture(scope="module")
 def data():
@@ -25,7 +27,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def side(data):
-    return PublicSide.of(data[1].inputs, Adaptation(steps=0), classes=10, progress=lambda what, share: None)
+    return PublicSide.of(data[1].inputs, ONE_NET, classes=10, progress=lambda what, share: None)
 
 
 def settings_for(queries=30, sigma=2.0, teachers=20, **changes):
@@ -33,7 +35,7 @@ def settings_for(queries=30, sigma=2.0, teachers=20, **changes):
         **{"mechanism": "gnmax", "teachers": teachers, "queries": queries, "sigma": sigma, **changes}
     )
     fit = EnsembleFit(epochs=5, batch=1 << 16, learning_rate=8.0, weight_decay=1e-4)
-    return PateSettings(plan=plan, teacher=TeacherConfig(fit=fit), adaptation=Adaptation(steps=0), folds=4)
+    return PateSettings(plan=plan, teacher=TeacherConfig(fit=fit), adaptation=ONE_NET, folds=4)
 
 
 def test_a_run_folder_holds_what_was_paid_for_and_keeps_votes_apart(data, side, tmp_path):
