@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,8 @@ class JoinedPriors(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """(images, 576 of each net), each row of length 1."""
-        return len(self.nets) ** -0.5 * torch.cat([net.features(images) for net in self.nets], dim=1)
+        parts = [cast(PriorNet, net).features(images) for net in self.nets]
+        return len(parts) ** -0.5 * torch.cat(parts, dim=1)
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.linear(self.features(images))

@@ -127,7 +127,7 @@ def releases(out: str | Path, settings: Settings, *, progress: Callable[[str], N
         found = run_releases(people=settings.people, releases=settings.releases, cases=CASES, progress=progress)
         return [part.to_json() for part in found]
 
-    return [Released.from_json(part) for part in _kept(Path(out) / "parts" / "releases.json", about, make)]
+    return [Released.from_json(part) for part in kept(Path(out) / "parts" / "releases.json", about, make)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -151,23 +151,23 @@ class _Crowd:
     def pictures(self) -> tuple[Images, Images]:
         """Noised once, and filtered by what is known of the noise, as images again."""
         if self.raw:
-            return _pictures(self.private), _pictures(self.public)
+            return pictures_of(self.private), pictures_of(self.public)
         sampler = SecretStream()
         noised, tested = (_noise(part, self.sigma, sampler) for part in (self.private, self.public))
         clean = WienerFilter.of(noised, self.sigma)
-        return _pictures(clean(noised)), _pictures(clean(tested))
+        return pictures_of(clean(noised)), pictures_of(clean(tested))
 
 
 def _measure(crowd: _Crowd, parts: Path, settings: Settings) -> LocalNoiseRow:
     common = {"data": settings.data, "people": settings.people, "test": settings.test, "seed": settings.seed}
     name, clustering = f"{crowd.epsilon:g}.json", {}
     about = {**common, "epochs": settings.epochs}
-    network = _kept(parts / f"network-{name}", about, lambda: {"error": _network_error(crowd, settings)})
+    network = kept(parts / f"network-{name}", about, lambda: {"error": _network_error(crowd, settings)})
     if settings.clustering_steps:
         share = 1.0 if crowd.raw else settings.noised_share
         plan = ClusteringPlan(steps=max(1, round(share * settings.clustering_steps)), seed=settings.seed)
         about = {**common, "plan": asdict(plan)}
-        clustering = _kept(parts / f"clustering-{name}", about, lambda: _clustering(crowd, plan))
+        clustering = kept(parts / f"clustering-{name}", about, lambda: _clustering(crowd, plan))
     sigma = crowd.sigma
     return LocalNoiseRow(
         source_epsilon=crowd.epsilon,
@@ -181,7 +181,7 @@ def _measure(crowd: _Crowd, parts: Path, settings: Settings) -> LocalNoiseRow:
     )
 
 
-def _kept(place: Path, about: dict[str, Any], make: Callable[[], Any]) -> Any:
+def kept(place: Path, about: dict[str, Any], make: Callable[[], Any]) -> Any:
     """What was measured with the same settings; or else it is measured now, and kept."""
     if place.is_file():
         kept = json.loads(place.read_text())
@@ -199,7 +199,7 @@ def _noise(rows: Images, sigma: float, sampler: SecretStream) -> Images:
     return rows + (sigma * noise).astype(np.float32)
 
 
-def _pictures(rows: Images) -> Images:
+def pictures_of(rows: Images) -> Images:
     """Unit vectors back to about the brightness of images: a digit's length is about 9."""
     return (9.0 * rows).reshape(-1, 28, 28)
 

@@ -44,9 +44,10 @@ def local_noise(
     settings = recipe.Settings(
         people=people, epochs=epochs, clustering_steps=clustering_steps, releases=releases
     )
+    rows: list[LocalNoiseRow] = []
     with show.errors.status("noising") as status:
         if only_releases:
-            rows, honest = [], recipe.releases(out, settings, progress=lambda text: status.update(text))
+            honest = recipe.releases(out, settings, progress=lambda text: status.update(text))
         else:
             rows, honest = recipe.run(out, settings, progress=lambda text: status.update(text))
     if json:
