@@ -71,11 +71,10 @@ class Source:
 
 
 def _of_digits(writers: Writers) -> Source:
-    written = {"hand": writers.hand, "rarer": writers.rarer}
     return Source(
-        draw=partial(strokes.draw, **written),
+        draw=partial(strokes.draw, hand=writers.hand, rarer=writers.rarer),
         classes=10,
-        draw_finer=partial(strokes.draw_styles, **written),
+        draw_finer=partial(strokes.draw_styles, hand=writers.hand, rarer=writers.rarer),
         kinds=len(ALL_STYLES if writers.rarer else STYLES),
         public={"digits": lambda: _digits(), "mnist": lambda: load("mnist", "test")},
         drawn_by="strokes",
