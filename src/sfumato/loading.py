@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from sfumato import local, models
+from sfumato import _validate, local, models
 from sfumato.array_files import damaged_unless_read
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate
-from sfumato.models import PRIORS, PriorNet
+from sfumato.models import PRIORS, JoinedPriors, PriorNet
 from sfumato.models.prior import shipped_note
 from sfumato.recipes import features
 from sfumato.recipes.features import Recipe
@@ -28,6 +28,7 @@ from sfumato.released import MODEL, OWN_MODULE, ModelCard, Predictor, Scores, mo
 from sfumato.storage import CERTIFICATE, read_json
 
 Tensors = Mapping[str, Tensor]
+_MOST_NETS = 16  # that a student stands on
 _MOST_PIXELS = 2**20  # of an image for a network of ours, all channels together
 Built = TypeVar("Built")
 Rebuild = Callable[[ModelCard, Tensors], Scores]
@@ -211,6 +212,19 @@ def _student(card: ModelCard, tensors: Tensors) -> Scores:
     return module_scores(net.answering_by(card.settings["answers"]))
 
 
+def _joined_student(card: ModelCard, tensors: Tensors) -> Scores:
+    """Several priors' nets after training on labels, under one head."""
+    _expect_shape(card)
+    count = _validate.integer("nets", card.settings["nets"], least=1)
+    if count > _MOST_NETS:
+        raise ValueError(f"expected at most {_MOST_NETS} nets")
+    heads = [tensors[f"nets.{number}.head.2.bias"] for number in range(count)]
+    with torch.device("meta"):
+        nets = JoinedPriors([PriorNet(classes=len(bias)) for bias in heads], classes=len(card.classes))
+    nets.load_state_dict(tensors, assign=True)
+    return module_scores(nets)
+
+
 def _from_reports(card: ModelCard, tensors: Tensors) -> Scores:
     _expect_shape(card)
     found = local.LearntClassifier.from_tensors(
@@ -223,6 +237,7 @@ ARCHITECTURES: dict[str, Rebuild] = {
     **dict.fromkeys(models.MODELS, _network),
     features.ARCHITECTURE: _on_features,
     PriorNet.architecture: _student,
+    JoinedPriors.architecture: _joined_student,
     local.LearntClassifier.architecture: _from_reports,
 }
 """How each architecture is built from its card and tensors; any error in it means that they do not fit."""

@@ -25,7 +25,7 @@ from sfumato.array_files import read_archive, read_tensors
 from sfumato.datasets import Dataset
 from sfumato.errors import DataCorrupted
 from sfumato.ledger import Certificate
-from sfumato.models import PriorNet
+from sfumato.models import JoinedPriors, PriorNet
 from sfumato.policy import Column, Policy
 from sfumato.randomness import SecretStream
 from sfumato.recipes import DIGITS, features
@@ -171,6 +171,16 @@ def test_a_students_heads_are_held_against_its_weights(tmp_path):
     with pytest.raises(DataCorrupted, match="architecture 'prior'") as caught:
         sfumato.load(finished(tmp_path, model_bytes(card, tensors)))
     assert "alloc" not in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("nets", [None, 0, -1, 1.5, "2", 3, 10**9])
+def test_a_student_stands_on_the_nets_that_its_file_holds(tmp_path, nets):
+    tensors = JoinedPriors([PriorNet(classes=1), PriorNet(classes=1)], classes=1).state_dict()
+    card = ModelCard(
+        architecture=JoinedPriors.architecture, classes=("0",), shape=features.SHAPE, settings={"nets": nets}
+    )
+    with pytest.raises(DataCorrupted, match="architecture 'joined priors'"):
+        sfumato.load(finished(tmp_path, model_bytes(card, tensors)))
 
 
 # Models of tables

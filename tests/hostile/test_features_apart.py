@@ -53,7 +53,8 @@ def test_a_scene_that_leaves_changes_no_other_and_moves_what_is_measured_by_its_
 
 def test_features_of_teachers():
     drawn = datasets.load("strokes", "test").take(60).inputs
-    side = PublicSide.of(drawn, Adaptation(steps=0), classes=10, progress=lambda what, share: None)
+    how = Adaptation(prior="strokes", steps=0)
+    side = PublicSide.of(drawn, how, classes=10, progress=lambda what, share: None)
     images = torch.from_numpy(np.concatenate([drawn, drawn, drawn])[:150])
     assert neighbours_agree(side.views[0].features, images)
 

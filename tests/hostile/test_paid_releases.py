@@ -53,7 +53,9 @@ def test_a_run_that_dies_after_its_certificate_has_released_all_of_its_model(tmp
 def test_votes_without_a_ledger_are_certified_for_the_unit_they_were_priced_for():
     """All of a person's rows went to one teacher: a certificate for a record would promise something else."""
     plan = pate.VotePlan(mechanism="gnmax", teachers=5, queries=4, sigma=3.0)
-    settings = pate.PateSettings(plan=plan, adaptation=pate.Adaptation(steps=0, drawings=50), folds=2)
+    settings = pate.PateSettings(
+        plan=plan, adaptation=pate.Adaptation(prior="strokes", steps=0, drawings=50), folds=2
+    )
     private, public = drawn(60, seed=1, unit="person"), drawn(20, seed=2, visibility="public")
     found = pate.run(private, public, settings, unit_ids=np.arange(60) // 2)
     assert (found.certificate.unit, found.certificate.relation) == ("person", Relation.ADD_REMOVE)

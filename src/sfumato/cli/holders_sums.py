@@ -59,6 +59,7 @@ def vote(
     from dataclasses import replace
 
     from sfumato import datasets
+    from sfumato.datasets.writers import prior_for
     from sfumato.holders import Parties, VoteTerms, simulate_votes
     from sfumato.holders.vote_study import affordable_queries
     from sfumato.pate import Adaptation, PateSettings, VotePlan
@@ -86,9 +87,7 @@ def vote(
         replace(test, visibility="public"),
         parties=parties,
         terms=terms,
-        settings=PateSettings(
-            plan=unused, adaptation=Adaptation(prior="shapes" if data == "fashion-mnist" else "strokes")
-        ),
+        settings=PateSettings(plan=unused, adaptation=Adaptation(prior=prior_for(data))),
         epsilon=epsilon,
         delta=delta,
         masked=masks,

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Noise data before it leaves the person, and learn from the noised data.", no_args_is_help=True
 )
-_PRIOR_OF = {"mnist": "strokes", "digits": "strokes", "strokes": "strokes", "fashion-mnist": "shapes"}
 Seed = Annotated[
     int | None,
     typer.Option("--test-seed", help="Seed for the noise, for tests only: the release is marked not private."),
@@ -53,7 +52,7 @@ def release(
         str | None,
         typer.Option(
             help="strokes, strokes-wide, strokes-wild, strokes-rare, strokes-together (several of them), "
-            "shapes, or none for low frequencies only."
+            "shapes, or none for low frequencies only. Default: strokes-together, for fashion-mnist shapes."
         ),
     ] = None,
     dimension: Annotated[int | None, typer.Option(help="Number of directions to report.")] = None,
@@ -74,6 +73,8 @@ def release(
 
     Example: sfumato local release mnist --epsilon 8 --out out/noised.npz
     """
+    from sfumato.datasets.writers import prior_for
+
     check(context, RULES)
     started = time.perf_counter()
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +89,7 @@ def release(
         if epsilon is None:
             raise InvalidInput("expected --epsilon, got none; say how much each person may lose")
         rows = _images(data, size, classes)
-        kind = {"none": "low-frequencies", None: _PRIOR_OF.get(data, "strokes")}.get(prior, prior)
+        kind = {"none": "low-frequencies", None: prior_for(data)}.get(prior, prior)
         answer = _release_images(rows, str(kind), dimension, epsilon, delta, randomiser, out, book, test_seed)
     _show({**answer, "seconds": time.perf_counter() - started}, json=json)
 

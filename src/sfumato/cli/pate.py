@@ -65,10 +65,17 @@ def run(
         typer.Option(help="Votes that an answer needs (confident, interactive). Default: 0.6 of the teachers."),
     ] = None,
     teacher: Annotated[str, typer.Option(help="head (on a public prior's features), mlp or cnn.")] = "head",
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            help="strokes, strokes-wide, strokes-wild, strokes-rare, strokes-together (several of them) or "
+            "shapes. Default: strokes-together, for fashion-mnist shapes."
+        ),
+    ] = None,
     epochs: Annotated[int, typer.Option(help="Epochs of each teacher on its shard.")] = 40,
     adapt_steps: Annotated[
         int, typer.Option(help="Steps of adapting the prior to the public images; 0 for none.")
-    ] = 320,
+    ] = 240,
     folds: Annotated[
         int,
         typer.Option(
@@ -88,6 +95,7 @@ def run(
     Example: sfumato pate --data mnist --teachers 250 --epsilon 1
     """
     from sfumato import datasets
+    from sfumato.datasets.writers import prior_for
     from sfumato.storage import RunFolder
 
     check(context, (PAYS, *SHARES))
@@ -98,7 +106,7 @@ def run(
     plan = _plan(
         mechanism, teachers, epsilon, delta, queries, answers, threshold, len(public), public.classes or 2
     )
-    settings = _settings(data, plan, teacher, epochs, adapt_steps, folds)
+    settings = _settings(prior or prior_for(data), plan, teacher, epochs, adapt_steps, folds)
     book = charged(ledger, allocation=allocation, purpose=purpose)
     answer = _released(datasets.load(data, "train", side=side), public, settings, delta, book, out)
     if json:
@@ -213,14 +221,13 @@ def _plan(
 
 
 def _settings(
-    data: str, plan: VotePlan, teacher: str, epochs: int, adapt_steps: int, folds: int
+    prior: str, plan: VotePlan, teacher: str, epochs: int, adapt_steps: int, folds: int
 ) -> PateSettings:
     from dataclasses import replace
 
     from sfumato.pate import Adaptation, PateSettings, TeacherConfig
 
     config = TeacherConfig.of(teacher)
-    prior = "shapes" if data == "fashion-mnist" else "strokes"
     return PateSettings(
         plan=plan,
         teacher=replace(config, fit=replace(config.fit, epochs=epochs)),

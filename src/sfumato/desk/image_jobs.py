@@ -30,6 +30,7 @@ _SIDE = 28
 
 def pate_settings(policy: Policy, *, teachers: int, epsilon: float) -> PateSettings:
     """Everything of a vote that is decided before a private image is touched."""
+    from sfumato.datasets.writers import prior_for
     from sfumato.pate import Adaptation, PateSettings, TeacherConfig, VotePlan, queries_for
 
     facts, delta = public_facts(policy.source), policy.budget.delta
@@ -44,8 +45,8 @@ def pate_settings(policy: Policy, *, teachers: int, epsilon: float) -> PateSetti
         queries=queries_for(teachers, epsilon=epsilon, delta=delta, most=facts[0]),
         classes=facts[1],
     )
-    prior = "shapes" if policy.source == "fashion-mnist" else "strokes"
-    return PateSettings(plan=plan, teacher=TeacherConfig.of("head"), adaptation=Adaptation(prior=prior))
+    adaptation = Adaptation(prior=prior_for(policy.source))
+    return PateSettings(plan=plan, teacher=TeacherConfig.of("head"), adaptation=adaptation)
 
 
 def image_request(policy: Policy, *, images: int, epsilon: float) -> ImageRequest:

@@ -13,6 +13,8 @@ from sfumato import _validate
 from sfumato.errors import InvalidInput
 from sfumato.local.class_moments import ClassMoments, Floats
 
+_TEMPER = 0.3
+
 
 class Classifier(Protocol):
     def scores(self, vectors: npt.ArrayLike) -> Floats:
@@ -161,10 +163,10 @@ CLASSIFIERS: dict[str, Callable[[ClassMoments], Classifier]] = {
 
 
 def blend(prior: npt.ArrayLike, learnt: npt.ArrayLike, trust: float) -> Floats:
-    """Log-probabilities between the prior's and the learnt ones (trust 1).
+    """Log-probabilities between the prior's (trust 0) and the learnt ones (trust 1).
 
-    Where less than half of what was seen is signal, the prior answers alone: more privacy should never do worse
-    than no data at all.
+    Gaussian classes are surer of themselves than they should be, so that what is learnt counts for 0.3 of what
+    it says: with little trust it tips the prior's own doubts, and overrules nothing that the prior is sure of.
 
     Args:
         prior: (rows, classes), the prior's log-probabilities.
@@ -177,9 +179,7 @@ def blend(prior: npt.ArrayLike, learnt: npt.ArrayLike, trust: float) -> Floats:
     >>> blend([[0.0, -1.0]], [[-1.0, 0.0]], 0.0).argmax()
     np.int64(0)
     """
-    before, after = _log_softmax(prior), _log_softmax(learnt)
-    weight = trust if trust >= 0.5 else 0.0
-    return (1.0 - weight) * before + weight * after
+    return (1.0 - trust) * _log_softmax(prior) + trust * _TEMPER * _log_softmax(learnt)
 
 
 def _log_softmax(scores: npt.ArrayLike) -> Floats:

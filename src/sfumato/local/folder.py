@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from sfumato.datasets import public_name
+from sfumato.datasets.writers import NETS
 from sfumato.errors import DataUnavailable
 from sfumato.ledger import Certificate
 from sfumato.local.artefact import NoisedData
 from sfumato.local.learning import LearntClassifier
 from sfumato.local.release import certificate_place
-from sfumato.local.views import NETS
 from sfumato.models import prior_note
 from sfumato.released import ModelCard, model_bytes
 from sfumato.results import Reports, write_run

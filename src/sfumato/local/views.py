@@ -14,23 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato import _validate
+from sfumato.datasets.writers import NETS, TOGETHER, draw_for
 from sfumato.errors import InvalidInput
 from sfumato.local.class_moments import ClassMoments
 
 Floats32 = npt.NDArray[np.float32]
 
-TOGETHER = "strokes-together"
-NETS = {
-    **{name: (name,) for name in ("strokes", "strokes-wide", "strokes-wild", "strokes-rare", "shapes")},
-    TOGETHER: ("strokes", "strokes-wide", "strokes-rare"),
-}
-"""The networks of each prior: their features are joined, and they answer together."""
 PRIORS = tuple(NETS)
 LOW_FREQUENCIES = "low-frequencies"
 PIXELS = "pixels"
 KINDS = (*PRIORS, LOW_FREQUENCIES, PIXELS)
-DIMENSIONS = {**dict.fromkeys(PRIORS, 40), LOW_FREQUENCIES: 60, PIXELS: 784}
-"""Directions for each kind; chosen on drawn digits, rotated and slanted."""
+DIMENSIONS = {**dict.fromkeys(PRIORS, 40), TOGETHER: 64, LOW_FREQUENCIES: 60, PIXELS: 784}
+"""Directions for each kind; chosen on drawn digits, rotated and slanted; 64 on training rows of MNIST."""
 
 _DRAWINGS = 12_000  # of which the public spread is measured
 _PUBLIC_SEED = 3
@@ -151,16 +146,23 @@ def check_images(images: npt.NDArray[np.float32]) -> Floats32:
 
 def _prior_view(kind: str, dimension: int) -> View:
     """Directions along which drawings of different classes differ most, against the spread within classes."""
-    from sfumato.datasets import shapes, strokes
-
-    draw = shapes.draw if kind == "shapes" else strokes.draw
-    images, labels = draw(_DRAWINGS, seed=_PUBLIC_SEED)
-    seen = features(kind, images.astype(np.float32) / 255.0)
+    images, labels = _drawings(kind)
+    seen = features(kind, images)
     centre = seen.mean(axis=0)
     matrix = _discriminating(seen - centre, labels, dimension)
     bare = View(kind=kind, centre=centre, matrix=matrix)
     public = ClassMoments.of(bare.directions_of(seen), labels, int(labels.max()) + 1)
     return View(kind=kind, centre=centre, matrix=matrix, public=public)
+
+
+def _drawings(kind: str) -> tuple[Floats32, npt.NDArray[np.int64]]:
+    """As each net of the prior learned from them: writers who differ more show how far people may spread."""
+    if kind != "shapes":
+        return draw_for(kind, _DRAWINGS, seed=_PUBLIC_SEED)
+    from sfumato.datasets import shapes
+
+    images, labels = shapes.draw(_DRAWINGS, seed=_PUBLIC_SEED)
+    return images.astype(np.float32) / 255.0, labels
 
 
 def _discriminating(centred: Floats32, labels: npt.NDArray[np.int64], dimension: int) -> Floats32:

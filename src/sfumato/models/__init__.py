@@ -5,6 +5,7 @@ model = sfumato.models.build("cnn", seed=1)
 
 from sfumato.models.cnn import CNN
 from sfumato.models.feature_classifier import FeatureClassifier, Whitened
+from sfumato.models.joined_priors import JoinedPriors
 from sfumato.models.mlp import MLP
 from sfumato.models.normalization import replace_batchnorm
 from sfumato.models.patches import PatchCodes
@@ -20,6 +21,7 @@ __all__ = [
     "MODELS",
     "PRIORS",
     "FeatureClassifier",
+    "JoinedPriors",
     "PatchCodes",
     "PriorLevels",
     "PriorNet",

@@ -1,16 +1,16 @@
 """A public prior made at home among public images: features for teachers and students, at no cost in privacy.
 
-A net that knows drawings of digits meets photographs of digits without labels. It is taught on drawings, whose
-labels are known, and on those photographs that its own running average is sure of, turned and stretched, with
-the label that average gives them (self-training with a strong augmentation: Sohn et al. 2020, "FixMatch",
-section 2). Drawings and public images are nobody's secret: nothing here is charged.
+Nets that know drawings of digits meet photographs of digits without labels. They are taught on drawings, whose
+labels are known, and on those photographs that their running averages are sure of together, turned and
+stretched for each net by itself, with the label that those give them (self-training with a strong augmentation:
+Sohn et al. 2020, "FixMatch", section 2). Drawings and public images are nobody's secret: nothing is charged.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,7 +22,8 @@ from torch.nn import functional as F
 
 from sfumato import _validate, models, randomness
 from sfumato.datasets import shapes, strokes
-from sfumato.models import PriorNet
+from sfumato.datasets.writers import NETS, TOGETHER
+from sfumato.models import JoinedPriors, PriorNet
 
 _DRAW: Mapping[str, Callable[..., tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]] = {
     "strokes": strokes.draw,
@@ -39,7 +40,7 @@ class Adaptation:
     """How the prior is adapted; the values were chosen on rows of MNIST's training set declared public.
 
     Args:
-        prior: The net to start from, a name of `sfumato.models.PRIORS`.
+        prior: What to start from, a name of `sfumato.datasets.writers.NETS`: one net, or several together.
         steps: How many steps of self-training; 0 keeps the prior as it ships.
         drawings: How many drawings are seen again, so that their classes are not forgotten.
         drawn_batch: Drawings in a step.
@@ -55,8 +56,8 @@ class Adaptation:
     128
     """
 
-    prior: str = "strokes"
-    steps: int = 320  # 0 keeps the prior as it ships
+    prior: str = TOGETHER
+    steps: int = 240  # 0 keeps the prior as it ships
     drawings: int = 10_000
     drawn_batch: int = 32
     public_batch: int = 128
@@ -68,7 +69,7 @@ class Adaptation:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _validate.one_of("prior", self.prior, _DRAW)
+        _validate.one_of("prior", self.prior, NETS)
         _validate.integer("steps", self.steps)
         for name in ("drawings", "drawn_batch", "public_batch", "directions"):
             _validate.integer(name, getattr(self, name), least=1)
@@ -81,53 +82,52 @@ class Adaptation:
 
 @dataclass(frozen=True, kw_only=True)
 class Representation:
-    """A net's features in their principal directions, and the net's own linear head on them; all public.
+    """Nets' features in their principal directions, and the nets' own linear head on them; all public.
 
     Attributes:
-        net: Gives the features.
+        nets: Give the features.
         mean: (features,), taken off.
         basis: (features, directions).
-        head: The net's own linear head on the directions.
+        head: The mean of the nets' own linear heads, on the directions.
     """
 
-    net: PriorNet
+    nets: JoinedPriors
     mean: Tensor  # (features,)
     basis: Tensor  # (features, directions)
     head: nn.Linear  # directions → classes
 
     @classmethod
-    def of(cls, net: PriorNet, images: Tensor, *, directions: int, classes: int) -> Representation:
+    def of(cls, nets: JoinedPriors, images: Tensor, *, directions: int) -> Representation:
         """Principal directions of public images."""
-        features = net_features(net, images)
+        features = net_features(nets, images)
         mean = features.mean(0)
         scatter = (features - mean).T @ (features - mean)
         basis = torch.linalg.eigh(scatter).eigenvectors.flip(1)[:, :directions].contiguous()
-        weight, bias = net.linear.weight.detach()[:classes], net.linear.bias.detach()[:classes]
-        head = nn.Linear(basis.shape[1], classes)
+        weight, bias = nets.linear.weight.detach(), nets.linear.bias.detach()
+        head = nn.Linear(basis.shape[1], len(bias))
         with torch.no_grad():
             head.weight.copy_(weight @ basis)
             head.bias.copy_(bias + weight @ mean)
-        return cls(net=net, mean=mean, basis=basis, head=head)
+        return cls(nets=nets, mean=mean, basis=basis, head=head)
 
     def features(self, images: Tensor) -> Tensor:
         """(images, directions)."""
-        return (net_features(self.net, images) - self.mean) @ self.basis
+        return (net_features(self.nets, images) - self.mean) @ self.basis
 
-    def predictor(self, head: nn.Linear) -> PriorNet:
-        """The net with this head in the place of its own, for images."""
-        net = copy.deepcopy(self.net)
+    def predictor(self, head: nn.Linear) -> JoinedPriors:
+        """The nets with this head in the place of their own, for images."""
+        nets = copy.deepcopy(self.nets)
         weight = head.weight.detach() @ self.basis.T
-        net.linear = nn.Linear(weight.shape[1], weight.shape[0])
         with torch.no_grad():
-            net.linear.weight.copy_(weight)
-            net.linear.bias.copy_(head.bias - weight @ self.mean)
-        return net
+            nets.linear.weight.copy_(weight)
+            nets.linear.bias.copy_(head.bias - weight @ self.mean)
+        return nets
 
 
-def net_features(net: PriorNet, images: Tensor) -> Tensor:
+def net_features(nets: JoinedPriors, images: Tensor) -> Tensor:
     with torch.no_grad():
         parts = torch.split(images, _CHUNK)
-        return torch.cat([net.features(part.to(memory_format=torch.channels_last)) for part in parts])
+        return torch.cat([nets.features(part.to(memory_format=torch.channels_last)) for part in parts])
 
 
 def adapt(
@@ -153,39 +153,73 @@ def adapt(
     ```
     """
     public = torch.from_numpy(images)
-    net = models.load_prior(how.prior)
-    average = net if how.steps == 0 else _self_train(net, public, how, classes, progress)
-    directions = min(how.directions, len(public), net.feature_count)
-    return Representation.of(average, public, directions=directions, classes=classes)
+    nets = [models.load_prior(name) for name in NETS[how.prior]]
+    averages = nets if how.steps == 0 else _self_train(nets, public, how, classes, progress)
+    joined = JoinedPriors.of(averages, classes=classes)
+    directions = min(how.directions, len(public), joined.linear.in_features)
+    return Representation.of(joined, public, directions=directions)
 
 
 def _self_train(
-    net: PriorNet, public: Tensor, how: Adaptation, classes: int, progress: Callable[[int], None]
-) -> PriorNet:
+    nets: Sequence[PriorNet], public: Tensor, how: Adaptation, classes: int, progress: Callable[[int], None]
+) -> Sequence[PriorNet]:
     source = randomness.public_torch_generator(how.seed)
-    levels, digits = _DRAW[how.prior](how.drawings, seed=how.seed)
-    drawn, labels = torch.from_numpy(levels)[:, None].float() / 255, torch.from_numpy(digits)
-    average = copy.deepcopy(net).requires_grad_(False)
-    net.train()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay)
-    weights = torch.tensor([1 / how.drawn_batch]).repeat(how.drawn_batch)
+    learners = [_Learner.of(net, name, how) for net, name in zip(nets, NETS[how.prior], strict=True)]
+    averages = [learner.average for learner in learners]
     for step in range(how.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = how.learning_rate * _rate(step / how.steps)
-        rows = torch.randint(len(drawn), (how.drawn_batch,), generator=source)
         seen = public[torch.randint(len(public), (how.public_batch,), generator=source)]
-        guesses, believed = _own_labels(average, seen, classes, how.sure)
-        batch = torch.cat([drawn[rows], distorted(seen, source)])
-        targets = torch.cat([labels[rows], guesses])
-        loss = _loss(net, batch, targets) @ torch.cat([weights, believed / how.public_batch])
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        with torch.no_grad():
-            for slow, quick in zip(average.parameters(), net.parameters(), strict=True):
-                slow.lerp_(quick, 1 - how.averaging)
+        guesses, believed = _own_labels(averages, seen, classes, how.sure)
+        rate = how.learning_rate * _rate(step / how.steps)
+        for learner in learners:
+            learner.step(seen, guesses, believed, how, rate=rate, source=source)
         progress(step + 1)
-    return average
+    return averages
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Learner:
+    """One of the nets that learn together, its drawings, and the average of its weights."""
+
+    net: PriorNet
+    average: PriorNet
+    drawn: Tensor
+    labels: Tensor
+    optimizer: torch.optim.Optimizer
+
+    @classmethod
+    def of(cls, net: PriorNet, name: str, how: Adaptation) -> _Learner:
+        levels, digits = _DRAW[name](how.drawings, seed=how.seed)
+        return cls(
+            average=copy.deepcopy(net).requires_grad_(False),
+            net=net.train(),
+            drawn=torch.from_numpy(levels)[:, None].float() / 255,
+            labels=torch.from_numpy(digits),
+            optimizer=torch.optim.AdamW(net.parameters(), lr=how.learning_rate, weight_decay=how.weight_decay),
+        )
+
+    def step(
+        self,
+        seen: Tensor,
+        guesses: Tensor,
+        believed: Tensor,
+        how: Adaptation,
+        *,
+        rate: float,
+        source: torch.Generator,
+    ) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        rows = torch.randint(len(self.drawn), (how.drawn_batch,), generator=source)
+        batch = torch.cat([self.drawn[rows], distorted(seen, source)])
+        targets = torch.cat([self.labels[rows], guesses])
+        certain = torch.full((how.drawn_batch,), 1 / how.drawn_batch)
+        loss = _loss(self.net, batch, targets) @ torch.cat([certain, believed / how.public_batch])
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        with torch.no_grad():
+            for slow, quick in zip(self.average.parameters(), self.net.parameters(), strict=True):
+                slow.lerp_(quick, 1 - how.averaging)
 
 
 def _rate(share: float) -> float:
@@ -193,10 +227,17 @@ def _rate(share: float) -> float:
     return share / 0.2 if share < 0.2 else 0.5 * (1 + math.cos(math.pi * (share - 0.2) / 0.8))
 
 
-def _own_labels(average: PriorNet, images: Tensor, classes: int, sure: float) -> tuple[Tensor, Tensor]:
+def _own_labels(
+    averages: Sequence[PriorNet], images: Tensor, classes: int, sure: float
+) -> tuple[Tensor, Tensor]:
+    """What both heads of all nets say together, by the mean of their log-probabilities."""
+    laid_out, said = images.to(memory_format=torch.channels_last), []
     with torch.no_grad():
-        logits = average(images.to(memory_format=torch.channels_last))[:, :classes]
-    chance, label = torch.softmax(logits, 1).max(1)
+        for net in averages:
+            body = net.body(laid_out)
+            for logits in (net.head(body), net.linear(F.normalize(body, dim=1))):
+                said.append(F.log_softmax(logits[:, :classes], 1))
+    chance, label = torch.softmax(torch.stack(said).mean(0), 1).max(1)
     return label, (chance > sure).float()
 
 

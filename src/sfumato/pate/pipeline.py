@@ -16,9 +16,10 @@ from torch import Tensor
 
 from sfumato import _validate
 from sfumato.datasets import Dataset, public_name
+from sfumato.datasets.writers import NETS
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger, Unrecorded
-from sfumato.models import PriorNet, prior_note
+from sfumato.models import JoinedPriors, prior_note
 from sfumato.models.rows_apart import rows_apart
 from sfumato.pate.adaptation import Adaptation, Representation, adapt
 from sfumato.pate.aggregation import PURPOSE, RELATION, Answers, Voting
@@ -98,7 +99,7 @@ class PateResult:
     fold_accuracies: tuple[float, ...]
     start_accuracy: float  # the same without any private label: ε = 0
     label_accuracy: float | None  # of the answers
-    model: PriorNet  # answers by its `linear` head; `predictor` does
+    model: JoinedPriors
     card: ModelCard
     votes: Integers  # (teachers, asked): private
     queries: Integers  # positions of the public images asked about
@@ -112,7 +113,7 @@ class PateResult:
     @property
     def predictor(self) -> Predictor:
         """The student as it answers."""
-        student = Released(module=self.model.answering_by("linear"), card=self.card)
+        student = Released(module=self.model, card=self.card)
         return Predictor.of(student, self.certificate)
 
     def published(self, data: str, *, note: str = "", ballots: Sequence[Ballot] = ()) -> Votes:
@@ -371,6 +372,7 @@ def _result(
     everywhere[queries] = answers.labels
     accuracies = fold_accuracies_of(side, everywhere, public.targets, settings.student, folds=settings.folds)
     head = learn(side.views[0].head, side.features[0], everywhere, settings.student)
+    model = side.views[0].predictor(head)
     given = answers.labels != MISSING
     right = answers.labels[given] == public.targets[queries[given]]
     return PateResult(
@@ -381,8 +383,8 @@ def _result(
         fold_accuracies=accuracies,
         start_accuracy=start_accuracy_of(side, public.targets),
         label_accuracy=float(right.mean()) if given.any() else None,
-        model=side.views[0].predictor(head),
-        card=_card(public, settings),
+        model=model,
+        card=_card(public, settings, model),
         votes=votes,
         queries=queries,
         certificate=certificate,
@@ -404,21 +406,26 @@ def start_accuracy_of(side: PublicSide, targets: Integers) -> float:
     return float((guess == targets).mean())
 
 
-def _card(public: Dataset, settings: PateSettings) -> ModelCard:
+def _card(public: Dataset, settings: PateSettings, model: JoinedPriors) -> ModelCard:
     """The student starts from a prior, and goes on from there: no weight of it is the prior's own."""
     names = public.class_names or tuple(str(number) for number in range(settings.plan.classes))
     return ModelCard(
-        architecture=PriorNet.architecture,
+        architecture=JoinedPriors.architecture,
         classes=names,
         shape=_SHAPE,
-        settings={"answers": "linear", "prior": prior_note(settings.adaptation.prior)["sha256"]},
+        settings={"nets": len(model.nets), "prior": _digests(settings.adaptation.prior)},
     )
+
+
+def _digests(prior: str) -> dict[str, str]:
+    """Which public weights the nets had before they were adapted."""
+    return {name: prior_note(name)["sha256"] for name in NETS[prior]}
 
 
 def _certificate(
     answers: Answers, settings: PateSettings, delta: float, ledger: Ledger | None, unit: str
 ) -> Certificate:
-    plan = {"votes": settings.plan.to_json(), "prior": prior_note(settings.adaptation.prior)["sha256"]}
+    plan = {"votes": settings.plan.to_json(), "prior": _digests(settings.adaptation.prior)}
     if ledger is not None and answers.charge is not None:
         return ledger.certificate(answers.charge, plan=plan, caveats=CAVEATS)
     return Unrecorded(delta=delta).pay_for(

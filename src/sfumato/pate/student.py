@@ -41,7 +41,7 @@ class StudentConfig:
     steps: int = 100
     learning_rate: float = 8.0
     momentum: float = 0.9
-    pull: float = 0.2  # towards the first head, divided by the number of answers: few noisy ones move it less
+    pull: float = 0.02  # towards the first head, divided by the number of answers: few noisy ones move it less
 
     def __post_init__(self) -> None:
         _validate.probability("trust", self.trust)

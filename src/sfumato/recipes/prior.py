@@ -28,6 +28,7 @@ from sfumato.datasets.images import scale
 from sfumato.datasets.moves import Moves
 from sfumato.datasets.rarer_skeletons import ALL_STYLES
 from sfumato.datasets.skeletons import STYLES
+from sfumato.datasets.writers import WRITERS, Writers
 from sfumato.errors import DataUnavailable
 from sfumato.fitting import evaluate
 from sfumato.models.prior import PriorNet
@@ -69,38 +70,20 @@ class Source:
         return self.moves is not None
 
 
-WIDE = strokes.Hand(
-    warp=0.034, shake=0.020, bend=0.18, slant_spread=0.32, turn=0.14, stretch=0.25, pen_spread=0.45,
-    pressure=0.22, lift=0.05, blur_spread=0.4,
-)  # fmt: skip
-"""Writers who differ more than people do: features that hold for them hold for people."""
-
-WILD = strokes.Hand(
-    warp=0.046, shake=0.026, bend=0.23, slant_spread=0.38, turn=0.16, stretch=0.30, pen_spread=0.50,
-    pressure=0.28, lift=0.08, blur_spread=0.5,
-)  # fmt: skip
-"""And some who differ more still."""
-
-
-def _of_digits(hand: strokes.Hand | None = None, moves: Moves | None = None, *, rarer: bool = False) -> Source:
+def _of_digits(writers: Writers) -> Source:
     return Source(
-        draw=partial(strokes.draw, hand=hand, rarer=rarer),
+        draw=partial(strokes.draw, hand=writers.hand, rarer=writers.rarer),
         classes=10,
-        draw_finer=partial(strokes.draw_styles, hand=hand, rarer=rarer),
-        kinds=len(ALL_STYLES if rarer else STYLES),
+        draw_finer=partial(strokes.draw_styles, hand=writers.hand, rarer=writers.rarer),
+        kinds=len(ALL_STYLES if writers.rarer else STYLES),
         public={"digits": lambda: _digits(), "mnist": lambda: load("mnist", "test")},
         drawn_by="strokes",
-        moves=moves,
+        moves=writers.moves,
     )
 
 
-_MOVED = Moves(turn=0.175, scale=0.15, shear=0.15, shift=2.0)
-_MOVED_FAR = Moves(turn=0.3, scale=0.25, shear=0.25, shift=3.0)
 SOURCES: dict[str, Source] = {
-    "strokes": _of_digits(),
-    "strokes-wide": _of_digits(WIDE, _MOVED),
-    "strokes-wild": _of_digits(WILD, _MOVED_FAR),
-    "strokes-rare": _of_digits(WILD, _MOVED_FAR, rarer=True),
+    **{name: _of_digits(writers) for name, writers in WRITERS.items()},
     "shapes": Source(
         draw=shapes.draw,
         classes=shapes.CLASSES,

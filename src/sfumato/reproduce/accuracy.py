@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato import _validate, datasets
+from sfumato.datasets.writers import NETS, TOGETHER
 from sfumato.fitting import evaluate
-from sfumato.local.views import NETS, TOGETHER
 from sfumato.models import load_prior
 from sfumato.recipes import CLOTHES, DESIGNED, DIGITS, SCENES, Classifier, Recipe
 from sfumato.recipes import plain as plain_recipe

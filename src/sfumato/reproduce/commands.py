@@ -8,6 +8,7 @@ from __future__ import annotations
 import typer
 
 from sfumato.reproduce.accuracy_command import accuracy
+from sfumato.reproduce.clustering_command import clustering
 from sfumato.reproduce.differencing_command import differencing
 from sfumato.reproduce.epsilon_sweep_command import epsilon_sweep
 from sfumato.reproduce.local_noise_command import local_noise
@@ -21,6 +22,7 @@ from sfumato.reproduce.tracing_command import tracing
 
 RECIPES = (
     accuracy,
+    clustering,
     differencing,
     local_noise,
     membership,

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato import accounting, datasets, models
+from sfumato.datasets.writers import TOGETHER
 from sfumato.local import GaussianVector
 from sfumato.local.network import NetworkFit, WienerFilter, fit_network, predict
 from sfumato.local.views import LOW_FREQUENCIES
@@ -97,10 +98,10 @@ def run(
     """Measure every ε, write `local_noise.json` and two figures into `out`; a stopped run is taken up."""
     settings, folder = settings or Settings(), Path(out)
     tell = progress or (lambda text: None)
+    honest = releases(folder, settings, progress=tell)
     train, test = datasets.load(settings.data, "train"), datasets.load(settings.data, "test")
     train, test = train.excerpt(settings.people), test.take(settings.test)
     private, public = (unit_images(part.inputs[:, 0]) for part in (train, test))
-    honest = _honest(folder / "parts", settings, tell)
     rows = []
     for epsilon in (math.inf, *reversed(SOURCE_EPSILONS)):
         tell(f"claimed ε = {epsilon:g}")
@@ -114,7 +115,8 @@ def run(
     return rows, honest
 
 
-def _honest(parts: Path, settings: Settings, tell: Callable[[str], None]) -> list[Released]:
+def releases(out: str | Path, settings: Settings, *, progress: Callable[[str], None]) -> list[Released]:
+    """Only what holds at its ε: image and label noised, one report a person."""
     about = {
         "people": settings.people,
         "releases": settings.releases,
@@ -122,10 +124,10 @@ def _honest(parts: Path, settings: Settings, tell: Callable[[str], None]) -> lis
     }
 
     def make() -> list[dict[str, Any]]:
-        found = run_releases(people=settings.people, releases=settings.releases, cases=CASES, progress=tell)
+        found = run_releases(people=settings.people, releases=settings.releases, cases=CASES, progress=progress)
         return [part.to_json() for part in found]
 
-    return [Released.from_json(part) for part in _kept(parts / "releases.json", about, make)]
+    return [Released.from_json(part) for part in kept(Path(out) / "parts" / "releases.json", about, make)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -149,23 +151,23 @@ class _Crowd:
     def pictures(self) -> tuple[Images, Images]:
         """Noised once, and filtered by what is known of the noise, as images again."""
         if self.raw:
-            return _pictures(self.private), _pictures(self.public)
+            return pictures_of(self.private), pictures_of(self.public)
         sampler = SecretStream()
         noised, tested = (_noise(part, self.sigma, sampler) for part in (self.private, self.public))
         clean = WienerFilter.of(noised, self.sigma)
-        return _pictures(clean(noised)), _pictures(clean(tested))
+        return pictures_of(clean(noised)), pictures_of(clean(tested))
 
 
 def _measure(crowd: _Crowd, parts: Path, settings: Settings) -> LocalNoiseRow:
     common = {"data": settings.data, "people": settings.people, "test": settings.test, "seed": settings.seed}
     name, clustering = f"{crowd.epsilon:g}.json", {}
     about = {**common, "epochs": settings.epochs}
-    network = _kept(parts / f"network-{name}", about, lambda: {"error": _network_error(crowd, settings)})
+    network = kept(parts / f"network-{name}", about, lambda: {"error": _network_error(crowd, settings)})
     if settings.clustering_steps:
         share = 1.0 if crowd.raw else settings.noised_share
         plan = ClusteringPlan(steps=max(1, round(share * settings.clustering_steps)), seed=settings.seed)
         about = {**common, "plan": asdict(plan)}
-        clustering = _kept(parts / f"clustering-{name}", about, lambda: _clustering(crowd, plan))
+        clustering = kept(parts / f"clustering-{name}", about, lambda: _clustering(crowd, plan))
     sigma = crowd.sigma
     return LocalNoiseRow(
         source_epsilon=crowd.epsilon,
@@ -179,7 +181,7 @@ def _measure(crowd: _Crowd, parts: Path, settings: Settings) -> LocalNoiseRow:
     )
 
 
-def _kept(place: Path, about: dict[str, Any], make: Callable[[], Any]) -> Any:
+def kept(place: Path, about: dict[str, Any], make: Callable[[], Any]) -> Any:
     """What was measured with the same settings; or else it is measured now, and kept."""
     if place.is_file():
         kept = json.loads(place.read_text())
@@ -197,7 +199,7 @@ def _noise(rows: Images, sigma: float, sampler: SecretStream) -> Images:
     return rows + (sigma * noise).astype(np.float32)
 
 
-def _pictures(rows: Images) -> Images:
+def pictures_of(rows: Images) -> Images:
     """Unit vectors back to about the brightness of images: a digit's length is about 9."""
     return (9.0 * rows).reshape(-1, 28, 28)
 
@@ -267,7 +269,7 @@ def draw_errors(place: Path, rows: Sequence[LocalNoiseRow], honest: Sequence[Rel
     clustered = [row.clustering_error for row in noised if row.clustering_error is not None]
     if len(clustered) == len(noised):
         axes.plot(at, clustered, "C1-^", label="ours: clustering, no labels, short runs")
-    for view, style, words in (("strokes", "C2-D", "drawn prior"), (LOW_FREQUENCIES, "C4-v", "no prior")):
+    for view, style, words in ((TOGETHER, "C2-D", "drawn priors"), (LOW_FREQUENCIES, "C4-v", "no prior")):
         line = [part for part in honest if part.case == Case(view=view, epsilon=part.case.epsilon)]
         line.sort(key=lambda part: part.case.epsilon)
         errors = [1 - part.mean for part in line]

@@ -28,6 +28,9 @@ def local_noise(
         ),
     ] = 800,
     releases: Annotated[int, typer.Option(help="Number of releases at each ε, for mean and spread.")] = 5,
+    only_releases: Annotated[
+        bool, typer.Option("--only-releases", help="Leave out the published ε, networks and clustering.")
+    ] = False,
     json: show.Json = False,
 ) -> None:
     """Noise images locally: the published ε, the true ε, and the error with and without labels.
@@ -41,14 +44,20 @@ def local_noise(
     settings = recipe.Settings(
         people=people, epochs=epochs, clustering_steps=clustering_steps, releases=releases
     )
+    rows: list[LocalNoiseRow] = []
     with show.errors.status("noising") as status:
-        rows, honest = recipe.run(out, settings, progress=lambda text: status.update(text))
+        if only_releases:
+            honest = recipe.releases(out, settings, progress=lambda text: status.update(text))
+        else:
+            rows, honest = recipe.run(out, settings, progress=lambda text: status.update(text))
     if json:
         show.emit_json({"rows": [asdict(row) for row in rows], "honest": [part.to_json() for part in honest]})
         return
-    show.console.print(_source_table(rows))
+    if rows:
+        show.console.print(_source_table(rows))
     show.console.print(_honest_table(honest))
-    show.console.print(f"Figures: {out}")
+    if rows:
+        show.console.print(f"Figures: {out}")
 
 
 def _source_table(rows: Sequence[LocalNoiseRow]) -> Table:

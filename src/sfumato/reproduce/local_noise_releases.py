@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato import datasets
+from sfumato.datasets.writers import TOGETHER
 from sfumato.local import NoisedData, ReportPlan, View, build_view, learn
 from sfumato.local.views import LOW_FREQUENCIES, prior_outputs
 from sfumato.randomness import SecretStream
@@ -28,7 +29,7 @@ class Case:
     """People's data, what of them is reported, and at what ε."""
 
     data: str = "mnist"
-    view: str = "strokes"
+    view: str = TOGETHER
     randomiser: str = "direction"
     epsilon: float = 8.0
 
@@ -40,8 +41,8 @@ class Case:
 
 CASES = (
     *(Case(epsilon=epsilon) for epsilon in (8.0, 4.0, 2.0)),
-    *(Case(view="strokes-together", epsilon=epsilon) for epsilon in (8.0, 4.0, 2.0)),
-    *(Case(randomiser="gaussian", epsilon=epsilon) for epsilon in (8.0, 4.0)),
+    *(Case(view="strokes", epsilon=epsilon) for epsilon in (8.0, 4.0, 2.0)),
+    *(Case(view="strokes", randomiser="gaussian", epsilon=epsilon) for epsilon in (8.0, 4.0)),
     *(Case(view=LOW_FREQUENCIES, epsilon=epsilon) for epsilon in (8.0, 4.0)),
     *(Case(data="fashion-mnist", view="shapes", epsilon=epsilon) for epsilon in (8.0, 4.0)),
     Case(data="fashion-mnist", view=LOW_FREQUENCIES),

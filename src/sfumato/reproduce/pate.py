@@ -18,6 +18,7 @@ import numpy as np
 
 from sfumato import datasets, pate
 from sfumato.datasets import Dataset
+from sfumato.datasets.writers import TOGETHER
 from sfumato.models.rows_apart import rows_apart
 from sfumato.pate import Adaptation, PateSettings, PublicSide, VotePlan, queries_for
 from sfumato.reproduce import pate_figures, pate_source
@@ -32,7 +33,8 @@ PUBLISHED = (  # method, ε, which ε it is, student accuracy
     ("PATE 2018, Confident-GNMax, 250 teachers", 2.54, "data-independent, recomputed", 0.985),
     ("private-kNN 2020", 0.47, "data-dependent", 0.988),
 )
-TEACHERS = {0.5: 1000, 1.0: 500, 2.0: 250}  # fewer votes are heard through more noise
+TEACHERS = {0.5: 1000, 1.0: 500, 2.0: 500}  # fewer votes are heard through more noise
+MOST_QUERIES = 1500  # of the others the features are sure
 SEEDS = 5
 
 
@@ -71,6 +73,7 @@ def run(
     *,
     seeds: int = SEEDS,
     epsilons: Sequence[float] = tuple(TEACHERS),
+    prior: str = TOGETHER,
     adapt_steps: int = Adaptation().steps,
     source: bool = True,
     data: tuple[Dataset, Dataset] | None = None,
@@ -79,7 +82,7 @@ def run(
     """Measure, write `pate.json` and four figures into `out`, and return the rows."""
     out.mkdir(parents=True, exist_ok=True)
     private, public = _mnist() if data is None else data
-    adaptation = Adaptation(steps=adapt_steps)
+    adaptation = Adaptation(prior=prior, steps=adapt_steps)
     side = PublicSide.of(
         public.inputs,
         adaptation,
@@ -90,7 +93,7 @@ def run(
     images = private.tensors()[0]
     features = rows_apart(side.views[0].features, images), rows_apart(side.views[1].features, images)
     rows: list[PateRow] = []
-    kept: dict[int, pate.PateResult] = {}
+    kept: dict[int, pate.PateResult] = {}  # by number of teachers
     for epsilon in epsilons:
         teachers = TEACHERS.get(epsilon, 250)
         settings = _settings(epsilon, teachers, adaptation, len(public), public.classes or 10)
@@ -118,7 +121,7 @@ def _settings(epsilon: float, teachers: int, adaptation: Adaptation, images: int
         delta=DELTA,
         mechanism="gnmax",
         teachers=teachers,
-        queries=queries_for(teachers, epsilon=epsilon, delta=DELTA, most=images),
+        queries=queries_for(teachers, epsilon=epsilon, delta=DELTA, most=min(images, MOST_QUERIES)),
         classes=classes,
     )
     return PateSettings(plan=plan, adaptation=adaptation)

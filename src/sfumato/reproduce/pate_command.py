@@ -19,9 +19,10 @@ def pate(
     seeds: Annotated[
         int, typer.Option(help="Number of runs at each ε, each with its own shards and noise.")
     ] = 5,
+    prior: Annotated[str, typer.Option(help="Prior that teachers and student stand on.")] = "strokes-together",
     adapt_steps: Annotated[
         int, typer.Option(help="Steps of adapting the prior to the public images; 0 for none.")
-    ] = 320,
+    ] = 240,
     source: Annotated[bool, typer.Option(help="Also run the published table of MLP teachers.")] = True,
     json: show.Json = False,
 ) -> None:
@@ -33,7 +34,12 @@ def pate(
 
     with show.errors.status("adapting the prior") as status:
         report = recipe.run(
-            out, seeds=seeds, adapt_steps=adapt_steps, source=source, progress=lambda text: status.update(text)
+            out,
+            seeds=seeds,
+            prior=prior,
+            adapt_steps=adapt_steps,
+            source=source,
+            progress=lambda text: status.update(text),
         )
     if json:
         show.emit_json(report.to_json())

@@ -69,7 +69,7 @@ TRIAL_SHARE = 4
 @dataclass(frozen=True, kw_only=True)
 class Result:
     real_epsilon: dict[str, float]
-    settings: tuple[Repeated, ...]  # plain; the report's; at the report's ε; ours
+    settings: tuple[Repeated, ...]  # plain; the report's; at the report's ε; ours, or one of them
     figures: tuple[Path, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -83,11 +83,19 @@ class Result:
         }
 
 
-def run(out: str | Path, *, quick: bool = False, seeds: int | None = None, watch: Watch = unwatched) -> Result:
+def run(
+    out: str | Path,
+    *,
+    quick: bool = False,
+    seeds: int | None = None,
+    only: str | None = None,
+    watch: Watch = unwatched,
+) -> Result:
     """Train all four from each of `seeds` first weights (three, or one if quick); draw the report's figures.
 
-    Runs under `out` are found again later.
+    Runs under `out` are found again later. With `only`, one of NETWORKS, nothing is drawn.
     """
+    wanted_networks = NETWORKS if only is None else (_validate.one_of("only", only, NETWORKS),)
     folder = RunFolder.make(out)
     data, test = datasets.load("mnist", "train"), datasets.load("mnist", "test")
     data = data.excerpt(2000 if quick else SIZE)
@@ -95,11 +103,11 @@ def run(out: str | Path, *, quick: bool = False, seeds: int | None = None, watch
     found, networks = [], []
     wanted = (1 if quick else SEEDS) if seeds is None else _validate.integer("seeds", seeds, least=1)
     for seed in range(wanted):
-        networks.append({name: models.build("cnn", seed=seed) for name in NETWORKS})
+        networks.append({name: models.build("cnn", seed=seed) for name in wanted_networks})
         place = folder.path / f"seed-{seed}"
         found.append(_once(*rows, networks[-1], place, quick=quick, seed=seed, watch=watch))
     settings = tuple(Repeated(runs=runs) for runs in zip(*found, strict=True))
-    figures = _draw(folder, settings, networks[0]["plain"], networks[0]["ours"], test)
+    figures = _draw(folder, settings, networks[0]["plain"], networks[0]["ours"], test) if only is None else ()
     result = Result(real_epsilon=real_epsilons(), settings=settings, figures=figures)
     write_run(folder, Reproduction(name="private-cnn", findings=result.to_json()), certificate=None)
     return result
@@ -118,8 +126,10 @@ def _once(
     assert data.public_size is not None  # declared, not counted
     size, epochs = data.public_size, 1 if quick else EPOCHS
     config = FitConfig(epochs=epochs, batch_size=BATCH, learning_rate=RATE, momentum=0.0, seed=seed)
-    name = "plain, published settings"
-    runs = [plain_run(name, networks["plain"], data, test, config, out=out / "plain", watch=watch)]
+    runs = []
+    if "plain" in networks:
+        name = "plain, published settings"
+        runs.append(plain_run(name, networks["plain"], data, test, config, out=out / "plain", watch=watch))
     ours = Settings(batch=200, epochs=2) if quick else OURS
     plans = {
         "source": ("private, published settings", source_plan(size, epochs), SOURCE),
@@ -127,6 +137,8 @@ def _once(
         "ours": (f"ours at ε = {PRINTED_EPSILON}", our_plan(ours, size), ours.optimization),
     }
     for key, (name, plan, optimization) in plans.items():
+        if key not in networks:
+            continue
         place = out / key
         runs.append(private_run(name, networks[key], data, test, plan, optimization, out=place, watch=watch))
     return runs

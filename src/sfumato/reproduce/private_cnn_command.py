@@ -19,6 +19,9 @@ def private_cnn(
     out: show.Out = Path("out/private-cnn"),
     quick: Quick = False,
     seeds: Seeds = None,
+    only: Annotated[
+        str | None, typer.Option(help="Train only one: plain, source, priced or ours. Draws no figures.")
+    ] = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Only compare learning rates, on synthetic digits.")
     ] = False,
@@ -34,7 +37,7 @@ def private_cnn(
         _tune(json)
         return
     with watching() as watch:
-        result = recipe.run(out, quick=quick, seeds=seeds, watch=watch)
+        result = recipe.run(out, quick=quick, seeds=seeds, only=only, watch=watch)
     if json:
         show.emit_json(result.to_json())
         return
@@ -45,7 +48,8 @@ def private_cnn(
             for name, value in result.real_epsilon.items()
         ]
     )
-    show.console.print(f"Figures: {result.figures[0].parent}")
+    if result.figures:
+        show.console.print(f"Figures: {result.figures[0].parent}")
 
 
 def _tune(json: bool) -> None:

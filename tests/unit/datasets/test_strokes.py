@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sfumato.datasets import DATASETS, fetch, load, skeletons, strokes
+from sfumato.datasets import DATASETS, fetch, load, skeletons, strokes, writers
 from sfumato.datasets.rarer_skeletons import ALL_STYLES, RARER
 from sfumato.errors import InvalidInput
 from sfumato.randomness import public_generator
@@ -169,3 +169,15 @@ def test_the_data_set_of_drawings_is_public_in_both_splits(monkeypatch):
     rows = {row.tobytes() for row in train.inputs}
     assert not rows & {row.tobytes() for row in test.inputs}
     assert (DATASETS["strokes"].public_size, fetch("strokes")) == ({"train": 60_000, "test": 10_000}, ())
+
+
+def test_each_net_of_a_prior_has_its_share_of_the_drawings():
+    images, digits = writers.draw_for(writers.TOGETHER, 32, seed=1)
+    parts = [
+        writers.WRITERS[net].draw(count, seed=1)
+        for net, count in zip(writers.NETS[writers.TOGETHER], (11, 11, 10), strict=True)
+    ]
+    np.testing.assert_array_equal(images, np.concatenate([part for part, _ in parts]))
+    np.testing.assert_array_equal(digits, np.concatenate([part for _, part in parts]))
+    assert images.min() >= 0
+    assert images.max() <= 1

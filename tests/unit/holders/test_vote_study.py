@@ -94,7 +94,7 @@ def test_a_whole_vote_at_a_desk():
     settings = PateSettings(
         plan=plan,
         teacher=replace(config, fit=replace(config.fit, epochs=1)),
-        adaptation=Adaptation(steps=0),
+        adaptation=Adaptation(prior="strokes", steps=0),
         folds=2,
     )
     terms = VoteTerms(mechanism="gnmax", teachers=1, queries=5, classes=10)

@@ -207,7 +207,8 @@ def test_a_blend_without_trust_is_the_prior():
     prior, learnt = np.array([[2.0, 1.0]]), np.array([[0.0, 9.0]])
     assert blend(prior, learnt, 0.0).argmax() == 0
     assert blend(prior, learnt, 1.0).argmax() == 1
-    assert np.array_equal(blend(prior, learnt, 0.49), blend(prior, learnt, 0.0))  # mostly noise: not believed
+    assert blend([[1.0, 0.9]], learnt, 0.1).argmax() == 1  # little trust tips a doubt
+    assert blend([[9.0, 0.0]], learnt, 0.1).argmax() == 0  # and overrules nothing sure
 
 
 POLICY = """

@@ -10,7 +10,7 @@ import torch
 from sfumato import datasets
 from sfumato.datasets import shapes, strokes
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
-from sfumato.models import prior
+from sfumato.models import JoinedPriors, prior
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +98,12 @@ def test_real_handwriting_is_read_without_any_private_data(net):
     expected = prior.prior_note("strokes")["accuracy"]["mnist"]
     assert expected >= 0.955
     assert right == pytest.approx(expected, abs=5 * (expected * (1 - expected) / 2000) ** 0.5)
+
+
+def test_priors_joined_answer_by_the_mean_of_their_heads():
+    nets = [prior.load_prior(name) for name in ("strokes", "strokes-wide")]
+    joined, seen = JoinedPriors.of(nets, classes=10), images(4)
+    with torch.inference_mode():
+        torch.testing.assert_close(joined.features(seen).norm(dim=1), torch.ones(4))
+        expected = torch.stack([net.linear(net.features(seen)) for net in nets]).mean(0)
+        torch.testing.assert_close(joined(seen), expected, rtol=1e-4, atol=1e-4)

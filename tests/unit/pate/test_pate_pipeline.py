@@ -15,6 +15,8 @@ from sfumato.ledger import Certificate, Ledger
 from sfumato.pate import Adaptation, EnsembleFit, PateSettings, PublicSide, TeacherConfig, VotePlan
 from sfumato.randomness import SecretStream
 
+ONE_NET = Adaptation(prior="strokes", steps=0)
+
 
 @pytest.fixture(scope="module")
 def data():
@@ -25,7 +27,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def side(data):
-    return PublicSide.of(data[1].inputs, Adaptation(steps=0), classes=10, progress=lambda what, share: None)
+    return PublicSide.of(data[1].inputs, ONE_NET, classes=10, progress=lambda what, share: None)
 
 
 def settings_for(queries=30, sigma=2.0, teachers=20, **changes):
@@ -33,7 +35,7 @@ def settings_for(queries=30, sigma=2.0, teachers=20, **changes):
         **{"mechanism": "gnmax", "teachers": teachers, "queries": queries, "sigma": sigma, **changes}
     )
     fit = EnsembleFit(epochs=5, batch=1 << 16, learning_rate=8.0, weight_decay=1e-4)
-    return PateSettings(plan=plan, teacher=TeacherConfig(fit=fit), adaptation=Adaptation(steps=0), folds=4)
+    return PateSettings(plan=plan, teacher=TeacherConfig(fit=fit), adaptation=ONE_NET, folds=4)
 
 
 def test_a_run_folder_holds_what_was_paid_for_and_keeps_votes_apart(data, side, tmp_path):
@@ -66,7 +68,7 @@ def test_the_released_model_takes_images(data, side):
     images, view = torch.from_numpy(data[1].inputs), side.views[0]
     model = view.predictor(view.head)
     with torch.no_grad():
-        found, expected = model.linear(model.features(images)), view.head(view.features(images))
+        found, expected = model(images), view.head(view.features(images))
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
     result = pate.run(*data, settings_for(), side=side)
     assert not torch.equal(result.model.linear.weight, model.linear.weight)  # the answers taught it
@@ -129,12 +131,13 @@ def test_adaptation_moves_the_prior_without_labels():
     moved = pate.adapt(
         public.inputs, Adaptation(steps=2, drawings=100, drawn_batch=8, public_batch=16), classes=10
     )
-    assert moved.basis.shape == (576, 64)
-    assert not torch.equal(kept.net.body[0].weight, moved.net.body[0].weight)
-    # In all directions of the features the head is the net's own.
-    whole = pate.Representation.of(kept.net, torch.from_numpy(public.inputs), directions=576, classes=10)
+    assert moved.basis.shape == (3 * 576, 64)
+    for before, after in zip(kept.nets.nets, moved.nets.nets, strict=True):
+        assert not torch.equal(before.body[0].weight, after.body[0].weight)
+    # In all directions of the features the head is the mean of the nets' own.
+    whole = pate.Representation.of(kept.nets, torch.from_numpy(public.inputs), directions=3 * 576)
     images = torch.from_numpy(public.inputs[:5])
-    expected = kept.net.linear(kept.net.features(images))
+    expected = torch.stack([net.linear(net.features(images)) for net in kept.nets.nets]).mean(0)
     torch.testing.assert_close(whole.head(whole.features(images)), expected, rtol=1e-3, atol=1e-3)
 
 

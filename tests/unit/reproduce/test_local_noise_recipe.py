@@ -10,7 +10,7 @@ import torch
 from sfumato.datasets import load
 from sfumato.local.network import NetworkFit, WienerFilter, fit_network, predict
 from sfumato.randomness import SecretStream, public_torch_generator
-from sfumato.reproduce import local_noise
+from sfumato.reproduce import clustering_runs, local_noise
 from sfumato.reproduce.clustering import (
     ClusteringPlan,
     Distortion,
@@ -92,6 +92,14 @@ def test_clustering_runs_and_is_repeatable():
     one, other = (cluster(rows, rows, labels, plan) for _ in range(2))
     assert one.losses == other.losses
     assert all(-math.log(10) <= loss <= 0 for loss in one.losses)
+
+
+def test_clusterings_of_drawings_are_found_again(tmp_path, monkeypatch):
+    plan = ClusteringPlan(steps=2, pairs=50, heads=2, over_heads=1, over_clusters=12)
+    first = clustering_runs.run(tmp_path, plan, data="drawings", people=100, seeds=2)
+    monkeypatch.setattr(clustering_runs, "cluster", None)
+    assert clustering_runs.run(tmp_path, plan, data="drawings", people=100, seeds=2) == first
+    assert len(first.accuracies) == 2
 
 
 def test_the_filter_takes_noise_off():

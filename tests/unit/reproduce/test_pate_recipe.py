@@ -18,7 +18,9 @@ def data():
 
 def test_rows_figures_and_file(data, tmp_path, monkeypatch):
     monkeypatch.setattr(pate, "TEACHERS", {20.0: 30})
-    report = pate.run(tmp_path, seeds=2, epsilons=(20.0,), adapt_steps=0, source=False, data=data)
+    report = pate.run(
+        tmp_path, seeds=2, epsilons=(20.0,), prior="strokes", adapt_steps=0, source=False, data=data
+    )
     row = report.rows[0]
     assert 19.9 <= row.epsilon <= 20
     assert row.student_accuracy == pytest.approx(sum(row.accuracies) / 2)

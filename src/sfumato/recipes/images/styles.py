@@ -16,11 +16,11 @@ from torch import Tensor
 
 from sfumato import _validate
 from sfumato.datasets import shapes, strokes
+from sfumato.datasets.writers import WIDE, WILD
 from sfumato.errors import InvalidInput
 from sfumato.models import load_prior
 from sfumato.randomness import public_generator
 from sfumato.recipes.kept_fit import Fit, kept_fit
-from sfumato.recipes.prior import WIDE, WILD
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
