@@ -45,12 +45,13 @@ class Moves:
             transport(drawn, found, floor=floor) if sure else np.eye(size)
             for drawn, found, floor, sure in zip(styles.spreads, spreads, noise, known, strict=True)
         ]
+        share = ANEW if styles.settings.prior == "shapes" else 0.0
         return cls(
             maps=np.stack(maps),
             shifts=styles.reach * means,
             centres=styles.centres,
             roots=np.stack([styles.reach * _power(drawn, 0.5) for drawn in styles.spreads]),
-            anew=ANEW * known * (styles.settings.prior == "shapes"),
+            anew=np.where(known, share, 0.0),
         )
 
     def steps(self, places: Floats, labels: Integers, generator: np.random.Generator) -> Floats:
