@@ -38,6 +38,7 @@ DELTA = 1e-5
 _RECORD, _COST, _IMAGES = "measured.json", "cost.json", "images.npz"
 _SEEN = 10_000  # images that distances are measured on
 _DRAWN = 12  # seed of drawings to compare with, which no sampler starts from
+_EPOCHS, _WIDTH = 12, 16  # of the network that learns from synthetic images alone
 _COPIES, _STYLES = 1000, 2000  # images whose neighbours are looked for, and whose styles are compared
 
 
@@ -184,7 +185,7 @@ def _release(cell: Cell, folder: RunFolder, images: int) -> dict[str, float]:
 def measured(images: Images, labels: Integers, rows: Dataset, test: Dataset, *, seed: int) -> dict[str, float]:
     """Accuracy, likeness, labels, copies and styles; `rows` must be of a public data set."""
     inputs, targets = test.tensors()
-    learned = measure.learn(images, labels, classes=_classes(rows), seed=seed)
+    learned = measure.learn(images, labels, classes=_classes(rows), epochs=_EPOCHS, width=_WIDTH, seed=seed)
     prior = StyleSettings.for_data(rows.name).net
     reader = _reader(rows.name)
     some = to_inputs(images[:_SEEN])

@@ -13,6 +13,8 @@ _FLOOR = 0.02  # of the mean variance: what a drawing's direction has at least
 _HIDDEN = 0.3  # of the longest direction of a covariance's noise: variance that it hides
 _FRAMES = (10, 20, 40, 70, 110)  # first directions of the frames in which covariances are denoised
 _FARTHEST = 3.0  # times: how far a direction is stretched at most
+ANEW = 0.5
+"""The share of things that are put anywhere in their class, for more variety than the drawings have."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -21,12 +23,15 @@ class Moves:
 
     The map is the optimal transport between two Gaussians (Peyré & Cuturi 2019, §2.6): it moves the drawings of
     a class as little as possible so that their mean and covariance become those of the private images. Where
-    the noise hides the covariance, the drawings' own is kept.
+    the noise hides the covariance, the drawings' own is kept. Of drawn things a share is put anywhere in the
+    class before: at a Gaussian place of the drawings' own mean and covariance, so that the map fits it as well.
     """
 
     maps: Floats  # (classes, directions, directions), symmetric
     shifts: Floats  # (classes, directions)
     centres: Floats  # (classes, directions): what the maps leave where it is
+    roots: Floats  # (classes, directions, directions): of the drawings' covariances
+    anew: Floats  # (classes,): the share that is put anywhere
 
     @classmethod
     def of(cls, statistics: Statistics, styles: Styles) -> Moves:
@@ -40,14 +45,24 @@ class Moves:
             transport(drawn, found, floor=floor) if sure else np.eye(size)
             for drawn, found, floor, sure in zip(styles.spreads, spreads, noise, known, strict=True)
         ]
-        return cls(maps=np.stack(maps), shifts=styles.reach * means, centres=styles.centres)
+        share = ANEW if styles.settings.prior == "shapes" else 0.0
+        return cls(
+            maps=np.stack(maps),
+            shifts=styles.reach * means,
+            centres=styles.centres,
+            roots=np.stack([styles.reach * _power(drawn, 0.5) for drawn in styles.spreads]),
+            anew=np.where(known, share, 0.0),
+        )
 
-    def steps(self, places: Floats, labels: Integers) -> Floats:
+    def steps(self, places: Floats, labels: Integers, generator: np.random.Generator) -> Floats:
         """By how much each place is moved."""
         apart = places - self.centres[labels]
         found = self.shifts[labels] - apart
+        anew = generator.random(len(labels)) < self.anew[labels]
         for label in np.unique(labels):
-            found[labels == label] += apart[labels == label] @ self.maps[label]
+            fresh, same = anew & (labels == label), labels == label
+            apart[fresh] = generator.standard_normal(apart[fresh].shape) @ self.roots[label]
+            found[same] += apart[same] @ self.maps[label]
         return found
 
 

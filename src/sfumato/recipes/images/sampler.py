@@ -107,7 +107,7 @@ class ImageSampler:
             return images, labels
         places = self.styles.view.places(images)
         if self._moves is not None:
-            return self.styles.view.moved(images, self._moves.steps(places, labels)), labels
+            return self.styles.view.moved(images, self._moves.steps(places, labels, generator)), labels
         assert self.choice is not None
         kept = generator.random(len(images)) < self.choice.chances(places, labels)
         return images[kept], labels[kept]

@@ -255,7 +255,9 @@ def noiseless(mean, spread) -> Statistics:
     )
 
 
-def test_moved_drawings_have_the_mean_and_covariance_that_were_measured(things, monkeypatch):
+@pytest.mark.parametrize("anew", [0.0, 0.5, 1.0])
+def test_moved_drawings_have_the_mean_and_covariance_that_were_measured(things, monkeypatch, anew):
+    monkeypatch.setattr(moves, "ANEW", anew)
     monkeypatch.setattr(moves, "_FARTHEST", 100.0)  # in a use, no direction is stretched that far
     mean, spread = np.array([0.2, -0.1, 0.0, 0.0, 0.05]), np.diag([0.2, 0.05, 0.02, 0.02, 0.01])
     made = Moves.of(noiseless(mean, spread), things)
@@ -264,7 +266,7 @@ def test_moved_drawings_have_the_mean_and_covariance_that_were_measured(things, 
         root = np.linalg.cholesky(things.spreads[label])
         places = things.centres[label] + things.reach * generator.standard_normal((20_000, 5)) @ root.T
         labels = np.full(len(places), label)
-        found = (places + made.steps(places, labels) - things.centres[label]) / things.reach
+        found = (places + made.steps(places, labels, generator) - things.centres[label]) / things.reach
         assert found.mean(axis=0) == pytest.approx(mean, abs=0.02)
         assert np.cov(found.T) == pytest.approx(spread, abs=0.03)
 
@@ -280,7 +282,7 @@ def test_where_the_noise_hides_everything_drawings_stay_where_they_are(things):
         moment_sigma=30.0,
     )
     places = things.centres + 0.5
-    assert np.abs(Moves.of(lost, things).steps(places, np.arange(3))).max() < 1e-9
+    assert np.abs(Moves.of(lost, things).steps(places, np.arange(3), noise)).max() < 1e-9
 
 
 def test_directions_that_the_noise_hides_keep_their_length(things, monkeypatch):
