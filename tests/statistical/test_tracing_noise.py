@@ -1,6 +1,7 @@
 """The noise that is drawn is the noise that is declared, and the attack measures no more than it allows."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,6 +58,15 @@ def test_with_noise_the_attack_measures_no_more_than_the_declared_epsilon(method
     weak = Release(method=method, noise_multiplier=release.noise_multiplier / 16)
     caught = attack(weak, disease=disease, sampler=SecretStream(), victims=8000, confidence=1 - FALSE_ALARM)
     assert caught.epsilon_lower_bound > 1
+
+
+def test_watching_a_whole_life_measures_no_more_than_the_declared_epsilon():
+    disease = Disease()
+    release = Release.calibrated(method="dpfn", epsilon=1, delta=1e-3, disease=disease)
+    options = {"disease": disease, "victims": 4000, "days": disease.window - 1, "confidence": 1 - FALSE_ALARM}
+    assert attack(release, sampler=SecretStream(), **options).epsilon_lower_bound <= 1
+    weak = replace(release, noise_multiplier=release.noise_multiplier / 16)
+    assert attack(weak, sampler=SecretStream(), **options).epsilon_lower_bound > 1
 
 
 def test_colluders_see_more_than_one_and_stay_within_the_group_price():

@@ -7,7 +7,7 @@ costs on one day, over a message's life, and for a whole person.
 >>> disease = Disease()
 >>> release = Release.calibrated(method="dpfn", epsilon=1, delta=1e-3, disease=disease)
 >>> price = release.price(disease, contacts_per_day=10).epsilons(1e-3)
->>> price["release"] < price["lifetime"] <= 1 < price["person"]
+>>> price["release"] <= price["lifetime"] <= 1 < price["person"]
 True
 """
 

@@ -31,14 +31,18 @@ class Channel:
         return self.mechanism.release(whole, sampler).astype(np.float64)
 
 
-def channel(release: Release, disease: Disease, size: int, *, rounds: int = 1) -> Channel:
-    """Noise of σ·√rounds on `size` values, of which one message moves one."""
+def channel(release: Release, disease: Disease, size: int, *, rounds: int = 1, roundings: int = 0) -> Channel:
+    """Noise of σ·√rounds on `size` values, of which one message moves one.
+
+    A message that is rounded on each of n days of its life moves by up to grid·√n more, with a grid of at most
+    2⁻¹⁰ Δ/√size.
+    """
     if release.noise_multiplier == 0:
         return Channel(grid=FINE_GRID, sigma=0.0, mechanism=None)
     mechanism = GridGaussian(
         clip_norm=release.sensitivity(disease),
         dimension=size,
         noise_multiplier=release.noise_multiplier * math.sqrt(rounds),
-        float_error=_FLOAT_ERROR,
+        float_error=_FLOAT_ERROR + 2.0**-10 * math.sqrt(roundings / size),
     )
     return Channel(grid=mechanism.grid, sigma=mechanism.sigma, mechanism=mechanism)

@@ -17,8 +17,9 @@ _MEMORY = 0.6  # weight of yesterday's average of released scores in today's
 class Population:
     """What is known of everybody: contacts, own tests, and what has been released so far.
 
-    Rows are days, oldest first; columns are people. `exposure` is only ever made of released values, for the
-    methods whose releases it keeps, so that what is computed from it later is post-processing.
+    Rows are days, oldest first; columns are people. `exposure` and `positives` are only ever made of released
+    values, for the methods whose releases they keep, so that what is computed from them later is
+    post-processing.
 
     Args:
         people: How many there are.
@@ -35,6 +36,10 @@ class Population:
         self.contacts = ContactWindow(people, disease.window, kinds=len(disease.kinds))
         self.exposure: Floats = np.zeros((disease.window, people))
         self.booked: Integers = np.zeros((disease.window, people), dtype=np.int64)
+        heard = (disease.window, len(disease.kinds), people)
+        self.positives: Floats = np.zeros(
+            heard
+        )  # contacts who tested positive, as the news had it; today first
         self.if_infectious: Floats = np.ones((disease.window + 1, people))
         self.if_other: Floats = np.ones((disease.window + 1, people))
         self.start: Floats = np.repeat(disease.start()[:, None], people, axis=1)
@@ -50,6 +55,7 @@ class Population:
         self.contacts.add_day(pairs)
         _shift(self.exposure, fill=0)
         _shift(self.booked, fill=0)
+        _shift(self.positives[::-1], fill=0)
         _shift(self.if_infectious, fill=1)
         _shift(self.if_other, fill=1)
         self.start = self.next_start

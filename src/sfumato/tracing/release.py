@@ -15,7 +15,9 @@ from typing import Literal
 import numpy as np
 
 from sfumato import _validate, accounting
+from sfumato.errors import InvalidInput
 from sfumato.tracing.disease import Disease
+from sfumato.tracing.telling import MOST_OVERLAP
 
 Span = Literal["release", "lifetime"]
 
@@ -25,13 +27,15 @@ class Method:
     """One way to turn messages into scores, as far as its price is concerned.
 
     `sensitivity` is by how much one message moves one day's release. The two norms say, in units of it, how
-    far all releases together move (L2) when one message, or all messages of a person, change.
+    far all releases together move (L2) when one message, or all messages of a person, change; both shrink by
+    √(1 − overlap) for the method that can tell a message over its life.
     """
 
     summary: str
     sensitivity: Callable[[Disease], float] | None
     life_norm: Callable[[Disease], float] = lambda disease: 0.0
     person_norm: Callable[[Disease, float], float] = lambda disease, contacts: 0.0
+    overlaps: bool = False
 
 
 def _every_day(disease: Disease) -> float:
@@ -40,7 +44,10 @@ def _every_day(disease: Disease) -> float:
 
 
 def _raised_once(disease: Disease) -> float:
-    """A message can only rise, by 1 in all: increments a, b ≥ 0 of sum ≤ 1 have ‖a − b‖² ≤ ‖a‖² + ‖b‖² ≤ 2."""
+    """A message can only rise, by 1 in all: increments a, b ≥ 0 of sum ≤ 1 have ‖a − b‖² ≤ ‖a‖² + ‖b‖² ≤ 2.
+
+    With an overlap λ ≤ ½ of what is told on different days it is 2 (1 − λ): see `telling`.
+    """
     return math.sqrt(2)
 
 
@@ -72,6 +79,7 @@ METHODS: dict[str, Method] = {
         sensitivity=lambda disease: 1.0,  # a message is a number in [0, 1]
         life_norm=_raised_once,
         person_norm=_messages_raised,
+        overlaps=True,
     ),
     "dpfn-daily": Method(
         summary="factorised neighbours; log Π of every day in the window noised anew each day (published)",
@@ -136,6 +144,8 @@ class Release:
         noise_multiplier: σ divided by the sensitivity Δ; 0 is no protection.
         rounds: Exchanges of beliefs a day, each noised with √rounds · σ and averaged, which costs what one
             release with σ does. "per-message" and "traditional" exchange once.
+        overlap: λ of `telling`, for "dpfn": 0 tells a message at once, ½ over its life, which makes a life as
+            cheap as one release.
 
     >>> release = Release.calibrated(method="dpfn", epsilon=1.0, delta=1e-3, disease=Disease())
     >>> release.noise_multiplier > 1
@@ -145,11 +155,18 @@ class Release:
     method: str = "dpfn"
     noise_multiplier: float = 0.0
     rounds: int = 5
+    overlap: float = 0.0
 
     def __post_init__(self) -> None:
         _validate.one_of("method", self.method, METHODS)
         _validate.non_negative("noise_multiplier", self.noise_multiplier)
         _validate.integer("rounds", self.rounds, least=1)
+        most = MOST_OVERLAP if METHODS[self.method].overlaps else 0.0
+        if not 0 <= self.overlap <= most:
+            raise InvalidInput(
+                f"expected overlap between 0 and {most:g} for method={self.method!r},"
+                f' got overlap={self.overlap!r}; only "dpfn" tells messages over their life'
+            )
 
     @classmethod
     def calibrated(
@@ -160,7 +177,9 @@ class Release:
         _validate.one_of("span", span, ["release", "lifetime"])
         if METHODS[method].sensitivity is None:
             return plain
-        norm = METHODS[method].life_norm(disease) if span == "lifetime" else 1.0
+        if METHODS[method].overlaps and span == "lifetime":
+            plain = replace(plain, overlap=MOST_OVERLAP)
+        norm = plain.life_norm(disease) if span == "lifetime" else 1.0
         multiplier = accounting.gaussian_noise_multiplier(epsilon, delta) * norm
         return replace(plain, noise_multiplier=multiplier)
 
@@ -169,15 +188,20 @@ class Release:
         measure = METHODS[self.method].sensitivity
         return 0.0 if measure is None else measure(disease)
 
+    def life_norm(self, disease: Disease) -> float:
+        """How far all releases together move when one message changes, in units of the sensitivity."""
+        return METHODS[self.method].life_norm(disease) * math.sqrt(1 - self.overlap)
+
     def price(self, disease: Disease, *, contacts_per_day: float) -> Price:
         """Events of a day, of a message's life, and of a person who meets `contacts_per_day` people daily."""
         method = METHODS[self.method]
         if method.sensitivity is None:
             nothing = accounting.NoEvent()
             return Price(release=nothing, lifetime=nothing, person=nothing)
-        person = max(method.person_norm(disease, contacts_per_day), method.life_norm(disease))
+        life = self.life_norm(disease)
+        person = max(method.person_norm(disease, contacts_per_day) * math.sqrt(1 - self.overlap), life)
         return Price(
             release=accounting.GaussianEvent(self.noise_multiplier),
-            lifetime=accounting.GaussianEvent(self.noise_multiplier / method.life_norm(disease)),
+            lifetime=accounting.GaussianEvent(self.noise_multiplier / life),
             person=accounting.GaussianEvent(self.noise_multiplier / person),
         )

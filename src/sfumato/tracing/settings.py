@@ -54,7 +54,7 @@ SETTINGS: dict[str, Setting] = {
             background=1e-5,
             message_bound=0.15,
             kinds=_COVASIM_KINDS,
-            prevalence=0.001,
+            prevalence=0.0005,
         ),
         test_fraction=0.02,
     ),

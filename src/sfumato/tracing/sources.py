@@ -10,12 +10,12 @@ import numpy as np
 from sfumato.tracing.disease import Disease, Floats, TestKit
 from sfumato.tracing.neighbours import Evidence, believe
 
-_QUIET = 3e-4  # exposure a day of someone of whom nothing is known: a public guess
+_QUIET = 8e-4  # exposure a day of someone who is tested, and of whom nothing else is known: a public guess
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Found:
-    """Someone of whom nothing else is known has tested positive at the end of the window.
+    """Someone of whom nothing else is known has tested positive after yesterday, the window's last day but one.
 
     Attributes:
         infectious: (window,), P(infectious on that day | the test).
@@ -41,7 +41,7 @@ def found_positive(disease: Disease, kit: TestKit) -> Found:
 
 
 def _of_people(disease: Disease, kit: TestKit, exposure: Floats) -> tuple[Floats, Floats]:
-    """P(infectious | a positive test at the end) by day, and P(that test), for people with this exposure."""
+    """P(infectious | a positive test after yesterday) by day, and P(that test), for people so exposed."""
     window, people = exposure.shape
     quiet = np.ones((window + 1, people))
     known = Evidence(
@@ -50,11 +50,12 @@ def _of_people(disease: Disease, kit: TestKit, exposure: Floats) -> tuple[Floats
         if_other=quiet,
         start=np.repeat(disease.start()[:, None], people, axis=1),
     )
-    start = believe(known, disease).tomorrow
-    now = believe(replace(known, exposure=exposure, start=start), disease).tomorrow[2]
+    known = replace(known, exposure=exposure, start=believe(known, disease).tomorrow)
+    until = replace(known, exposure=exposure[:-1], if_infectious=quiet[:-1], if_other=quiet[:-1])
+    then = believe(until, disease).tomorrow[2]
     if_infectious, if_other = (float(each[0]) for each in kit.likelihood(np.array([True])))
-    chance = now * if_infectious + (1 - now) * if_other
+    chance = then * if_infectious + (1 - then) * if_other
     tested = [quiet.copy(), quiet.copy()]
-    tested[0][-1], tested[1][-1] = if_infectious, if_other
-    seen = replace(known, exposure=exposure, if_infectious=tested[0], if_other=tested[1], start=start)
+    tested[0][-2], tested[1][-2] = if_infectious, if_other
+    seen = replace(known, if_infectious=tested[0], if_other=tested[1])
     return believe(seen, disease).infectious[:-1], chance

@@ -15,11 +15,12 @@ NOBODY = np.zeros(0, dtype=np.int64)
 NOISED = [name for name, method in METHODS.items() if method.sensitivity is not None]
 
 
-def _inputs(method, monkeypatch, results, disease):
+def _inputs(method, monkeypatch, results, disease, overlap=0.0, *, negatives=True):
     """What is handed to the noise over 20 days, in units of Δ, with every release frozen to the same tape.
 
     Person 0 meets person 1 once, on day 3, and others meet daily; person 1's tests are `results`. The others'
-    own messages are the same in both worlds, as person 1 reaches them only through frozen releases.
+    own messages are the same in both worlds, as person 1 reaches them only through frozen releases. Without
+    `negatives`, person 1 is tested on positive days alone.
     """
     tape, seen = SecretStream(test_seed=7), []
 
@@ -30,20 +31,24 @@ def _inputs(method, monkeypatch, results, disease):
 
     monkeypatch.setattr(GridGaussian, "release", replay)
     population = Population(8, disease, TestKit())
-    release = Release(method=method, noise_multiplier=2.0, rounds=3)
+    release = Release(method=method, noise_multiplier=2.0, rounds=3, overlap=overlap)
     for day in range(20):
         one, other = [2, 3, 4, 5], [3, 4, 5, 6]
         if day == 3:
             one, other = [*one, 0], [*other, 1]
         population.begin_day((np.array(one), np.array(other)))
         release_scores(population, release, tape)
-        population.record_tests(np.array([1, 3]), np.array([results[day], day == 5]))
+        population.record_tests(np.array([3]), np.array([day == 5]))
+        if results[day] or negatives:
+            population.record_tests(np.array([1]), results[day : day + 1])
     return seen
 
 
-@pytest.mark.parametrize("method", NOISED)
+@pytest.mark.parametrize(("method", "overlap"), [*((name, 0.0) for name in NOISED), ("dpfn", 0.5)])
 @pytest.mark.parametrize("pattern", ["one positive", "all positive", "late positive", "flickering"])
-def test_one_message_moves_the_releases_of_its_life_by_no_more_than_declared(method, pattern, monkeypatch):
+def test_one_message_moves_the_releases_of_its_life_by_no_more_than_declared(
+    method, overlap, pattern, monkeypatch
+):
     disease = Disease(message_bound=0.7)
     days = np.arange(20)
     results = {
@@ -53,16 +58,16 @@ def test_one_message_moves_the_releases_of_its_life_by_no_more_than_declared(met
         "flickering": days % 2 == 0,
     }[pattern]
     with monkeypatch.context() as patch:
-        here = _inputs(method, patch, results, disease)
+        here = _inputs(method, patch, results, disease, overlap)
     with monkeypatch.context() as patch:
-        there = _inputs(method, patch, np.zeros(20, dtype=bool), disease)
+        there = _inputs(method, patch, np.zeros(20, dtype=bool), disease, overlap)
     # Person 0 also speaks to person 1; what person 1 receives is another message's business.
     rounds = 3 if method == "dpfn-daily" else 1
     moved = [_received_by_0(a, method) - _received_by_0(b, method) for a, b in zip(here, there, strict=True)]
     slack = 1 + 2.0**-9  # both ends rounded to a grid of 2⁻¹⁰
     assert max(float(np.linalg.norm(move)) for move in moved) <= slack
     life = math.sqrt(sum(float(move @ move) for move in moved) / rounds)
-    assert life <= METHODS[method].life_norm(disease) * slack
+    assert life <= Release(method=method, overlap=overlap).life_norm(disease) * slack
     if pattern != "late positive":  # after many negative tests, a positive one says nothing of day 3
         assert life > 0.01  # the comparison is not of nothing with nothing
 
@@ -95,7 +100,26 @@ def test_calibration_meets_the_budget_over_a_day_or_over_a_life(method):
         release = Release.calibrated(method=method, epsilon=1, delta=1e-3, disease=disease, span=span)
         price = release.price(disease, contacts_per_day=10).epsilons(1e-3)
         assert 0.999 <= price[span] <= 1
-        assert price["release"] < price["lifetime"] < price["person"]
+        assert price["release"] <= price["lifetime"] < price["person"]
+
+
+def _life_of_a_message(monkeypatch, first, second, *, overlap):
+    """How far the releases of two lives are apart: person 1 tests positive on either of two days."""
+    lives = []
+    for day in (first, second):
+        with monkeypatch.context() as patch:
+            lives.append(_inputs("dpfn", patch, np.arange(20) == day, Disease(), overlap, negatives=False))
+    moved = [_received_by_0(a, "dpfn") - _received_by_0(b, "dpfn") for a, b in zip(*lives, strict=True)]
+    return math.sqrt(sum(float(move @ move) for move in moved))
+
+
+@pytest.mark.parametrize(("first", "second"), [(3, 8), (4, 15), (3, 99)])
+def test_a_whole_life_told_over_it_costs_one_release(first, second, monkeypatch):
+    assert _life_of_a_message(monkeypatch, first, second, overlap=0.5) == pytest.approx(1, abs=2.0**-8)
+
+
+def test_a_life_told_at_once_is_caught_if_priced_as_one_release(monkeypatch):
+    assert _life_of_a_message(monkeypatch, 3, 8, overlap=0.0) == pytest.approx(math.sqrt(2), abs=2.0**-8)
 
 
 def test_the_price_of_a_person_grows_with_their_contacts():
