@@ -21,7 +21,7 @@ _SHEET = "synthetic.png"
 _ROWS = ("drawings", "synthetic", "synthetic", "nearest real")
 _SETTINGS = StyleSettings(drawings=5000, directions=32)  # less than by default, for fewer people and seconds
 _COMPARED = 300  # images whose nearest neighbours are looked for
-_EPOCHS, _WIDTH, _READ = 8, 16, 10_000  # of the networks, and real images that the second learns from
+_EPOCHS, _WIDTH, _READ = 6, 16, 5000  # of the networks, and real images that the second learns from
 _EMPTY = np.zeros((28, 28), dtype=np.uint8)  # of a class without images
 
 
