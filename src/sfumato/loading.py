@@ -29,6 +29,7 @@ from sfumato.storage import CERTIFICATE, read_json
 
 Tensors = Mapping[str, Tensor]
 _MOST_NETS = 16  # that a student stands on
+_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MOST_PIXELS = 2**20  # of an image for a network of ours, all channels together
 Built = TypeVar("Built")
 Rebuild = Callable[[ModelCard, Tensors], Scores]
@@ -208,7 +209,7 @@ def _student(card: ModelCard, tensors: Tensors) -> Scores:
     with torch.device("meta"):  # nothing is allocated before names and shapes are seen to fit
         net = PriorNet(classes=len(tensors["head.2.bias"]))
         net.linear = nn.Linear(net.feature_count, len(tensors["linear.bias"]))
-    net.load_state_dict(tensors, assign=True)
+    net.load_state_dict(_single(tensors), assign=True)
     return module_scores(net.answering_by(card.settings["answers"]))
 
 
@@ -216,13 +217,20 @@ def _joined_student(card: ModelCard, tensors: Tensors) -> Scores:
     """Several priors' nets after training on labels, under one head."""
     _expect_shape(card)
     count = _validate.integer("nets", card.settings["nets"], least=1)
-    if count > _MOST_NETS:
-        raise ValueError(f"expected at most {_MOST_NETS} nets")
+    if count > _MOST_NETS or not card.classes:
+        raise ValueError(f"expected at most {_MOST_NETS} nets, and classes")
     heads = [tensors[f"nets.{number}.head.2.bias"] for number in range(count)]
     with torch.device("meta"):
         nets = JoinedPriors([PriorNet(classes=len(bias)) for bias in heads], classes=len(card.classes))
-    nets.load_state_dict(tensors, assign=True)
+    nets.load_state_dict(_single(tensors), assign=True)
     return module_scores(nets)
+
+
+def _single(tensors: Tensors) -> dict[str, Tensor]:
+    """Weights as the nets compute with them; numbers of another kind are none."""
+    if not all(tensor.dtype in _REAL for tensor in tensors.values()):
+        raise ValueError("expected real weights")
+    return {name: tensor.float() for name, tensor in tensors.items()}
 
 
 def _from_reports(card: ModelCard, tensors: Tensors) -> Scores:

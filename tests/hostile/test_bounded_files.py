@@ -183,6 +183,33 @@ def test_a_student_stands_on_the_nets_that_its_file_holds(tmp_path, nets):
         sfumato.load(finished(tmp_path, model_bytes(card, tensors)))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "readable"),
+    [(torch.float64, True), (torch.bfloat16, True), (torch.complex64, False), (torch.int64, False)],
+)
+def test_a_student_computes_with_real_numbers_of_one_width(tmp_path, dtype, readable):
+    nets = JoinedPriors([PriorNet(classes=1), PriorNet(classes=1)], classes=2)
+    card = ModelCard(
+        architecture=JoinedPriors.architecture, classes=("0", "1"), shape=features.SHAPE, settings={"nets": 2}
+    )
+    place = finished(tmp_path, model_bytes(card, {k: v.to(dtype) for k, v in nets.state_dict().items()}))
+    if readable:
+        assert len(sfumato.load(place).predict(np.zeros((3, 28, 28), np.float32))) == 3
+    else:
+        with pytest.raises(DataCorrupted, match="architecture 'joined priors'"):
+            sfumato.load(place)
+
+
+def test_a_student_has_classes(tmp_path):
+    tensors = JoinedPriors([PriorNet(classes=1)], classes=1).state_dict()
+    tensors = {**tensors, "linear.weight": tensors["linear.weight"][:0], "linear.bias": torch.zeros(0)}
+    card = ModelCard(
+        architecture=JoinedPriors.architecture, classes=(), shape=features.SHAPE, settings={"nets": 1}
+    )
+    with pytest.raises(DataCorrupted, match="architecture 'joined priors'"):
+        sfumato.load(finished(tmp_path, model_bytes(card, tensors)))
+
+
 # Models of tables
 
 

@@ -131,7 +131,7 @@ def _rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ("ε of a day's release", f"{answer['epsilon_release']:.3g} at δ = {answer['delta']:g}"),
         ("ε of a message's life", f"{answer['epsilon_lifetime']:.3g}"),
         (
-            f"ε of a person with {answer['contacts_per_day']:.0f} contacts a day",
+            f"ε of a person's test, {answer['contacts_per_day']:.0f} contacts a day",
             f"{answer['epsilon_person']:.3g}",
         ),
         ("tests used", f"{answer['tests_used']:,}"),

@@ -1,8 +1,8 @@
 """Exact prices that this machine found before, so that looking at a ledger again loads no accountant.
 
 They are for `sfumato ledger show` alone. Whoever can write into the user's own cache can change what that shows
-of single charges; what is admitted, signed, certified or verified is priced anew, and what is spent and left is
-read from the entries.
+of single charges, and of all of them had they been fixed in advance; what is admitted, signed, certified or
+verified is priced anew, and what is spent and left is read from the entries.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from sfumato.ledger.chain import canonical
 from sfumato.ledger.rule import exact_epsilon
 from sfumato.storage import cache_folder, write_whole
 
+_LARGEST = 1 << 25  # bytes of a file: a hundred thousand prices are a third of that
+
 
 class KnownPrices:
     """The exact ε of events, each computed once on this machine for one ledger.
@@ -36,9 +38,8 @@ class KnownPrices:
     """
 
     def __init__(self, ledger: str) -> None:
-        name = hashlib.sha256(f"{ledger}\n{_accountant()}".encode()).hexdigest()
-        self._path = cache_folder() / "prices" / f"{name[:32]}.json"
-        self._found = _read(self._path)
+        self._path = _place(ledger)
+        self._found = {} if self._path is None else _read(self._path)
         self._asked: dict[str, float | None] = {}
 
     def __call__(self, event: DpEvent, budget: Budget) -> float | None:
@@ -52,16 +53,26 @@ class KnownPrices:
 
     def keep(self) -> None:
         """Write what was asked if any of it is new; a cache that cannot be written only costs time."""
-        if self._asked.keys() <= self._found.keys():
+        if self._path is None or self._asked.keys() <= self._found.keys():
             return
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self._path, json.dumps(self._asked).encode())
 
 
+def _place(ledger: str) -> Path | None:
+    """None for a user without a home."""
+    name = hashlib.sha256(f"{ledger}\n{_accountant()}".encode()).hexdigest()
+    with suppress(RuntimeError):
+        return cache_folder() / "prices" / f"{name[:32]}.json"
+    return None
+
+
 def _read(path: Path) -> dict[str, float | None]:
-    """Prices by question; nothing from a file that is none of ours."""
-    with suppress(OSError, ValueError):
+    """Prices by question; nothing from what is no file of ours."""
+    with suppress(OSError, ValueError, RecursionError):
+        if not path.is_file() or path.stat().st_size > _LARGEST:
+            return {}
         found = json.loads(path.read_bytes())
         if isinstance(found, dict) and all(map(_is_price, found.values())):
             return found

@@ -12,7 +12,7 @@ from sfumato.tracing.denoising import expected_count
 from sfumato.tracing.disease import Floats
 from sfumato.tracing.neighbours import Belief, believe, foresee
 from sfumato.tracing.population import Population
-from sfumato.tracing.release import Release
+from sfumato.tracing.release import DAYS_AFTER_TEST, Release
 from sfumato.tracing.sources import found_positive
 from sfumato.tracing.telling import Telling, telling
 
@@ -20,7 +20,6 @@ from sfumato.tracing.telling import Telling, telling
 _CONVINCING = 0.1  # the belief from which on a message says all it can
 _FIRMNESS = 0.95  # what a message of someone who tested positive says on average
 _SPREAD = 0.15  # its deviation, as a share of that
-_DAYS_AFTER_TEST = 7  # on which someone who tested positive is still infectious, should they meet anyone
 
 
 def score_news(population: Population, release: Release, sampler: Sampler) -> Floats:
@@ -43,6 +42,7 @@ def score_news(population: Population, release: Release, sampler: Sampler) -> Fl
     proportional to how infectious that kind of contact is. All that follows reads y, own tests and the own
     number of contacts: post-processing.
     """
+    population.keep_to(release)
     disease = population.disease
     population.exposure[-1] = _quiet_exposure(population)
     own = believe(population.evidence(population.exposure), disease)
@@ -73,7 +73,7 @@ def _messages(population: Population, own: Belief) -> Floats:
     said = np.minimum(own.infectious.max(axis=0) / _CONVINCING, 1.0)
     days_ago = np.arange(population.disease.window)[::-1, None]
     since_test = population.day - population.last_positive
-    return said * population.recently_positive() * (days_ago >= since_test - _DAYS_AFTER_TEST)
+    return said * population.recently_positive() * (days_ago >= since_test - DAYS_AFTER_TEST)
 
 
 def _received(population: Population, said: Integers) -> Integers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from sfumato.errors import InvalidInput
 from sfumato.tracing.contacts import ContactWindow, Integers, Meetings, Pairs
 from sfumato.tracing.disease import Disease, Floats, TestKit
 from sfumato.tracing.neighbours import Evidence
@@ -37,9 +38,8 @@ class Population:
         self.exposure: Floats = np.zeros((disease.window, people))
         self.booked: Integers = np.zeros((disease.window, people), dtype=np.int64)
         heard = (disease.window, len(disease.kinds), people)
-        self.positives: Floats = np.zeros(
-            heard
-        )  # contacts who tested positive, as the news had it; today first
+        self.positives: Floats = np.zeros(heard)  # contacts who tested positive, by the news; today first
+        self._release: object = None  # by which the news is told
         self.if_infectious: Floats = np.ones((disease.window + 1, people))
         self.if_other: Floats = np.ones((disease.window + 1, people))
         self.start: Floats = np.repeat(disease.start()[:, None], people, axis=1)
@@ -48,6 +48,15 @@ class Population:
         self._average: Floats | None = None  # of released scores
         self._variance = 1.0  # of that average, in variances of one release
         self.last_positive: Integers = np.full(people, _LONG_AGO, dtype=np.int64)
+
+    def keep_to(self, release: object) -> None:
+        """Refuse a release that is not that of the days before: what was told counts in its units."""
+        if self._release not in (None, release):
+            raise InvalidInput(
+                f"expected the release of the days before, {self._release!r}, got {release!r}; "
+                "a population is told in one way for as long as it lives"
+            )
+        self._release = release
 
     def begin_day(self, pairs: Pairs | Meetings) -> None:
         """Move the window one day on and take in today's contacts."""

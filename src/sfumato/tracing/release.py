@@ -2,7 +2,7 @@
 
 The privacy unit is *one contact-day message*: what one person's phone says about one day to one contact, in
 all its versions (a message is updated for as long as its day is in the window). Neighbours differ in one
-message, arbitrarily. Beside it stands the cost for *one person*: all messages of their window.
+message, arbitrarily. Beside it stands the cost for *one person*: all messages that one of their tests changes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from sfumato.tracing.disease import Disease
 from sfumato.tracing.telling import MOST_OVERLAP
 
 Span = Literal["release", "lifetime"]
+DAYS_AFTER_TEST = 7
+"""On which someone who tested positive is still infectious, should they meet anyone: a public guess."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +29,8 @@ class Method:
     """One way to turn messages into scores, as far as its price is concerned.
 
     `sensitivity` is by how much one message moves one day's release. The two norms say, in units of it, how
-    far all releases together move (L2) when one message, or all messages of a person, change; both shrink by
-    √(1 − overlap) for the method that can tell a message over its life.
+    far all releases together move (L2) when one message changes, or all messages that a person's test changes;
+    both shrink by √(1 − overlap) for the method that can tell a message over its life.
     """
 
     summary: str
@@ -63,8 +65,11 @@ def _messages_apart(disease: Disease, contacts: float) -> float:
 
 
 def _messages_raised(disease: Disease, contacts: float) -> float:
-    """Messages to one receiver add up in their news; worst case, the same contacts every day."""
-    return disease.window * math.sqrt(2 * contacts)
+    """Messages to one receiver add up in their news; worst case, the same contacts every day.
+
+    A test changes messages about the days of the window before it, and about some days after it.
+    """
+    return (disease.window + min(DAYS_AFTER_TEST, disease.window - 1)) * math.sqrt(2 * contacts)
 
 
 def _messages_together(disease: Disease, contacts: float) -> float:
@@ -117,7 +122,7 @@ class Price:
     Attributes:
         release: The event of one day.
         lifetime: The event of a message's whole life.
-        person: The event of one person and all their messages.
+        person: The event of one person: of all messages that one of their tests changes.
     """
 
     release: accounting.DpEvent
@@ -162,7 +167,7 @@ class Release:
         _validate.non_negative("noise_multiplier", self.noise_multiplier)
         _validate.integer("rounds", self.rounds, least=1)
         most = MOST_OVERLAP if METHODS[self.method].overlaps else 0.0
-        if not 0 <= self.overlap <= most:
+        if not 0 <= _validate.real("overlap", self.overlap) <= most:
             raise InvalidInput(
                 f"expected overlap between 0 and {most:g} for method={self.method!r},"
                 f' got overlap={self.overlap!r}; only "dpfn" tells messages over their life'

@@ -232,3 +232,19 @@ def test_an_event_is_dp_accountings_own_whichever_was_imported_first():
         "assert pickle.loads(written) == event"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_threads_that_import_events_and_their_package_get_the_same_classes():
+    code = (
+        "import threading, importlib\n"
+        "names = ['sfumato.accounting', 'dp_accounting'] * 3; barrier = threading.Barrier(6); failed = []\n"
+        "def load(name):\n"
+        "    barrier.wait()\n"
+        "    try: importlib.import_module(name)\n"
+        "    except BaseException as error: failed.append(error)\n"
+        "threads = [threading.Thread(target=load, args=(name,)) for name in names]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]\n"
+        "import dp_accounting, sfumato.accounting as ours\n"
+        "assert not failed and ours.GaussianEvent is dp_accounting.GaussianDpEvent, failed"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

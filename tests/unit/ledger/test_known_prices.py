@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_a_changed_price_shows_nowhere_else(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"a": "b"}', '{"a": -1.0}', '{"a": NaN}', '{"a": Infinity}', "\xff"]
+    "content", ["", "[]", '{"a": "b"}', '{"a": -1.0}', '{"a": NaN}', '{"a": Infinity}', "\xff", "[" * 200_000]
 )
 def test_what_is_no_price_list_is_made_anew(place: Path, content: str) -> None:
     before = look(place)
@@ -80,4 +81,21 @@ def test_what_is_no_price_list_is_made_anew(place: Path, content: str) -> None:
 
 def test_a_cache_that_cannot_be_written_only_costs_time(place: Path) -> None:
     (place.parent / "cache").write_text("a file in the way")
+    assert look(place)["charges"][0]["epsilon"] > 0
+
+
+def test_what_is_no_file_is_not_read(place: Path) -> None:
+    before = look(place)
+    kept(place).unlink()
+    os.mkfifo(place.parent / "cache" / "prices" / "pipe")
+    [pipe] = (place.parent / "cache" / "prices").iterdir()
+    with Ledger.open(place) as ledger:
+        wanted = KnownPrices(ledger.name)._path
+    assert wanted is not None
+    pipe.rename(wanted)
+    assert look(place) == before  # and did not wait for a writer
+
+
+def test_a_user_without_a_home_is_shown_the_ledger(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SFUMATO_CACHE", "~nobody-has-this-name/cache")
     assert look(place)["charges"][0]["epsilon"] > 0

@@ -1,0 +1,60 @@
+"""One person tests positive, or does not: all news of everybody moves by no more than a person is priced at."""
+
+import math
+
+import numpy as np
+import pytest
+
+from sfumato.errors import InvalidInput
+from sfumato.tracing import Disease, Release, channel, news
+from sfumato.tracing.contacts import Meetings
+from sfumato.tracing.disease import Kind, TestKit
+from sfumato.tracing.population import Population
+
+CONTACTS = 3
+
+
+def told(disease: Disease, release: Release, monkeypatch: pytest.MonkeyPatch, *, positive: bool) -> np.ndarray:
+    """What would be released on each day, while everybody hears the same."""
+    sent = []
+
+    def send(line: channel.Channel, whole: np.ndarray, sampler: object) -> np.ndarray:
+        sent.append(whole * line.grid)
+        return np.full(whole.shape, 2.0)
+
+    monkeypatch.setattr(channel.Channel, "send", send)
+    people = Population(CONTACTS + 1, disease, TestKit())
+    for day in range(4 * disease.window):
+        people.begin_day(Meetings(np.zeros(CONTACTS, int), np.arange(1, CONTACTS + 1)))
+        news.score_news(people, release, None)
+        if positive and day == disease.window:
+            people.record_tests(np.array([0]), np.array([True]))
+    return np.array(sent)
+
+
+@pytest.mark.parametrize("window", [2, 3, 5, 8])
+@pytest.mark.parametrize("overlap", [0.0, 0.5])
+def test_a_test_is_within_the_price_of_a_person_who_stays_among_others(window, overlap, monkeypatch):
+    disease = Disease(window=window, kinds=(Kind(recurrence=1.0),), onset=0.5, recovery=0.1)
+    release = Release(method="dpfn", noise_multiplier=2.0, overlap=overlap)
+    worlds = [told(disease, release, monkeypatch, positive=positive) for positive in (True, False)]
+    moved = float(np.linalg.norm(worlds[0] - worlds[1]))
+    price = release.price(disease, contacts_per_day=CONTACTS).person
+    assert 0 < moved <= release.noise_multiplier / price.noise_multiplier
+    only_the_window = window * math.sqrt(2 * CONTACTS * (1 - overlap))
+    if overlap and window > 2:
+        assert moved > only_the_window  # the days after the test count
+
+
+def test_a_population_is_told_in_one_way():
+    people = Population(2, Disease(), TestKit())
+    people.keep_to(Release(method="dpfn", noise_multiplier=2.0))
+    people.keep_to(Release(method="dpfn", noise_multiplier=2.0))
+    with pytest.raises(InvalidInput, match="one way"):
+        people.keep_to(Release(method="dpfn", noise_multiplier=2.0, overlap=0.5))
+
+
+@pytest.mark.parametrize("overlap", ["0.5", None, math.nan, -0.1, 0.6, True])
+def test_an_overlap_is_a_number_up_to_a_half(overlap):
+    with pytest.raises(InvalidInput, match="overlap"):
+        Release(method="dpfn", noise_multiplier=2.0, overlap=overlap)
