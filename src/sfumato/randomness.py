@@ -400,7 +400,8 @@ def spread_rounded_normal(
 ) -> None:
     """work(start, draws) for all of `size` draws of `sampler.rounded_normal`, as whole numbers in float64.
 
-    Of a secret stream's many draws each part is worked on while it is in the cache, several parts at a time.
+    Of a secret stream's many draws each part is worked on while it is in the cache, several parts at a time;
+    `work` may overwrite what it is given.
     """
     if isinstance(sampler, SecretStream) and _draws_its_own(sampler) and size >= _SMALL:
         sampler._spread_rounded_normal(_check_scale(scale), size, work)
@@ -446,8 +447,8 @@ def _draw_rounded_normal(
 def _box_muller(first: Floats, second: Floats, scratch: Floats, scale: float) -> None:
     """Turn two arrays of uniforms in [0, 1) into independent normals of the given scale, in place.
 
-    With t = tan(φ/2): cos φ = 2/(1+t²) − 1 and sin φ = 2t/(1+t²), as NumPy has a vectorised tangent for float64
-    but neither sine nor cosine.
+    With t = tan(φ/2) and q = 2r/(1+t²): r·cos φ = q − r and r·sin φ = q·t, as NumPy has a vectorised tangent
+    for float64 but neither sine nor cosine.
     """
     # r = √(−2 ln(1 − u)); 1 − u is exact and in (0, 1], so its logarithm is finite.
     np.subtract(1.0, first, out=first)
@@ -456,13 +457,12 @@ def _box_muller(first: Floats, second: Floats, scratch: Floats, scale: float) ->
     np.sqrt(first, out=first)
     second *= math.pi
     np.tan(second, out=second)
-    np.square(second, out=scratch)
+    np.multiply(second, second, out=scratch)
     scratch += 1.0
-    np.divide(2.0, scratch, out=scratch)
+    np.divide(first, scratch, out=scratch)
+    scratch += scratch
     second *= scratch
-    second *= first
-    scratch -= 1.0
-    first *= scratch
+    np.subtract(scratch, first, out=first)
 
 
 def _stream(test_seed: int | None) -> SecretStream:

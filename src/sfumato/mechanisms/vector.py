@@ -101,18 +101,18 @@ class GridGaussian:
         wiped = out is not None
         released = np.empty(sums.shape, dtype=np.float32) if out is None else out
         flat_sums, flat_released = sums.reshape(-1), released.reshape(-1)
-        unit = 1.0 if sums.dtype == np.int64 else 1.0 / self.grid
+        factor = self.grid / divisor
 
         def finish(start: int, noise: Floats) -> None:
             _require_noise(noise)
             place = slice(start, start + noise.size)
-            # Whole numbers below 2⁵³, which doubles hold exactly.
-            steps = np.multiply(flat_sums[place], unit, dtype=np.float64)
+            steps = flat_sums[place] if wiped else flat_sums[place].copy()
+            if steps.dtype == np.float32:  # times a power of two, then to whole numbers: both are exact
+                np.rint(np.multiply(steps, 1.0 / self.grid, out=steps), out=steps)
+            noise += steps  # whole numbers below 2⁵³, which doubles hold exactly
             if wiped:
-                flat_sums[place] = 0
-            np.rint(steps, out=steps)
-            steps += noise
-            np.multiply(steps, self.grid / divisor, out=flat_released[place], casting="same_kind")
+                steps.fill(0)
+            np.multiply(noise, factor, out=flat_released[place], casting="same_kind")
 
         spread_rounded_normal(sampler, self.sigma / self.grid, self.dimension, finish)
         return released

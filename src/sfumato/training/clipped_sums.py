@@ -16,14 +16,23 @@ _FORMED_BYTES = 256 << 20  # gradients formed from factors and kept until their 
 
 
 def weighted_sums(
-    terms: Mapping[str, Term], weights: Mapping[str, Weights], finite: Tensor, doubtful: Tensor
+    terms: Mapping[str, Term],
+    weights: Mapping[str, Weights],
+    finite: Tensor,
+    doubtful: Tensor,
+    into: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """Σ cᵢgᵢ; units that are not finite take no part, doubtful ones do with their formed gradients."""
+    """Σ cᵢgᵢ; units that are not finite take no part, doubtful ones do with their formed gradients.
+
+    `into`: zeros that sums may be written to.
+    """
     special = doubtful | ~finite
-    if not bool(special.any()):
-        return {name: part.weighted_sum(weights[name]) for name, part in terms.items()}
-    sums = {name: part.without(special).weighted_sum(weights[name]) for name, part in terms.items()}
-    accumulate(sums, _direct_sums(terms, weights, doubtful & finite))
+    cleared = terms
+    if bool(special.any()):
+        cleared = {name: part.without(special) for name, part in terms.items()}
+    sums = {name: part.weighted_sum(weights[name], into.get(name)) for name, part in cleared.items()}
+    if cleared is not terms:
+        accumulate(sums, _direct_sums(terms, weights, doubtful & finite))
     return sums
 
 
