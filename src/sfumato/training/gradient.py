@@ -180,7 +180,7 @@ def _parts(
 
 
 def chunk_rows(known: Survey) -> int:
-    """Rows of a chunk: what stays in the cache, but enough to pay for walking over all parameters.
+    """Rows of a chunk: few enough for its memory, enough to pay for a pass and for walking over all parameters.
 
     Args:
         known: What `survey` found out.
@@ -309,6 +309,9 @@ def _joined(parts: Iterable[ChunkResult]) -> ChunkResult:
     if totals:
         _add_wide(totals, sums)
         sums = {name: total.to(sums[name].dtype) for name, total in totals.items()}
+    if len(seen) == 1:
+        joining = _joining_error(len(seen[0].norms))
+        return replace(seen[0], sums=sums, sum_error=seen[0].sum_error + joining)
     norms = torch.cat([part.norms for part in seen])
     return ChunkResult(
         sums=sums,

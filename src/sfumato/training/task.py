@@ -301,7 +301,7 @@ class Block:
             coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
             each = [Weights(coefficients[:, layer]) for layer in range(len(layers))]
             weights = {name: each[layer] for layer, names in enumerate(layers) for name in names}
-            real = {name: each.first(units) for name, each in terms.items()}
+            real = terms if units == height else {name: each.first(units) for name, each in terms.items()}
             sums = weighted_sums(real, weights, finite, doubtful, into)
         seen = len(passed.losses) // self.height  # rows of a unit, views included
         errors = [rounding(use, height * seen, units=units, rows_per_unit=seen) for use in used.values()]

@@ -38,7 +38,8 @@ _LEAST_SLACK = 2.0**-13
 _TINY = 2.0**-100
 _LEAST_BAND = 16  # taps of a line; narrower products are slow
 _FORMED_BYTES = 1 << 20  # gradients formed before their norms are taken
-_WINDOW_BYTES = 1 << 21  # windows copied at a time: they should stay in the cores' own caches
+_WINDOW_BYTES = 1 << 21  # windows that a thread copies at a time: they should stay in its core's own cache
+_MOST_THREADS = 8  # that share out the windows of one product
 UNITS_PER_SUM = 32  # units summed in one go; such sums are added in float64, which keeps rounding errors short
 _FEW = 1 << 22  # multiply-adds, most of them with zero, that are quicker than more operations would be
 _CACHED = 1 << 16  # values of a parameter of which a few copies stay in the cache
@@ -175,6 +176,10 @@ class Materialised:
     fold: Fold | None = None
     norms: Tensor | None = None  # (units,), where they were taken as gradients were formed
 
+    @property
+    def is_vector(self) -> bool:
+        return self.fold is None and self.gradients.dim() == 2
+
     def squared_norms(self) -> tuple[Tensor, None]:
         norms = _norms(self.gradients) if self.norms is None else self.norms
         return norms.square(), None
@@ -193,7 +198,7 @@ class Materialised:
 
     def first(self, units: int) -> Materialised:
         """The term of the first units only."""
-        return replace(self, gradients=self.gradients[:units])
+        return Materialised(self.gradients[:units], self.fold)
 
     def without(self, units: Tensor) -> Materialised:
         return replace(self, gradients=_zeroed(self.gradients, units))
@@ -237,7 +242,7 @@ class Gram:
         return self.fold(self.gradients[units].transpose(2, 3) @ self.inputs[units])
 
     def first(self, units: int) -> Gram:
-        return replace(self, inputs=self.inputs[:units], gradients=self.gradients[:units])
+        return Gram(self.inputs[:units], self.gradients[:units], self.fold)
 
     def without(self, units: Tensor) -> Gram:
         return replace(self, inputs=_zeroed(self.inputs, units), gradients=_zeroed(self.gradients, units))
@@ -383,7 +388,7 @@ def _formed(windows: Windows, gradients: Tensor) -> tuple[Tensor, Tensor]:
     units, groups, positions, width = windows.shape
     out = workspace.empty((units, groups, gradients.shape[3], width), gradients)
     norms = []
-    step = max(1, _WINDOW_BYTES // (4 * groups * positions * width))
+    step = _rows_at_a_time(4 * groups * positions * width)
     for start in range(0, units, step):
         some = slice(start, start + step)
         with workspace.returned():
@@ -403,7 +408,7 @@ def _formed_by_bands(bands: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     kernel_lines = lines - flat.shape[2] // places + 1
     out = workspace.empty((kernel_lines, units, flat.shape[1], run), gradients)
     norms = []
-    step = max(1, _WINDOW_BYTES // (4 * lines * places * run))
+    step = _rows_at_a_time(4 * lines * places * run)
     for start in range(0, units, step):
         some = slice(start, start + step)
         with workspace.returned():
@@ -415,10 +420,16 @@ def _formed_by_bands(bands: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     return out.transpose(0, 1), torch.cat(norms)
 
 
+def _rows_at_a_time(bytes_of_windows: int) -> int:
+    return max(1, min(_MOST_THREADS, torch.get_num_threads()) * _WINDOW_BYTES // bytes_of_windows)
+
+
 def _norms(gradients: Tensor) -> Tensor:
     """Norms over all dimensions but the first, one at a time: sums stay short."""
-    norms = gradients if gradients.dim() > 1 else gradients.abs()
-    while norms.dim() > 1:
+    if gradients.dim() == 1:
+        return gradients.abs()
+    norms = gradients[:, 0] if gradients.dim() > 2 and gradients.shape[1] == 1 else gradients
+    for _ in range(norms.dim() - 1):
         norms = torch.linalg.vector_norm(norms, dim=-1)
     return norms
 
