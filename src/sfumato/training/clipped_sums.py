@@ -42,15 +42,14 @@ def weighted_sums(
 
 def _small_sums(terms: Mapping[str, Term], weights: Mapping[str, Weights]) -> dict[str, Tensor]:
     """The sums of biases and the like, all that have the same weights by one product."""
-    together: dict[int, list[str]] = {}
+    together: dict[int, dict[str, Tensor]] = {}
     for name, part in terms.items():
         if isinstance(part, Materialised) and part.is_vector and part.gradients.shape[1] <= _NARROW:
-            together.setdefault(id(weights[name]), []).append(name)
+            together.setdefault(id(weights[name]), {})[name] = part.gradients
     sums: dict[str, Tensor] = {}
-    for names in together.values():
-        gradients = [terms[name].gradients for name in names]
-        joined = Materialised(torch.cat(gradients, dim=1)).weighted_sum(weights[names[0]])
-        sums.update(zip(names, torch.split(joined, [each.shape[1] for each in gradients]), strict=True))
+    for some in together.values():
+        joined = Materialised(torch.cat(list(some.values()), dim=1)).weighted_sum(weights[next(iter(some))])
+        sums.update(zip(some, torch.split(joined, [each.shape[1] for each in some.values()]), strict=True))
     return sums
 
 

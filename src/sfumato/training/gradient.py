@@ -160,7 +160,9 @@ def clip_rows(
         parts = (
             part
             for some in strata
-            for part in _parts(task, clipping, *take((inputs, targets), some.rows), *some.shape, {})
+            for part in _parts(
+                task, clipping, take(inputs, some.rows), take(targets, some.rows), *some.shape, {}
+            )
         )
         return _reordered(_joined(parts), strata)
 
