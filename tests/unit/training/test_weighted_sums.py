@@ -2,9 +2,14 @@
 
 import pytest
 import torch
+from torch import nn
 
+from sfumato.training import cross_entropy, survey
+from sfumato.training.clipping import Flat, PerLayer
+from sfumato.training.gradient import clip_rows
 from sfumato.training.rules import rounding, terms
 from sfumato.training.rules.terms import Fold, Gram, Materialised, Weights
+from sfumato.training.task import prepared
 
 
 def exact(weights, gradients):
@@ -49,3 +54,21 @@ def test_products_side_by_side_are_those_made_in_turn(units, positions, small, a
     expected = exact(weights, gradients[:, 0].double().transpose(1, 2) @ inputs[:, 0].double())
     bound = rounding._product_depth(units, positions, (1, 6, 5), 2.0**-24) * 2.0**-24
     assert ((found / expected - 1).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("clipping", [Flat(norm=0.1), PerLayer(norm=0.1)])
+def test_sums_that_are_written_into_zeros_are_the_same(clipping):
+    """Of the first kernel one tap meets data, of the second all do; NaN adds nothing."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 5, padding=2), nn.Conv2d(4, 5, 1), nn.Flatten(), nn.Linear(5, 2))
+    images, labels = torch.randn(7, 3, 1, 1), torch.zeros(7, dtype=torch.long)
+    images[2] = torch.nan
+    known = survey(model, cross_entropy, images[:1], labels[:1])
+    task = prepared(model, cross_entropy, None, known).task(cross_entropy, None)
+    zeros = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
+    there = clip_rows(task, images, labels, clipping, into=zeros).sums
+    elsewhere = clip_rows(task, images, labels, clipping).sums
+    assert there["0.weight"].data_ptr() == zeros["0.weight"].data_ptr()
+    assert all(torch.equal(there[name], elsewhere[name]) for name in zeros)
+    assert there["0.weight"].count_nonzero() == 12
+    assert all(value.any() for value in there.values())
