@@ -17,7 +17,7 @@ import secrets
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property, lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
@@ -133,10 +133,9 @@ def secret_global_generators(sampler: Sampler, device: torch.device | None = Non
     import torch
 
     of_cuda = range(torch.cuda.device_count())
-    with torch.random.fork_rng(devices=of_cuda), _kept_global_generators():
+    with _kept_torch_generators(of_cuda), _kept_global_generators():
         words = sampler.integers(2**32, _WORDS + 16)
-        torch.default_generator.manual_seed(0)
-        torch.set_rng_state(_torch_state(torch.get_rng_state(), words[:_WORDS]))
+        torch.set_rng_state(_torch_state(_fresh_torch_state(), words[:_WORDS]))
         np.random.set_bit_generator(np.random.PCG64DXSM(words[-16:-8].tolist()))  # type: ignore[attr-defined]
         random.seed(int.from_bytes(words[-8:].astype("<u4").tobytes(), "little"))
         for number in of_cuda:
@@ -249,6 +248,18 @@ def seeded_torch_state(device: torch.device, seed: int) -> torch.Tensor:
 
 
 @contextmanager
+def _kept_torch_generators(of_cuda: range) -> Iterator[None]:
+    import torch
+
+    before = torch.get_rng_state()
+    try:
+        with torch.random.fork_rng(devices=of_cuda) if of_cuda else nullcontext():
+            yield
+    finally:
+        torch.set_rng_state(before)
+
+
+@contextmanager
 def _kept_global_generators() -> Iterator[None]:
     of_numpy = np.random.get_bit_generator()  # type: ignore[attr-defined]
     of_python = random.getstate()
@@ -264,6 +275,11 @@ def numpy_state() -> list[Any]:
     state = np.random.get_bit_generator().state  # type: ignore[attr-defined]
     inner = state["state"].values()
     return [value.tobytes() if isinstance(value, np.ndarray) else value for value in inner]
+
+
+@lru_cache(maxsize=1)
+def _fresh_torch_state() -> torch.Tensor:
+    return public_torch_generator(0).get_state()
 
 
 def _torch_state(fresh: torch.Tensor, words: Integers) -> torch.Tensor:
@@ -400,7 +416,8 @@ def spread_rounded_normal(
 ) -> None:
     """work(start, draws) for all of `size` draws of `sampler.rounded_normal`, as whole numbers in float64.
 
-    Of a secret stream's many draws each part is worked on while it is in the cache, several parts at a time.
+    Of a secret stream's many draws each part is worked on while it is in the cache, several parts at a time;
+    `work` may overwrite what it is given.
     """
     if isinstance(sampler, SecretStream) and _draws_its_own(sampler) and size >= _SMALL:
         sampler._spread_rounded_normal(_check_scale(scale), size, work)
@@ -446,8 +463,8 @@ def _draw_rounded_normal(
 def _box_muller(first: Floats, second: Floats, scratch: Floats, scale: float) -> None:
     """Turn two arrays of uniforms in [0, 1) into independent normals of the given scale, in place.
 
-    With t = tan(φ/2): cos φ = 2/(1+t²) − 1 and sin φ = 2t/(1+t²), as NumPy has a vectorised tangent for float64
-    but neither sine nor cosine.
+    With t = tan(φ/2) and q = 2r/(1+t²): r·cos φ = q − r and r·sin φ = q·t, as NumPy has a vectorised tangent
+    for float64 but neither sine nor cosine.
     """
     # r = √(−2 ln(1 − u)); 1 − u is exact and in (0, 1], so its logarithm is finite.
     np.subtract(1.0, first, out=first)
@@ -456,13 +473,12 @@ def _box_muller(first: Floats, second: Floats, scratch: Floats, scale: float) ->
     np.sqrt(first, out=first)
     second *= math.pi
     np.tan(second, out=second)
-    np.square(second, out=scratch)
+    np.multiply(second, second, out=scratch)
     scratch += 1.0
-    np.divide(2.0, scratch, out=scratch)
+    np.divide(first, scratch, out=scratch)
+    scratch += scratch
     second *= scratch
-    second *= first
-    scratch -= 1.0
-    first *= scratch
+    np.subtract(scratch, first, out=first)
 
 
 def _stream(test_seed: int | None) -> SecretStream:

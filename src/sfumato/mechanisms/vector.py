@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from sfumato import _validate, accounting
 from sfumato.errors import InvalidInput, Refused
 from sfumato.mechanisms import grid as grids
 from sfumato.mechanisms.grid import Floats, Integers
-from sfumato.randomness import NoiseSource, spread_rounded_normal
+from sfumato.randomness import NoiseSource, side_by_side, spread_rounded_normal
 
 _EXACT = 2**52  # grid steps that a double holds exactly, with room for the noise
+_LARGE = 1 << 20  # values that are looked at on several threads
 _CERTAIN = 8  # draws that cannot all be zero: each is with a chance below 4e-4
 
 
@@ -63,7 +65,7 @@ class GridGaussian:
         _validate.positive("noise_multiplier", self.noise_multiplier)
         grids.check_noise("sigma", self.sigma, self.clip_norm, self.grid)
 
-    @property
+    @cached_property
     def grid(self) -> float:
         return grids.vector_grid(self.clip_norm, self.dimension)
 
@@ -101,18 +103,18 @@ class GridGaussian:
         wiped = out is not None
         released = np.empty(sums.shape, dtype=np.float32) if out is None else out
         flat_sums, flat_released = sums.reshape(-1), released.reshape(-1)
-        unit = 1.0 if sums.dtype == np.int64 else 1.0 / self.grid
+        factor = self.grid / divisor
 
         def finish(start: int, noise: Floats) -> None:
             _require_noise(noise)
             place = slice(start, start + noise.size)
-            # Whole numbers below 2⁵³, which doubles hold exactly.
-            steps = np.multiply(flat_sums[place], unit, dtype=np.float64)
+            steps = flat_sums[place] if wiped else flat_sums[place].copy()
+            if steps.dtype == np.float32:  # times a power of two, then to whole numbers: both are exact
+                np.rint(np.multiply(steps, 1.0 / self.grid, out=steps), out=steps)
+            noise += steps  # whole numbers below 2⁵³, which doubles hold exactly
             if wiped:
-                flat_sums[place] = 0
-            np.rint(steps, out=steps)
-            steps += noise
-            np.multiply(steps, self.grid / divisor, out=flat_released[place], casting="same_kind")
+                steps.fill(0)
+            np.multiply(noise, factor, out=flat_released[place], casting="same_kind")
 
         spread_rounded_normal(sampler, self.sigma / self.grid, self.dimension, finish)
         return released
@@ -141,7 +143,12 @@ class GridGaussian:
                 " make them with to_grid"
             )
         grids.check_dimension(sums, self.dimension)
-        grids.check_values(sums, 1.0 if sums.dtype == np.int64 else self.grid, steps=_EXACT)
+        step = 1.0 if sums.dtype == np.int64 else self.grid
+        check = partial(grids.check_values, grid=step, steps=_EXACT)
+        if sums.size < _LARGE:
+            check(sums)
+        else:
+            side_by_side(check, np.array_split(sums.reshape(-1), 4))
 
 
 def _require_noise(noise: Floats | Integers) -> None:

@@ -8,22 +8,48 @@ import torch
 from torch import Tensor
 
 from sfumato.training.capture import Part, Pass
-from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Term, Weights, formed_values
+from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Materialised, Term, Weights, formed_values
 
 _DIRECT_BYTES = 16 << 20  # gradients formed at a time for units that need them; six times that in float64
 PORTION = 8  # units whose gradients are formed at a time
+_NARROW = 1024  # values of a gradient that is summed together with others like it
 _FORMED_BYTES = 256 << 20  # gradients formed from factors and kept until their norms are known
 
 
 def weighted_sums(
-    terms: Mapping[str, Term], weights: Mapping[str, Weights], finite: Tensor, doubtful: Tensor
+    terms: Mapping[str, Term],
+    weights: Mapping[str, Weights],
+    finite: Tensor,
+    doubtful: Tensor,
+    into: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """Σ cᵢgᵢ; units that are not finite take no part, doubtful ones do with their formed gradients."""
+    """Σ cᵢgᵢ; units that are not finite take no part, doubtful ones do with their formed gradients.
+
+    `into`: zeros that sums may be written to.
+    """
     special = doubtful | ~finite
-    if not bool(special.any()):
-        return {name: part.weighted_sum(weights[name]) for name, part in terms.items()}
-    sums = {name: part.without(special).weighted_sum(weights[name]) for name, part in terms.items()}
-    accumulate(sums, _direct_sums(terms, weights, doubtful & finite))
+    cleared = terms
+    if bool(special.any()):
+        cleared = {name: part.without(special) for name, part in terms.items()}
+    sums = _small_sums(cleared, weights)
+    for name, part in cleared.items():
+        if name not in sums:
+            sums[name] = part.weighted_sum(weights[name], into.get(name))
+    if cleared is not terms:
+        accumulate(sums, _direct_sums(terms, weights, doubtful & finite))
+    return sums
+
+
+def _small_sums(terms: Mapping[str, Term], weights: Mapping[str, Weights]) -> dict[str, Tensor]:
+    """The sums of biases and the like, all that have the same weights by one product."""
+    together: dict[int, dict[str, Tensor]] = {}
+    for name, part in terms.items():
+        if isinstance(part, Materialised) and part.is_vector and part.gradients.shape[1] <= _NARROW:
+            together.setdefault(id(weights[name]), {})[name] = part.gradients
+    sums: dict[str, Tensor] = {}
+    for some in together.values():
+        joined = Materialised(torch.cat(list(some.values()), dim=1)).weighted_sum(weights[next(iter(some))])
+        sums.update(zip(some, torch.split(joined, [each.shape[1] for each in some.values()]), strict=True))
     return sums
 
 
@@ -72,6 +98,8 @@ def squared_norms(
 
 
 def _added(parts: Sequence[Tensor], like: Tensor) -> Tensor:
+    if len(parts) > 2:
+        return torch.stack(list(parts)).sum(0)
     return sum(parts[1:], parts[0]) if parts else torch.zeros_like(like)
 
 
@@ -102,9 +130,9 @@ def portions(terms: Mapping[str, Term], chosen: Tensor, *, values: int | None = 
     The size depends on shapes alone, so that a unit's formed gradient is the same bits whoever else was chosen.
     `values`: in the gradient of one unit, where `terms` are not all of them.
     """
-    units = chosen.nonzero().flatten()
-    if not len(units):
+    if not bool(chosen.any()):
         return ()
+    units = chosen.nonzero().flatten()
     if values is None:
         values = sum(part.gradient(units[:1]).numel() for part in terms.values())
     portion = max(1, min(PORTION, _DIRECT_BYTES // (4 * values)))

@@ -109,6 +109,10 @@ class DeviceSum:
         """Begin to draw the noise of the step that is about to be computed."""
         self._ahead.begin(mechanism, sampler)
 
+    def ground(self) -> Mapping[str, Tensor]:
+        """Nothing: sums are taken from where they are."""
+        return {}
+
     def add(self, sums: Mapping[str, Tensor], mechanism: GridGaussian, *, chunk: int = 0) -> None:
         parts = [sums[name].detach().to(torch.float32).reshape(-1) for name in self._shapes]
         steps = _to_grid(torch.cat(parts), mechanism.grid)

@@ -213,6 +213,8 @@ class Peers:
 
     def _said(self, word: int) -> list[int]:
         """What every rank says, in the order of ranks."""
+        if not self.several:
+            return [word]
         words = torch.zeros(self.count, dtype=torch.int64)
         words[self.rank] = word
         self._add_up(words)

@@ -30,7 +30,9 @@ from sfumato.training.rules.rounding import chunk_errors, rounding
 from sfumato.training.task import ChunkResult, Task, blocks_of, prepared, take, zero
 
 _JOINED = 4  # sums of blocks that are added in float32
-_CHUNK_BYTES = 72 << 20  # what a chunk may hold: it should stay in the cache
+_CHUNK_BYTES = (
+    160 << 20
+)  # what a chunk may hold: small, but enough that the price of a step is that of its rows
 
 
 def clipped_gradient_sum(
@@ -137,9 +139,15 @@ def clip_chunk(
 
 
 def clip_rows(
-    task: Task, inputs: Any, targets: Any, clipping: Clipping, *, units: Tensor | None = None
+    task: Task,
+    inputs: Any,
+    targets: Any,
+    clipping: Clipping,
+    *,
+    units: Tensor | None = None,
+    into: Mapping[str, Tensor] | None = None,
 ) -> ChunkResult:
-    """`clip_chunk` for a task that was prepared."""
+    """`clip_chunk` for a task that was prepared; `into`: zeros that sums may be written to, by parameter."""
     rows = count_rows(inputs)
     _check_units(units, rows)
     if rows == 0:
@@ -147,25 +155,34 @@ def clip_rows(
     inputs, targets = moved((inputs, targets), task.device)
     with plain_float32():
         if units is None:
-            return _joined(_parts(task, clipping, inputs, targets, rows, 1))
+            return _joined(_parts(task, clipping, inputs, targets, rows, 1, into or {}))
         strata = _strata(units)
         parts = (
             part
             for some in strata
-            for part in _parts(task, clipping, take(inputs, some.rows), take(targets, some.rows), *some.shape)
+            for part in _parts(
+                task, clipping, take(inputs, some.rows), take(targets, some.rows), *some.shape, {}
+            )
         )
         return _reordered(_joined(parts), strata)
 
 
 def _parts(
-    task: Task, clipping: Clipping, inputs: Any, targets: Any, units: int, rows_per_unit: int
+    task: Task,
+    clipping: Clipping,
+    inputs: Any,
+    targets: Any,
+    units: int,
+    rows_per_unit: int,
+    into: Mapping[str, Tensor],
 ) -> Iterator[ChunkResult]:
     for block in blocks_of(task, inputs, targets, units, rows_per_unit):
-        yield from block.clipped(clipping)
+        yield from block.clipped(clipping, into)
+        into = {}
 
 
 def chunk_rows(known: Survey) -> int:
-    """Rows of a chunk: what stays in the cache, but enough to pay for walking over all parameters.
+    """Rows of a chunk: few enough for its memory, enough to pay for a pass and for walking over all parameters.
 
     Args:
         known: What `survey` found out.
@@ -294,6 +311,9 @@ def _joined(parts: Iterable[ChunkResult]) -> ChunkResult:
     if totals:
         _add_wide(totals, sums)
         sums = {name: total.to(sums[name].dtype) for name, total in totals.items()}
+    if len(seen) == 1:
+        joining = _joining_error(len(seen[0].norms))
+        return replace(seen[0], sums=sums, sum_error=seen[0].sum_error + joining)
     norms = torch.cat([part.norms for part in seen])
     return ChunkResult(
         sums=sums,

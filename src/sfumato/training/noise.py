@@ -34,6 +34,7 @@ class StepSum(Protocol):
     dimension: int
 
     def prepare(self, mechanism: GridGaussian, sampler: NoiseSource) -> None: ...
+    def ground(self) -> Mapping[str, Tensor]: ...
     def add(self, sums: Mapping[str, Tensor], mechanism: GridGaussian, *, chunk: int = 0) -> None: ...
     def release(
         self, mechanism: GridGaussian, sampler: NoiseSource, *, divisor: float
@@ -63,6 +64,9 @@ class NoisySum:
         # the same memory: who holds on to a release never sees a sum without noise.
         self._flat, self._staged = torch.zeros(self.dimension), torch.zeros(self.dimension)
         self._released, self._parts = self._shaped(self._flat.numpy()), self._shaped(self._staged.numpy())
+        single = [name for name, parameter in parameters.items() if parameter.dtype == torch.float32]
+        self._ground = {name: self._parts[name] for name in single}
+        self._lent = False  # whether sums may lie in what is staged
         self._waiting: Mapping[str, Tensor] | None = None
         self._group = 0  # which chunks wait: those numbered JOINED · group and on
         self._total: npt.NDArray[np.int64] | None = None
@@ -70,6 +74,13 @@ class NoisySum:
 
     def prepare(self, mechanism: GridGaussian, sampler: NoiseSource) -> None:
         """Nothing: on the CPU noise is drawn as it is added, block by block in the cache."""
+
+    def ground(self) -> Mapping[str, Tensor]:
+        """Zeros that the sums of the first chunk may be written to, so that they need not be copied."""
+        if self._lent or self._waiting is not None or self._total is not None:
+            return {}
+        self._lent = True
+        return self._ground
 
     def add(self, sums: Mapping[str, Tensor], mechanism: GridGaussian, *, chunk: int = 0) -> None:
         """Add chunk number `chunk`, and take its memory; which chunks are joined depends on their numbers only.
@@ -93,6 +104,9 @@ class NoisySum:
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             self._add(self._total, waiting, mechanism)
+        if self._lent:
+            self._staged.zero_()
+            self._lent = False
         return self._total
 
     def release(self, mechanism: GridGaussian, sampler: NoiseSource, *, divisor: float) -> dict[str, Tensor]:
@@ -103,8 +117,10 @@ class NoisySum:
             return self._released
         waiting, self._waiting = self._waiting, None
         for name, part in self._parts.items():
-            part.copy_(waiting[name])
-        mechanism.release(self._staged.numpy(), sampler, divisor=divisor, out=out)
+            if part.data_ptr() != waiting[name].data_ptr():
+                part.copy_(waiting[name])
+        mechanism.release(self._staged.numpy(), sampler, divisor=divisor, out=out)  # which leaves zeros
+        self._lent = False
         return self._released
 
     def discard(self) -> None:
@@ -115,6 +131,7 @@ class NoisySum:
         if self._buffer is not None:
             self._buffer.fill(0)
         self._waiting = self._total = None
+        self._lent = False
 
     def add_noise(self, mechanism: GridGaussian, sampler: NoiseSource) -> None:
         mechanism.add_noise_in_place(self.total(mechanism), sampler)

@@ -150,8 +150,12 @@ class Columns:
 
     def take(self, rows: Indices) -> Taken:
         chosen = torch.from_numpy(rows)
-        inputs, targets = pytree.tree_map(lambda column: column[chosen], self._columns)
+        inputs, targets = pytree.tree_map(partial(_chosen, chosen), self._columns)
         return inputs, targets, np.ones(len(rows), dtype=bool)
+
+
+def _chosen(rows: Tensor, column: Tensor) -> Tensor:
+    return column.index_select(0, rows.to(column.device))
 
 
 class Items:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -271,17 +271,23 @@ class Block:
     height: int
     rows_per_unit: int
 
-    def clipped(self, clipping: Clipping) -> Iterator[ChunkResult]:
-        """What the real units add, part by part: gradients of all may be too large to form at once."""
+    def clipped(self, clipping: Clipping, into: Mapping[str, Tensor]) -> Iterator[ChunkResult]:
+        """What the real units add, part by part: gradients of all may be too large to form at once.
+
+        `into`: zeros that the sums of the first part may be written to.
+        """
         passed, raised = self._passed()
         for part in self._parts(passed):
             if part.start < self.units:
-                yield self._clipped(clipping, passed, part, raised[part.start : part.stop])
+                yield self._clipped(clipping, passed, part, raised[part.start : part.stop], into)
+                into = {}
 
     def _parts(self, passed: Pass) -> list[Part]:
         return parts_of(passed, self.height, self.task.wiring.part_sizes)
 
-    def _clipped(self, clipping: Clipping, passed: Pass, part: Part, raised: Tensor) -> ChunkResult:
+    def _clipped(
+        self, clipping: Clipping, passed: Pass, part: Part, raised: Tensor, into: Mapping[str, Tensor]
+    ) -> ChunkResult:
         """What the units of one part add to all parameters."""
         height, units = part.stop - part.start, len(raised)
         layers = clipping.layers(list(passed.names.values()))
@@ -295,8 +301,8 @@ class Block:
             coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
             each = [Weights(coefficients[:, layer]) for layer in range(len(layers))]
             weights = {name: each[layer] for layer, names in enumerate(layers) for name in names}
-            real = {name: each.first(units) for name, each in terms.items()}
-            sums = weighted_sums(real, weights, finite, doubtful)
+            real = terms if units == height else {name: each.first(units) for name, each in terms.items()}
+            sums = weighted_sums(real, weights, finite, doubtful, into)
         seen = len(passed.losses) // self.height  # rows of a unit, views included
         errors = [rounding(use, height * seen, units=units, rows_per_unit=seen) for use in used.values()]
         sums = {name: sums[name] if name in sums else zero(self.task.model, name) for name in weights}

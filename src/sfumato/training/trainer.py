@@ -272,7 +272,8 @@ class PrivateTrainer:
         with unwritten, FreshGenerators(self.sampler, self.device, watched=not trusted) as generators:
             task = work.task(loss_fn, batch.data.views, refresh=generators.refresh)
             for number, rows in batch.chunks(self._chunks):
-                result = clip_rows(task, rows.inputs, rows.targets, clipping, units=rows.units)
+                into = self._sum.ground()
+                result = clip_rows(task, rows.inputs, rows.targets, clipping, units=rows.units, into=into)
                 self._check_rounding(result)
                 self._sum.add(result.sums, mechanism, chunk=number)
                 below += self._below(result)

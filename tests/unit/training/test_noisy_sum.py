@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from sfumato.mechanisms import GridGaussian
+from sfumato.randomness import SecretStream
 from sfumato.training.noise import JOINED, NoisySum, joining_error
 
 PARAMETERS = {"weight": torch.zeros(7, 5), "bias": torch.zeros(9)}
@@ -76,3 +77,36 @@ def test_counting_chunks_by_arrival_would_move_every_group():
         moved({number: chunks[number] for number in range(1, 9)}) <= 0.01 * np.sqrt(DIMENSION) + grid.grid * 7
     )
     assert moved({number - 1: chunks[number] for number in range(1, 9)}) > grid.sensitivity
+
+
+def test_ground_is_lent_once_and_holds_zeros_again_however_the_step_ends():
+    grid = mechanism()
+    sums = NoisySum(PARAMETERS)
+    for end in (
+        lambda: sums.release(grid, SecretStream(), divisor=1.0),
+        lambda: (sums.total(grid), sums.take(grid, divisor=1.0)),
+        sums.discard,
+    ):
+        ground = sums.ground()
+        assert ground.keys() == PARAMETERS.keys()
+        assert not any(part.any() for part in ground.values())
+        for part in ground.values():
+            part.fill_(3.0)
+        assert not sums.ground()  # somebody writes there
+        sums.add(ground, grid, chunk=0)
+        sums.add({name: torch.ones_like(value) for name, value in PARAMETERS.items()}, grid, chunk=1)
+        assert not sums.ground()
+        end()
+
+
+def test_sums_that_were_written_to_the_ground_are_released_like_others():
+    grid = mechanism()
+    there, elsewhere = NoisySum(PARAMETERS), NoisySum(PARAMETERS)
+    chunk = chunk_sum(torch.Generator().manual_seed(3))
+    for name, part in there.ground().items():
+        part.copy_(chunk[name])
+    there.add(there._ground, grid)
+    elsewhere.ground()["weight"].fill_(7.0)  # begun there, and made elsewhere after all
+    elsewhere.add({name: value.clone() for name, value in chunk.items()}, grid)
+    released = [each.release(grid, SecretStream(test_seed=1), divisor=2.0) for each in (there, elsewhere)]
+    assert all(torch.equal(released[0][name], released[1][name]) for name in PARAMETERS)

@@ -2,9 +2,14 @@
 
 import pytest
 import torch
+from torch import nn
 
+from sfumato.training import cross_entropy, survey
+from sfumato.training.clipping import Flat, PerLayer
+from sfumato.training.gradient import clip_rows
 from sfumato.training.rules import rounding, terms
 from sfumato.training.rules.terms import Fold, Gram, Materialised, Weights
+from sfumato.training.task import prepared
 
 
 def exact(weights, gradients):
@@ -26,23 +31,44 @@ def test_layout_does_not_matter(units, layout):
 
 
 @pytest.mark.parametrize("few", [0, 1 << 40])
-@pytest.mark.parametrize("units", [5, 64, 300])
+@pytest.mark.parametrize("units", [5, 64, 300, 3000])
 def test_both_ways_of_summing_keep_the_declared_rounding(units, few, monkeypatch):
     """Positive values, all alike: rounding errors have nothing to cancel against."""
     monkeypatch.setattr(terms, "_FEW", few)
     weights, gradients = torch.full((units,), 0.7), torch.full((units, 40), 1.1)
     found = Materialised(gradients).weighted_sum(Weights(weights)).double()
-    bound = rounding._formed_depth(units) * 2.0**-24
+    bound = rounding._formed_depth(units, 2.0**-24) * 2.0**-24
     assert ((found / exact(weights, gradients) - 1).abs() <= bound).all()
 
 
-@pytest.mark.parametrize("few", [0, 8])
-@pytest.mark.parametrize("units", [1, 64, 100, 300, 511])
-def test_products_made_in_one_go_are_those_made_in_turn(units, few, monkeypatch):
-    monkeypatch.setattr(terms, "_FEW_PRODUCTS", few)
+@pytest.mark.parametrize("small", [0, 1 << 16])
+@pytest.mark.parametrize("at_once", [1, 200, 1 << 21])
+@pytest.mark.parametrize(("units", "positions"), [(1, 1), (64, 1), (100, 3), (300, 40), (3001, 1)])
+def test_products_side_by_side_are_those_made_in_turn(units, positions, small, at_once, monkeypatch):
+    """Positive values, all alike: rounding errors have nothing to cancel against."""
+    monkeypatch.setattr(terms, "_CACHED", small)
+    monkeypatch.setattr(terms, "_SIDE_BY_SIDE", at_once)
     weights = torch.full((units,), 0.7)
-    inputs, gradients = torch.full((units, 1, 1, 6), 1.1), torch.full((units, 1, 1, 5), 0.9)
+    inputs, gradients = torch.full((units, 1, positions, 6), 1.1), torch.full((units, 1, positions, 5), 0.9)
     found = Gram(inputs, gradients, Fold((5, 6))).weighted_sum(Weights(weights)).double()
-    expected = exact(weights, gradients[:, 0, 0, :, None].double() * inputs[:, 0, 0, None].double())
-    bound = rounding._product_depth(units, 1) * 2.0**-24
+    expected = exact(weights, gradients[:, 0].double().transpose(1, 2) @ inputs[:, 0].double())
+    bound = rounding._product_depth(units, positions, (1, 6, 5), 2.0**-24) * 2.0**-24
     assert ((found / expected - 1).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("clipping", [Flat(norm=0.1), PerLayer(norm=0.1)])
+def test_sums_that_are_written_into_zeros_are_the_same(clipping):
+    """Of the first kernel one tap meets data, of the second all do; NaN adds nothing."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 5, padding=2), nn.Conv2d(4, 5, 1), nn.Flatten(), nn.Linear(5, 2))
+    images, labels = torch.randn(7, 3, 1, 1), torch.zeros(7, dtype=torch.long)
+    images[2] = torch.nan
+    known = survey(model, cross_entropy, images[:1], labels[:1])
+    task = prepared(model, cross_entropy, None, known).task(cross_entropy, None)
+    zeros = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
+    there = clip_rows(task, images, labels, clipping, into=zeros).sums
+    elsewhere = clip_rows(task, images, labels, clipping).sums
+    assert there["0.weight"].data_ptr() == zeros["0.weight"].data_ptr()
+    assert all(torch.equal(there[name], elsewhere[name]) for name in zeros)
+    assert there["0.weight"].count_nonzero() == 12
+    assert all(value.any() for value in there.values())

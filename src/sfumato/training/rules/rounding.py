@@ -15,7 +15,6 @@ from typing import NamedTuple
 import torch
 
 from sfumato.training.rules.terms import (
-    PAIRS_PER_PRODUCT,
     SLACK_SHARE,
     UNITS_PER_SUM,
     Contribution,
@@ -23,6 +22,8 @@ from sfumato.training.rules.terms import (
     Fold,
     Lookups,
     Shape,
+    is_small,
+    pairs_per_product,
     prefers_gram,
     products_per_block,
     slack_factor,
@@ -98,7 +99,9 @@ def _of(use: _Use, rows: int, units: int, rows_per_unit: int) -> Rounding:
     if use.kind is Lookups:
         lookups = math.prod(use.inputs) // rows * rows_per_unit
         return Rounding(norm=(use.gradients[-1] + lookups + 4) * use.unit / 2, formed=(units + 2) * use.unit)
-    return Rounding(norm=(sum(use.gradients[1:]) + 4) * use.unit / 2, formed=_formed_depth(units) * use.unit)
+    return Rounding(
+        norm=(sum(use.gradients[1:]) + 4) * use.unit / 2, formed=_formed_depth(units, use.unit) * use.unit
+    )
 
 
 def _of_factors(uses: Sequence[_Use], rows: int, units: int, rows_per_unit: int) -> Rounding:
@@ -108,22 +111,32 @@ def _of_factors(uses: Sequence[_Use], rows: int, units: int, rows_per_unit: int)
     choices = [k * positions for k in range(1, rows_per_unit + 1)]
     gram = [p for p in choices if prefers_gram(p, width, height)]
     slack = slack_factor(groups, 1, width, height, unit)
-    norm, formed, product = (groups + width + height + 8) * unit / 2, _formed_depth(units) * unit, 0.0
+    shape = groups, width, height
+    norm, formed, product = (sum(shape) + 8) * unit / 2, _formed_depth(units, unit) * unit, 0.0
     if 1 in gram:
-        norm, formed = max(norm, slack / 2), max(formed, _product_depth(units, 1) * unit)
+        norm, formed = max(norm, slack / 2), max(formed, _product_depth(units, 1, shape, unit) * unit)
     if max(gram, default=1) > 1:
         norm = SLACK_SHARE / 2
-        product = _product_depth(units, max(gram)) * unit * math.sqrt(SLACK_SHARE / slack)
+        product = _product_depth(units, max(gram), shape, unit) * unit * math.sqrt(SLACK_SHARE / slack)
     return Rounding(norm, formed, product)
 
 
-def _formed_depth(units: int) -> int:
+def _formed_depth(units: int, unit: float) -> float:
     """Roundings behind an element of a sum of formed gradients."""
-    return min(units, UNITS_PER_SUM) + math.ceil(units / UNITS_PER_SUM) + 2
+    return min(units, UNITS_PER_SUM) + _wide(math.ceil(units / UNITS_PER_SUM), unit) + 2
 
 
-def _product_depth(units: int, positions: int) -> int:
+def _product_depth(units: int, positions: int, shape: tuple[int, int, int], unit: float) -> float:
     """Roundings behind an element of a Gram term's sum: in its product, its block, and over the blocks."""
-    products = math.ceil(units / max(1, PAIRS_PER_PRODUCT // positions))
+    pairs = pairs_per_product(*shape)
+    products = math.ceil(units / max(1, pairs // positions))
+    longest = min(units * positions, max(pairs, positions))
+    if is_small(*shape):
+        return longest + _wide(products, unit) + 2
     block = products_per_block(products)
-    return min(units * positions, max(PAIRS_PER_PRODUCT, positions)) + block + math.ceil(products / block) + 2
+    return longest + block + math.ceil(products / block) + 2
+
+
+def _wide(additions: int, unit: float) -> float:
+    """Additions in float64, and the conversion back, as so many roundings of the terms' own type."""
+    return additions * 2.0**-53 / unit + 1

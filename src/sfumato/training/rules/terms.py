@@ -9,13 +9,14 @@ privacy unit and decides how the norm will be had:
 - `Sparse`: the touched rows of a table.
 
 A term gives each unit's squared norm, with a bound of its rounding error (the slack) where that is not small
-for sure, and the sum weighted by the coefficients; `rounding` bounds what rounding does to both.
+for sure, and the sum weighted by the coefficients (in `out`, which holds zeros, where that saves writing
+zeros); `rounding` bounds what rounding does to both.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -37,12 +38,12 @@ _LEAST_SLACK = 2.0**-13
 _TINY = 2.0**-100
 _LEAST_BAND = 16  # taps of a line; narrower products are slow
 _FORMED_BYTES = 1 << 20  # gradients formed before their norms are taken
-_WINDOW_BYTES = 1 << 21  # windows copied at a time: they should stay in the cores' own caches
-UNITS_PER_SUM = 32  # units summed in one go; sums of such sums keep rounding errors short
+_WINDOW_BYTES = 1 << 21  # windows that a thread copies at a time: they should stay in its core's own cache
+_MOST_THREADS = 8  # that share out the windows of one product
+UNITS_PER_SUM = 32  # units summed in one go; such sums are added in float64, which keeps rounding errors short
 _FEW = 1 << 22  # multiply-adds, most of them with zero, that are quicker than more operations would be
-_FEW_PRODUCTS = 8  # summed one after the other, they round no more often than in blocks
 _CACHED = 1 << 16  # values of a parameter of which a few copies stay in the cache
-PAIRS_PER_PRODUCT = 64  # (unit, position) pairs summed in one matrix product
+_SIDE_BY_SIDE = 1 << 21  # values of products that are made in one go
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ class Fold:
     abreast: int = 1
     banded: bool = False
 
-    def __call__(self, matrices: Tensor) -> Tensor:
-        """(…, groups, outputs, inputs) → (…, *shape)."""
+    def __call__(self, matrices: Tensor, out: Tensor | None = None) -> Tensor:
+        """(…, groups, outputs, inputs) → (…, *shape); `out`: zeros for what would be mostly zero."""
         lead = matrices.shape[:-3]
         if self.banded:
             matrices = matrices.transpose(-3, -2)
@@ -75,7 +76,7 @@ class Fold:
         taps = matrices.reshape(*lead, self.shape[0], *self.kernel, channels).movedim(-1, len(lead) + 1)
         if self.kernel == self.shape[2:]:
             return taps
-        whole = matrices.new_zeros(*lead, *self.shape)
+        whole = matrices.new_zeros(*lead, *self.shape) if out is None else out
         inside = whole
         for dim, (offset, taps_met) in enumerate(zip(self.offset, self.kernel, strict=True), len(lead) + 2):
             inside = inside.narrow(dim, offset, taps_met)
@@ -172,20 +173,24 @@ class Materialised:
     """The gradient of every unit; of banded ones (see `Windows.bands`) each band lies by itself in memory."""
 
     gradients: Tensor  # (units, …)
-    fold: Callable[[Tensor], Tensor] | None = None
+    fold: Fold | None = None
     norms: Tensor | None = None  # (units,), where they were taken as gradients were formed
+
+    @property
+    def is_vector(self) -> bool:
+        return self.fold is None and self.gradients.dim() == 2
 
     def squared_norms(self) -> tuple[Tensor, None]:
         norms = _norms(self.gradients) if self.norms is None else self.norms
         return norms.square(), None
 
-    def weighted_sum(self, weights: Weights) -> Tensor:
+    def weighted_sum(self, weights: Weights, out: Tensor | None = None) -> Tensor:
         if self.gradients.is_contiguous() or self.gradients.dim() < 3:
             total = _sum_rows(weights, self.gradients.unsqueeze(1).flatten(1))
         else:
             total = _sum_rows(weights, self.gradients.transpose(0, 1).flatten(2))  # each band by itself
         total = total.view(self.gradients.shape[1:])
-        return total if self.fold is None else self.fold(total)
+        return total if self.fold is None else self.fold(total, out)
 
     def gradient(self, units: Tensor) -> Tensor:
         gradients = self.gradients[units]
@@ -193,7 +198,7 @@ class Materialised:
 
     def first(self, units: int) -> Materialised:
         """The term of the first units only."""
-        return replace(self, gradients=self.gradients[:units])
+        return Materialised(self.gradients[:units], self.fold)
 
     def without(self, units: Tensor) -> Materialised:
         return replace(self, gradients=_zeroed(self.gradients, units))
@@ -221,26 +226,23 @@ class Gram:
         slack = slack_factor(groups, positions, width, self.gradients.shape[3], _unit(norms))
         return norms, slack * spread
 
-    def weighted_sum(self, weights: Weights) -> Tensor:
-        per_product = max(1, PAIRS_PER_PRODUCT // self.inputs.shape[2])
+    def weighted_sum(self, weights: Weights, out: Tensor | None = None) -> Tensor:
+        _, groups, positions, width = self.inputs.shape
+        shape = groups, width, self.gradients.shape[3]
+        per_product = max(1, pairs_per_product(*shape) // positions)
         scaled = self.gradients * weights.values[:, None, None, None]
-        if len(scaled) <= _FEW_PRODUCTS * per_product and self._small:
-            return self.fold(_product_side_by_side(scaled, self.inputs, per_product))
+        if is_small(*shape):
+            return self.fold(_products_side_by_side(scaled, self.inputs, per_product), out)
         parts = list(zip(torch.split(scaled, per_product), torch.split(self.inputs, per_product), strict=True))
         blocks = products_per_block(len(parts))
         sums = [_products(parts[start : start + blocks]) for start in range(0, len(parts), blocks)]
-        return self.fold(_total(sums))
-
-    @property
-    def _small(self) -> bool:
-        _, groups, _, width = self.inputs.shape
-        return groups == 1 and width * self.gradients.shape[3] <= _CACHED
+        return self.fold(_total(sums), out)
 
     def gradient(self, units: Tensor) -> Tensor:
         return self.fold(self.gradients[units].transpose(2, 3) @ self.inputs[units])
 
     def first(self, units: int) -> Gram:
-        return replace(self, inputs=self.inputs[:units], gradients=self.gradients[:units])
+        return Gram(self.inputs[:units], self.gradients[:units], self.fold)
 
     def without(self, units: Tensor) -> Gram:
         return replace(self, inputs=_zeroed(self.inputs, units), gradients=_zeroed(self.gradients, units))
@@ -260,7 +262,7 @@ class Sparse:
         squares = torch.linalg.vector_norm(self.values, dim=1).square()
         return squares.new_zeros(self.units).index_add_(0, self.unit, squares), None
 
-    def weighted_sum(self, weights: Weights) -> Tensor:
+    def weighted_sum(self, weights: Weights, out: Tensor | None = None) -> Tensor:
         table = self.values.new_zeros(self.entries, self.values.shape[1])
         return table.index_add_(0, self.index, self.values * weights.values[self.unit, None])
 
@@ -386,7 +388,7 @@ def _formed(windows: Windows, gradients: Tensor) -> tuple[Tensor, Tensor]:
     units, groups, positions, width = windows.shape
     out = workspace.empty((units, groups, gradients.shape[3], width), gradients)
     norms = []
-    step = max(1, _WINDOW_BYTES // (4 * groups * positions * width))
+    step = _rows_at_a_time(4 * groups * positions * width)
     for start in range(0, units, step):
         some = slice(start, start + step)
         with workspace.returned():
@@ -406,7 +408,7 @@ def _formed_by_bands(bands: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     kernel_lines = lines - flat.shape[2] // places + 1
     out = workspace.empty((kernel_lines, units, flat.shape[1], run), gradients)
     norms = []
-    step = max(1, _WINDOW_BYTES // (4 * lines * places * run))
+    step = _rows_at_a_time(4 * lines * places * run)
     for start in range(0, units, step):
         some = slice(start, start + step)
         with workspace.returned():
@@ -418,10 +420,16 @@ def _formed_by_bands(bands: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     return out.transpose(0, 1), torch.cat(norms)
 
 
+def _rows_at_a_time(bytes_of_windows: int) -> int:
+    return max(1, min(_MOST_THREADS, torch.get_num_threads()) * _WINDOW_BYTES // bytes_of_windows)
+
+
 def _norms(gradients: Tensor) -> Tensor:
     """Norms over all dimensions but the first, one at a time: sums stay short."""
-    norms = gradients if gradients.dim() > 1 else gradients.abs()
-    while norms.dim() > 1:
+    if gradients.dim() == 1:
+        return gradients.abs()
+    norms = gradients[:, 0] if gradients.dim() > 2 and gradients.shape[1] == 1 else gradients
+    for _ in range(norms.dim() - 1):
         norms = torch.linalg.vector_norm(norms, dim=-1)
     return norms
 
@@ -471,15 +479,14 @@ def _sum_rows(weights: Weights, rows: Tensor) -> Tensor:
     if len(weights.values) <= UNITS_PER_SUM:
         return weights.values @ rows
     if rows.numel() * -(-len(weights.values) // UNITS_PER_SUM) <= _FEW:
-        return (weights.blocks @ rows).sum(-2)
+        return (weights.blocks @ rows).sum(-2, dtype=torch.float64).to(rows.dtype)
     if rows.dim() > 2:
         return torch.stack([_sum_rows(weights, part) for part in rows])
     values, whole = weights.values, len(rows) // UNITS_PER_SUM * UNITS_PER_SUM
-    total = values[whole:] @ rows[whole:]
-    if whole:
-        blocks = values[:whole].view(-1, 1, UNITS_PER_SUM) @ rows[:whole].view(-1, UNITS_PER_SUM, rows.shape[1])
-        total += blocks.sum(0)[0]
-    return total
+    blocks = values[:whole].view(-1, 1, UNITS_PER_SUM) @ rows[:whole].view(-1, UNITS_PER_SUM, rows.shape[1])
+    total = blocks.sum((0, 1), dtype=torch.float64)
+    total += values[whole:] @ rows[whole:]
+    return total.to(rows.dtype)
 
 
 def _total(parts: Sequence[Tensor]) -> Tensor:
@@ -487,6 +494,16 @@ def _total(parts: Sequence[Tensor]) -> Tensor:
     for part in parts[1:]:
         total += part  # not inside the products: sums of sums keep rounding errors short
     return total
+
+
+def is_small(groups: int, width: int, height: int) -> bool:
+    """Whether products of a Gram term's sum are made side by side, and added in float64."""
+    return groups == 1 and width * height <= _CACHED
+
+
+def pairs_per_product(groups: int, width: int, height: int) -> int:
+    """(unit, position) pairs summed in one matrix product: more where a product is dear."""
+    return 32 if is_small(groups, width, height) else 64
 
 
 def products_per_block(products: int) -> int:
@@ -509,16 +526,17 @@ def _products(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     return total
 
 
-def _product_side_by_side(gradients: Tensor, inputs: Tensor, per_product: int) -> Tensor:
-    """The same for one group, from at most _FEW_PRODUCTS products that are made in one go and then added."""
-    whole = len(gradients) // per_product * per_product
+def _products_side_by_side(gradients: Tensor, inputs: Tensor, per_product: int) -> Tensor:
+    """The same for one group, from products that are made in one go and added in float64."""
     g, a = gradients.flatten(0, 2), inputs.flatten(0, 2)  # (units · positions, width)
-    pairs = whole * gradients.shape[2]
-    total = g[pairs:].t() @ a[pairs:]
-    if whole:
-        left, right = (f[:pairs].view(whole // per_product, -1, f.shape[1]) for f in (g, a))
-        total += torch.bmm(left.transpose(1, 2), right).sum(0)
-    return total.unsqueeze(0)
+    pairs = per_product * gradients.shape[2]
+    whole, step = len(g) // pairs * pairs, max(1, _SIDE_BY_SIDE // (g.shape[1] * a.shape[1])) * pairs
+    total = (g[whole:].t() @ a[whole:]).double()
+    for start in range(0, whole, step):
+        some = slice(start, min(start + step, whole))
+        left, right = (factor[some].view(-1, pairs, factor.shape[1]) for factor in (g, a))
+        total += torch.bmm(left.transpose(1, 2), right).sum(0, dtype=torch.float64)
+    return total.to(g.dtype).unsqueeze(0)
 
 
 def _by_group(factor: Tensor) -> Tensor:
