@@ -35,7 +35,7 @@ def demo(
 ) -> None:
     """Run every kind of release and attack on MNIST under one budget, and write out/report.html.
 
-    About three minutes on two cores. Run it again to go on after an interruption. Exit with 1 if a stage failed.
+    Three minutes on two cores. Run it again to go on after an interruption. Exit with 1 if a stage failed.
 
     Example: sfumato demo --quick
     """
