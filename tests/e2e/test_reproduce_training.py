@@ -20,15 +20,18 @@ def test_private_cnn(sfumato, sfumato_json, tmp_path):
     answer = sfumato_json(*words)
     check_figures(answer)
     assert len(answer["figures"]) == 4
-    plain, source, priced, ours = answer["settings"]
+    plain, source, priced, ours, drawn = answer["settings"]
     assert plain["epsilon"] is None
     assert source["runs"][0]["noise_multiplier"] == 1.2
     assert priced["epsilon"] <= 0.79
     assert 0.78 < ours["epsilon"] <= 0.79
+    assert 0.78 < drawn["epsilon"] <= 0.79
     assert len(ours["runs"][0]["accuracy"]) == len(ours["runs"][0]["loss"]) == 2
     assert read_run(tmp_path).result.findings == answer
     certificate = tmp_path / "seed-0" / "ours" / "release" / "certificate.json"
     assert sfumato_json("verify", certificate)["pld"] == pytest.approx(ours["epsilon"])
+    after_drawings = sfumato_json("verify", tmp_path / "seed-0" / "drawn" / "release" / "certificate.json")
+    assert any("drawn by code" in caveat for caveat in after_drawings["caveats"])
     code, out, _ = sfumato(*words)  # found again, and told in words
     assert code == 0
     assert "93.4%" in out

@@ -56,6 +56,7 @@ from sfumato.training.rules.fallback import layout_of
 from sfumato.training.rules.terms import Factors
 from sfumato.training.steps import Steps
 from sfumato.training.structure import Structure, signature, tensors_of
+from sfumato.training.trees import mapped_tree
 from sfumato.training.watching import (
     Drawn,
     NothingDrawn,
@@ -170,7 +171,7 @@ def channels_last(inputs: Any) -> Any:
             return leaf.as_strided(leaf.shape, (height * width, 1, width, 1))
         return leaf.contiguous(memory_format=torch.channels_last)
 
-    return pytree.tree_map(lay_out, inputs)
+    return mapped_tree(lay_out, inputs)
 
 
 def _refuse_low_precision(model: nn.Module) -> None:

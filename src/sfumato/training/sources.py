@@ -18,6 +18,7 @@ from sfumato.errors import InvalidInput
 from sfumato.randomness import FreshGenerators
 from sfumato.training.memory import Memory
 from sfumato.training.sampling import Indices
+from sfumato.training.trees import mapped_tree
 from sfumato.training.workers import Begin, Taken, Workers
 
 _LARGEST = 1000  # entries of what is looked at for each item; of what is larger, only the length
@@ -150,7 +151,7 @@ class Columns:
 
     def take(self, rows: Indices) -> Taken:
         chosen = torch.from_numpy(rows)
-        inputs, targets = pytree.tree_map(partial(_chosen, chosen), self._columns)
+        inputs, targets = mapped_tree(partial(_chosen, chosen), self._columns)
         return inputs, targets, np.ones(len(rows), dtype=bool)
 
 

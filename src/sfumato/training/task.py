@@ -38,6 +38,7 @@ from sfumato.training.rules.terms import Contribution, Materialised, Weights, te
 from sfumato.training.rules.workspace import Workspace
 from sfumato.training.steps import Steps
 from sfumato.training.structure import Structure
+from sfumato.training.trees import mapped_tree
 from sfumato.training.watching import same_randomness
 
 
@@ -419,14 +420,14 @@ _workspaces: weakref.WeakKeyDictionary[nn.Module, Workspace] = weakref.WeakKeyDi
 
 
 def take(data: Any, part: Any) -> Any:
-    return pytree.tree_map(lambda leaf: leaf[part] if isinstance(leaf, Tensor) and leaf.dim() else leaf, data)
+    return mapped_tree(lambda leaf: leaf[part] if isinstance(leaf, Tensor) and leaf.dim() else leaf, data)
 
 
 def stacked(rows: Any, more: Any) -> Any:
     def join(leaf: Any, other: Any) -> Any:
         return torch.cat([leaf, other]) if isinstance(leaf, Tensor) and leaf.dim() else leaf
 
-    return pytree.tree_map(join, rows, more)
+    return mapped_tree(join, rows, more)
 
 
 def zero(model: nn.Module, name: str) -> Tensor:

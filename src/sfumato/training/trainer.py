@@ -29,7 +29,7 @@ from sfumato.training.distributed import ALONE, Peers
 from sfumato.training.gradient import chunk_rows, clip_rows, prepare_blocks, rounding_bound
 from sfumato.training.hugging_face import decoder_inputs
 from sfumato.training.interrupts import bare
-from sfumato.training.memory import written_nowhere
+from sfumato.training.memory import keeps_nothing, written_nowhere
 from sfumato.training.noise import NoisySum, StepSum, joining_error
 from sfumato.training.order import FixedOrder
 from sfumato.training.ownership import Ownership, check_units, share_out
@@ -46,6 +46,10 @@ from sfumato.training.trial import try_step
 SHAPE_READ = (
     "read from data: the shape and type of a row, from the first record; one of another shape in its place "
     "would decide who counts; declare a public example"
+)
+OWN_CODE = (
+    "code of the user's own ran beside the rows (model, loss, views or data set); it is taken to be honest, "
+    "not written to deceive"
 )
 _LEAST_CHUNK = 32  # rows
 _FARTHEST = 2.0**20  # that an adaptive clipping norm goes from the plan's
@@ -131,6 +135,7 @@ class PrivateTrainer:
         self._chunks = 0
         self._reserved = False
         self._read_shape = False
+        self._ran_own_code = not keeps_nothing(model)
         self._owned = Ownership(None)
         self._work: Prepared | None = None
         self._data: TrainingData | None = None  # that it was prepared for
@@ -268,6 +273,7 @@ class PrivateTrainer:
         """Add the clipped gradients of a batch; returns what adaptive clipping counts, which has no noise."""
         clipping, below = self.plan.clipping_at(self.clip_norm), 0
         trusted = not (work.runs_own_code or batch.data.runs_own_code)
+        self._ran_own_code |= not trusted
         unwritten = written_nowhere(work.tensors, by_version=trusted)
         with unwritten, FreshGenerators(self.sampler, self.device, watched=not trusted) as generators:
             task = work.task(loss_fn, batch.data.views, refresh=generators.refresh)
@@ -373,7 +379,8 @@ class PrivateTrainer:
         Returns:
             The certificate.
         """
-        caveats = (*_standing_caveats(self.plan), *([SHAPE_READ] if self._read_shape else []), *caveats)
+        found = [(SHAPE_READ, self._read_shape), (OWN_CODE, self._ran_own_code)]
+        caveats = (*_standing_caveats(self.plan), *(text for text, holds in found if holds), *caveats)
         if self.ledger is not None and self.charge is not None:
             return self.ledger.certificate(self.charge, plan=self.plan.to_json(), eta=self.eta, caveats=caveats)
         return Unrecorded(delta=delta).pay_for(

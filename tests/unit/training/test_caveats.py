@@ -1,0 +1,50 @@
+"""What a certificate of training says besides its ε."""
+
+import torch
+from torch import nn
+
+from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy
+from sfumato.training.trainer import OWN_CODE
+
+PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=1, noise_multiplier=4.0)
+ROWS = torch.rand(20, 2), torch.zeros(20, dtype=torch.long)
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, rows):
+        return self.layer(rows)
+
+
+class Items(torch.utils.data.Dataset):
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, row):
+        return ROWS[0][row], int(ROWS[1][row])
+
+
+def caveats_of(model, *, loss=cross_entropy, rows=ROWS):
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN)
+    for batch in trainer.batches(rows):
+        trainer.step(batch, loss)
+    return trainer.certificate(delta=1e-5).caveats
+
+
+def test_code_of_libraries_needs_no_caveat():
+    assert OWN_CODE not in caveats_of(nn.Linear(2, 2))
+
+
+def test_a_model_of_ones_own_is_named():
+    assert OWN_CODE in caveats_of(Own())
+
+
+def test_a_loss_of_ones_own_is_named():
+    assert OWN_CODE in caveats_of(nn.Linear(2, 2), loss=lambda out, targets: out.square().sum(1))
+
+
+def test_a_data_set_of_ones_own_is_named():
+    assert OWN_CODE in caveats_of(nn.Linear(2, 2), rows=Items())
