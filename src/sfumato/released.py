@@ -24,7 +24,7 @@ from sfumato import _validate
 from sfumato.array_files import damaged_unless_read, parsed, read_tensors
 from sfumato.datasets import Dataset
 from sfumato.datasets.images import to_shape
-from sfumato.errors import DataUnavailable, InvalidInput
+from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 from sfumato.ledger import Certificate
 from sfumato.results import MODEL
 
@@ -179,7 +179,13 @@ class Predictor:
         ]
         if not parts:
             return np.zeros((0, max(1, len(self.card.classes))))
-        return np.concatenate(parts).astype(np.float64)
+        found = np.concatenate(parts).astype(np.float64)
+        if not np.isfinite(found).all():
+            raise DataCorrupted(
+                "expected finite scores, got NaN or infinity; the weights are damaged, or training "
+                "diverged: train again with a smaller learning rate"
+            )
+        return found
 
 
 def module_scores(module: nn.Module) -> Scores:

@@ -221,3 +221,13 @@ def test_inputs_that_make_no_sense_are_refused(tmp_path, images):
     model = sfumato.load(finished(tmp_path, Released(module=network, card=card).to_bytes()))
     with pytest.raises(InvalidInput, match="expected"):
         model.predict(images)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_answer_nothing(tmp_path, value):
+    last = list(WEIGHTS)[-1]
+    weights = {**WEIGHTS, last: torch.full_like(WEIGHTS[last], value)}
+    model = sfumato.load(finished(tmp_path, described(CARD.to_json(), weights)))
+    for ask in (model.predict, model.predict_proba):
+        with pytest.raises(DataCorrupted, match="diverged"):
+            ask(IMAGES)
