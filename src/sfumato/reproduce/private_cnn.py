@@ -62,7 +62,7 @@ class Settings:
 
 
 OURS = Settings()
-DRAWN = Settings(learning_rate=0.25)  # of a network that has seen drawings: it has less far to go
+DRAWN = Settings(learning_rate=0.5)  # of a network that has seen drawings: it has less far to go
 DRAWINGS = FitConfig(epochs=4, batch_size=128, optimizer="adamw", learning_rate=2e-3)
 DRAWN_BY = "strokes-wide"
 TRIAL = Settings(batch=2048, epochs=8)  # about as many steps as ours, at half the work
