@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,18 +75,20 @@ def tracing(
         show.emit_json({"rows": [asdict(row) for row in rows]})
         return
     title = f"Peak infection rate, ‰, {simulator}, {people} people, {towns} × {repeats} runs"
-    show.console.print(_table(title, rows, recipe.PUBLISHED[simulator]))
+    show.console.print(_table(title, rows))
+    published = ", ".join(f"{name} {peak:g}" for name, peak in recipe.PUBLISHED[simulator].items())
     show.console.print(
-        f"Ratios to {recipe.COMPARED_WITH} at the same ε, of medians and run by run (geometric mean)."
+        f"Ratios are to {recipe.COMPARED_WITH} at the same ε: of the medians, and the geometric mean over all "
+        f"runs ± one standard error.\nPublished peaks: {published}.\nFigures: {out}"
     )
-    show.console.print(f"Figures: {out}")
 
 
-def _table(title: str, rows: list[TracingRow], published: dict[str, float]) -> Table:
+def _table(title: str, rows: list[TracingRow]) -> Table:
     table = Table(title=title, title_justify="left")
-    numbers = ("ε a release", "ε over a message's life", "peak", "of medians", "run by run", "published")
-    for column in ("method", "ε of", *numbers):
-        table.add_column(column, justify="right" if column in numbers else "left")
+    for column in ("method", "ε of"):
+        table.add_column(column)
+    for column in ("ε of a\nrelease", "ε of\na life", "peak", "ratio of\nmedians", "mean\nratio"):
+        table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
             row.method,
@@ -96,19 +97,17 @@ def _table(title: str, rows: list[TracingRow], published: dict[str, float]) -> T
             _epsilon(row.epsilon_lifetime),
             f"{1000 * row.peak:.2f}",
             *_ratios(row.ratio),
-            f"{published[row.method]:g}" if row.method in published else "",
         )
     return table
 
 
 def _ratios(ratio: Ratio | None) -> tuple[str, str]:
-    """The ratio of medians, and the mean ratio with one standard error on either side."""
+    """The ratio of medians, and the mean ratio with its standard error."""
     if ratio is None:
         return "", ""
     mean = f"{ratio.geometric_mean:.2f}"
     if ratio.error is not None:
-        low, high = (ratio.geometric_mean * math.exp(sign * ratio.error) for sign in (-1, 1))
-        mean += f" ({low:.2f}–{high:.2f})"
+        mean += f" ± {ratio.geometric_mean * ratio.error:.2f}"
     return f"{ratio.of_medians:.2f}", mean
 
 

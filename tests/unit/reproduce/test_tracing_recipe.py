@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -76,3 +77,5 @@ def test_command_shows_the_ratios(tmp_path):
     assert rows[0]["ratio"]["geometric_mean"] > 0
     shown = CliRunner().invoke(app, [*words.split(), *methods, "--out", str(tmp_path)])
     assert "2 × 2 runs" in shown.output
+    assert "traditional" in shown.output
+    assert len(re.findall(r"\d\.\d\d ± \d\.\d\d │", shown.output)) == 2  # not cut off on 80 columns
