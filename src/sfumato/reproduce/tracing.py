@@ -2,7 +2,7 @@
 
 Published (Romijnders et al. 2024): median peak infection rate at ε = 1 a release, δ = 1e-3, in ‰.
 
-Peaks differ tenfold between towns, and up to threefold between two runs of one town. So each method is compared
+Peaks differ tenfold between towns, and up to fivefold between two runs of one town. So each method is compared
 with `traditional` in the same towns, each of which may be run several times.
 """
 
