@@ -1,19 +1,24 @@
 """Contact tracing: peak infection rate against ε for each method, beside the published table.
 
 Published (Romijnders et al. 2024): median peak infection rate at ε = 1 a release, δ = 1e-3, in ‰.
+
+Peaks differ tenfold between towns, and up to fivefold between two runs of one town. So each method is compared
+with `traditional` in the same towns, each of which may be run several times.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sfumato import _validate
 from sfumato.randomness import SecretStream
 from sfumato.storage import json_bytes, write_figure, write_whole
-from sfumato.tracing import Campaign, Outcome, Release, attack
+from sfumato.tracing import Campaign, Outcome, Release, TestKit, attack
 from sfumato.tracing import run as run_campaign
 from sfumato.tracing.release import Span
 from sfumato.tracing.settings import SETTINGS, Setting
@@ -30,15 +35,73 @@ PUBLISHED = {
 METHODS = ("dpfn-s", "dpfn", "dpfn-daily", "traditional", "per-message", "random", "none")
 
 
+COMPARED_WITH = "traditional"
+_NEXT_REPEAT = 100_003  # added to the seed of test errors from one run of a town to the next
+
+
+@dataclass(frozen=True, kw_only=True)
+class Towns:
+    """The simulated towns in which every method is measured.
+
+    Args:
+        simulator: A name of `SETTINGS`.
+        people: How many live in a town.
+        days: How long a campaign lasts.
+        seeds: One for each town; fixes its people, who meets whom, and who is infected first.
+        repeats: How often each town is run, with other test errors and other noise.
+        kit: Error rates of tests.
+
+    >>> len(Towns(seeds=(1, 2), repeats=3).runs)
+    6
+    """
+
+    simulator: str = "seir"
+    people: int = 10_000
+    days: int = 80
+    seeds: Sequence[int] = (1, 2, 3)
+    repeats: int = 1
+    kit: TestKit = field(default_factory=TestKit)
+
+    def __post_init__(self) -> None:
+        _validate.one_of("simulator", self.simulator, SETTINGS)
+        _validate.integer("repeats", self.repeats, least=1)
+
+    @property
+    def setting(self) -> Setting:
+        return SETTINGS[self.simulator]
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """(seed of the town, seed of its test errors), the repeats of a town side by side."""
+        return [(seed, seed + _NEXT_REPEAT * repeat) for seed in self.seeds for repeat in range(self.repeats)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """Peaks of one method against those of `traditional` at the same ε.
+
+    Attributes:
+        of_medians: The ratio of the two medians over all runs.
+        geometric_mean: The geometric mean of the ratios run by run, each town and repeat with its own.
+        error: The standard error of the logarithm of that mean, from how much towns differ. Repeats of a town
+            are averaged first, as they share its people. None for a single town.
+    """
+
+    of_medians: float
+    geometric_mean: float
+    error: float | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class TracingRow:
-    """One method at one ε: median over the seeds."""
+    """One method at one ε: median over all runs; `peaks` has the repeats of a town side by side."""
 
     method: str
     epsilon: float | None
     span: str
     peak: float
     peaks: tuple[float, ...]
+    ratio: Ratio | None = None
     tests: int
     epsilon_release: float
     epsilon_lifetime: float
@@ -48,57 +111,83 @@ class TracingRow:
 
 def run(
     out_dir: str | Path,
+    towns: Towns,
     *,
-    simulator: str = "seir",
-    people: int = 10_000,
-    days: int = 80,
     epsilons: Sequence[float] = (0.3, 1.0, 3.0),
-    seeds: Sequence[int] = (1, 2, 3),
     methods: Sequence[str] = METHODS,
+    unprotected: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> list[TracingRow]:
     """Measure, write `tracing.json` and two figures into `out_dir`, and return the rows."""
-    setting = SETTINGS[simulator]
     rows = []
     for method in methods:
-        for span, epsilon in _budgets(method, epsilons):
-            row = _measure(setting, method, span, epsilon, people, days, seeds)
+        for span, epsilon in _budgets(method, epsilons, unprotected):
+            row = _measure(towns, method, span, epsilon)
             rows.append(row)
             if progress is not None:
                 progress(f"{method} ε={epsilon} {span}: {1000 * row.peak:.2f} ‰")
+    rows = compared(rows, towns.repeats)
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder, simulator, people, days, rows, setting)
-    draw(folder, simulator, rows)
+    _write(folder, towns, rows)
+    draw(folder, towns.simulator, rows)
     return rows
 
 
-def _budgets(method: str, epsilons: Sequence[float]) -> list[tuple[Span, float | None]]:
+def _budgets(method: str, epsilons: Sequence[float], unprotected: bool) -> list[tuple[Span, float | None]]:
     if method in ("random", "none"):
         return [("release", None)]
     spans: tuple[Span, ...] = ("release", "lifetime")
-    return [(span, epsilon) for span in spans for epsilon in epsilons] + [("release", None)]
+    noised: list[tuple[Span, float | None]] = [(span, epsilon) for span in spans for epsilon in epsilons]
+    return [*noised, ("release", None)] if unprotected else noised
 
 
-def _measure(
-    setting: Setting,
-    method: str,
-    span: Span,
-    epsilon: float | None,
-    people: int,
-    days: int,
-    seeds: Sequence[int],
-) -> TracingRow:
+def _measure(towns: Towns, method: str, span: Span, epsilon: float | None) -> TracingRow:
+    setting = towns.setting
     release = Release(method=method)
     if epsilon is not None:
         release = Release.calibrated(
             method=method, epsilon=epsilon, delta=DELTA, disease=setting.disease, span=span
         )
-    plan = Campaign(release=release, disease=setting.disease, days=days, test_fraction=setting.test_fraction)
+    plan = Campaign(
+        release=release,
+        disease=setting.disease,
+        kit=towns.kit,
+        days=towns.days,
+        test_fraction=setting.test_fraction,
+    )
     outcomes = [
-        run_campaign(plan, setting.make(people, days, seed), SecretStream(), seed=seed) for seed in seeds
+        run_campaign(plan, setting.make(towns.people, towns.days, town), SecretStream(), seed=errors)
+        for town, errors in towns.runs
     ]
     return _row(method, epsilon, span, release, setting, outcomes)
+
+
+def compared(rows: Sequence[TracingRow], repeats: int) -> list[TracingRow]:
+    """Rows with their ratio to `traditional` at the same ε and span, where that was measured."""
+    standard = {(row.span, row.epsilon): row for row in rows if row.method == COMPARED_WITH}
+    return [
+        replace(row, ratio=ratio(row.peaks, standard[row.span, row.epsilon].peaks, repeats))
+        if row.method != COMPARED_WITH and (row.span, row.epsilon) in standard
+        else row
+        for row in rows
+    ]
+
+
+def ratio(peaks: Sequence[float], others: Sequence[float], repeats: int) -> Ratio:
+    """Compare two lists of peaks run by run, with `repeats` neighbouring runs to a town.
+
+    >>> found = ratio((1.0, 4.0, 2.0, 2.0), (2.0, 8.0, 4.0, 4.0), repeats=2)
+    >>> found.of_medians, round(found.geometric_mean, 3), found.error
+    (0.5, 0.5, 0.0)
+    """
+    logs = [math.log(one / other) for one, other in zip(peaks, others, strict=True)]
+    towns = [statistics.fmean(logs[start : start + repeats]) for start in range(0, len(logs), repeats)]
+    return Ratio(
+        of_medians=statistics.median(peaks) / statistics.median(others),
+        geometric_mean=math.exp(statistics.fmean(towns)),
+        error=statistics.stdev(towns) / math.sqrt(len(towns)) if len(towns) > 1 else None,
+    )
 
 
 def _row(
@@ -127,18 +216,20 @@ def _row(
     )
 
 
-def _write(
-    folder: Path, simulator: str, people: int, days: int, rows: Sequence[TracingRow], setting: Setting
-) -> None:
+def _write(folder: Path, towns: Towns, rows: Sequence[TracingRow]) -> None:
     document: dict[str, Any] = {
-        "simulator": simulator,
-        "people": people,
-        "days": days,
+        "simulator": towns.simulator,
+        "people": towns.people,
+        "days": towns.days,
+        "towns": list(towns.seeds),
+        "repeats": towns.repeats,
+        "test_errors": asdict(towns.kit),
         "delta": DELTA,
         "unit": "one contact-day message",
-        "published_peak_permille": PUBLISHED[simulator],
+        "compared_with": COMPARED_WITH,
+        "published_peak_permille": PUBLISHED[towns.simulator],
         "rows": [_finite(asdict(row)) for row in rows],
-        "attack": _attacks(setting),
+        "attack": _attacks(towns.setting),
     }
     write_whole(folder / "tracing.json", json_bytes(document), readable=True)
 

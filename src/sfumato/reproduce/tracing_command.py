@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from sfumato import show
+
+if TYPE_CHECKING:
+    from sfumato.reproduce.tracing import Ratio, TracingRow
 
 
 def tracing(
@@ -18,51 +21,94 @@ def tracing(
     days: Annotated[int, typer.Option(help="Number of days to simulate.")] = 80,
     towns: Annotated[int, typer.Option(min=1, help="Number of simulated towns. The median is shown.")] = 3,
     first_town: Annotated[int, typer.Option(help="Seed of the first town; the others follow.")] = 1,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Runs of each town, with other test errors and other noise.")
+    ] = 1,
+    false_positives: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Chance of a positive test for somebody who is not infectious. "
+            "0 is the setting in the public configurations of the published work.",
+        ),
+    ] = 0.01,
     epsilon: Annotated[
         list[float] | None, typer.Option(help="An ε to measure at. May be repeated. Default: 0.3, 1 and 3.")
     ] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="A method to measure. May be repeated. Default: all.")
     ] = None,
+    unprotected: Annotated[bool, typer.Option(help="Measure each method without noise, too.")] = True,
     json: show.Json = False,
 ) -> None:
     """Measure the peak infection rate against ε for each method, beside the published table.
+
+    If the method traditional is measured, each other method is compared with it at the same ε, town by town and
+    repeat by repeat: the geometric mean of the ratios is shown with a standard error.
 
     Example: sfumato reproduce tracing --simulator covasim --epsilon 1 --method dpfn --method traditional
     """
     from dataclasses import asdict
 
     from sfumato.reproduce import tracing as recipe
+    from sfumato.tracing import TestKit
 
+    measured = recipe.Towns(
+        simulator=simulator,
+        people=people,
+        days=days,
+        seeds=range(first_town, first_town + towns),
+        repeats=repeats,
+        kit=TestKit(false_positive_rate=false_positives),
+    )
     with show.errors.status("simulating") as status:
         rows = recipe.run(
             out,
-            simulator=simulator,
-            people=people,
-            days=days,
+            measured,
             epsilons=tuple(epsilon or (0.3, 1.0, 3.0)),
-            seeds=range(first_town, first_town + towns),
             methods=tuple(method or recipe.METHODS),
+            unprotected=unprotected,
             progress=lambda text: status.update(text),
         )
     if json:
         show.emit_json({"rows": [asdict(row) for row in rows]})
         return
-    table = Table(title=f"Peak infection rate, ‰, {simulator}, {people} people", title_justify="left")
-    for column in ("method", "ε of", "ε a release", "ε over a message's life", "peak", "published"):
-        table.add_column(column, justify="left" if column in ("method", "ε of") else "right")
+    title = f"Peak infection rate, ‰, {simulator}, {people} people, {towns} × {repeats} runs"
+    show.console.print(_table(title, rows))
+    published = ", ".join(f"{name} {peak:g}" for name, peak in recipe.PUBLISHED[simulator].items())
+    show.console.print(
+        f"Ratios are to {recipe.COMPARED_WITH} at the same ε: of the medians, and the geometric mean over all "
+        f"runs ± one standard error.\nPublished peaks: {published}.\nFigures: {out}"
+    )
+
+
+def _table(title: str, rows: list[TracingRow]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in ("method", "ε of"):
+        table.add_column(column)
+    for column in ("ε of a\nrelease", "ε of\na life", "peak", "ratio of\nmedians", "mean\nratio"):
+        table.add_column(column, justify="right")
     for row in rows:
-        published = recipe.PUBLISHED[simulator].get(row.method)
         table.add_row(
             row.method,
             row.span,
             _epsilon(row.epsilon_release),
             _epsilon(row.epsilon_lifetime),
             f"{1000 * row.peak:.2f}",
-            "" if published is None else f"{published:g}",
+            *_ratios(row.ratio),
         )
-    show.console.print(table)
-    show.console.print(f"Figures: {out}")
+    return table
+
+
+def _ratios(ratio: Ratio | None) -> tuple[str, str]:
+    """The ratio of medians, and the mean ratio with its standard error."""
+    if ratio is None:
+        return "", ""
+    mean = f"{ratio.geometric_mean:.2f}"
+    if ratio.error is not None:
+        mean += f" ± {ratio.geometric_mean * ratio.error:.2f}"
+    return f"{ratio.of_medians:.2f}", mean
 
 
 def _epsilon(value: float) -> str:

@@ -97,8 +97,9 @@ class TestKit:
     """Error rates of a test for being infectious.
 
     Args:
-        false_positive_rate: The chance of a positive test if not infectious.
-        false_negative_rate: The chance of a negative test if infectious.
+        false_positive_rate: The chance of a positive test if not infectious; may be 0.
+        false_negative_rate: The chance of a negative test if infectious; more than 0, so that no two tests
+            contradict each other.
 
     >>> TestKit().likelihood(np.array([True]))[0].round(3).tolist()
     [0.999]
@@ -110,8 +111,9 @@ class TestKit:
     false_negative_rate: float = 0.001
 
     def __post_init__(self) -> None:
-        for name in ("false_positive_rate", "false_negative_rate"):
-            _validate.probability(name, getattr(self, name))
+        _validate.probability("false_negative_rate", self.false_negative_rate)
+        if _validate.non_negative("false_positive_rate", self.false_positive_rate) > 0:
+            _validate.probability("false_positive_rate", self.false_positive_rate)
 
     def likelihood(self, positive: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """P(result | infectious) and P(result | not infectious)."""

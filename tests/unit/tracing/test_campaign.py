@@ -87,6 +87,18 @@ def test_test_errors_have_the_declared_rates():
     assert other.tolist() == [0.01, 0.99]
 
 
+def test_tests_without_false_positives_are_taken_at_their_word():
+    kit = TestKit(false_positive_rate=0)
+    assert kit.likelihood(np.array([True]))[1].tolist() == [0]
+    for method in ("dpfn", "dpfn-s"):
+        outcome = _run(Release(method=method, noise_multiplier=2.0), kit=kit)
+        assert sum(outcome.positives) > 0
+    with pytest.raises(InvalidInput, match="false_positive_rate"):
+        TestKit(false_positive_rate=-0.1)
+    with pytest.raises(InvalidInput, match="false_negative_rate"):
+        TestKit(false_negative_rate=0)
+
+
 def test_covasim_lives_by_the_same_protocol_and_isolation_works():
     pytest.importorskip("covasim")
     free = CovasimSimulator(people=400, days=20, seed=1, first_infected=0.05, transmission=0.05)
