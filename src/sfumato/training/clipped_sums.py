@@ -8,35 +8,24 @@ import torch
 from torch import Tensor
 
 from sfumato.training.capture import Part, Pass
+from sfumato.training.clipping import Clipping
 from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Materialised, Term, Weights, formed_values
 
-_DIRECT_BYTES = 16 << 20  # gradients formed at a time for units that need them; six times that in float64
-PORTION = 8  # units whose gradients are formed at a time
+_PORTION = 8  # units: parts of a block have a multiple of so many
 _NARROW = 1024  # values of a gradient that is summed together with others like it
 _FORMED_BYTES = 256 << 20  # gradients formed from factors and kept until their norms are known
 
 
 def weighted_sums(
-    terms: Mapping[str, Term],
-    weights: Mapping[str, Weights],
-    finite: Tensor,
-    doubtful: Tensor,
-    into: Mapping[str, Tensor],
+    terms: Mapping[str, Term], weights: Mapping[str, Weights], left_out: Tensor, into: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Σ cᵢgᵢ; units that are not finite take no part, doubtful ones do with their formed gradients.
-
-    `into`: zeros that sums may be written to.
-    """
-    special = doubtful | ~finite
-    cleared = terms
-    if bool(special.any()):
-        cleared = {name: part.without(special) for name, part in terms.items()}
-    sums = _small_sums(cleared, weights)
-    for name, part in cleared.items():
+    """Σ cᵢgᵢ over all units but those left out; `into`: zeros that sums may be written to."""
+    if bool(left_out.any()):
+        terms = {name: part.without(left_out) for name, part in terms.items()}
+    sums = _small_sums(terms, weights)
+    for name, part in terms.items():
         if name not in sums:
             sums[name] = part.weighted_sum(weights[name], into.get(name))
-    if cleared is not terms:
-        accumulate(sums, _direct_sums(terms, weights, doubtful & finite))
     return sums
 
 
@@ -73,7 +62,7 @@ def parts_of(passed: Pass, height: int, sizes: dict[int, int]) -> list[Part]:
     rows = len(passed.losses) // height
     if rows not in sizes:
         formed = 4 * sum(map(formed_values, uses(passed, Part(0, 1, height)).values()))
-        sizes[rows] = max(PORTION, _FORMED_BYTES // max(1, formed) // PORTION * PORTION)
+        sizes[rows] = max(_PORTION, _FORMED_BYTES // max(1, formed) // _PORTION * _PORTION)
     starts = range(0, height, sizes[rows])
     return [Part(start, min(start + sizes[rows], height), height) for start in starts]
 
@@ -81,7 +70,7 @@ def parts_of(passed: Pass, height: int, sizes: dict[int, int]) -> list[Part]:
 def squared_norms(
     terms: Mapping[str, Term], layers: Sequence[Sequence[str]], floors: Sequence[float], nobody: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Squared norms (units, layers), and which units needed their gradient formed; `nobody`: zeros (units,)."""
+    """Squared norms (units, layers), and of which units rounding hides them; `nobody`: zeros (units,)."""
     pairs = {name: part.squared_norms() for name, part in terms.items()}
     like = next(iter(pairs.values()))[0] if pairs else nobody
     columns = [[pairs[name] for name in names if name in pairs] for names in layers]
@@ -91,10 +80,7 @@ def squared_norms(
     )
     floor = squares.new_tensor(floors).square()
     sure = (slacks <= SLACK_SHARE * torch.maximum(squares, floor)) & squares.isfinite()
-    doubtful = ~sure.all(1)
-    for some in portions(terms, doubtful):
-        squares[some] = exact_squares(terms, layers, some).to(squares)
-    return squares, doubtful
+    return squares, ~sure.all(1)
 
 
 def _added(parts: Sequence[Tensor], like: Tensor) -> Tensor:
@@ -103,41 +89,38 @@ def _added(parts: Sequence[Tensor], like: Tensor) -> Tensor:
     return sum(parts[1:], parts[0]) if parts else torch.zeros_like(like)
 
 
-def exact_squares(terms: Mapping[str, Term], layers: Sequence[Sequence[str]], some: Tensor) -> Tensor:
-    """Squared norms of formed gradients, in float64, where no float32 square overflows."""
-    gradients = {name: part.gradient(some).flatten(1).double() for name, part in terms.items()}
-    zero = torch.zeros(len(some), dtype=torch.float64, device=some.device)
-    columns = [
-        sum((gradients[name].square().sum(1) for name in names if name in gradients), zero) for names in layers
-    ]
-    return torch.stack(columns, dim=1) * (1 + 2.0**-20)
+def clipped_alone(
+    terms: Mapping[str, Term], layers: Sequence[Sequence[str]], units: Tensor, clipping: Clipping
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Norms (units, layers) and the clipped sum of units whose norms rounding hides, one by one.
 
-
-def _direct_sums(terms: Mapping[str, Term], weights: Mapping[str, Weights], units: Tensor) -> dict[str, Tensor]:
-    """Weighted sums over few units whose gradients are formed, in float64."""
-    sums: dict[str, Tensor] = {}
-    for some in torch.split(units.nonzero().flatten(), PORTION):
-        for name, part in terms.items():
-            gradient = part.gradient(some)
-            added = weights[name].values[some].double() @ gradient.flatten(1).double()
-            sums[name] = sums.get(name, 0.0) + added.view(gradient.shape[1:])
-    return {name: value.to(weights[name].values.dtype) for name, value in sums.items()}
-
-
-def portions(terms: Mapping[str, Term], chosen: Tensor, *, values: int | None = None) -> Sequence[Tensor]:
-    """Indices of the chosen units in portions of one size, the last one filled up with the first index.
-
-    The size depends on shapes alone, so that a unit's formed gradient is the same bits whoever else was chosen.
-    `values`: in the gradient of one unit, where `terms` are not all of them.
+    Each gradient is formed once, by itself. Its norm (in float64, where no square overflows) and what is added
+    are taken of the same numbers, and these are the same bits whoever else is there. Formed a second time, in a
+    batch of another size, what cancellation leaves of it could be anything. Units that are not finite add
+    nothing.
     """
-    if not bool(chosen.any()):
-        return ()
-    units = chosen.nonzero().flatten()
-    if values is None:
-        values = sum(part.gradient(units[:1]).numel() for part in terms.values())
-    portion = max(1, min(PORTION, _DIRECT_BYTES // (4 * values)))
-    missing = -len(units) % portion
-    return torch.split(torch.cat([units, units[:1].expand(missing)]), portion)
+    found: list[Tensor] = []
+    sums: dict[str, Tensor] = {}
+    for unit in torch.split(units, 1):
+        gradients = {name: part.gradient(unit)[0].double() for name, part in terms.items()}
+        norms = _exact_norms(gradients, layers, unit)
+        found.append(norms.float())
+        if not bool(found[-1].isfinite().all()):
+            continue
+        coefficients = clipping.coefficients(norms[None])[0]
+        for layer, names in enumerate(layers):
+            own = {name: gradients[name] * coefficients[layer] for name in names if name in gradients}
+            accumulate(sums, own)
+    return torch.stack(found), sums
+
+
+def _exact_norms(gradients: Mapping[str, Tensor], layers: Sequence[Sequence[str]], unit: Tensor) -> Tensor:
+    """(layers,): a little more than the norms of one unit."""
+    zero = torch.zeros((), dtype=torch.float64, device=unit.device)
+    columns = [
+        sum((gradients[name].square().sum() for name in names if name in gradients), zero) for names in layers
+    ]
+    return torch.stack(columns).sqrt() * (1 + 2.0**-20)
 
 
 def accumulate(totals: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:

@@ -154,6 +154,8 @@ class Automatic:
                 f"expected norm to be finite, got norm={self.norm!r}; use Flat to leave gradients"
             )
         _validate.positive("gamma", self.gamma, remedy="gamma keeps small gradients from being blown up")
+        if self.gamma < SMALLEST_NORM:
+            raise InvalidInput(f"expected gamma >= {SMALLEST_NORM}, got gamma={self.gamma!r}; 0.01 is usual")
 
     @property
     def sensitivity(self) -> float:

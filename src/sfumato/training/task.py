@@ -18,10 +18,9 @@ from sfumato.training import probe
 from sfumato.training.blocks import POOL, Bits
 from sfumato.training.capture import LayerCall, Part, Pass, Wiring, count_rows, run
 from sfumato.training.clipped_sums import (
-    PORTION,
-    exact_squares,
+    accumulate,
+    clipped_alone,
     parts_of,
-    portions,
     squared_norms,
     uses,
     weighted_sums,
@@ -297,13 +296,18 @@ class Block:
             used = uses(passed, part)
             terms = {name: term(contributions, height) for name, contributions in used.items()}
             squares, doubtful = squared_norms(terms, layers, clipping.floors(len(layers)), nobody)
-            norms, doubtful = squares[:units].sqrt(), doubtful[:units]
+            norms, doubtful = squares[:units].sqrt(), doubtful[:units] & ~raised
+            alone: dict[str, Tensor] = {}
+            if bool(doubtful.any()):
+                exact, alone = clipped_alone(terms, layers, doubtful.nonzero().flatten(), clipping)
+                norms[doubtful] = exact.to(norms)
             finite = norms.isfinite().all(1) & ~raised
             coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
             each = [Weights(coefficients[:, layer]) for layer in range(len(layers))]
             weights = {name: each[layer] for layer, names in enumerate(layers) for name in names}
             real = terms if units == height else {name: each.first(units) for name, each in terms.items()}
-            sums = weighted_sums(real, weights, finite, doubtful, into)
+            sums = weighted_sums(real, weights, doubtful | ~finite, into)
+            accumulate(sums, {name: added.to(sums[name]) for name, added in alone.items()})
         seen = len(passed.losses) // self.height  # rows of a unit, views included
         errors = [rounding(use, height * seen, units=units, rows_per_unit=seen) for use in used.values()]
         sums = {name: sums[name] if name in sums else zero(self.task.model, name) for name in weights}
@@ -314,9 +318,8 @@ class Block:
     def bits(self) -> Iterator[Tensor] | None:
         """Everything that a unit's clipped gradient is made of: layer inputs, gradients, norms, what is formed.
 
-        One entry for each unit, but of exact norms, which are had a few units at a time whatever the height:
-        those of the first few. None if the model does something else in such a block than with few rows, or
-        brings rows together there.
+        One entry for each unit. What is formed of a unit alone has the same shapes in every block. None if the
+        model does something else in such a block than with few rows, or brings rows together there.
         """
         steps, passed = self.task.noted(self.inputs, self.targets)
         if not self.task.does_as_few(steps) or not self.task.keeps_apart(self.inputs, self.targets):
@@ -332,25 +335,17 @@ class Block:
             )
             yield from (t.detach().reshape(self.height, -1) for t in kept if t is not None)
         parts = [(part, uses(passed, part)) for part in self._parts(passed)]
-        names = list(parts[0][1])
-        values = sum(self.task.wiring.parameters[name].numel() for name in names)
-        for name in names:
-            yield from _columns([self._term_bits(name, used[name], part, values) for part, used in parts])
+        for name in parts[0][1]:
+            columns = zip(*(self._term_bits(name, used, part) for part, used in parts), strict=True)
+            yield from (column[0] if len(column) == 1 else torch.cat(column) for column in columns)
 
-    def _term_bits(
-        self, name: str, contributions: Sequence[Contribution], where: Part, values: int
-    ) -> list[Tensor]:
-        """What the units of one part come to in one parameter, of gradients with so many values in all."""
+    def _term_bits(self, name: str, used: Mapping[str, Sequence[Contribution]], where: Part) -> list[Tensor]:
+        """What the units of one part come to in one parameter."""
         height = where.stop - where.start
-        part = term(contributions, height)
-        own, device = {name: part}, self.task.device
+        part = term(used[name], height)
         found = [part.gradients] if isinstance(part, Materialised) else []
-        found += squared_norms(own, [[name]], [1.0], torch.zeros(height, device=device))
-        if where.start == 0:
-            some = portions(own, torch.arange(height, device=device) < PORTION, values=values)
-            if len(some) == 1:  # elsewhere gradients are so large that few are formed together
-                found.append(exact_squares(own, [[name]], some[0])[:height])
-        return found
+        nobody = torch.zeros(height, device=self.task.device)
+        return [*found, *squared_norms({name: part}, [[name]], [1.0], nobody)]
 
     def _passed(self) -> tuple[Pass, Tensor]:
         """The pass, and which units' rows raised: public rows took their places."""
@@ -406,14 +401,6 @@ class Block:
 
         replaced = pytree.tree_map(put, self.inputs, inputs), pytree.tree_map(put, self.targets, targets)
         return replace(self, inputs=replaced[0], targets=replaced[1])
-
-
-def _columns(parts: Sequence[Sequence[Tensor]]) -> Iterator[Tensor]:
-    """The entries of all units, from those of each part; the first one may have more to show."""
-    first, *others = parts
-    for number, column in enumerate(first):
-        more = [other[number] for other in others if number < len(other)]
-        yield torch.cat([column, *more]) if more else column
 
 
 _workspaces: weakref.WeakKeyDictionary[nn.Module, Workspace] = weakref.WeakKeyDictionary()
