@@ -1,10 +1,10 @@
 """Scenes of nothing, in colour: a sky, a ground and a few rough leaves on them, under one light.
 
-They are dead leaves (`leaves.py`) with more of what photographs have. There are few leaves or many. Surfaces are
-rough at every scale: their power falls with frequency (Field, *Relations between the statistics of natural images
-and the response properties of cortical cells*, 1987). Light falls from one side. Scenes differ in contrast. There is
-hardly any noise of single pixels: flat leaves with noise made a dictionary of patches that shows noise. No photograph
-went into them.
+They are dead leaves (`leaves.py`) with more of what photographs have. There are few leaves or many. Surfaces
+are rough at every scale: their power falls with frequency (Field, *Relations between the statistics of natural
+images and the response properties of cortical cells*, 1987). Light falls from one side. Scenes differ in
+contrast. There is hardly any noise of single pixels: flat leaves with noise made a dictionary of patches that
+shows noise. No photograph went into them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _sky_and_ground(count: int, generator: np.random.Generator) -> Floats:
 
 
 def _rough(count: int, slope: float, generator: np.random.Generator) -> Floats:
-    """Random surfaces (scenes, 32, 32) of deviation 1 whose amplitudes fall as frequency to the power of slope."""
+    """Random surfaces (scenes, 32, 32) of deviation 1: amplitudes fall as frequency to the power of slope."""
     frequency = np.hypot(np.fft.fftfreq(SIDE)[:, None], np.fft.rfftfreq(SIDE))
     frequency[0, 0] = np.inf  # the mean goes
     waves = np.fft.rfft2(generator.standard_normal((count, SIDE, SIDE))) * frequency**-slope

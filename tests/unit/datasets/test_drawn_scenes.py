@@ -11,7 +11,6 @@ from sfumato.datasets.moves import Moves
 from sfumato.errors import InvalidInput
 from sfumato.randomness import public_generator
 
-
 both = pytest.mark.parametrize("kind", [leaves, landscapes])
 
 
