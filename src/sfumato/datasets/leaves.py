@@ -36,25 +36,25 @@ def draw(count: int, *, seed: int) -> npt.NDArray[np.uint8]:
 
 
 def _paint(count: int, generator: np.random.Generator) -> npt.NDArray[np.uint8]:
-    scenes = _colour(count, generator)[:, :, None, None] * np.ones((1, 1, SIDE, SIDE), dtype=np.float32)
-    palette = _colour(count, generator)  # leaves of a scene are under one light
+    scenes = colour(count, generator)[:, :, None, None] * np.ones((1, 1, SIDE, SIDE), dtype=np.float32)
+    palette = colour(count, generator)  # leaves of a scene are under one light
     for _ in range(_LEAVES):
-        inside, along = _leaf(count, generator)
-        colour = 0.5 * palette + 0.5 * _colour(count, generator)
-        shade = _texture(along, generator)
-        scenes += inside[:, None] * (colour[:, :, None, None] + shade[:, None] - scenes)
-    blurred = _blur(scenes, generator.random((count, 1, 1, 1), dtype=np.float32))
-    noisy = blurred + 0.015 * generator.standard_normal(blurred.shape, dtype=np.float32)
+        inside, along = leaf(count, generator)
+        tint = 0.5 * palette + 0.5 * colour(count, generator)
+        shade = gradient_and_grating(along, generator)
+        scenes += inside[:, None] * (tint[:, :, None, None] + shade[:, None] - scenes)
+    soft = blurred(scenes, generator.random((count, 1, 1, 1), dtype=np.float32))
+    noisy = soft + 0.015 * generator.standard_normal(soft.shape, dtype=np.float32)
     return np.rint(255 * np.clip(noisy, 0.0, 1.0)).astype(np.uint8)
 
 
-def _colour(count: int, generator: np.random.Generator) -> Floats:
+def colour(count: int, generator: np.random.Generator) -> Floats:
     """(scenes, 3), about the middle."""
     found: Floats = 0.48 + generator.standard_normal((count, 3), dtype=np.float32) @ _TOUCH
     return found
 
 
-def _leaf(count: int, generator: np.random.Generator) -> tuple[Floats, tuple[Floats, Floats]]:
+def leaf(count: int, generator: np.random.Generator) -> tuple[Floats, tuple[Floats, Floats]]:
     """How much of each pixel the leaf covers, (scenes, 32, 32), and the leaf's own two axes there."""
     uniform = generator.random((6, count, 1, 1), dtype=np.float32)
     low, high = _LARGEST**-2, _SMALLEST**-2
@@ -71,7 +71,7 @@ def _leaf(count: int, generator: np.random.Generator) -> tuple[Floats, tuple[Flo
     return inside, (along, across)
 
 
-def _texture(axes: tuple[Floats, Floats], generator: np.random.Generator) -> Floats:
+def gradient_and_grating(axes: tuple[Floats, Floats], generator: np.random.Generator) -> Floats:
     """A gradient along the leaf, and for some a grating."""
     along, across = axes
     count = len(along)
@@ -83,7 +83,7 @@ def _texture(axes: tuple[Floats, Floats], generator: np.random.Generator) -> Flo
     return found
 
 
-def _blur(scenes: Floats, amount: Floats) -> Floats:
+def blurred(scenes: Floats, amount: Floats) -> Floats:
     """Between none and a quarter, half, quarter of three neighbours, both ways."""
     weight = 0.25 * amount
     for axis in (2, 3):

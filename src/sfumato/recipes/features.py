@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sfumato import _validate, accounting
 from sfumato.accounting import Budget
-from sfumato.datasets import Dataset, leaves, shapes, strokes
+from sfumato.datasets import Dataset, landscapes, leaves, shapes, strokes
 from sfumato.datasets.images import to_shape
 from sfumato.errors import InvalidInput
 from sfumato.models import (
@@ -180,7 +180,8 @@ EXTRACTORS: Mapping[str, Callable[[], nn.Module]] = {
 _DRAW: Mapping[str, Callable[..., Any]] = {
     "strokes": lambda count, seed: strokes.draw(count, seed=seed)[0],
     "shapes": lambda count, seed: shapes.draw(count, seed=seed)[0],
-    "leaves": leaves.draw,
+    "leaves": leaves.draw,  # of models released before there were landscapes
+    "landscapes": landscapes.draw,
 }
 
 
@@ -205,7 +206,7 @@ CLOTHES = replace(THINGS, learning_rate=110 / 3**0.5, statistic="moment", statis
 SCENES = Recipe(
     extractors=("patches", "wide-patches", "colour-scattering"),
     weights=(1.0, 0.7, 1.0),
-    drawings="leaves",
+    drawings="landscapes",
     drawn=10_000,
     directions=None,
     steps=120,

@@ -144,6 +144,11 @@ def test_weights_are_one_for_each_extractor_and_survive_json():
     assert Recipe.from_json(json.loads(json.dumps(asdict(SCENES)))) == SCENES
 
 
+def test_a_recipe_of_leaves_as_released_before_is_still_read():
+    before = asdict(SCENES) | {"drawings": "leaves"}
+    assert Recipe.from_json(json.loads(json.dumps(before))) == replace(SCENES, drawings="leaves")
+
+
 def test_scattering_needs_no_drawing():
     model = features.build(DESIGNED, classes=10)
     assert model.features(torch.rand(2, 1, 28, 28)).shape == (2, 81 * 7 * 7)
