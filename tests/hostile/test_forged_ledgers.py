@@ -1,5 +1,6 @@
 """Whoever can write the file can also hash: what a ledger says must follow from its events all the same."""
 
+import hashlib
 import json
 import math
 
@@ -19,7 +20,7 @@ from sfumato.accounting import (
 from sfumato.accounting import event_to_json as plain
 from sfumato.errors import BudgetExceeded, LedgerTampered
 from sfumato.ledger import Ledger
-from sfumato.ledger.chain import seal, unseal
+from sfumato.ledger.chain import canonical, seal, unseal
 
 TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
 COUNT = GaussianEvent(10.0)
@@ -155,3 +156,42 @@ def test_failure_probabilities_beyond_their_share_of_delta_are_found(ledger, mon
             ledger.charge(ApproximateEvent(0.01, 1e-3), purpose="a question", **TERMS)
     with pytest.raises(LedgerTampered, match="entry 1"):
         ledger.verify()
+
+
+def rewritten(ledger, change):
+    """The ledger with other bytes in its last entry, and the hash that goes with them."""
+    *rows, last = ledger._store.rows()
+    text = change(last.text)
+    rows.append(last._replace(text=text, digest=hashlib.sha256(text).digest()))
+    ledger._store.rows = lambda: iter(rows)
+    return ledger
+
+
+def without(key):
+    return lambda text: canonical({name: value for name, value in json.loads(text).items() if name != key})
+
+
+STRANGE = {
+    "nothing": lambda text: b"",
+    "a line break after it": lambda text: text + b"\n",
+    "a space": lambda text: text.replace(b'":', b'": ', 1),
+    "a list": lambda text: b"[1]",
+    "a number": lambda text: b"5",
+    "other bytes": lambda text: b"\xff" + text,
+    "NaN": lambda text: text.replace(b'"private":true', b'"private":NaN'),
+    "a word for a truth": lambda text: text.replace(b'"private":true', b'"private":"no"'),
+    "a number for words": lambda text: text.replace(b'"purpose":"counts"', b'"purpose":5'),
+    "too deep": lambda text: text[:-1] + b',"z":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "many digits": lambda text: text.replace(b'"sequence":1', b'"sequence":' + b"9" * 5000),
+    "a key twice": lambda text: text[:-1] + b',"kind":"note"}',
+    "the beginning alone": lambda text: text[:50],
+    **{f"no {key}": without(key) for key in ("kind", "previous", "sequence", "purpose", "private", "event")},
+}
+
+
+@pytest.mark.parametrize("change", STRANGE.values(), ids=STRANGE)
+def test_an_entry_that_no_ledger_would_write_is_found(ledger, change):
+    ledger.charge(COUNT, purpose="counts", **TERMS)
+    ledger.verify()
+    with pytest.raises(LedgerTampered, match="entry 1"):
+        rewritten(ledger, change).verify()

@@ -113,15 +113,27 @@ def unseal(row: Row, *, brief: bool = False) -> Entry:
     """
     if hashlib.sha256(row.text).digest() != row.digest:
         raise LedgerTampered(f"ledger entry {row.sequence} does not have the hash it was written with")
-    body = _read(_without_sums(row.text) if brief else row.text.decode())
+    body = _body(row, brief=brief)
     entry = Entry(sequence=row.sequence, hash=row.digest.hex(), body=body)
     if (body["sequence"], entry.settles, entry.about) != (row.sequence, row.settles, row.about):
         raise LedgerTampered(f"ledger entry {row.sequence} was moved: it was written as {body['sequence']}")
     return entry
 
 
+def _body(row: Row, *, brief: bool) -> dict[str, Any]:
+    """What an entry says, with what every entry has; whoever can write a hash can write anything."""
+    try:
+        body = _read(_without_sums(row.text) if brief else row.text.decode())
+        sound = isinstance(body, dict) and {"kind", "sequence", "previous"} <= body.keys()
+        if sound and (brief or canonical(body) == row.text):
+            return body
+    except (ValueError, RecursionError, InvalidInput):
+        pass
+    raise LedgerTampered(f"ledger entry {row.sequence} is not written as a ledger writes: it was forged")
+
+
 def _read(written: str) -> Any:
-    """As `json.loads`, without its search for spaces: `canonical` writes none."""
+    """As `json.loads`, without its search for spaces around it: `canonical` writes none."""
     try:
         value, end = _scan(written, 0)
     except StopIteration:

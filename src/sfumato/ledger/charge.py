@@ -11,7 +11,7 @@ from typing import Any
 
 from sfumato.accounting import DpEvent, Relation, event_from_json, event_to_json
 from sfumato.accounting.events import atoms
-from sfumato.errors import InvalidInput
+from sfumato.errors import InvalidInput, LedgerTampered
 from sfumato.ledger.chain import Entry, Head, canonical
 
 
@@ -83,7 +83,20 @@ class Charge:
 
     @classmethod
     def from_entry(cls, entry: Entry, *, unit: str, settled: bool) -> Charge:
+        try:
+            return cls._read(entry, unit=unit, settled=settled)
+        except InvalidInput:  # an event of a later version, say
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise LedgerTampered(
+                f"ledger entry {entry.sequence} does not tell what a charge tells: it was forged"
+            ) from error
+
+    @classmethod
+    def _read(cls, entry: Entry, *, unit: str, settled: bool) -> Charge:
         body = entry.body
+        if type(body["private"]) is not bool or not isinstance(body["purpose"], str):
+            raise TypeError
         event = _event(repr(body["event"]))
         same = body["counted"] == body["event"]
         return cls(

@@ -744,6 +744,7 @@ class Ledger:
         if not entries:
             raise LedgerTampered(f"the ledger {self.place} has lost its entries")
         try:
+            charges_of(entries, unit=self.budget.unit)
             replay(self.budget, entries, fine=self._fine)
         except (KeyError, TypeError, ValueError) as error:
             raise LedgerTampered(

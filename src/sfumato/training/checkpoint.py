@@ -147,6 +147,8 @@ def _load(
         private=record["private"] and (reservation is None or reservation.private),
         reservation=reservation,
         past_noise=read_past_noise(target, record.get("past_noise")) if trainer.peers.leads else None,
+        caveats=frozenset(record.get("caveats", ())),
+        eta=record.get("eta"),
     )
     trainer.take_up(state)
     if trainer.peers.leads:
@@ -203,6 +205,8 @@ def _content(
         "reservation": None if state.reservation is None else state.reservation.head.to_json(),
         "private": state.private,
         "past_noise": past_noise,  # its name; the noise itself is secret, and the checkpoint is not
+        "caveats": sorted(state.caveats),
+        "eta": state.eta,
     }
     whole = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     return save(whole, metadata={"sfumato": json.dumps(record)})

@@ -22,3 +22,5 @@ class TrainerState:
     private: bool  # whether no step had noise from a seeded stream
     reservation: Reservation | None  # under which the steps were taken
     past_noise: Past | None = None  # that the noise of steps to come is correlated with: secret
+    caveats: frozenset[str] = frozenset()  # that the certificate will have, from the steps so far
+    eta: float | None = None  # the largest that any step had

@@ -134,8 +134,8 @@ class PrivateTrainer:
         self._largest_chunk = 0
         self._chunks = 0
         self._reserved = False
-        self._read_shape = False
-        self._ran_own_code = not keeps_nothing(model)
+        self._caveats: set[str] = set() if keeps_nothing(model) else {OWN_CODE}  # from what the steps met
+        self._eta_before: float | None = None  # the largest of steps before a resume
         self._owned = Ownership(None)
         self._work: Prepared | None = None
         self._data: TrainingData | None = None  # that it was prepared for
@@ -181,7 +181,8 @@ class PrivateTrainer:
                 example=example,
                 complete=decoder_inputs(self.model),
             )
-            self._read_shape |= source.shape_was_read
+            if source.shape_was_read:
+                self._caveats.add(SHAPE_READ)
             self._check_room()
         self._join(data, units, views)
         weights = (*self.model.parameters(), *self.model.buffers(), *self.average.values.values())
@@ -273,7 +274,8 @@ class PrivateTrainer:
         """Add the clipped gradients of a batch; returns what adaptive clipping counts, which has no noise."""
         clipping, below = self.plan.clipping_at(self.clip_norm), 0
         trusted = not (work.runs_own_code or batch.data.runs_own_code)
-        self._ran_own_code |= not trusted
+        if not trusted:
+            self._caveats.add(OWN_CODE)
         unwritten = written_nowhere(work.tensors, by_version=trusted)
         with unwritten, FreshGenerators(self.sampler, self.device, watched=not trusted) as generators:
             task = work.task(loss_fn, batch.data.views, refresh=generators.refresh)
@@ -328,6 +330,8 @@ class PrivateTrainer:
             private=self.private,
             reservation=self.reservation,
             past_noise=self._past_noise(),
+            caveats=frozenset(self._caveats),
+            eta=self._largest_eta,
         )
 
     def take_up(self, state: TrainerState) -> None:
@@ -353,6 +357,8 @@ class PrivateTrainer:
         self.steps_done = self.steps_started = state.step
         self._seeded_before = not state.private
         self.reservation = state.reservation
+        self._caveats |= state.caveats
+        self._eta_before = state.eta
 
     # What it cost
 
@@ -379,10 +385,10 @@ class PrivateTrainer:
         Returns:
             The certificate.
         """
-        found = [(SHAPE_READ, self._read_shape), (OWN_CODE, self._ran_own_code)]
-        caveats = (*_standing_caveats(self.plan), *(text for text, holds in found if holds), *caveats)
+        caveats = (*_standing_caveats(self.plan), *sorted(self._caveats), *caveats)
+        eta = self._largest_eta
         if self.ledger is not None and self.charge is not None:
-            return self.ledger.certificate(self.charge, plan=self.plan.to_json(), eta=self.eta, caveats=caveats)
+            return self.ledger.certificate(self.charge, plan=self.plan.to_json(), eta=eta, caveats=caveats)
         return Unrecorded(delta=delta).pay_for(
             self.plan.event(self.steps_started),
             purpose=self.purpose,
@@ -391,9 +397,13 @@ class PrivateTrainer:
             private=self.private,
             planned=self.plan.event() if 0 < self.steps_started < self.plan.steps else None,
             plan=self.plan.to_json(),
-            eta=self.eta,
+            eta=eta,
             caveats=caveats,
         )
+
+    @property
+    def _largest_eta(self) -> float | None:
+        return max((eta for eta in (self.eta, self._eta_before) if eta is not None), default=None)
 
     @contextmanager
     def averaged(self) -> Iterator[nn.Module]:

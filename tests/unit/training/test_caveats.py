@@ -1,10 +1,13 @@
 """What a certificate of training says besides its ε."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 from torch import nn
 
-from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy
-from sfumato.training.trainer import OWN_CODE
+from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy, resume, save_checkpoint
+from sfumato.training.trainer import OWN_CODE, SHAPE_READ
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=1, noise_multiplier=4.0)
 ROWS = torch.rand(20, 2), torch.zeros(20, dtype=torch.long)
@@ -48,3 +51,27 @@ def test_a_loss_of_ones_own_is_named():
 
 def test_a_data_set_of_ones_own_is_named():
     assert OWN_CODE in caveats_of(nn.Linear(2, 2), rows=Items())
+
+
+@pytest.mark.parametrize("steps_before", [1, 2])
+def test_a_resumed_run_says_what_its_first_steps_met(tmp_path, steps_before):
+    """Also where they were all."""
+    plan = replace(PLAN, steps=2)
+
+    def trainer():
+        model = nn.Linear(2, 2)
+        return PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan)
+
+    first = trainer()
+    batches = first.batches(Items())
+    for _ in range(steps_before):
+        first.step(next(batches), cross_entropy)
+    save_checkpoint(first, tmp_path / "run.safetensors")
+    second = trainer()
+    resume(second, tmp_path / "run.safetensors")
+    for batch in second.batches(ROWS):
+        second.step(batch, cross_entropy)
+    before, after = (each.certificate(delta=1e-5) for each in (first, second))
+    assert {OWN_CODE, SHAPE_READ} <= set(before.caveats)
+    assert {OWN_CODE, SHAPE_READ} <= set(after.caveats)
+    assert before.eta == after.eta
