@@ -158,7 +158,7 @@ def _network(card: ModelCard, tensors: Tensors) -> Scores:
     task = models.Task(classes=len(card.classes), in_channels=shape[0], side=shape[-1])
     with torch.device("meta"):
         network = models.MODELS[card.architecture](task)
-    network.load_state_dict(tensors, assign=True)
+    network.load_state_dict(_single(tensors), assign=True)
     return module_scores(network.float())
 
 

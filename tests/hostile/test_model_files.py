@@ -223,6 +223,12 @@ def test_inputs_that_make_no_sense_are_refused(tmp_path, images):
         model.predict(images)
 
 
+def test_weights_that_are_not_real_are_refused(tmp_path):
+    weights = {name: value.to(torch.complex64) for name, value in WEIGHTS.items()}
+    with pytest.raises(DataCorrupted):
+        sfumato.load(finished(tmp_path, described(CARD.to_json(), weights)))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_answer_nothing(tmp_path, value):
     last = list(WEIGHTS)[-1]

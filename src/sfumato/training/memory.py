@@ -171,13 +171,25 @@ class Memory:
 def keeps_nothing(model: nn.Module) -> bool:
     """Whether all code of a model comes from the packages in `TRUSTED`: its modules, and what hangs on them.
 
-    A weight of a class of the user's runs that class's code whenever something is computed with it.
+    A weight of a class of the user's runs that class's code whenever something is computed with it; so does a
+    function that was put in the place of one of torch's.
     """
     tensors = tensors_of(model).values()
-    return all(_is_trusted_class(type(tensor)) and not vars(tensor) for tensor in tensors) and all(
-        _is_trusted_class(type(module)) and is_trusted(type(module).forward) and _holds_trusted(module)
-        for module in model.modules()
+    return (
+        _torch_is_its_own()
+        and all(_is_trusted_class(type(tensor)) and not vars(tensor) for tensor in tensors)
+        and all(
+            _is_trusted_class(type(module)) and is_trusted(type(module).forward) and _holds_trusted(module)
+            for module in model.modules()
+        )
     )
+
+
+def _torch_is_its_own() -> bool:
+    """Whether what all modules run by is torch's: how they are called, and the functions that they call."""
+    called = (nn.Module.__call__, nn.Module._call_impl, nn.Module.__getattr__)
+    functions = [each for each in vars(nn.functional).values() if isinstance(each, types.FunctionType)]
+    return all(is_trusted(each) for each in (*called, *functions))
 
 
 def _holds_trusted(module: nn.Module) -> bool:

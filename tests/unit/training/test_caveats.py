@@ -53,6 +53,13 @@ def test_a_data_set_of_ones_own_is_named():
     assert OWN_CODE in caveats_of(nn.Linear(2, 2), rows=Items())
 
 
+@pytest.mark.parametrize("name", ["linear", "cross_entropy"])
+def test_a_function_in_the_place_of_torchs_is_named(monkeypatch, name):
+    original = getattr(nn.functional, name)
+    monkeypatch.setattr(nn.functional, name, lambda *args, **kwargs: original(*args, **kwargs))
+    assert OWN_CODE in caveats_of(nn.Linear(2, 2))
+
+
 @pytest.mark.parametrize("steps_before", [1, 2])
 def test_a_resumed_run_says_what_its_first_steps_met(tmp_path, steps_before):
     """Also where they were all."""
