@@ -134,16 +134,13 @@ def _body(row: Row, *, brief: bool) -> dict[str, Any]:
 
 def _read(written: str) -> Any:
     """As `json.loads`, without its search for spaces around it: `canonical` writes none."""
-    try:
-        value, end = _scan(written, 0)
-    except StopIteration:
-        value, end = None, -1
+    value, end = _decoder.raw_decode(written)
     if end != len(written):
-        raise json.JSONDecodeError("expected one JSON value", written, max(0, end))
+        raise json.JSONDecodeError("expected one JSON value", written, end)
     return value
 
 
-_scan = json.JSONDecoder().scan_once
+_decoder = json.JSONDecoder()
 
 
 def _without_sums(text: bytes) -> str:
