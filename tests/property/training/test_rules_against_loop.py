@@ -59,9 +59,10 @@ def convolution(draw, dims):
 
 @st.composite
 def convolution_on_few_pixels(draw):
-    """Kernels larger than the image: some taps only ever see padding."""
-    side, kernel = draw(st.integers(1, 2)), draw(st.sampled_from([3, 5]))
-    layer = nn.Conv2d(2, 3, kernel, stride=draw(st.integers(1, 3)), padding=kernel // 2)
+    """Kernels larger than the image: some taps only ever see padding, or all of them."""
+    side, kernel, dilation = draw(st.integers(1, 2)), draw(st.sampled_from([2, 3, 5])), draw(st.integers(1, 3))
+    padding = draw(st.integers(-(-dilation * (kernel - 1) // 2), dilation * (kernel - 1) + 1))
+    layer = nn.Conv2d(2, 3, kernel, stride=draw(st.integers(1, 3)), padding=padding, dilation=dilation)
     return layer, (2, side, side)
 
 
@@ -193,6 +194,14 @@ def test_bands_are_met(monkeypatch):
         clipped_gradient_sum(Pooled(layer), loss, inputs, torch.ones(2), 1.0)
     assert [each[0].shape[-1] for each in formed][-1] == 8
     assert len(formed) >= 2
+
+
+def test_taps_that_all_fall_beside_the_data_have_no_gradient():
+    """Three taps at −4, −1 and 2 of a row of one pixel."""
+    layer = nn.Conv1d(2, 3, 3, stride=3, padding=4, dilation=3)
+    sums = clipped_gradient_sum(Pooled(layer), loss, torch.randn(2, 2, 1), torch.ones(2), 1.0)
+    assert not sums["layer.weight"].any()
+    assert sums["layer.bias"].any()
 
 
 @slow_is_fine

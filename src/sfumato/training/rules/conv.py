@@ -91,11 +91,11 @@ def _padded(module: nn.Conv2d, inputs: Tensor, axes: list[_Axis]) -> Tensor:
 
 
 def _cropped(inputs: Tensor, axes: list[_Axis]) -> Tensor:
-    """Channels last, without the margins that no tap sees."""
+    """Channels last, without the margins that no tap sees: all of it, if every tap falls beside the data."""
     seen = inputs.movedim(1, -1)
     for dim, axis in enumerate(axes, 1):
-        start = max(0, -axis.before)
-        seen = seen.narrow(dim, start, seen.shape[dim] - start - max(0, -axis.after))
+        start = min(max(0, -axis.before), seen.shape[dim])
+        seen = seen.narrow(dim, start, max(0, seen.shape[dim] - start - max(0, -axis.after)))
     return seen
 
 
