@@ -22,6 +22,7 @@ from sfumato.training.agreement import digest, terms
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.batches import Batch, TrainingData, require_batch
 from sfumato.training.callbacks import Callback, Listeners
+from sfumato.training.clipping import SMALLEST_NORM
 from sfumato.training.compiled import as_written
 from sfumato.training.device_sum import DeviceSum
 from sfumato.training.devices import CPU, device_of
@@ -612,7 +613,8 @@ class PrivateTrainer:
         choice, norm = self.plan.adaptive, self.plan.clip_norm
         fraction = noisy / self.plan.expected_batch + 0.5
         factor = math.exp(min(50.0, max(-50.0, -choice.rate * (fraction - choice.quantile))))
-        self.clip_norm = min(norm * _FARTHEST, max(norm / _FARTHEST, self.clip_norm * factor))
+        least = max(norm / _FARTHEST, SMALLEST_NORM)
+        self.clip_norm = min(norm * _FARTHEST, max(least, self.clip_norm * factor))
 
 
 def _sum_on(device: torch.device, parameters: dict[str, nn.Parameter]) -> StepSum:

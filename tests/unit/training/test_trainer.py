@@ -15,6 +15,7 @@ from sfumato.ledger import Ledger
 from sfumato.randomness import SecretStream
 from sfumato.training import AdaptiveClipping, PrivateTrainer, TrainingPlan, clipped_gradient_sum
 from sfumato.training.batches import TrainingData
+from sfumato.training.clipping import SMALLEST_NORM
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=4, noise_multiplier=1.0, clip_norm=1.0)
 
@@ -276,6 +277,14 @@ def test_adaptive_clipping_follows_the_norms():
     trainer = run(make_trainer(plan, learning_rate=1e-6), rows())
     # exp(0.2 · 0.5) a step while all are clipped: 20-fold after 30 steps, less the noise of the count
     assert 5e-3 < trainer.clip_norm < 8e-2
+
+
+def test_adaptive_clipping_stays_where_norms_can_be_told_apart():
+    plan = replace(PLAN, expected_batch=20, clip_norm=1e-9, adaptive=AdaptiveClipping(count_noise=0.5))
+    trainer = make_trainer(plan)
+    for _ in range(60):
+        trainer._adapt(10.0)  # all of the batch below the bound
+    assert trainer.clip_norm == SMALLEST_NORM
 
 
 @pytest.mark.parametrize("clipping", ["flat", "per-layer", "automatic"])
