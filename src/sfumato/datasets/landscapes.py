@@ -12,11 +12,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sfumato import _validate
-from sfumato.datasets.leaves import SIDE, Floats, blurred, colour, gradient_and_grating, leaf
-from sfumato.randomness import public_generator
+from sfumato.datasets.leaves import SIDE, Floats, blurred, colour, gradient_and_grating, leaf, painted
 
-_BLOCK = 500  # scenes painted at a time
 _FEWEST, _MOST = 2, 36  # leaves of a scene
 _SLOPES = (0.5, 1.0, 1.5)  # of roughness: amplitudes fall as frequency to this power
 _ROUGHEST = 0.3  # deviation of a surface, in shares of white; most are far smoother
@@ -32,10 +29,7 @@ def draw(count: int, *, seed: int) -> npt.NDArray[np.uint8]:
     >>> draw(3, seed=1).shape
     (3, 3, 32, 32)
     """
-    count = _validate.integer("count", count, least=1)
-    generator = public_generator(seed)
-    parts = [_paint(min(_BLOCK, count - start), generator) for start in range(0, count, _BLOCK)]
-    return np.concatenate(parts)
+    return painted(count, _paint, seed=seed)
 
 
 def _paint(count: int, generator: np.random.Generator) -> npt.NDArray[np.uint8]:

@@ -7,6 +7,8 @@ does; each leaf has a gradient and a grating of its own. No photograph went into
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -29,9 +31,16 @@ def draw(count: int, *, seed: int) -> npt.NDArray[np.uint8]:
     >>> draw(3, seed=1).shape
     (3, 3, 32, 32)
     """
+    return painted(count, _paint, seed=seed)
+
+
+def painted(
+    count: int, paint: Callable[[int, np.random.Generator], npt.NDArray[np.uint8]], *, seed: int
+) -> npt.NDArray[np.uint8]:
+    """`count` scenes, some at a time."""
     count = _validate.integer("count", count, least=1)
     generator = public_generator(seed)
-    parts = [_paint(min(_BLOCK, count - start), generator) for start in range(0, count, _BLOCK)]
+    parts = [paint(min(_BLOCK, count - start), generator) for start in range(0, count, _BLOCK)]
     return np.concatenate(parts)
 
 
