@@ -1,5 +1,6 @@
 """The recipes on small data: tables, JSON, figures, run folders that are found again."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_private_cnn(sfumato, sfumato_json, tmp_path):
     assert read_run(tmp_path).result.findings == answer
     certificate = tmp_path / "seed-0" / "ours" / "release" / "certificate.json"
     assert sfumato_json("verify", certificate)["pld"] == pytest.approx(ours["epsilon"])
-    after_drawings = sfumato_json("verify", tmp_path / "seed-0" / "drawn" / "release" / "certificate.json")
+    after_drawings = json.loads((tmp_path / "seed-0" / "drawn" / "release" / "certificate.json").read_text())
     assert any("drawn by code" in caveat for caveat in after_drawings["caveats"])
     code, out, _ = sfumato(*words)  # found again, and told in words
     assert code == 0
