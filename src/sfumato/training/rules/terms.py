@@ -512,17 +512,21 @@ def products_per_block(products: int) -> int:
 
 
 def _products(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Σ over units and positions of g aᵀ: (groups, outputs, inputs)."""
+    """Σ over units and positions of g aᵀ: (groups, outputs, inputs).
+
+    Each product is made by itself and then added. `addmm_` adds its pairs to what is there one by one on some
+    processors, so that many more roundings lie behind a sum than its products have.
+    """
     if parts[0][0].shape[1] == 1:  # a batch of one product would stay on one thread
         (gradients, inputs), *more = ((g.flatten(0, 2), a.flatten(0, 2)) for g, a in parts)
         matrix = gradients.t() @ inputs
         for gradients, inputs in more:
-            matrix.addmm_(gradients.t(), inputs)
+            matrix += gradients.t() @ inputs
         return matrix.unsqueeze(0)
     (gradients, inputs), *more = ((_by_group(g), _by_group(a)) for g, a in parts)
     total = gradients.transpose(1, 2) @ inputs
     for gradients, inputs in more:
-        total.baddbmm_(gradients.transpose(1, 2), inputs)
+        total += gradients.transpose(1, 2) @ inputs
     return total
 
 
