@@ -64,7 +64,10 @@ class Entry:
 
     @property
     def kind(self) -> str:
-        return str(self.body["kind"])
+        kind = self.body.get("kind")
+        if not isinstance(kind, str):
+            raise LedgerTampered(f"ledger entry {self.sequence} does not say what it is: it was forged")
+        return kind
 
     @property
     def head(self) -> Head:
@@ -124,7 +127,7 @@ def _body(row: Row, *, brief: bool) -> dict[str, Any]:
     """What an entry says, with what every entry has; whoever can write a hash can write anything."""
     try:
         body = _read(_without_sums(row.text) if brief else row.text.decode())
-        sound = isinstance(body, dict) and {"kind", "sequence", "previous"} <= body.keys()
+        sound = isinstance(body, dict) and {"sequence", "previous"} <= body.keys()
         if sound and (brief or canonical(body) == row.text):
             return body
     except (ValueError, RecursionError, InvalidInput):
