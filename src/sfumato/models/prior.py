@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato import _validate
-from sfumato.errors import DataCorrupted
+from sfumato.errors import DataCorrupted, DataUnavailable
 
 PRIORS = ("strokes", "shapes", "strokes-wide", "strokes-wild", "strokes-rare")
 _TWO_BLOCKS, _THREE_BLOCKS = 8, 11  # layers of the body; the third block has no pool
@@ -123,17 +124,18 @@ def prior_note(name: str = "strokes") -> dict[str, Any]:
     return shipped_note(name)
 
 
-def shipped_note(name: str) -> dict[str, Any]:
+def shipped_note(name: str, folder: Path | None = None) -> dict[str, Any]:
     """The note beside the weights of this name."""
-    note: dict[str, Any] = json.loads(_weights_folder().joinpath(f"{name}.json").read_text())
+    note: dict[str, Any] = json.loads(_weights_folder(folder).joinpath(f"{name}.json").read_text())
     return note
 
 
-def load_prior(name: str = "strokes") -> PriorNet:
+def load_prior(name: str = "strokes", *, folder: Path | None = None) -> PriorNet:
     """The net with the weights that ship with the package, in evaluation mode, laid out channels-last.
 
     Args:
         name: A name of `PRIORS`.
+        folder: Where `sfumato prior` wrote other weights, if those that ship are not wanted.
 
     Returns:
         The net.
@@ -141,17 +143,23 @@ def load_prior(name: str = "strokes") -> PriorNet:
     >>> load_prior("strokes").linear.out_features
     10
     """
-    weights = shipped_weights(_validate.one_of("name", name, PRIORS))
+    weights = shipped_weights(_validate.one_of("name", name, PRIORS), folder)
     net = PriorNet(classes=len(weights["linear.bias"]))
     net.load_state_dict(weights)  # some ship in half precision; the net is in single
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it
     return net.eval()
 
 
-def shipped_weights(name: str) -> dict[str, Tensor]:
-    """Weights that come with the package, if they have the digest of their note."""
-    expected = shipped_note(name)["sha256"]
-    content = _weights_folder().joinpath(f"{name}.safetensors").read_bytes()
+def shipped_weights(name: str, folder: Path | None = None) -> dict[str, Tensor]:
+    """Weights that come with the package, or lie in a folder, if they have the digest of their note."""
+    try:
+        expected = shipped_note(name, folder)["sha256"]
+        content = _weights_folder(folder).joinpath(f"{name}.safetensors").read_bytes()
+    except FileNotFoundError as error:
+        raise DataUnavailable(
+            f"expected {name}.safetensors and {name}.json in {folder}, got no such file; make them with: "
+            f"sfumato prior {name} --out {folder}"
+        ) from error
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
         raise DataCorrupted(
@@ -161,5 +169,5 @@ def shipped_weights(name: str) -> dict[str, Tensor]:
     return safetensors.torch.load(content)
 
 
-def _weights_folder() -> Any:
-    return resources.files("sfumato.models") / "weights"
+def _weights_folder(folder: Path | None = None) -> Any:
+    return resources.files("sfumato.models") / "weights" if folder is None else folder

@@ -154,6 +154,7 @@ class Classifier:
         settings: Settings | None = None,
         hold_out: HoldOut | None = None,
         canaries: Canaries | None = None,
+        nets: Path | None = None,
     ) -> Classifier:
         """Price the run, then compute the features of each image by itself; nothing is charged yet.
 
@@ -167,6 +168,8 @@ class Classifier:
             settings: What to change of the recipe or the network's defaults.
             hold_out: Measure accuracy on private rows that are kept out, at a price.
             canaries: Plant canaries, for an audit.
+            nets: A folder of networks that `sfumato prior` made, in place of those that ship. `sfumato.load`
+                does not read a model on them.
 
         Returns:
             The run, ready to be trained.
@@ -179,7 +182,9 @@ class Classifier:
             alone = canaries is not None or told.noise is not None
             default = features.head_only if alone else features.recipe_for
             chosen = told.adjusted(recipe or default(rows.name), size)
-            network = features.build(chosen, classes=declared(rows)[1])
+            classes = declared(rows)[1]
+            build = features.build if nets is None else partial(features.build_on, nets)
+            network = build(chosen, classes=classes)
             terms = _terms(chosen, network, epsilon, delta, size, more, told.choices(rows.unit))
             parts = _on_public_features(network, rows, test, chosen)
         else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -276,12 +277,27 @@ def _fitted_to_drawings(recipe: Recipe) -> Mapping[str, Tensor]:
 
 
 def _fit_to_drawings(recipe: Recipe) -> Mapping[str, Tensor]:
-    assert recipe.drawings is not None
     model = bare(recipe, classes=1)
-    drawn = torch.from_numpy(_DRAW[recipe.drawings](recipe.drawn, seed=_DRAWINGS_SEED))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    model.fit_to((drawn if drawn.ndim == 4 else drawn.unsqueeze(1)) / 255)
+    model.fit_to(_drawings(recipe))
     return {name: value for name, value in model.state_dict().items() if not value.equal(before[name])}
+
+
+def _drawings(recipe: Recipe) -> Tensor:
+    assert recipe.drawings is not None
+    drawn = torch.from_numpy(_DRAW[recipe.drawings](recipe.drawn, seed=_DRAWINGS_SEED))
+    return (drawn if drawn.ndim == 4 else drawn.unsqueeze(1)) / 255
+
+
+def build_on(nets: Path, recipe: Recipe, *, classes: int) -> FeatureClassifier:
+    """The classifier on networks that `sfumato prior` wrote to a folder, not on those that ship."""
+    model = bare(recipe, classes=classes)
+    for place, name in enumerate(recipe.extractors):
+        if name in PRIORS:
+            model.extractors[place] = PriorLevels(load_prior(name, folder=nets)).requires_grad_(False)
+    if recipe.drawings is not None:
+        model.fit_to(_drawings(recipe))
+    return model
 
 
 def bare(recipe: Recipe, *, classes: int) -> FeatureClassifier:

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from sfumato import _validate, datasets
 from sfumato.datasets.writers import NETS, TOGETHER
+from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.models import load_prior
 from sfumato.recipes import CLOTHES, DESIGNED, DIGITS, SCENES, Classifier, Recipe
@@ -136,12 +137,16 @@ def run(
     *,
     only: Sequence[str] = (),
     most: int | None = None,
+    nets: Sequence[Path] = (),
     on_run: Callable[[str, int], None] = lambda name, number: None,
 ) -> tuple[Line, ...]:
-    """All cells, or those named, at `most` so many runs of each; runs in `out` are taken from there."""
-    for name in only:
-        _validate.one_of("cell", name, CELLS)
-    names = [name for name in CELLS if not only or name in only]
+    """All cells, or those named, at `most` so many runs of each; runs in `out` are taken from there.
+
+    With folders of `nets`, each run of a cell stands on the networks of one of them, and on nothing that ships.
+    """
+    names = chosen(only)
+    if nets:
+        return _over_nets(names, nets, out, on_run)
     lines = []
     for key in dict.fromkeys(
         (CELLS[name].data, CELLS[name].recipe) for name in names
@@ -155,8 +160,35 @@ def run(
     return tuple(lines)
 
 
-def total_runs(only: Sequence[str] = (), most: int | None = None) -> int:
-    return sum(_runs(name, most) for name in CELLS if not only or name in only)
+def chosen(only: Sequence[str] = ()) -> list[str]:
+    for name in only:
+        _validate.one_of("cell", name, CELLS)
+    return [name for name in CELLS if not only or name in only]
+
+
+def total_runs(only: Sequence[str] = (), most: int | None = None, nets: int = 0) -> int:
+    return sum(nets or _runs(name, most) for name in chosen(only))
+
+
+def _over_nets(
+    names: Sequence[str], nets: Sequence[Path], out: Path, on_run: Callable[[str, int], None]
+) -> tuple[Line, ...]:
+    """One run of each cell on the networks of each folder: lines differ in networks and in noise."""
+    for name in names:
+        recipe, epsilon = CELLS[name].recipe, CELLS[name].epsilon
+        if recipe is None or not recipe.priors or not 0 < epsilon < _INFINITE:
+            raise InvalidInput(
+                f"expected lines with a private head on networks, got {name}; name others with --only"
+            )
+    for number, folder in enumerate(nets, start=1):
+        ready: dict[Any, list[Classifier]] = {}  # features are made once for each folder
+        for name in names:
+            key = CELLS[name].data, CELLS[name].recipe
+            _ensure(name, number, out, ready.setdefault(key, []), folder)
+            on_run(name, number)
+    lines = tuple(_read(name, len(nets), out) for name in names)
+    write_table(out, lines)
+    return lines
 
 
 def _runs(name: str, most: int | None) -> int:
@@ -164,25 +196,34 @@ def _runs(name: str, most: int | None) -> int:
 
 
 def _line(name: str, runs: int, out: Path, ready: list[Classifier], on_run: Callable[[str, int], None]) -> Line:
-    cell = CELLS[name]
-    results = []
     for number in range(1, runs + 1):
-        folder = out / name / f"run-{number}"
-        path = folder / "release" / _RECORD
-        if not path.exists():
-            _once(cell, folder, number, ready)
-        results.append(read_json(path))
+        _ensure(name, number, out, ready)
         on_run(name, number)
+    return _read(name, runs, out)
+
+
+def _ensure(name: str, number: int, out: Path, ready: list[Classifier], nets: Path | None = None) -> None:
+    """Do this run if it is not there."""
+    if not _record(out, name, number).exists():
+        _once(CELLS[name], out / name / f"run-{number}", number, ready, nets)
+
+
+def _record(out: Path, name: str, number: int) -> Path:
+    return out / name / f"run-{number}" / "release" / _RECORD
+
+
+def _read(name: str, runs: int, out: Path) -> Line:
+    results = [read_json(_record(out, name, number)) for number in range(1, runs + 1)]
     return Line(
         name=name,
-        cell=cell,
+        cell=CELLS[name],
         accuracies=tuple(result["test_accuracy"] for result in results),
         epsilon=max(_INFINITE if result["epsilon"] is None else result["epsilon"] for result in results),
         seconds=statistics.fmean(result["seconds"] for result in results),
     )
 
 
-def _once(cell: Cell, folder: Path, number: int, ready: list[Classifier]) -> None:
+def _once(cell: Cell, folder: Path, number: int, ready: list[Classifier], nets: Path | None = None) -> None:
     started = time.perf_counter()
     RunFolder(folder).discard()  # left half-done; no ledger paid for it
     if cell.epsilon == 0:
@@ -193,7 +234,7 @@ def _once(cell: Cell, folder: Path, number: int, ready: list[Classifier]) -> Non
     elif cell.recipe is None:
         accuracy, spent = _whole(cell, folder, number)
     else:
-        accuracy, spent = _private(cell, cell.recipe, folder, ready)
+        accuracy, spent = _private(cell, cell.recipe, folder, ready, nets)
     # Data and settings are public here, and so is the time they took.
     record = {"epsilon": spent, "test_accuracy": accuracy, "seconds": time.perf_counter() - started}
     RunFolder.make(folder).write_json(_RECORD, record)
@@ -220,11 +261,16 @@ def _whole(cell: Cell, folder: Path, number: int) -> tuple[float, float]:
     return result.test_accuracy, result.epsilon
 
 
-def _private(cell: Cell, recipe: Recipe, folder: Path, ready: list[Classifier]) -> tuple[float, float]:
+def _private(
+    cell: Cell, recipe: Recipe, folder: Path, ready: list[Classifier], nets: Path | None
+) -> tuple[float, float]:
     if not ready:
         rows, test = datasets.load(cell.data, "train"), datasets.load(cell.data, "test")
-        ready.append(Classifier.prepare(rows, test, epsilon=cell.epsilon, delta=DELTA, recipe=recipe))
-    trained = ready[0].at(cell.epsilon).train(out=folder)
+        ready.append(
+            Classifier.prepare(rows, test, epsilon=cell.epsilon, delta=DELTA, recipe=recipe, nets=nets)
+        )
+    # A model on networks that do not ship could not be loaded again, so that none is written.
+    trained = ready[0].at(cell.epsilon).train(out=folder if nets is None else None)
     assert trained.test_accuracy is not None
     return trained.test_accuracy, trained.epsilon
 

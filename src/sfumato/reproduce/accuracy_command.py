@@ -17,6 +17,13 @@ def accuracy(
         list[str] | None, typer.Option(help="Run only this line of the table. May be repeated.")
     ] = None,
     runs: Annotated[int | None, typer.Option(min=1, help="Stop at this many runs of each line.")] = None,
+    nets: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder of networks that sfumato prior made, for one run of each line in place of those "
+            "that ship. May be repeated."
+        ),
+    ] = None,
     json: show.Json = False,
 ) -> None:
     """Measure the default recipe at several ε. An interrupted run is resumed.
@@ -25,13 +32,14 @@ def accuracy(
     """
     from sfumato.reproduce import accuracy as recipe
 
-    chosen = tuple(only or ())
+    chosen, folders = tuple(only or ()), tuple(nets or ())
     with show.progress() as bar:
-        task = bar.add_task("training", total=recipe.total_runs(chosen, runs), note="")
+        task = bar.add_task("training", total=recipe.total_runs(chosen, runs, len(folders)), note="")
         lines = recipe.run(
             out,
             only=chosen,
             most=runs,
+            nets=folders,
             on_run=lambda name, number: bar.update(task, advance=1, note=f"{name} {number}"),
         )
     if json:

@@ -62,15 +62,19 @@ def test_weights_are_small_and_their_note_says_how_they_were_made(name):
 
 
 @pytest.mark.parametrize("place", ["header", "values"])
-def test_changed_weights_are_refused(monkeypatch, tmp_path, place):
+def test_changed_weights_are_refused(tmp_path, place):
     shipped = prior._weights_folder()
     content = bytearray(shipped.joinpath("strokes.safetensors").read_bytes())
     content[10 if place == "header" else -1] ^= 1
     (tmp_path / "strokes.safetensors").write_bytes(content)
     (tmp_path / "strokes.json").write_text(json.dumps(prior.prior_note("strokes")))
-    monkeypatch.setattr(prior, "_weights_folder", lambda: tmp_path)
     with pytest.raises(DataCorrupted, match="sha256"):
-        prior.load_prior("strokes")
+        prior.load_prior("strokes", folder=tmp_path)
+
+
+def test_a_folder_without_the_network_says_how_to_make_it(tmp_path):
+    with pytest.raises(DataUnavailable, match="sfumato prior strokes-wide --out"):
+        prior.load_prior("strokes-wide", folder=tmp_path)
 
 
 @pytest.mark.parametrize("name", prior.PRIORS)

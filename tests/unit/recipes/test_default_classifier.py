@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -154,6 +155,21 @@ def test_scattering_needs_no_drawing():
     assert model.features(torch.rand(2, 1, 28, 28)).shape == (2, 81 * 7 * 7)
     assert not model.centre.any()
     assert DESIGNED.priors == ()
+
+
+def test_networks_from_a_folder_take_the_place_of_those_that_ship(rows, tmp_path):
+    """With the shipped weights of one net under the other's name, the features are those of that net."""
+    recipe = replace(DIGITS, extractors=("strokes-wide",), drawn=200, directions=16)
+    weights = resources.files("sfumato.models") / "weights"
+    for ending in ("json", "safetensors"):
+        (tmp_path / f"strokes-wide.{ending}").write_bytes((weights / f"strokes-wild.{ending}").read_bytes())
+    network = features.build_on(tmp_path, recipe, classes=10)
+    other = features.build(replace(recipe, extractors=("strokes-wild",)), classes=10)
+    images = rows.tensors()[0][:8]
+    assert network.features(images).equal(other.features(images))
+    assert not network.features(images).equal(features.build(recipe, classes=10).features(images))
+    ready = Classifier.prepare(rows, epsilon=1, recipe=recipe, nets=tmp_path)
+    assert torch.from_numpy(ready.rows.inputs[:8]).allclose(other.features(images), atol=1e-5)
 
 
 def test_plain_training_learns_too(rows, test):

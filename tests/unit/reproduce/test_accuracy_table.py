@@ -16,8 +16,8 @@ def runs(monkeypatch):
     """Stands in for training: notes what was asked for and writes a result of its own."""
     done = []
 
-    def once(cell, folder, number, ready):
-        done.append((cell.epsilon, number))
+    def once(cell, folder, number, ready, nets):
+        done.append((cell.epsilon, number) if nets is None else (cell.epsilon, nets.name))
         result = {"epsilon": cell.epsilon, "test_accuracy": 0.9 + number / 100, "seconds": 1.0}
         accuracy.RunFolder.make(folder).write_json("measured.json", result)
 
@@ -46,7 +46,7 @@ def test_an_interrupted_run_is_done_again(runs, tmp_path, monkeypatch):
     folder = accuracy.RunFolder.make(tmp_path / "prior" / "run-1")
     folder.write_json("result.json", {"epsilon": 0, "test_accuracy": 0.5})
 
-    def once(cell, folder, number, ready):
+    def once(cell, folder, number, ready, nets):
         done = accuracy.RunFolder(folder)
         done.write_json("measured.json", {"epsilon": 0, "test_accuracy": 0.7, "seconds": 1.0})
 
@@ -82,3 +82,19 @@ def test_the_prior_alone_is_measured_on_public_images(tmp_path, monkeypatch):
     (line,) = accuracy.run(tmp_path, only=["prior"])
     assert asked == [("mnist", "test")]
     assert (line.mean, line.epsilon) == (0.96, 0.0)
+
+
+def test_runs_can_stand_on_other_networks(runs, tmp_path):
+    """One run of each line on each folder, whatever the number of runs on those that ship."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    lines = accuracy.run(tmp_path / "out", only=["mnist-1", "fashion-3"], nets=folders)
+    assert runs == [(1.0, "a"), (3.0, "a"), (1.0, "b"), (3.0, "b")]
+    assert [line.accuracies for line in lines] == [pytest.approx((0.91, 0.92))] * 2
+    assert accuracy.total_runs(["mnist-1", "fashion-3"], nets=2) == 4
+
+
+@pytest.mark.parametrize("name", ["prior", "plain", "whole-3", "designed-3", "cifar-1"])
+def test_lines_without_networks_are_refused_on_others(name, runs, tmp_path):
+    with pytest.raises(InvalidInput, match=f"got {name}"):
+        accuracy.run(tmp_path, only=[name], nets=[tmp_path])
+    assert runs == []
