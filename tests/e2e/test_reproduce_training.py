@@ -21,12 +21,13 @@ def test_private_cnn(sfumato, sfumato_json, tmp_path):
     answer = sfumato_json(*words)
     check_figures(answer)
     assert len(answer["figures"]) == 4
-    plain, source, priced, ours, drawn = answer["settings"]
+    plain, source, priced, ours, moved, drawn = answer["settings"]
     assert plain["epsilon"] is None
     assert source["runs"][0]["noise_multiplier"] == 1.2
     assert priced["epsilon"] <= 0.79
     assert 0.78 < ours["epsilon"] <= 0.79
     assert 0.78 < drawn["epsilon"] <= 0.79
+    assert moved["epsilon"] == ours["epsilon"]  # views of one person are one person's
     assert len(ours["runs"][0]["accuracy"]) == len(ours["runs"][0]["loss"]) == 2
     assert read_run(tmp_path).result.findings == answer
     certificate = tmp_path / "seed-0" / "ours" / "release" / "certificate.json"

@@ -23,6 +23,7 @@ from sfumato.fitting import FitConfig, fit
 from sfumato.storage import RunFolder
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, train
 from sfumato.training.checkpoint import remove_checkpoint
+from sfumato.training.rowwise import Views
 from sfumato.training.run import CHECKPOINT
 
 DELTA = 1e-5
@@ -156,11 +157,13 @@ def private_run(
     *,
     out: Path,
     caveats: tuple[str, ...] = (),
+    views: Views | None = None,
     watch: Watch = unwatched,
 ) -> Run:
     """Train under the plan, or go on, or find what was trained before; `model` has the weights afterwards."""
     folder = RunFolder.make(out)
-    settings = _settings(model, data, plan=plan.to_json(), optimization=asdict(optimization))
+    seen = {} if views is None else {"views": views.__qualname__}
+    settings = _settings(model, data, plan=plan.to_json(), optimization=asdict(optimization), **seen)
     if (kept := _kept(folder, settings)) is not None:
         model.load_state_dict(load((folder.release / "model.safetensors").read_bytes()))
         return kept
@@ -179,6 +182,7 @@ def private_run(
         test=test,
         out=out,
         caveats=caveats,
+        views=views,
         purpose=name,
         on_step=after_step,
     )

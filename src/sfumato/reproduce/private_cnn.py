@@ -42,7 +42,7 @@ SIZE = 60_000
 NOISE, BATCH, EPOCHS, RATE = 1.2, 64, 10, 0.05  # the report's settings
 SOURCE = Optimization(learning_rate=RATE, momentum=0.0)
 SEEDS = 3
-NETWORKS = ("plain", "source", "priced", "ours", "drawn")
+NETWORKS = ("plain", "source", "priced", "ours", "moved", "drawn")
 NOISE_LEVELS = (0.0, 0.25, 0.5, 1.0, 2.0)  # standard deviations, where white is 1
 
 
@@ -65,6 +65,7 @@ OURS = Settings()
 DRAWN = Settings(learning_rate=0.5)  # of a network that has seen drawings: it has less far to go
 DRAWINGS = FitConfig(epochs=4, batch_size=128, optimizer="adamw", learning_rate=2e-3)
 DRAWN_BY = "strokes-wide"
+_MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
 TRIAL = Settings(batch=2048, epochs=8)  # about as many steps as ours, at half the work
 TRIAL_RATES = (0.25, 0.5, 1.0, 2.0)
 TRIAL_SHARE = 4
@@ -73,7 +74,7 @@ TRIAL_SHARE = 4
 @dataclass(frozen=True, kw_only=True)
 class Result:
     real_epsilon: dict[str, float]
-    settings: tuple[Repeated, ...]  # plain; the report's; at the report's ε; ours; ours after drawings, or one
+    settings: tuple[Repeated, ...]  # those of NETWORKS, or one of them
     figures: tuple[Path, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -95,9 +96,9 @@ def run(
     only: str | None = None,
     watch: Watch = unwatched,
 ) -> Result:
-    """Train all five from each of `seeds` first weights (three, or one if quick); draw the report's figures.
+    """Train NETWORKS from each of `seeds` first weights (three, or one if quick); draw the report's figures.
 
-    Runs under `out` are found again later. With `only`, one of NETWORKS, nothing is drawn.
+    Runs under `out` are found again later. With `only` one of them, nothing is drawn.
     """
     wanted_networks = NETWORKS if only is None else (_validate.one_of("only", only, NETWORKS),)
     folder = RunFolder.make(out)
@@ -139,6 +140,11 @@ def _once(
         "source": ("private, published settings", source_plan(size, epochs), SOURCE),
         "priced": (f"the same at ε = {PRINTED_EPSILON}", _priced(size, epochs), SOURCE),
         "ours": (f"ours at ε = {PRINTED_EPSILON}", our_plan(ours, size), ours.optimization),
+        "moved": (
+            f"ours at ε = {PRINTED_EPSILON}, moved by a pixel",
+            our_plan(ours, size),
+            ours.optimization,
+        ),
         "drawn": (
             f"ours at ε = {PRINTED_EPSILON}, drawings first",
             our_plan(drawn, size),
@@ -162,10 +168,19 @@ def _once(
                 optimization,
                 out=out / key,
                 caveats=caveats,
+                views=moved_by_a_pixel if key == "moved" else None,
                 watch=watch,
             )
         )
     return runs
+
+
+def moved_by_a_pixel(images: Tensor) -> Tensor:
+    """(rows, 5, …): each image, and the same one pixel up, down, left and right; margins are blank.
+
+    The five gradients are averaged before they are clipped, so that they are one person's still.
+    """
+    return torch.stack([images.roll(move, (-2, -1)) for move in _MOVES], dim=1)
 
 
 def _learn_drawings(network: nn.Module, out: Path, *, seed: int, quick: bool, watch: Watch) -> None:

@@ -20,7 +20,8 @@ def private_cnn(
     quick: Quick = False,
     seeds: Seeds = None,
     only: Annotated[
-        str | None, typer.Option(help="Train only one: plain, source, priced, ours or drawn. Draws no figures.")
+        str | None,
+        typer.Option(help="Train only one: plain, source, priced, ours, moved or drawn. Draws no figures."),
     ] = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Only compare learning rates, on synthetic digits.")
