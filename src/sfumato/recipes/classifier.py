@@ -45,12 +45,14 @@ from sfumato.training import (
     TrainingResult,
     estimate,
     keep_out,
+    moved_by_a_pixel,
     train,
 )
 from sfumato.training.checkpoint import can_resume
 from sfumato.training.devices import usable_device
 from sfumato.training.hold_out import size_without
 from sfumato.training.ownership import RECORD
+from sfumato.training.rowwise import Views
 from sfumato.training.run import CHECKPOINT
 from sfumato.training.wanted import Wanted
 
@@ -120,6 +122,7 @@ class Classifier:
         statistic: What is measured of the private features before the head is trained, if anything.
         hold_out: Accuracy on private rows kept out, at a price.
         canaries: Canaries for an audit.
+        views: Several views of each row, whose gradients are averaged before clipping.
 
     ```python
     trained = Classifier.prepare(rows, test, epsilon=1).train(ledger=ledger, out="out/mnist")
@@ -140,6 +143,7 @@ class Classifier:
     statistic: StatisticPlan | None = None
     hold_out: HoldOut | None = None
     canaries: Canaries | None = None
+    views: Views | None = None
 
     @classmethod
     def prepare(
@@ -177,6 +181,7 @@ class Classifier:
         told = settings or Settings()
         size, more = _sizes(rows, hold_out, canaries)
         if model == RECIPE:
+            _refuse_moves(told, "features come from public networks; choose a network with model=")
             warn_of_little_protection("this training", epsilon, delta)
             # Canaries attack the head's training; what is measured before it would hide nothing from them.
             alone = canaries is not None or told.noise is not None
@@ -190,6 +195,10 @@ class Classifier:
         else:
             parts = {"rows": rows, "test": test, **_network(model, rows, told.seed)}
             terms = _calibrated(rows, epsilon, delta, size + more, told)
+            if canaries is not None:
+                _refuse_moves(told, "canaries are no images")
+            if told.moved:
+                parts["views"] = _views_of(rows)
         terms["optimization"] = replace(terms["optimization"], **told.said("learning_rate"))
         return cls(delta=delta, hold_out=hold_out, canaries=canaries, **parts, **terms)
 
@@ -254,7 +263,8 @@ class Classifier:
         Returns:
             What to expect.
         """
-        return estimate(learner(self.network), self.plan, self.rows.shape, classes=self.rows.classes or 2)
+        part, classes = learner(self.network), self.rows.classes or 2
+        return estimate(part, self.plan, self.rows.shape, classes=classes, views=self.views)
 
     def check_room(self, ledger: Ledger, out: Place | None = None) -> None:
         """Refuse what the ledger has no room for; a run that goes on in `out` has paid for its training.
@@ -334,6 +344,7 @@ class Classifier:
             sampler=sampler,
             on_epoch=on_epoch,
             units=one_each(rows),
+            views=self.views,
         )
         result, verdict = self._learn(learner(released.module), rows, training, on_step, out)
         released.module.cpu()  # where its predictor answers
@@ -435,6 +446,17 @@ def _sizes(rows: Dataset, hold_out: HoldOut | None, canaries: Canaries | None) -
     size, _ = declared(rows)
     size = size if hold_out is None else size_without(hold_out.share, size)
     return size, 0 if canaries is None else canaries.count
+
+
+def _refuse_moves(settings: Settings, because: str) -> None:
+    if settings.moved:
+        raise InvalidInput(f"expected moved=False, got moved=True: {because}")
+
+
+def _views_of(rows: Dataset) -> Views:
+    if len(rows.shape) != 3:
+        raise InvalidInput(f"expected images (channels, height, width) to move, got rows of shape {rows.shape}")
+    return moved_by_a_pixel
 
 
 def _on_public_features(

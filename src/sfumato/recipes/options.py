@@ -24,6 +24,7 @@ class Settings:
         seed: Fixes the first weights, which are public. The noise cannot be seeded.
         noise: "banded" or "lambda-cgd": go through the records in a fixed order, with noise that later steps
             take back in part. Neighbours are then those of zero-out.
+        moved: Learn from each image moved by a pixel in four directions too, for networks from random weights.
 
     >>> Settings(epochs=5).seed
     0
@@ -35,6 +36,7 @@ class Settings:
     clip_norm: float | None = None
     seed: int = 0  # of the first weights, which are public
     noise: str | None = None
+    moved: bool = False
 
     def __post_init__(self) -> None:
         for name in ("epochs", "learning_rate", "clip_norm"):

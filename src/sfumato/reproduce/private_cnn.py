@@ -28,7 +28,7 @@ from sfumato.reproduce.kept_runs import DELTA, Repeated, Run, Watch, plain_run, 
 from sfumato.reproduce.pixels import standardized
 from sfumato.results import Reproduction, write_run
 from sfumato.storage import RunFolder, write_figure
-from sfumato.training import Optimization, TrainingPlan, train
+from sfumato.training import Optimization, TrainingPlan, moved_by_a_pixel, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +65,6 @@ OURS = Settings()
 DRAWN = Settings(learning_rate=0.5)  # of a network that has seen drawings: it has less far to go
 DRAWINGS = FitConfig(epochs=4, batch_size=128, optimizer="adamw", learning_rate=2e-3)
 DRAWN_BY = "strokes-wide"
-_MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
 TRIAL = Settings(batch=2048, epochs=8)  # about as many steps as ours, at half the work
 TRIAL_RATES = (0.25, 0.5, 1.0, 2.0)
 TRIAL_SHARE = 4
@@ -173,14 +172,6 @@ def _once(
             )
         )
     return runs
-
-
-def moved_by_a_pixel(images: Tensor) -> Tensor:
-    """(rows, 5, …): each image, and the same one pixel up, down, left and right; margins are blank.
-
-    The five gradients are averaged before they are clipped, so that they are one person's still.
-    """
-    return torch.stack([images.roll(move, (-2, -1)) for move in _MOVES], dim=1)
 
 
 def _learn_drawings(network: nn.Module, out: Path, *, seed: int, quick: bool, watch: Watch) -> None:

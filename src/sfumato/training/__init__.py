@@ -32,6 +32,7 @@ from sfumato.training.scaling import BoundedScaler
 from sfumato.training.scoring import CoinSplit, NoisyAccuracyScorer
 from sfumato.training.task import ChunkResult
 from sfumato.training.trainer import PrivateTrainer
+from sfumato.training.views import moved_by_a_pixel
 
 __all__ = [
     "AdaptiveClipping",
@@ -69,6 +70,7 @@ __all__ = [
     "estimate",
     "keep_out",
     "keep_some",
+    "moved_by_a_pixel",
     "resume",
     "rounding_bound",
     "save_checkpoint",

@@ -13,7 +13,7 @@ from torch import nn
 
 from sfumato import randomness
 from sfumato.training.plan import TrainingPlan
-from sfumato.training.rowwise import cross_entropy
+from sfumato.training.rowwise import Views, cross_entropy
 from sfumato.training.run import Optimization
 from sfumato.training.trainer import PrivateTrainer
 
@@ -31,7 +31,14 @@ class CostEstimate:
     megabytes: float
 
 
-def estimate(model: nn.Module, plan: TrainingPlan, shape: tuple[int, ...], *, classes: int) -> CostEstimate:
+def estimate(
+    model: nn.Module,
+    plan: TrainingPlan,
+    shape: tuple[int, ...],
+    *,
+    classes: int,
+    views: Views | None = None,
+) -> CostEstimate:
     """Estimate time and memory from two steps on random rows, on a copy of the model.
 
     Args:
@@ -39,6 +46,7 @@ def estimate(model: nn.Module, plan: TrainingPlan, shape: tuple[int, ...], *, cl
         plan: What will be done.
         shape: The shape of one row.
         classes: How many classes there are.
+        views: K random views of each row.
 
     Returns:
         The estimate.
@@ -55,7 +63,7 @@ def estimate(model: nn.Module, plan: TrainingPlan, shape: tuple[int, ...], *, cl
     short = replace(plan, steps=2, sample_rate=1.0, noise_phases=((1.0, 1.0),))
     trainer = PrivateTrainer(trial, Optimization().build(trial), short)
     seconds = 0.0
-    for batch in trainer.batches((inputs, targets)):
+    for batch in trainer.batches((inputs, targets), views=views):
         started = time.perf_counter()
         trainer.step(batch, cross_entropy)
         seconds = time.perf_counter() - started

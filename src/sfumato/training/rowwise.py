@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.training.memory import Memory
+from sfumato.training.views import moved_by_a_pixel
 
 LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
 Views: TypeAlias = Callable[[Any], Any]
@@ -72,7 +73,7 @@ def _is_known(function: Any) -> bool:
         # A class of tensors may have code of its own.
         plain = not function.args and all(type(value) in _PLAIN for value in function.keywords.values())
         return function.func is F.cross_entropy and function.keywords.get("reduction") == "none" and plain
-    return function is cross_entropy
+    return function is cross_entropy or function is moved_by_a_pixel
 
 
 @dataclass(frozen=True)

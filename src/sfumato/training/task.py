@@ -96,7 +96,8 @@ class Prepared:
     @property
     def runs_own_code(self) -> bool:
         """Whether a step runs code of the user's: of the model, the loss or the views."""
-        return not self.keeps_nothing or self.known.loss.how != DIRECT or self.known.views is not None
+        maps = [each for each in (self.known.loss, self.known.views) if each is not None]
+        return not self.keeps_nothing or any(each.how != DIRECT for each in maps)
 
     def holds(self, loss_fn: LossFunction, views: Views | None) -> bool:
         """Whether nothing was changed since."""
@@ -112,9 +113,10 @@ class Prepared:
     ) -> Task:
         """The work on the rows of one step; `refresh` keys generators anew that code of the user's may seed."""
         weights, known = self.structure.tensors.values(), self.known
-        if not self.runs_own_code:
-            return Task(self.model, known.loss.of(loss_fn, but=()), None, known, None, self.device, self.wiring)
         view_map = None if known.views is None or views is None else known.views.of(views, but=weights)
+        if not self.runs_own_code:
+            loss = known.loss.of(loss_fn, but=())
+            return Task(self.model, loss, view_map, known, None, self.device, self.wiring)
         memory = Memory(*(() if self.keeps_nothing else (self.model,)), name="the model", but=weights)
         loss = known.loss.of(loss_fn, but=weights)
         return Task(self.model, loss, view_map, known, memory, self.device, self.wiring, refresh)

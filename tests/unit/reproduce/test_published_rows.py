@@ -63,13 +63,3 @@ def test_scattering_channels_are_scaled_by_drawings_not_by_private_rows():
     assert np.abs(levels).max() > 1e-3  # which are not these rows' own
     assert test.inputs.dtype == np.float32
     assert all(torch.count_nonzero(parameter) == 0 for parameter in linear_head(data).parameters())
-
-
-def test_five_views_of_an_image_are_it_and_its_neighbours():
-    images = torch.zeros(2, 1, 5, 5)
-    images[0, 0, 2, 2] = images[1, 0, 1, 3] = 1.0
-    views = private_cnn.moved_by_a_pixel(images)
-    assert views.shape == (2, 5, 1, 5, 5)
-    assert views[:, 0].equal(images)
-    places = [tuple(view[0].nonzero()[0].tolist()) for view in views[0]]
-    assert sorted(places) == [(1, 2), (2, 1), (2, 2), (2, 3), (3, 2)]
