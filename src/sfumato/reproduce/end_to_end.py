@@ -11,6 +11,7 @@ import os
 from sfumato import models
 from sfumato.datasets import Dataset
 from sfumato.training import Optimization, TrainingPlan, TrainingResult, train
+from sfumato.training.rowwise import Views
 
 BATCH, EPOCHS, CLIP_NORM, AVERAGING = 512, 40, 0.1, 0.99
 OPTIMIZATION = Optimization(learning_rate=0.5, momentum=0.9)
@@ -36,6 +37,7 @@ def run(
     epsilon: float,
     delta: float,
     seed: int = 0,
+    views: Views | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> TrainingResult:
     """Train under (epsilon, delta), priced before a row is looked at; `pixels.standardized` rows."""
@@ -47,6 +49,7 @@ def run(
         delta=delta,
         optimization=OPTIMIZATION,
         test=test,
+        views=views,
         out=out,
         caveats=(CAVEAT,),
         purpose="a CNN from random weights",

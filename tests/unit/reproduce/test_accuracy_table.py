@@ -71,7 +71,7 @@ def test_lines_can_be_chosen_by_name(runs, tmp_path):
 
 def test_five_runs_with_features_and_three_elsewhere():
     five = ("mnist-0.5", "mnist-1", "mnist-3", "fashion-1", "fashion-3", "cifar-1", "cifar-3")
-    expected = {**dict.fromkeys(five, 5), "designed-3": 3, "whole-3": 3, "plain": 3}
+    expected = {**dict.fromkeys(five, 5), "designed-3": 3, "whole-3": 3, "moved-3": 3, "plain": 3}
     assert {name: accuracy.CELLS[name].runs for name in expected} == expected
 
 
@@ -93,7 +93,7 @@ def test_runs_can_stand_on_other_networks(runs, tmp_path):
     assert accuracy.total_runs(["mnist-1", "fashion-3"], nets=2) == 4
 
 
-@pytest.mark.parametrize("name", ["prior", "plain", "whole-3", "designed-3", "cifar-1"])
+@pytest.mark.parametrize("name", ["prior", "plain", "whole-3", "moved-3", "designed-3", "cifar-1"])
 def test_lines_without_networks_are_refused_on_others(name, runs, tmp_path):
     with pytest.raises(InvalidInput, match=f"got {name}"):
         accuracy.run(tmp_path, only=[name], nets=[tmp_path])
