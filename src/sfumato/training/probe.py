@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
@@ -175,11 +176,19 @@ def channels_last(inputs: Any) -> Any:
 
 
 def _refuse_low_precision(model: nn.Module) -> None:
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.float64):
+    """A unit has one coefficient for all of its gradients: they are of one type, which has enough digits."""
+    learning = [(name, p.dtype) for name, p in model.named_parameters() if p.requires_grad]
+    for name, dtype in learning:
+        if dtype not in (torch.float32, torch.float64):
             raise UnsupportedModel(
-                f"expected float32 parameters, got {name} of {parameter.dtype}; norms need more digits: "
+                f"expected float32 parameters, got {name} of {dtype}; norms need more digits: "
                 "call model.float()"
+            )
+    for (first_name, first_dtype), (name, dtype) in pairwise(learning):
+        if dtype != first_dtype:
+            raise UnsupportedModel(
+                f"expected trainable parameters of one type, got {first_name} of {first_dtype} and {name} of "
+                f"{dtype}; call model.float(), or model.double()"
             )
 
 
