@@ -28,6 +28,7 @@ from sfumato.ledger.agreement import check_agreement
 from sfumato.ledger.certificate import Certificate
 from sfumato.ledger.chain import Entry, Head, Row, linked, seal, unseal
 from sfumato.ledger.charge import Charge, ChargeRequest, charges_of, check_text
+from sfumato.ledger.charge_text import charges_in
 from sfumato.ledger.conversion import check_unit, counted_event
 from sfumato.ledger.exceeded import KIND as EXCEEDED
 from sfumato.ledger.exceeded import Exceeded, exceeded_by
@@ -701,7 +702,7 @@ class Ledger:
         Returns:
             The charges, oldest first.
         """
-        return charges_of(linked(self._store.rows(), brief=True), unit=self.budget.unit)
+        return charges_in(self._store.rows(), unit=self.budget.unit)
 
     def snapshot(self) -> tuple[list[Charge], State, Head]:
         """The charges, what they add up to and the head, as of one moment.
@@ -710,7 +711,7 @@ class Ledger:
             The charges, their sums and the newest entry.
         """
         rows = list(self._store.rows())
-        charges = charges_of(linked(rows, brief=True), unit=self.budget.unit)
+        charges = charges_in(rows, unit=self.budget.unit)
         last = unseal(rows[-1])
         return charges, self._state(last), last.head
 
