@@ -189,7 +189,16 @@ class Ledger(Book):
             BudgetExceeded: If it does not fit. Nothing is written.
             RelationMismatch: If relation or unit are not the budget's.
         """
-        return self.pay(_request(event, purpose, relation, unit, allocation, private))
+        return self.pay(
+            ChargeRequest(
+                event=as_one(event),
+                purpose=purpose,
+                relation=relation,
+                unit=unit,
+                allocations=(allocation,),
+                private=private,
+            )
+        )
 
     def pay(self, request: ChargeRequest) -> Charge:
         """Spend for one request; `charge` does it through this method.
@@ -368,8 +377,17 @@ class Ledger(Book):
         Raises:
             BudgetExceeded: If it does not fit. Nothing is written.
         """
-        request = _request(event, purpose, relation, unit, allocation, private)
-        return self.hold(request, begun=begun)
+        return self.hold(
+            ChargeRequest(
+                event=as_one(event),
+                purpose=purpose,
+                relation=relation,
+                unit=unit,
+                allocations=(allocation,),
+                private=private,
+            ),
+            begun=begun,
+        )
 
     def hold(self, request: ChargeRequest, *, begun: bool = True) -> Reservation:
         """Reserve for one request; `reserve` does it through this method.
@@ -492,24 +510,6 @@ class Ledger(Book):
 
 def _spent_here() -> None:
     Ledger.spent_here = True
-
-
-def _request(
-    event: DpEvent | Sequence[DpEvent],
-    purpose: str,
-    relation: Relation,
-    unit: str,
-    allocation: str | None,
-    private: bool,
-) -> ChargeRequest:
-    return ChargeRequest(
-        event=as_one(event),
-        purpose=purpose,
-        relation=relation,
-        unit=unit,
-        allocations=(allocation,),
-        private=private,
-    )
 
 
 def _reopened(address: str, head: Head) -> Ledger:

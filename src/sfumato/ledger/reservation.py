@@ -88,7 +88,7 @@ class Reservation:
             if refusal is not None:
                 raise InvalidInput(refusal)
             lease = lease.with_noise(private=private)
-            entry = settle(self._journal, charge.head, lease, ran, counted, last)
+            entry = settle(self._journal, charge.head, lease=lease, ran=ran, counted=counted, last=last)
         return Charge.from_entry(entry, unit=charge.unit, settled=True)
 
     def _as_seen(self) -> Lease:

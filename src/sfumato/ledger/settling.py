@@ -62,7 +62,8 @@ def give_back(journal: Journal, entry: int) -> Entry:
                 f"expected a reservation that was never begun, got entry {entry}: rows may have been "
                 "touched under it, so it stays spent; resume its run, which settles what it did not use"
             )
-        return settle(journal, head, lease.taken_up(private=True), NoEvent(), NoEvent(), last)
+        lease = lease.taken_up(private=True)
+        return settle(journal, head, lease=lease, ran=NoEvent(), counted=NoEvent(), last=last)
 
 
 def note_lease(journal: Journal, head: Head, kind: str, lease: Lease, last: Entry) -> None:
@@ -71,7 +72,7 @@ def note_lease(journal: Journal, head: Head, kind: str, lease: Lease, last: Entr
     journal.append(body, journal.state(last), last)
 
 
-def settle(journal: Journal, head: Head, lease: Lease, ran: DpEvent, counted: DpEvent, last: Entry) -> Entry:
+def settle(journal: Journal, head: Head, *, lease: Lease, ran: DpEvent, counted: DpEvent, last: Entry) -> Entry:
     """Write what a reservation came to, which counts as `counted` and never as more than was reserved."""
     reserved = journal.holding(head)
     before, allocation = journal.state(last), reserved.body["allocation"]
