@@ -27,12 +27,12 @@ from sfumato.training.compiled import as_written
 from sfumato.training.device_sum import DeviceSum
 from sfumato.training.devices import CPU, device_of
 from sfumato.training.distributed import ALONE, Peers
+from sfumato.training.drawing import drawn
 from sfumato.training.gradient import chunk_rows, clip_rows, prepare_blocks, rounding_bound
 from sfumato.training.hugging_face import decoder_inputs
 from sfumato.training.interrupts import bare
 from sfumato.training.memory import written_nowhere
 from sfumato.training.noise import NoisySum, StepSum, joining_error
-from sfumato.training.order import FixedOrder
 from sfumato.training.own_code import OWN_CODE, is_watched, runs_with
 from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.past_noise import destroy_past_noise
@@ -40,7 +40,6 @@ from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
 from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import LossFunction, Views
-from sfumato.training.sampling import poisson_sample, shuffled_samples
 from sfumato.training.state import TrainerState
 from sfumato.training.task import ChunkResult, Prepared, prepared
 from sfumato.training.trial import try_step
@@ -523,16 +522,7 @@ class PrivateTrainer:
         return noise.past()
 
     def _draw(self, source: TrainingData, names: npt.ArrayLike | None) -> Iterator[Batch]:
-        if self.plan.sampling == "shuffle":
-            yield from self._draw_shuffled(source)
-            return
-        if self.plan.sampling == "cyclic":
-            order = FixedOrder.of(source.units, self.plan.steps_an_epoch, names=names)
-            for step in range(self.steps_done, self.plan.steps):
-                yield Batch(step, source, self._owned.of(order.sample(step)))
-            return
-        for step in range(self.steps_done, self.plan.steps):
-            sample = poisson_sample(source.units, self.plan.sample_rate, self.sampler)
+        for step, sample in drawn(self.plan, source.units, self.sampler, start=self.steps_done, names=names):
             yield Batch(step, source, self._owned.of(sample))
 
     def _read_ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -544,15 +534,6 @@ class PrivateTrainer:
                 following.read_ahead(self._chunks)
             yield batch
             batch = following
-
-    def _draw_shuffled(self, source: TrainingData) -> Iterator[Batch]:
-        batches = self.plan.steps_an_epoch
-        if self.steps_done % batches:
-            raise Refused("expected shuffled training to resume at the start of an epoch; use Poisson sampling")
-        for start in range(self.steps_done, self.plan.steps, batches):
-            for step, sample in enumerate(shuffled_samples(source.units, batches, self.sampler), start):
-                if step < self.plan.steps:
-                    yield Batch(step, source, self._owned.of(sample))
 
     def _mechanism(self) -> GridGaussian:
         return GridGaussian(
