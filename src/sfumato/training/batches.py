@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sfumato.errors import InvalidInput
 from sfumato.training.own_code import brings
-from sfumato.training.probe import random_rows
+from sfumato.training.public_rows import random_rows
 from sfumato.training.rowwise import Views
 from sfumato.training.sampling import Indices, Sample
 from sfumato.training.sources import source_of
