@@ -17,7 +17,7 @@ from sfumato.errors import UnsupportedModel
 from sfumato.training import Flat, PrivateTrainer, TrainingPlan, clip_chunk, cross_entropy
 from sfumato.training.interrupts import bare
 from sfumato.training.memory import is_trusted, keeps_nothing
-from sfumato.training.probe import other_weights
+from sfumato.training.public_rows import other_weights
 from sfumato.training.sources import columns_of
 
 ROWS, TARGETS = torch.linspace(-1, 1, 128).view(32, 4), torch.zeros(32, dtype=torch.long)

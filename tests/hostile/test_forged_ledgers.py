@@ -95,7 +95,7 @@ def test_a_share_that_was_spent_beyond_its_size_is_found(ledger):
     )
     prices = {name: tally.to_json() for name, tally in small.state.price(pure(1.5), "team").items()}
     body = small._body("charge", pure(1.5), pure(1.5), "a question", "team", Relation.ADD_REMOVE, True)
-    small._append({**body, "price": prices}, over, unseal(small._store.last()))
+    small._journal.append({**body, "price": prices}, over, unseal(small._store.last()))
     with pytest.raises(LedgerTampered, match="entry 2"):
         small.verify()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sqlite3
 import sys
 from importlib.metadata import version
 
@@ -113,6 +115,40 @@ def test_the_statement_says_why_spent_and_left_do_not_add_up(command, place):
         ledger.charge(GaussianEvent(4.0), purpose="a sum", **TERMS)
         assert abs(ledger.epsilon_spent + ledger.epsilon_left - 3) > 0.005
     assert "do not add up to the budget" in " ".join(command("ledger", "show", place)[1].split())
+
+
+# Forged entries
+
+
+@pytest.mark.parametrize("json_", [(), ("--json",)], ids=["table", "json"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"purpose":', '"purpose":"a count","purpose":'),
+        ('"units":[', '"units":[0'),
+        ('"event":{', '"event": {'),
+    ],
+)
+def test_an_entry_that_no_ledger_wrote_is_not_shown(command, place, old, new, json_):
+    """Whoever can write the file can also hash."""
+    with Ledger.open(place) as ledger:
+        ledger.charge(pure(0.1), purpose="another", **TERMS)
+        first, second = list(ledger._store.rows())[1:]
+    text = first.text.replace(old.encode(), new.encode(), 1)
+    digest = hashlib.sha256(text).digest()
+    follows = second.text.replace(first.digest.hex().encode(), digest.hex().encode())
+    with sqlite3.connect(place) as connection:
+        for name in [
+            row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='trigger'")
+        ]:
+            connection.execute(f"DROP TRIGGER {name}")
+        for number, written in ((1, text), (2, follows)):
+            values = (hashlib.sha256(written).digest(), written, number)
+            connection.execute("UPDATE entries SET digest = ?, text = ? WHERE sequence = ?", values)
+    code, printed, error = command("ledger", "show", place, *json_)
+    assert code == 1
+    assert printed == ""
+    assert "ledger entry 1 is not written as a ledger writes: it was forged" in error
 
 
 # The rest

@@ -43,7 +43,8 @@ def public() -> Iterator[tuple[str, Any]]:
 
 
 def methods(found: type) -> Iterator[tuple[str, Callable[..., Any]]]:
-    for name, value in vars(found).items():
+    own = [kind for kind in reversed(found.__mro__) if kind.__module__.startswith("sfumato")]
+    for name, value in {name: value for kind in own for name, value in vars(kind).items()}.items():
         function = inspect.unwrap(getattr(value, "__func__", value))
         if not name.startswith("_") and inspect.isfunction(function):
             yield f"{found.__name__}.{name}", function

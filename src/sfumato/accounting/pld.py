@@ -27,6 +27,7 @@ from sfumato.accounting.events import (
     merged,
     repeat,
 )
+from sfumato.accounting.gaussian import epsilon_of, log_delta
 from sfumato.accounting.rdp import rdp, rdp_delta, rdp_epsilon
 from sfumato.errors import InvalidInput, NotPrivate
 
@@ -79,9 +80,7 @@ def epsilon(
         return added_up
     gaussian = _as_one_gaussian(parts)
     if gaussian is not None:
-        from dp_accounting import gaussian_mechanism
-
-        return float(gaussian_mechanism.get_epsilon_gaussian(gaussian, delta))
+        return epsilon_of(gaussian, delta)
     if delta < SMALLEST_DELTA:
         raise InvalidInput(
             f"expected delta >= {SMALLEST_DELTA} or delta = 0, got delta={delta}; "
@@ -119,9 +118,7 @@ def delta(event: DpEvent, epsilon: float, *, relation: Relation = Relation.ADD_R
         return 1.0
     gaussian = _as_one_gaussian(parts)
     if gaussian is not None:
-        from dp_accounting import gaussian_mechanism
-
-        return float(np.exp(gaussian_mechanism._get_log_delta(gaussian, epsilon)))
+        return float(np.exp(log_delta(gaussian, epsilon)))
     if math.fsum(count * pure_epsilon(part, relation) for part, count in parts.items()) <= epsilon:
         return 0.0
     return float(deltas(event, [epsilon], relation=relation)[0])

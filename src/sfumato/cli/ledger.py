@@ -50,6 +50,9 @@ def create(
 def show_(place: Place, json: show.Json = False) -> None:
     """Show what was spent, on what, and what is left.
 
+    Every entry is checked against its hash and the one before. `ledger verify` also computes prices and sums
+    anew.
+
     Example: sfumato ledger show people.db
     """
     from sfumato.ledger import Ledger, statement

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from sfumato.accounting import DpEvent, Relation, event_from_json, event_to_json
+from sfumato.accounting import DpEvent, Relation, compose, event_from_json, event_to_json
 from sfumato.accounting.events import atoms
 from sfumato.errors import InvalidInput, LedgerTampered
 from sfumato.ledger.chain import Entry, Head, canonical
@@ -178,6 +178,11 @@ def check_part_of(event: DpEvent, whole: DpEvent) -> None:
             "expected event to be what ran of the reserved steps, the same steps and no more of them, "
             f"got event={event!r}; settle() without an event keeps all that was reserved"
         )
+
+
+def as_one(event: DpEvent | Sequence[DpEvent]) -> DpEvent:
+    """A plan of several releases as one event."""
+    return event if isinstance(event, DpEvent) else compose(*event)
 
 
 def check_text(name: str, value: Any) -> str:

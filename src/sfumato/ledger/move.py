@@ -44,7 +44,7 @@ def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ledg
         ledger.verify()
         _check_continued(there, list(ledger._store.rows()))
         there.check_room()
-        ledger._close_for(there.address)
+        ledger._journal.close_for(there.address)
         _arrive(there, list(ledger._store.rows()), origin=ledger._store.address)
     there.close()
     return Ledger.open(target)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sfumato.accounting import DpEvent, NoEvent, event_from_json, event_to_json
+from sfumato.accounting import DpEvent
 from sfumato.errors import InvalidInput, LedgerError
-from sfumato.ledger.chain import Entry, Head
-from sfumato.ledger.charge import Charge, check_part_of, same_releases
+from sfumato.ledger.chain import Head
+from sfumato.ledger.charge import Charge, check_part_of
 from sfumato.ledger.conversion import counted_event
 from sfumato.ledger.lease import Lease
-from sfumato.ledger.rule import Tally
+from sfumato.ledger.settling import lease_of, note_lease, settle
 
 if TYPE_CHECKING:
     from sfumato.ledger.ledger import Ledger
@@ -29,7 +29,7 @@ class Reservation:
     """
 
     def __init__(self, ledger: Ledger, charge: Charge, lease: Lease) -> None:
-        self._ledger = ledger
+        self._journal = ledger._journal
         self.charge = charge
         self.lease = lease
 
@@ -52,11 +52,11 @@ class Reservation:
 
         Needed once, before the first row, where it was made with `begun=False`; later calls check the lease.
         """
-        with self._ledger._writing() as last:
+        with self._journal.writing() as last:
             lease = self._as_seen()
             if not lease.begun:
                 lease = lease.begin()
-                self._ledger._append_about(self.head, "begin", lease, last)
+                note_lease(self._journal, self.head, "begin", lease, last)
         self.lease = lease
 
     def mark(self, ran: DpEvent, *, steps: int, digest: str) -> None:
@@ -66,9 +66,9 @@ class Reservation:
         made the last one, or if it would take something back: a durable step is released.
         """
         check_part_of(ran, self.charge.event)
-        with self._ledger._writing() as last:
+        with self._journal.writing() as last:
             lease = self._as_seen().marked(ran, steps=steps, digest=digest)
-            self._ledger._append_about(self.head, "mark", lease, last)
+            note_lease(self._journal, self.head, "mark", lease, last)
         self.lease = lease
 
     def settle(self, event: DpEvent | None = None, *, private: bool = True) -> Charge:
@@ -78,17 +78,17 @@ class Reservation:
         durable. It is what was *started*, and is priced as stopped while it ran: by the ledger's rule, which
         holds however the stop was decided. `private=False` says that noise was seeded.
         """
-        charge, ledger = self.charge, self._ledger
+        charge = self.charge
         ran = charge.event if event is None else event
         check_part_of(ran, charge.event)
-        counted = counted_event(ran, ledger.budget, relation=charge.relation, unit=charge.unit)
-        with ledger._writing() as last:
+        counted = counted_event(ran, self._journal.budget, relation=charge.relation, unit=charge.unit)
+        with self._journal.writing() as last:
             lease = self._as_seen()
             refusal = lease.refusal(ran, charge.event)
             if refusal is not None:
                 raise InvalidInput(refusal)
             lease = lease.with_noise(private=private)
-            entry = ledger._append_settlement(charge.head, lease, ran, counted, last)
+            entry = settle(self._journal, charge.head, lease=lease, ran=ran, counted=counted, last=last)
         return Charge.from_entry(entry, unit=charge.unit, settled=True)
 
     def _as_seen(self) -> Lease:
@@ -103,30 +103,10 @@ class Reservation:
 
     def _held(self) -> Lease:
         """The lease as the ledger has it, if it is still this process's."""
-        newest = self._ledger._lease_of(self.head)
+        newest = lease_of(self._journal, self.head)
         if newest.token != self.lease.token:
             raise LedgerError(
                 f"expected lease {self.lease.token} of entry {self.head.sequence}, got lease {newest.token}: "
                 "another process has taken the run up; let that one finish, and discard what this one has"
             )
         return newest
-
-
-def settlement_body(
-    reserved: Entry, lease: Lease, ran: DpEvent, counted: DpEvent, prices: dict[str, Tally]
-) -> dict[str, Any]:
-    """What a settlement says."""
-    whole = event_from_json(reserved.body["event"])
-    stopped = not same_releases(ran, whole) and not same_releases(ran, NoEvent())
-    return {
-        **{key: reserved.body[key] for key in ("purpose", "allocation", "relation")},
-        "kind": "settle",
-        "settles": reserved.sequence,
-        "private": reserved.body["private"] and lease.private,
-        "lease": lease.to_json(),
-        "event": event_to_json(ran),
-        "counted": event_to_json(counted),
-        "planned": reserved.body["event"] if stopped else None,
-        "price": {name: tally.to_json() for name, tally in prices.items()},
-        **({"drawn": True} if reserved.body.get("drawn") else {}),
-    }

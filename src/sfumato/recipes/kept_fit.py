@@ -1,14 +1,17 @@
 """What was learned from drawings alone, kept on this machine: it is public, always the same, and takes long.
 
-A file is found again by everything it follows from: the settings, the source of drawings, networks and recipes
-with their shipped weights, and the versions of PyTorch and NumPy. What cannot be read is made anew. Whoever
-can write into the cache can change the features; they stay a function of one row each, so that no guarantee
-rests on the file.
+A file is found again by everything it follows from: the settings, the code of drawings, networks and recipes
+with their shipped weights, and the versions of Python, PyTorch and NumPy. Code counts by its syntax tree, so
+that other words in a docstring or a comment change nothing. What cannot be read is made anew. Whoever can
+write into the cache can change the features; they stay a function of one row each, so that no guarantee rests
+on the file.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
@@ -44,7 +47,7 @@ def kept_fit(settings: str, make: Callable[[], Fit]) -> Fit:
     fit = kept_fit(repr(recipe), lambda: fit_to_drawings(recipe))
     ```
     """
-    versions = f"{torch.__version__} {np.__version__}"
+    versions = f"{sys.version_info[:2]} {torch.__version__} {np.__version__}"
     name = hashlib.sha256(f"{settings}\n{versions}\n{_source()}".encode()).hexdigest()
     path = caches.folder() / "fits" / f"{name[:32]}.safetensors"
     with suppress(OSError, SafetensorError):
@@ -61,8 +64,32 @@ def _source() -> str:
     digest = hashlib.sha256()
     for source in _SOURCES:
         for place in _files(resources.files("sfumato").joinpath(source)):
-            digest.update(hashlib.sha256(place.read_bytes()).digest())
+            content = place.read_bytes()
+            counted = code_of(content) if place.name.endswith(".py") else content
+            digest.update(hashlib.sha256(counted).digest())
     return digest.hexdigest()
+
+
+def code_of(source: bytes) -> bytes:
+    """What a Python file does: its syntax tree, without texts that stand by themselves, as docstrings do.
+
+    >>> code_of(b"def f():\\n    'Two.'\\n    return 2  # always") == code_of(b"def f(): return 2")
+    True
+    >>> code_of(b"def f(): return 2") == code_of(b"def f(): return 3")
+    False
+    """
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        for name, statements in ast.iter_fields(node):
+            if isinstance(statements, list):
+                setattr(node, name, [one for one in statements if not _is_text(one)])
+    return ast.dump(tree).encode()
+
+
+def _is_text(statement: object) -> bool:
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
+        return False
+    return isinstance(statement.value.value, str)
 
 
 def _files(place: resources.abc.Traversable) -> list[resources.abc.Traversable]:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from sfumato.models.rows_apart import rows_apart
 from sfumato.randomness import FreshGenerators
 from sfumato.training.devices import CPU, device_of
-from sfumato.training.memory import Memory, keeps_nothing
+from sfumato.training.memory import Memory
+from sfumato.training.own_code import runs_with
 
 NONE = -1  # the answer to a row that raises
 
@@ -40,7 +41,7 @@ def answers(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64]:
     model.eval()
     try:
         with FreshGenerators(device=device_of(model)) as generators:
-            found = _together(model, rows) if keeps_nothing(model) else None
+            found = None if runs_with(model) else _together(model, rows)
             return _one_by_one(model, rows, generators.refresh) if found is None else found
     finally:
         for module, training in zip(model.modules(), was_training, strict=True):

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from sfumato.errors import InvalidInput
-from sfumato.training.probe import random_rows
+from sfumato.training.own_code import brings
+from sfumato.training.public_rows import random_rows
 from sfumato.training.rowwise import Views
 from sfumato.training.sampling import Indices, Sample
-from sfumato.training.sources import Columns, source_of
+from sfumato.training.sources import source_of
 from sfumato.training.workers import Taken
 
 
@@ -70,6 +71,7 @@ class TrainingData:
     ) -> None:
         self._source = source_of(data, example)
         self._complete = complete
+        self._own_units = brings(units)
         self.shape_was_read = self._source.shape_was_read
         self.rows = self._source.rows
         if units is not None and rows_per_unit is None:
@@ -110,7 +112,7 @@ class TrainingData:
     @property
     def runs_own_code(self) -> bool:
         """Whether reading rows runs code of the user's."""
-        return self._complete is not None or not isinstance(self._source, Columns)
+        return self._complete is not None or self._own_units or self._source.runs_own_code
 
     def leave_out(self, units: Indices) -> None:
         """Units whose rows raise: they add nothing, now and later."""

@@ -17,6 +17,7 @@ from sfumato import randomness
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.randomness import SecretStream
+from sfumato.training.own_code import OWN_CODE, brings
 from sfumato.training.run import Optimization, TrainingResult, train
 from sfumato.training.surroundings import caveats_of_callers, tell_of
 
@@ -97,6 +98,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             BudgetExceeded: If the ledger has no room. Nothing was trained.
             InvalidInput: If a label is not declared.
         """
+        own_code = [OWN_CODE] if brings(X, y) else []
         X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
         caveats = [*self._read_what_is_not_declared(X, y), *caveats_of_callers(self)]
@@ -116,7 +118,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             clip_norm=self.clip_norm,
             optimization=Optimization(learning_rate=self.learning_rate),
             ledger=self.ledger,
-            caveats=tuple(caveats),
+            caveats=(*caveats, *own_code),
             sampler=None if self.random_state is None else SecretStream(test_seed=seed),
         )
         self.epsilon_ = self.result_.epsilon

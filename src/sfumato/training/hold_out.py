@@ -27,6 +27,8 @@ from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import RunFolder, write_whole
 from sfumato.training.answers import answers
+from sfumato.training.moment import refuse_listeners
+from sfumato.training.own_code import OWN_CODE, brings, runs_with
 
 PURPOSE = "accuracy on records kept out"
 _KEPT_OUT, _KEPT = "kept_out.bin", "kept.bin"  # coins, in the private half of a run folder
@@ -162,6 +164,7 @@ class HeldOut:
             numbers,
             tuple(names),
             purpose=f"{PURPOSE}, by group",
+            own_groups=brings(groups),
             epsilon=epsilon,
             delta=delta,
             ledger=ledger,
@@ -175,6 +178,7 @@ class HeldOut:
         names: Sequence[str],
         *,
         purpose: str,
+        own_groups: bool = False,
         epsilon: float,
         delta: float,
         ledger: Ledger | None,
@@ -183,6 +187,8 @@ class HeldOut:
         """Pay, then count right and wrong answers of every group, and add noise to each count."""
         if not names or len(set(names)) != len(names):
             raise InvalidInput(f"expected names that are all different, got names={tuple(names)!r}")
+        refuse_listeners()
+        own = own_groups or runs_with(model) or brings(self.rows.inputs, self.rows.targets)
         mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=epsilon)
         sampler = SecretStream() if sampler is None else sampler
         certificate = (ledger or Unrecorded(delta=delta)).pay_for(
@@ -191,6 +197,7 @@ class HeldOut:
             relation=Relation.ADD_REMOVE,
             unit=self.rows.unit,
             private=sampler.private,
+            caveats=(OWN_CODE,) if own else (),
         )
         right = answers(model, self.rows.tensors()[0]) == self.rows.targets
         counts = np.array([_counts(right[groups == number]) for number in range(len(names))])

@@ -14,19 +14,17 @@ import math
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput, UnsupportedModel
-from sfumato.randomness import fresh_seed, public_torch_generator
 from sfumato.training.blocks import Heights, most_rows
 from sfumato.training.capture import (
     LayerCall,
@@ -38,11 +36,13 @@ from sfumato.training.capture import (
     run,
     watch_both,
 )
+from sfumato.training.comparison import check_same_rows
 from sfumato.training.devices import device_of, moved
-from sfumato.training.following import follow, rows_of
+from sfumato.training.following import follow
 from sfumato.training.memory import Memory, Tensors, keeps_nothing, written_nowhere
 from sfumato.training.moment import Moment, refuse_listeners
 from sfumato.training.precision import plain_float32
+from sfumato.training.public_rows import first, other_weights, random_rows, repeated, with_row
 from sfumato.training.rowwise import (
     Identity,
     LossFunction,
@@ -57,6 +57,13 @@ from sfumato.training.rules.terms import Factors
 from sfumato.training.steps import Steps
 from sfumato.training.structure import Structure, signature, tensors_of
 from sfumato.training.trees import mapped_tree
+from sfumato.training.unsuitable import (
+    other_targets,
+    other_type,
+    refuse_batch_statistics,
+    refuse_low_precision,
+    refuse_low_precision_inside,
+)
 from sfumato.training.watching import (
     Drawn,
     NothingDrawn,
@@ -71,7 +78,6 @@ FEW = 3  # rows that labels are followed for
 FEW_MORE = 5  # what is the same number there and with three rows is fixed, what grew grows with the rows
 _TOLERANCE = 1e-6  # relative to the largest value: rounding, far below any real mixing
 _SHAPE_TOLERANCE = 1e-4  # kernels of other shapes round otherwise
-_DRAWN = 65521  # values by which weights are moved, again and again: a prime, so that no two lines are alike
 _ROWS_OF_A_BLOCK = 64  # that pay for laying out convolution weights channels last
 
 
@@ -140,9 +146,9 @@ def survey(
     for seen, same_loss, same_views, moment, found in known:
         if seen == key and same_loss(loss_fn) and same_views(views) and _is_like(now, moment()):
             return found
-    _refuse_low_precision(model)
-    _refuse_batch_statistics(model)
-    remedy = _other_type(model, inputs) or _other_targets(targets)
+    refuse_low_precision(model)
+    refuse_batch_statistics(model)
+    remedy = other_type(model, inputs) or other_targets(targets)
     found = _tried(lambda: _looked(model, loss_fn, inputs, targets, views), remedy)
     known.insert(0, (key, Identity(loss_fn), Identity(views), weakref.ref(now), found))
     del known[_REMEMBERED:]
@@ -174,60 +180,6 @@ def channels_last(inputs: Any) -> Any:
     return mapped_tree(lay_out, inputs)
 
 
-def _refuse_low_precision(model: nn.Module) -> None:
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.float64):
-            raise UnsupportedModel(
-                f"expected float32 parameters, got {name} of {parameter.dtype}; norms need more digits: "
-                "call model.float()"
-            )
-
-
-def _refuse_low_precision_inside(passed: Pass) -> None:
-    for call, gradients in passed.by_call():
-        for gradient in gradients:
-            if gradient is not None and gradient.dtype not in (torch.float32, torch.float64):
-                raise UnsupportedModel(
-                    f"expected layer {call.prefix.rstrip('.')!r} to compute in float32, got {gradient.dtype}; "
-                    "clipping needs more digits: leave out autocast and casts to half precision"
-                )
-
-
-def _refuse_batch_statistics(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        frozen = not module.training and not any(p.requires_grad for p in module.parameters(recurse=False))
-        if isinstance(module, _BatchNorm) and not (frozen and module.track_running_stats):
-            raise UnsupportedModel(
-                f"expected no batch statistics, got {type(module).__name__} at {name!r}, which mixes "
-                "examples; sfumato.models.replace_batchnorm(model) puts GroupNorm in its place"
-            )
-        if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
-            raise UnsupportedModel(
-                f"expected no running statistics, got {type(module).__name__} at {name!r} with "
-                "track_running_stats=True; set it to False"
-            )
-        if isinstance(module, nn.Embedding) and (module.max_norm is not None or module.scale_grad_by_freq):
-            raise UnsupportedModel(
-                f"expected a plain Embedding at {name!r}, got max_norm={module.max_norm}, "
-                f"scale_grad_by_freq={module.scale_grad_by_freq}, which depend on the whole batch; unset both"
-            )
-
-
-def random_rows(like: Any, rows: int, seed: int = 21) -> Any:
-    """Public random rows with the shapes and types of the given data."""
-    generator = public_torch_generator(seed)
-
-    def draw(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or leaf.dim() == 0:
-            return leaf
-        shape = (rows, *leaf.shape[1:])
-        if leaf.is_floating_point():
-            return torch.randn(shape, generator=generator).to(leaf)
-        return torch.randint(0, 2, shape, generator=generator).to(leaf)
-
-    return pytree.tree_map(draw, like)
-
-
 def _looked(model: nn.Module, *arguments: Any) -> Survey:
     """Most models draw nothing, and then no operation needs to be watched for it: that is tried first."""
     device = device_of(model)
@@ -252,7 +204,7 @@ def _look(
     with plain_float32(), randomness as draws, other_weights(model), written_nowhere(weights):
         with draws:
             view_map, rows = _mapped_views(model, views, raw)
-            labels_of_rows = _repeated(labels, count_rows(rows) // count_rows(raw))
+            labels_of_rows = repeated(labels, count_rows(rows) // count_rows(raw))
             layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows, memory, draws.check)
         look = _Look(model, loss, Wiring.of(model, layout), memory, draws)
         base = look.base(rows, labels_of_rows)
@@ -383,7 +335,7 @@ class _Look:
         inputs, targets = first(inputs, rows), first(targets, rows)
         with self.draws:
             passed = run(self.model, self.loss, inputs, targets, self.wiring)
-        _refuse_low_precision_inside(passed)
+        refuse_low_precision_inside(passed)
         return passed
 
     def base(self, inputs: Any, targets: Any) -> Pass:
@@ -398,7 +350,7 @@ class _Look:
         finally:
             self.memory.put_back()
         _refuse_state(base.losses, again.losses, "the model")
-        _same_rows(base, again, range(_ROWS), _TOLERANCE, "an earlier call")
+        check_same_rows(base, again, range(_ROWS), _TOLERANCE, "an earlier call")
         return base
 
     def check_other_rows(self, base: Pass, inputs: Any, targets: Any) -> None:
@@ -406,7 +358,7 @@ class _Look:
         inputs, targets = first(inputs, _ROWS), first(targets, _ROWS)
         others = random_rows(inputs, _ROWS, 23), random_rows(targets, _ROWS, 24)
         for row in range(_ROWS):
-            changed = _with_row(inputs, row, others[0]), _with_row(targets, row, others[1])
+            changed = with_row(inputs, row, others[0]), with_row(targets, row, others[1])
             _compare(base, self.at(*changed, _ROWS), row)
 
     def how_rows_meet(self, inputs: Any, targets: Any) -> tuple[str, bool]:
@@ -438,7 +390,7 @@ class _Look:
 
     def check_one_row_more(self, base: Pass, inputs: Any, targets: Any) -> None:
         more = self.at(inputs, targets, _ROWS + 1)
-        _same_rows(base, more, range(_ROWS), _SHAPE_TOLERANCE, "adding a row")
+        check_same_rows(base, more, range(_ROWS), _SHAPE_TOLERANCE, "adding a row")
 
     def runs_channels_last(self, base: Pass, inputs: Any, targets: Any) -> bool:
         if not any(isinstance(module, nn.Conv2d) for module in self.model.modules()):
@@ -460,26 +412,6 @@ def model_memory(model: nn.Module) -> Memory:
     return Memory(*roots, name="the model", but=tensors_of(model).values())
 
 
-def _other_type(model: nn.Module, inputs: Any) -> str:
-    """What to do about inputs whose type no weight has, should the model not run; int64 are tokens."""
-    weights = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
-    given = {leaf.dtype for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)}
-    strangers = sorted(map(str, given - weights - {torch.int64, torch.bool}))
-    if not strangers or not weights:
-        return ""
-    kind = str(next(iter(weights))).removeprefix("torch.")
-    return f"; the inputs are {strangers[0]}: convert them with .to(torch.{kind}), as the weights are"
-
-
-def _other_targets(targets: Any) -> str:
-    """What to do about targets that torch takes for neither classes nor numbers, should the loss not run."""
-    given = {leaf.dtype for leaf in pytree.tree_leaves(targets) if isinstance(leaf, Tensor)}
-    strangers = sorted(map(str, given - {torch.int64, torch.float32}))
-    if not strangers:
-        return ""
-    return f"; the targets are {strangers[0]}: convert classes with .to(torch.int64), numbers with .float()"
-
-
 def _tried(look: Callable[[], Survey], remedy: str) -> Survey:
     try:
         return look()
@@ -494,44 +426,7 @@ def _tried(look: Callable[[], Survey], remedy: str) -> Survey:
 
 def _compare(base: Pass, other: Pass, row: int) -> None:
     others = [number for number in range(_ROWS) if number != row]
-    _same_rows(base, other, others, _TOLERANCE, f"changing row {row}")
-
-
-def _same_rows(base: Pass, other: Pass, rows: Sequence[int], tolerance: float, what: str) -> None:
-    if [call.prefix for call in base.calls] != [call.prefix for call in other.calls]:
-        raise UnsupportedModel("expected the same layers to be called whatever the rows, but the calls differ")
-    counts = len(base.losses), len(other.losses)
-    outputs = zip(pytree.tree_leaves(base.outputs), pytree.tree_leaves(other.outputs), strict=True)
-    pairs = [("the loss", base.losses, other.losses)]
-    pairs += [("the output", b, a) for b, a in outputs if _can_hold(b, counts[0]) and _can_hold(a, counts[1])]
-    for (call, before), (same, after) in zip(base.by_call(), other.by_call(), strict=True):
-        where = f"layer {call.prefix.rstrip('.')!r}"
-        pairs += [(where, b, a) for b, a in zip(rows_of(call, before), rows_of(same, after), strict=True)]
-    chosen = torch.as_tensor(list(rows), device=base.losses.device)
-    for where, mine, theirs in pairs:
-        b, a = (_by_row(t, n, where)[chosen] for t, n in zip((mine, theirs), counts, strict=True))
-        if torch.equal(b, a):
-            continue
-        scale = float(torch.nan_to_num(b).abs().amax()) if b.numel() else 0.0
-        if b.shape != a.shape or not torch.allclose(b, a, rtol=0.0, atol=tolerance * scale, equal_nan=True):
-            raise UnsupportedModel(
-                f"expected rows to be independent, but {what} changed {where} of other rows; remove what mixes "
-                "examples (batch statistics, sorting, a first dimension that is not the rows)"
-            )
-
-
-def _can_hold(leaf: Any, rows: int) -> bool:
-    return _holds_rows(leaf) and leaf.is_floating_point() and len(leaf) > 0 and len(leaf) % rows == 0
-
-
-def _by_row(values: Tensor, rows: int, where: str) -> Tensor:
-    if values.dim() == 0 or len(values) % rows or len(values) == 0:
-        raise UnsupportedModel(
-            f"expected {where} to keep rows in its first dimension, got shape {tuple(values.shape)} for {rows} "
-            "rows; keep rows first (batch_first=True), and expand what rows share: "
-            "positions.expand(len(inputs), -1)"
-        )
-    return values.detach().reshape(rows, -1)
+    check_same_rows(base, other, others, _TOLERANCE, f"changing row {row}")
 
 
 def _floats_per_row(base: Pass) -> int:
@@ -543,60 +438,3 @@ def _floats_per_row(base: Pass) -> int:
             found = call.contributions(gradients, _ROWS).values()
             total += sum(math.prod(c.inputs.shape) for c in found if isinstance(c, Factors))
     return max(1, total // _ROWS)
-
-
-def first(rows: Any, count: int) -> Any:
-    return pytree.tree_map(lambda leaf: leaf[:count] if _holds_rows(leaf) else leaf, rows)
-
-
-def _repeated(rows: Any, times: int) -> Any:
-    """Each row as often as it has views."""
-    return pytree.tree_map(lambda leaf: leaf.repeat_interleave(times, 0) if _holds_rows(leaf) else leaf, rows)
-
-
-def _holds_rows(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.dim() > 0
-
-
-def _own(leaf: Any) -> Any:
-    """A row's values in memory that nothing else shares."""
-    return leaf.clone() if _holds_rows(leaf) else leaf
-
-
-def _with_row(rows: Any, row: int, source: Any) -> Any:
-    def put(leaf: Any, other: Any) -> Any:
-        if not _holds_rows(leaf):
-            return leaf
-        changed = leaf.clone()
-        # eight times larger: maxima and other order statistics of a batch must not hide the change
-        changed[row] = other[row] * 8 if leaf.is_floating_point() else 1 - leaf[row].to(torch.int64)
-        return changed
-
-    return pytree.tree_map(put, rows, source)
-
-
-@contextmanager
-def other_weights(model: nn.Module, seed: int | None = None) -> Iterator[None]:
-    """Within, every trainable weight is another one, of the usual size: zeros or huge ones would hide mixing.
-
-    Half of the numbers are moved, half are replaced but for their signs, which models may rely on. All is drawn
-    anew for each `seed`, and for each call without one: nobody can choose weights that undo it.
-    """
-    generator = public_torch_generator(fresh_seed() if seed is None else seed)
-    kept = {p: p.data for p in model.parameters() if p.requires_grad and p.is_floating_point()}
-    try:
-        for parameter, value in kept.items():
-            parameter.data = _other_values(value, generator)
-        yield
-    finally:
-        for parameter, value in kept.items():
-            parameter.data = value
-
-
-def _other_values(value: Tensor, generator: torch.Generator) -> Tensor:
-    inputs = value.numel() // max(1, len(value)) if value.dim() > 1 else 100
-    drawn = torch.randn(2, min(value.numel(), _DRAWN), generator=generator).to(value)
-    noise, coins = drawn.repeat(1, -(-value.numel() // _DRAWN))[:, : value.numel()].view(2, *value.shape)
-    noise = noise / math.sqrt(max(1, inputs))
-    replaced = torch.where(value == 0, noise, noise.abs().copysign(value))
-    return torch.where(coins > 0, value + noise, replaced)

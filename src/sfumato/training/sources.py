@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 from sfumato.errors import InvalidInput
 from sfumato.randomness import FreshGenerators
 from sfumato.training.memory import Memory
+from sfumato.training.own_code import brings
 from sfumato.training.sampling import Indices
 from sfumato.training.trees import mapped_tree
 from sfumato.training.workers import Begin, Taken, Workers
@@ -45,15 +46,20 @@ class Source(Protocol):
     def ahead(self) -> bool:
         """Whether rows that are asked for are read while something else is done."""
 
+    @property
+    def runs_own_code(self) -> bool:
+        """Whether code of the user's makes the rows."""
+
     def ask(self, rows: Indices) -> Callable[[], Taken]:
         """Ask for rows; what is returned waits for them: inputs, targets, and which rows could be read."""
 
 
 def source_of(data: Any, example: Any = None) -> Source:
     """The rows of whatever a user hands over; a loader's sampling is not used, for we sample ourselves."""
-    columns = columns_of(data)
-    if columns is not None:
-        return Columns(*columns)
+    given = _given_columns(data)
+    if given is not None:
+        holder = data.dataset if isinstance(data, DataLoader) else data
+        return Columns(*map(_as_tensors, given), runs_own_code=brings(holder, *given))
     if isinstance(data, DataLoader):
         if isinstance(data.dataset, IterableDataset):
             raise _stream(data.dataset)
@@ -69,6 +75,12 @@ def source_of(data: Any, example: Any = None) -> Source:
 
 def columns_of(data: Any) -> tuple[Any, Any] | None:
     """(inputs, targets) as trees of tensors, or None for data whose items are read one by one."""
+    given = _given_columns(data)
+    return None if given is None else (_as_tensors(given[0]), _as_tensors(given[1]))
+
+
+def _given_columns(data: Any) -> tuple[Any, Any] | None:
+    """The same as the user made them."""
     if isinstance(data, DataLoader) and data.collate_fn in _TORCHS_OWN:
         data = data.dataset
     if hasattr(data, "inputs") and hasattr(data, "targets"):
@@ -79,8 +91,12 @@ def columns_of(data: Any) -> tuple[Any, Any] | None:
         data = pair_of(data)
     if not _is_columns(data):
         return None
-    inputs, targets = (pytree.tree_map(_column, column, is_leaf=_is_array) for column in data)
+    inputs, targets = data
     return inputs, targets
+
+
+def _as_tensors(columns: Any) -> Any:
+    return pytree.tree_map(_column, columns, is_leaf=_is_array)
 
 
 def _column(values: Any) -> Tensor:
@@ -135,8 +151,9 @@ class Columns:
     shape_was_read = False
     ahead = False
 
-    def __init__(self, inputs: Any, targets: Any) -> None:
+    def __init__(self, inputs: Any, targets: Any, *, runs_own_code: bool) -> None:
         self._columns = inputs, targets
+        self.runs_own_code = runs_own_code
         lengths = {len(leaf) for leaf in pytree.tree_leaves(self._columns)}
         if len(lengths) != 1:
             raise InvalidInput("expected inputs and targets of equal length; each row needs one of both")
@@ -166,6 +183,8 @@ class Items:
     of the example, and says nothing about other items. What data set and `collate` keep of an item is put back
     before they see another, and what is random in them is keyed anew after each item that drew or seeded.
     """
+
+    runs_own_code = True
 
     def __init__(
         self,

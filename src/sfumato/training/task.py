@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from sfumato.errors import Refused
 from sfumato.randomness import fresh_seed
-from sfumato.training import probe
+from sfumato.training import probe, public_rows
 from sfumato.training.blocks import POOL, Bits
 from sfumato.training.capture import LayerCall, Part, Pass, Wiring, count_rows, run
 from sfumato.training.clipped_sums import (
@@ -191,7 +191,7 @@ class Task:
             with self._repeatable() as draws, draws:  # views may draw, too
                 seen, targets = self._seen(inputs, targets)
                 if rows is not None:
-                    seen, targets = probe.first(seen, rows), probe.first(targets, rows)
+                    seen, targets = public_rows.first(seen, rows), public_rows.first(targets, rows)
                 steps = Steps(count_rows(seen))
                 with steps:
                     return steps, run(self.model, steps.until(self._averaged), seen, targets, self.wiring)
@@ -241,7 +241,7 @@ class Task:
 
         def of(units: Sequence[int]) -> Iterator[Tensor] | None:
             block = Block(self, *self.public(units, rows_per_unit), len(units), len(units), rows_per_unit)
-            with probe.other_weights(self.model, self.trial):
+            with public_rows.other_weights(self.model, self.trial):
                 return block.bits()
 
         return of

@@ -27,19 +27,19 @@ from sfumato.training.compiled import as_written
 from sfumato.training.device_sum import DeviceSum
 from sfumato.training.devices import CPU, device_of
 from sfumato.training.distributed import ALONE, Peers
+from sfumato.training.drawing import drawn
 from sfumato.training.gradient import chunk_rows, clip_rows, prepare_blocks, rounding_bound
 from sfumato.training.hugging_face import decoder_inputs
 from sfumato.training.interrupts import bare
-from sfumato.training.memory import keeps_nothing, written_nowhere
+from sfumato.training.memory import written_nowhere
 from sfumato.training.noise import NoisySum, StepSum, joining_error
-from sfumato.training.order import FixedOrder
+from sfumato.training.own_code import OWN_CODE, is_watched, runs_with
 from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.past_noise import destroy_past_noise
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
 from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import LossFunction, Views
-from sfumato.training.sampling import poisson_sample, shuffled_samples
 from sfumato.training.state import TrainerState
 from sfumato.training.task import ChunkResult, Prepared, prepared
 from sfumato.training.trial import try_step
@@ -47,10 +47,6 @@ from sfumato.training.trial import try_step
 SHAPE_READ = (
     "read from data: the shape and type of a row, from the first record; one of another shape in its place "
     "would decide who counts; declare a public example"
-)
-OWN_CODE = (
-    "code of the user's own ran beside the rows (model, loss, views or data set); it is taken to be honest, "
-    "not written to deceive"
 )
 _LEAST_CHUNK = 32  # rows
 _FARTHEST = 2.0**20  # that an adaptive clipping norm goes from the plan's
@@ -135,7 +131,7 @@ class PrivateTrainer:
         self._largest_chunk = 0
         self._chunks = 0
         self._reserved = False
-        self._caveats: set[str] = set() if keeps_nothing(model) else {OWN_CODE}  # from what the steps met
+        self._caveats: set[str] = {OWN_CODE} if runs_with(model) else set()  # from what the steps met
         self._eta_before: float | None = None  # the largest of steps before a resume
         self._owned = Ownership(None)
         self._work: Prepared | None = None
@@ -274,7 +270,7 @@ class PrivateTrainer:
     def _add_up(self, batch: Batch, loss_fn: LossFunction, work: Prepared, mechanism: GridGaussian) -> int:
         """Add the clipped gradients of a batch; returns what adaptive clipping counts, which has no noise."""
         clipping, below = self.plan.clipping_at(self.clip_norm), 0
-        trusted = not (work.runs_own_code or batch.data.runs_own_code)
+        trusted = not (work.runs_own_code or batch.data.runs_own_code or is_watched())
         if not trusted:
             self._caveats.add(OWN_CODE)
         unwritten = written_nowhere(work.tensors, by_version=trusted)
@@ -386,7 +382,7 @@ class PrivateTrainer:
         Returns:
             The certificate.
         """
-        caveats = (*_standing_caveats(self.plan), *sorted(self._caveats), *caveats)
+        caveats = tuple(dict.fromkeys((*_standing_caveats(self.plan), *sorted(self._caveats), *caveats)))
         eta = self._largest_eta
         if self.ledger is not None and self.charge is not None:
             return self.ledger.certificate(self.charge, plan=self.plan.to_json(), eta=eta, caveats=caveats)
@@ -526,16 +522,7 @@ class PrivateTrainer:
         return noise.past()
 
     def _draw(self, source: TrainingData, names: npt.ArrayLike | None) -> Iterator[Batch]:
-        if self.plan.sampling == "shuffle":
-            yield from self._draw_shuffled(source)
-            return
-        if self.plan.sampling == "cyclic":
-            order = FixedOrder.of(source.units, self.plan.steps_an_epoch, names=names)
-            for step in range(self.steps_done, self.plan.steps):
-                yield Batch(step, source, self._owned.of(order.sample(step)))
-            return
-        for step in range(self.steps_done, self.plan.steps):
-            sample = poisson_sample(source.units, self.plan.sample_rate, self.sampler)
+        for step, sample in drawn(self.plan, source.units, self.sampler, start=self.steps_done, names=names):
             yield Batch(step, source, self._owned.of(sample))
 
     def _read_ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -547,15 +534,6 @@ class PrivateTrainer:
                 following.read_ahead(self._chunks)
             yield batch
             batch = following
-
-    def _draw_shuffled(self, source: TrainingData) -> Iterator[Batch]:
-        batches = self.plan.steps_an_epoch
-        if self.steps_done % batches:
-            raise Refused("expected shuffled training to resume at the start of an epoch; use Poisson sampling")
-        for start in range(self.steps_done, self.plan.steps, batches):
-            for step, sample in enumerate(shuffled_samples(source.units, batches, self.sampler), start):
-                if step < self.plan.steps:
-                    yield Batch(step, source, self._owned.of(sample))
 
     def _mechanism(self) -> GridGaussian:
         return GridGaussian(

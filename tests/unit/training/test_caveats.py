@@ -1,13 +1,32 @@
 """What a certificate of training says besides its ε."""
 
+import contextlib
+import sys
+import threading
+import types
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
-from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy, resume, save_checkpoint
-from sfumato.training.trainer import OWN_CODE, SHAPE_READ
+from sfumato.accounting import Budget
+from sfumato.datasets import Dataset
+from sfumato.errors import UnsupportedModel
+from sfumato.ledger import Ledger
+from sfumato.training import (
+    HeldOut,
+    PrivateClassifier,
+    PrivateTrainer,
+    TrainingPlan,
+    cross_entropy,
+    resume,
+    save_checkpoint,
+)
+from sfumato.training.own_code import OWN_CODE
+from sfumato.training.trainer import SHAPE_READ
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=1, noise_multiplier=4.0)
 ROWS = torch.rand(20, 2), torch.zeros(20, dtype=torch.long)
@@ -51,6 +70,141 @@ def test_a_loss_of_ones_own_is_named():
 
 def test_a_data_set_of_ones_own_is_named():
     assert OWN_CODE in caveats_of(nn.Linear(2, 2), rows=Items())
+
+
+class Column:
+    """Turns into an array when it is asked to."""
+
+    def __init__(self, values):
+        self._values = np.asarray(values)
+
+    def __array__(self, dtype=None, copy=None):
+        return self._values
+
+    def __len__(self):
+        return len(self._values)
+
+
+class Rows:
+    @property
+    def inputs(self):
+        return ROWS[0]
+
+    @property
+    def targets(self):
+        return ROWS[1]
+
+
+@pytest.mark.parametrize(
+    "rows", [(Column(ROWS[0]), ROWS[1]), ({"rows": ROWS[0], "more": Column(ROWS[0])}, ROWS[1]), Rows()]
+)
+def test_a_class_of_columns_of_ones_own_is_named(rows):
+    model = nn.Linear(2, 2)
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN)
+    assert next(trainer.batches(rows)).data.runs_own_code
+
+
+def test_people_named_by_a_class_of_ones_own_are_named():
+    trainer = PrivateTrainer(
+        model := nn.Linear(2, 2),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        replace(PLAN, unit="person", rows_per_unit=1),
+    )
+    assert next(trainer.batches(ROWS, units=Column(range(20)))).data.runs_own_code
+
+
+def test_an_estimator_names_a_class_of_columns_of_ones_own():
+    declared = {"classes": (0, 1), "public_size": 20, "bounds": (0.0, 1.0), "epochs": 1}
+    targets = np.arange(20) % 2
+    for inputs, expected in ((Column(ROWS[0]), True), (ROWS[0].numpy(), False)):
+        fitted = PrivateClassifier(epsilon=1.0, **declared).fit(inputs, targets)
+        assert fitted.result_.certificate.caveats.count(OWN_CODE) == expected
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (pd.DataFrame(ROWS[0].numpy()), pd.Series(ROWS[1].numpy())),
+        (ROWS[0].numpy(), ROWS[1].numpy()),
+        {"inputs": ROWS[0], "labels": ROWS[1]},
+        types.SimpleNamespace(inputs=ROWS[0], targets=ROWS[1]),
+        torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*ROWS)),
+    ],
+    ids=["tables", "arrays", "a dict", "a namespace", "a loader"],
+)
+def test_columns_of_libraries_need_no_caveat(rows):
+    trainer = PrivateTrainer(
+        model := nn.Linear(2, 2), torch.optim.SGD(model.parameters(), lr=0.1), replace(PLAN, steps=1)
+    )
+    assert not next(trainer.batches(rows)).data.runs_own_code
+
+
+@contextlib.contextmanager
+def hooked(place, kind):
+    before = getattr(place, f"get{kind}")()
+    getattr(place, f"set{kind}")(lambda *_: None)
+    try:
+        yield
+    finally:
+        getattr(place, f"set{kind}")(before)
+
+
+HOOKS = [(sys, "profile"), (sys, "trace"), (threading, "profile"), (threading, "trace")]
+
+
+@pytest.mark.parametrize(("place", "kind"), HOOKS, ids=[f"{place.__name__}.{kind}" for place, kind in HOOKS])
+def test_a_hook_that_sees_every_frame_is_named(place, kind):
+    model = nn.Linear(2, 2)
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN)
+    for batch in trainer.batches(ROWS):
+        trainer.rehearse(ROWS, cross_entropy)  # not under a hook, which makes a survey slow
+        with hooked(place, kind):
+            trainer.step(batch, cross_entropy)
+    assert OWN_CODE in trainer.certificate(delta=1e-5).caveats
+    held = HeldOut(rows=DATA)
+    with hooked(place, kind):
+        assert OWN_CODE in held.accuracy(nn.Linear(2, 2), epsilon=1.0).certificate.caveats
+
+
+def test_a_tool_that_monitors_is_named(monkeypatch):
+    tools = types.SimpleNamespace(get_tool=lambda tool: "mine" if tool == 3 else None)
+    monkeypatch.setattr(sys, "monitoring", tools, raising=False)
+    assert OWN_CODE in HeldOut(rows=DATA).accuracy(nn.Linear(2, 2), epsilon=1.0).certificate.caveats
+
+
+DATA = Dataset(inputs=ROWS[0].numpy(), targets=ROWS[1].numpy(), name="toy", visibility="private")
+
+
+@pytest.mark.parametrize(("model", "expected"), [(nn.Linear(2, 2), False), (Own(), True)])
+def test_a_hold_out_says_whose_model_was_measured(model, expected, tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger.db", Budget(epsilon=3, delta=1e-5))
+    held = HeldOut(rows=replace(DATA, classes=2))
+    for found in (
+        held.accuracy(model, epsilon=0.1),
+        held.accuracy(model, epsilon=0.1, ledger=ledger),
+        held.accuracy_by_class(model, epsilon=0.1),
+        held.accuracy_by_group(model, ROWS[1].numpy(), names=["all"], epsilon=0.1),
+    ):
+        assert (OWN_CODE in found.certificate.caveats) == expected
+
+
+def test_a_hold_out_names_groups_of_ones_own_class():
+    found = HeldOut(rows=DATA).accuracy_by_group(nn.Linear(2, 2), Column(ROWS[1]), names=["all"], epsilon=0.1)
+    assert OWN_CODE in found.certificate.caveats
+
+
+def test_a_hook_on_all_modules_is_refused_before_a_hold_out_is_paid_for(tmp_path):
+    """It could mix the rows that a trusted model is shown together."""
+    ledger = Ledger.create(tmp_path / "ledger.db", Budget(epsilon=3, delta=1e-5))
+    hook = nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, output: output.mean(0) + output
+    )
+    try:
+        with pytest.raises(UnsupportedModel, match="hook on all modules"):
+            HeldOut(rows=DATA).accuracy(nn.Linear(2, 2), epsilon=1.0, ledger=ledger)
+    finally:
+        hook.remove()
+    assert ledger.epsilon_spent == 0
 
 
 @pytest.mark.parametrize("name", ["linear", "cross_entropy"])

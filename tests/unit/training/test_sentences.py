@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sfumato.accounting import Budget
-from sfumato.errors import InvalidInput, SfumatoError
+from sfumato.errors import InvalidInput, SfumatoError, UnsupportedModel
 from sfumato.ledger import Ledger
 from sfumato.training import PrivateTrainer, TrainingPlan, clipped_gradient_sum, train
 from sfumato.training.sources import columns_of
@@ -30,6 +30,15 @@ class CastsInside(nn.Module):
     def forward(self, rows):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return self.layer(rows).float()
+
+
+class Widened(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2).double()
+
+    def forward(self, rows):
+        return self.layer(rows.double())
 
 
 def frozen():
@@ -100,6 +109,10 @@ WRONG = {
         r"got weight of torch.bfloat16; norms need more digits: call model.float\(\)",
     ),
     "a float16 model": ({"model": model().half(), "data": (INPUTS.half(), TARGETS)}, r"call model.float\(\)"),
+    "weights of two types": (
+        {"model": nn.Sequential(model(), Widened()), "data": (INPUTS, TARGETS)},
+        r"got 0.bias of torch.float32 and 1.layer.weight of torch.float64; call model.float\(\)",
+    ),
     "autocast in the model": ({"model": CastsInside()}, "leave out autocast"),
     "a model without values": ({"model": nn.Linear(3, 2, device="meta")}, "build the model on a real device"),
     "a compiled part": ({"model": compiled_in_part()}, "got '0', which was compiled by itself"),
@@ -138,6 +151,17 @@ def test_a_read_only_file_is_taken_without_a_word(tmp_path):
         warnings.simplefilter("error")
         columns, _ = columns_of((mapped, TARGETS))
     assert columns.data_ptr() == mapped.ctypes.data  # not read into memory
+
+
+def test_weights_of_two_types_may_stay_if_one_of_them_is_frozen():
+    """A unit has one coefficient, for gradients of one type."""
+    own = nn.Sequential(model(), Widened())
+    with pytest.raises(UnsupportedModel, match="trainable parameters of one type"):
+        clipped_gradient_sum(own, each, INPUTS + 1, TARGETS, 0.1)
+    own[0].requires_grad_(False)
+    assert {total.dtype for total in clipped_gradient_sum(own, each, INPUTS + 1, TARGETS, 0.1).values()} == {
+        torch.float64
+    }
 
 
 def test_batches_that_were_drawn_elsewhere_are_refused():

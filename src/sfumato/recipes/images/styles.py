@@ -56,6 +56,8 @@ def draw_wide(count: int, *, seed: int) -> Drawings:
 
 
 DRAW: Mapping[str, Callable[..., Drawings]] = {"strokes": draw_wide, "shapes": shapes.draw}
+MATCHED_KINDS = 10
+"""The digits, and the clothes: kinds of drawings that are named as classes are."""
 PUBLIC = "public"
 """The prior that is a set of images which the holder names."""
 
@@ -223,6 +225,14 @@ class Styles:
     spreads: Floats | None
     places: tuple[Floats, ...] = ()
     public: PublicSet | None = None
+
+    def __post_init__(self) -> None:
+        drawn = self.settings.matched and self.settings.prior != PUBLIC
+        if drawn and len(self.centres) > MATCHED_KINDS:
+            raise InvalidInput(
+                f"expected at most {MATCHED_KINDS} classes where drawings are of the kinds of the classes, got "
+                f"{len(self.centres)}; let every class have all drawings with matched=False"
+            )
 
     def draw(self, count: int, *, seed: int) -> Drawings:
         return _draws(self.settings, self.public)(count, seed=seed)

@@ -15,6 +15,7 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.policy import Column, Policy
 from sfumato.recipes.table.run import TableRun, TableTraining
+from sfumato.training.own_code import OWN_CODE, brings
 from sfumato.training.surroundings import caveats_of_callers, tell_of
 
 Bounds = tuple[npt.ArrayLike, npt.ArrayLike]
@@ -55,12 +56,15 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
         self.ledger = ledger
 
     def fit(self, X: Any, y: Any) -> PrivateRegressor:
+        own_code = [OWN_CODE] if brings(X, y) else []
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_all_finite="allow-nan")
         ready = TableTraining.prepare(
             self._policy(X.shape[1]), target="y", epsilon=self.epsilon, delta=self.delta, model=self.model
         )
         caveats = caveats_of_callers(self)
-        self.result_: TableRun = replace(ready, notes=caveats).train(ledger=self.ledger, data=_table(X, y))
+        self.result_: TableRun = replace(ready, notes=(*caveats, *own_code)).train(
+            ledger=self.ledger, data=_table(X, y)
+        )
         self.epsilon_ = self.result_.epsilon
         self.private_ = not caveats
         tell_of(caveats)

@@ -31,6 +31,7 @@ from sfumato.recipes.images.choice import KEPT, SLACK, Choice
 from sfumato.recipes.images.measures import coverage, frechet, learn, nearest_distances
 from sfumato.recipes.images.moves import Moves
 from sfumato.recipes.images.sampler import SUREST
+from sfumato.recipes.images.sampler_file import sampler_bytes
 from sfumato.recipes.images.statistics import Statistics
 from sfumato.recipes.images.styles import Styles
 from sfumato.released import MODEL, model_bytes, read_model
@@ -131,6 +132,28 @@ def test_a_damaged_sampler_is_refused(made, tmp_path, name, value):
     (tmp_path / "certificate.json").write_bytes((made[0] / "s.certificate.json").read_bytes())
     with pytest.raises(DataCorrupted):
         sfumato.load(tmp_path)
+
+
+@pytest.mark.parametrize("prior", ["shapes", "strokes"])
+def test_drawings_of_their_kinds_are_for_as_many_classes_as_there_are_kinds(made, tmp_path, prior):
+    """A file that somebody made by hand may say otherwise."""
+    settings = StyleSettings(prior=prior, matched=False, drawings=200, directions=8)
+    sampler = ImageSampler(
+        styles=Styles.of(settings, classes=12),
+        statistics=None,
+        head=None,
+        class_names=tuple(map(str, range(12))),
+    )
+    (tmp_path / MODEL).write_bytes(sampler_bytes(sampler, QUICK))
+    (tmp_path / "certificate.json").write_bytes((made[0] / "s.certificate.json").read_bytes())
+    assert len(sfumato.load(tmp_path).class_names) == 12
+    card, tensors = read_model(tmp_path / MODEL)
+    forged = {**card.settings, "styles": {**card.settings["styles"], "matched": True}}
+    (tmp_path / MODEL).write_bytes(model_bytes(replace(card, settings=forged), tensors))
+    with pytest.raises(DataCorrupted, match="damaged or of another version"):
+        sfumato.load(tmp_path)
+    with pytest.raises(InvalidInput, match="at most 10 classes"):
+        replace(sampler.styles, settings=replace(settings, matched=True))
 
 
 def test_a_sampler_that_keeps_nothing_stops(made):

@@ -1,0 +1,73 @@
+"""A new ledger: its first entry, and who may have one."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+
+from sfumato.accounting import Budget
+from sfumato.errors import LedgerError
+from sfumato.ledger.chain import Row, seal
+from sfumato.ledger.charge import check_text
+from sfumato.ledger.state import State
+from sfumato.ledger.store import Store
+
+FORMAT = 3
+READABLE = (1, 2, 3)
+"""Format 1 had no leases and named no data set; up to format 2 the filter counts by fewer orders."""
+FINE_SINCE = 3
+
+
+def make(store: Store, budget: Budget, dataset: str | None) -> bool:
+    """Write the first entry, unless another process just did."""
+    if dataset is not None:
+        _refuse_second(store, dataset)
+    return store.create([_first_row(budget, dataset)])
+
+
+def _refuse_second(store: Store, dataset: str) -> None:
+    """Two budgets for one data set add up unseen; where their ledgers lie side by side, it shows."""
+    for place, row in store.neighbours():
+        if json.loads(row.text).get("dataset") == dataset:
+            raise LedgerError(
+                f"expected no ledger for dataset={dataset!r} yet, got one at {place}; one data set has one "
+                "ledger, so use that one"
+            )
+
+
+def _first_row(budget: Budget, dataset: str | None) -> Row:
+    body = {
+        "kind": "create",
+        "format": FORMAT,
+        "name": str(uuid.uuid4()),  # so that no two ledgers share a hash
+        "dataset": None if dataset is None else check_text("dataset", dataset),
+        "time": now(),
+        "budget": asdict(budget),
+        "epsilon_spent": 0.0,
+        "state": State.empty(budget, fine=True).to_json(),
+    }
+    return seal(body, after=None)[1]
+
+
+def now() -> str:
+    """The time as entries tell it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def absent(place: str) -> LedgerError:
+    """Why a place cannot be opened, and how to make a ledger there."""
+    return LedgerError(
+        f"there is no ledger at {place}; make one with: sfumato ledger create {place} --epsilon 1 --delta 1e-6"
+    )
+
+
+def other_budget(place: str, has: Budget, given: Budget) -> LedgerError:
+    """Why a ledger does not stand for the budget that was given."""
+    names = [item.name for item in fields(Budget) if getattr(has, item.name) != getattr(given, item.name)]
+    expected, got = (" and ".join(f"{name}={getattr(one, name)}" for name in names) for one in (has, given))
+    return LedgerError(
+        f"expected the budget of {place}, {expected}, got {got}; declare the same (a policy in [budget]) "
+        "or make another ledger for other data"
+    )

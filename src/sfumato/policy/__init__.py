@@ -1,0 +1,91 @@
+"""What the holder of a table declares in public: its columns' bounds and categories, its people, its budget.
+
+Nothing here is ever read off the data. A policy is a TOML file:
+
+    [table]
+    name = "people"                  # what queries call it
+    source = "people.csv"            # .csv, .csv.gz, .parquet, parts/*.parquet or a .duckdb file, beside the
+                                     # policy; a table's name in a database
+    public_size = 10000              # optional: about how many rows, if that is public; `train` needs it
+    version = "2026-05"              # optional: change it with the data; an answer to the same question about
+                                     # the same version can be given again for nothing
+    delimiter = ","                  # of a text file, as are the next three
+    header = true                    # whether the first line holds the names of the columns
+    fields = ["person", "age", "city"]   # the names in order; needed without a header
+    missing = ["", "NA"]             # what stands for no value; [""] unless this says otherwise
+
+    [unit]
+    column = "person"                # whose privacy is kept; leave out if every row is one person
+    rows = 5                         # most rows of one person that count
+    groups = 2                       # most groups of a GROUP BY in which one person counts
+
+    [budget]
+    epsilon = 3.0
+    delta = 1e-6
+    ledger = "people.ledger.db"      # a file, or the address of a PostgreSQL ledger
+    dataset = "people-2026"          # optional: the id of the data set, which the ledger must name too
+    four_eyes = true                 # optional: two officers approve what the desk sets aside
+
+    [columns.age]
+    type = "integer"                 # integer, real, text, boolean or date
+    lower = 0
+    upper = 120
+
+    [columns.city]
+    type = "text"
+    categories = ["Delft", "Utrecht"]
+
+    [columns.born]
+    type = "date"
+    lower = 1900-01-01               # optional: gives GROUP BY month or year its public groups
+    upper = 2029-12-31
+
+    [synthesis]                      # optional: what holds for every row, for `synthesize`
+    impossible = [{age = {upper = 15}, married = true}]
+
+    [synthesis.follows.region]       # looked up and not learned
+    given = "city"
+    values = {Delft = "south", Utrecht = "middle"}
+
+    [public.regions]                 # optional: tables that anyone may read, for joins
+    source = "regions.csv"           # .csv, .csv.gz or .parquet
+    key = "city"                     # the column to join on; each of its values occurs once
+
+    [public.regions.columns.city]
+    type = "text"
+
+    [public.regions.columns.region]
+    type = "text"
+    categories = ["north", "south"]
+
+Several private tables of the same people have [tables.NAME] sections in place of [table] and [columns]:
+
+    [tables.visits]                  # what [table] may say, but for the name
+    source = "visits.csv"
+
+    [tables.visits.columns.days]
+    type = "integer"
+
+    [tables.people]
+    source = "people.csv"
+    unit = "id"                      # what unit.column is called here, if it has another name
+    rows = 1                         # rows and groups where this table alone is asked; else those of [unit],
+    groups = 1                       # which hold for what is joined
+"""
+
+from sfumato.policy.declared import ENGINES, NUMERIC, TYPES, Column, Key, Policy, PublicTable, Unit
+from sfumato.policy.file import declares_study, load_policy, policy_from_dict
+
+__all__ = [
+    "ENGINES",
+    "NUMERIC",
+    "TYPES",
+    "Column",
+    "Key",
+    "Policy",
+    "PublicTable",
+    "Unit",
+    "declares_study",
+    "load_policy",
+    "policy_from_dict",
+]

@@ -1,0 +1,47 @@
+"""Whether code of the user's own runs beside private rows, and what certificates then say.
+
+Code is the user's unless it comes from a package that is taken to keep nothing (`memory.TRUSTED`). It runs in a
+model, loss, views or data set; in a class of columns that turns itself into arrays; and in whatever the
+interpreter calls with every frame, such as a profiler, a debugger or a tool that measures coverage.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from sfumato.training.memory import is_trusted, keeps_nothing
+
+OWN_CODE = (
+    "code of the user's own ran beside the rows (model, loss, views or data set); it is taken to be honest, "
+    "not written to deceive"
+)
+_TABLES = frozenset(["pandas", "pyarrow"])  # whose columns turn into arrays by code of their own
+_TOOLS = range(6)  # identifiers that sys.monitoring gives away
+
+
+def is_watched() -> bool:
+    """Whether the interpreter calls code of the user's with every frame, in this thread or in those to come."""
+    hooks = (sys.getprofile(), sys.gettrace(), threading.getprofile(), threading.gettrace())
+    if any(hook is not None and not is_trusted(hook) for hook in hooks):
+        return True
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on; it tells names, not whose code it is
+    return monitoring is not None and any(monitoring.get_tool(tool) is not None for tool in _TOOLS)
+
+
+def runs_with(model: nn.Module) -> bool:
+    """Whether code of the user's sees the rows that a model is shown."""
+    return not keeps_nothing(model) or is_watched()
+
+
+def brings(*data: Any) -> bool:
+    """Whether rows come out of a class of the user's: what holds them, or one of their columns."""
+    return not all(map(_is_library, {type(one) for one in (*data, *pytree.tree_leaves(data))}))
+
+
+def _is_library(kind: type) -> bool:
+    return all(is_trusted(one) or one.__module__.partition(".")[0] in _TABLES for one in kind.__mro__)

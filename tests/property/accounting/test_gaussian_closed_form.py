@@ -1,0 +1,42 @@
+"""The closed form of a Gaussian is dp-accounting's, to the last bit."""
+
+import math
+
+import pytest
+from dp_accounting import gaussian_mechanism
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sfumato.accounting import GaussianEvent, delta, epsilon
+from sfumato.accounting.gaussian import epsilon_of, log_delta
+
+SIGMAS = st.floats(1e-3, 1e9, allow_nan=False)
+DELTAS = st.floats(1e-300, 1.0, exclude_min=True)
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+@given(SIGMAS, DELTAS)
+def test_epsilon_has_the_same_bits(sigma, target):
+    assert epsilon_of(sigma, target) == float(gaussian_mechanism.get_epsilon_gaussian(sigma, target))
+
+
+@given(SIGMAS, st.floats(0.0, 1e6))
+def test_delta_has_the_same_bits(sigma, at):
+    expected = float(gaussian_mechanism._get_log_delta(sigma, at))
+    found = log_delta(sigma, at)
+    assert found == expected or (math.isnan(found) and math.isnan(expected))
+
+
+@pytest.mark.parametrize(
+    ("sigma", "target"), [(0.0, 1e-5), (math.inf, 1e-5), (1.0, 1.0), (50.0, 0.5), (1e9, 1e-6)]
+)
+def test_the_ends(sigma, target):
+    assert epsilon_of(sigma, target) == float(gaussian_mechanism.get_epsilon_gaussian(sigma, target))
+
+
+def test_the_price_of_a_gaussian_is_that():
+    assert epsilon(GaussianEvent(3.5), 1e-6) == float(gaussian_mechanism.get_epsilon_gaussian(3.5, 1e-6))
+    assert math.log(delta(GaussianEvent(3.5), 0.5)) == pytest.approx(
+        gaussian_mechanism._get_log_delta(3.5, 0.5)
+    )
