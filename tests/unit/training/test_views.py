@@ -19,8 +19,8 @@ from sfumato.training import (
     moved_by_a_pixel,
     survey,
 )
+from sfumato.training.own_code import OWN_CODE
 from sfumato.training.rowwise import DIRECT
-from sfumato.training.trainer import OWN_CODE
 
 
 def test_five_views_of_an_image_are_it_and_its_neighbours():
