@@ -97,8 +97,8 @@ def tracing(
             )
     published = ", ".join(f"{name} {peak:g}" for name, peak in recipe.PUBLISHED[simulator].items())
     show.console.print(
-        f"Ratios are to {recipe.COMPARED_WITH} at the same ε: of the medians, and the geometric mean over all "
-        f"runs ± one standard error.\nPublished peaks: {published}.\nFigures: {out}"
+        f"Ratios in the table are to {recipe.COMPARED_WITH} without confirming tests at the same ε: of the "
+        f"medians, and the geometric mean over all runs ± one standard error.\nPublished peaks: {published}.\nFigures: {out}"
     )
 
 

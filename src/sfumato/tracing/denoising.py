@@ -43,9 +43,10 @@ def expected_again(noisy: Floats, noise: float, *, before: Floats, expected: Flo
     """E[Kⱼ | y] of those first told of j days ago, from several days on which they were told of.
 
     yₐ = Σⱼ signal[j, a]·Kⱼ + N(0, noise²), a days ago, and Kⱼ ~ Poisson(`expected`), at most 4. One round of
-    coordinate ascent (mean field) from `before`, the expectations until now, oldest first: each Kⱼ given what
-    is expected of the others. For a single j it is the posterior mean. Rows of `before` beyond the days of
-    `noisy` stay as they are. Post-processing, as `expected_count` is.
+    coordinate ascent (mean field) from `before`, the expectations until now, newest first: each Kⱼ given what
+    is expected of the others. (Oldest first, what is new today is often put down to yesterday.) For a single j
+    it is the posterior mean. Rows of `before` beyond the days of `noisy` stay as they are. Post-processing, as
+    `expected_count` is.
 
     Args:
         noisy: (days, kinds, people), today first.
@@ -62,7 +63,7 @@ def expected_again(noisy: Floats, noise: float, *, before: Floats, expected: Flo
     mean = np.clip(expected, 1e-12, 1.0)
     prior = count * np.log(mean) - special.gammaln(count + 1)  # (counts, kinds, people)
     found = before[: len(noisy)].copy()
-    for told in range(len(noisy) - 1, -1, -1):
+    for told in range(len(noisy)):
         power = (signal[told] ** 2).sum(axis=0)[:, None] / noise**2
         pull = np.einsum("ak,akp->kp", signal[told], left) / noise**2 + power * found[told]
         weight = prior + count * pull - count**2 * power / 2

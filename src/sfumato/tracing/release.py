@@ -82,9 +82,8 @@ def _messages_repeated(disease: Disease, contacts: float) -> float:
 
 
 def _messages_together(disease: Disease, contacts: float) -> float:
-    """Messages to one receiver add up in a release while they share the window: 1, 2, … W, … 2, 1."""
-    shared = np.concatenate([np.arange(1, disease.window + 1), np.arange(disease.window - 1, 0, -1)])
-    return float(np.linalg.norm(shared)) * math.sqrt(contacts)
+    """Messages to one receiver add up in a release: all W days of the window, on W days after the test."""
+    return disease.window * math.sqrt(disease.window * contacts)
 
 
 METHODS: dict[str, Method] = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sfumato.errors import InvalidInput
-from sfumato.tracing import Disease, Release, channel, news
+from sfumato.tracing import Disease, Release, channel, release_scores
 from sfumato.tracing.contacts import Meetings
 from sfumato.tracing.disease import Kind, TestKit
 from sfumato.tracing.population import Population
@@ -34,7 +34,7 @@ def told(
     people = Population(CONTACTS + 1, disease, TestKit(confirm=confirm))
     for day in range(4 * disease.window):
         people.begin_day(Meetings(np.zeros(CONTACTS, int), np.arange(1, CONTACTS + 1)))
-        news.score_news(people, release, None)
+        release_scores(people, release, None)
         if positive and day == disease.window:
             people.record_tests(np.array([0]), np.array([True]), counts=not confirm)
             if confirm:
@@ -64,6 +64,19 @@ def test_a_test_that_is_told_daily_is_within_the_price_of_a_person(window, monke
     moved = float(np.linalg.norm(worlds[0] - worlds[1]))
     price = release.price(disease, contacts_per_day=CONTACTS).person
     assert moved == pytest.approx(release.noise_multiplier / price.noise_multiplier)  # all of it
+
+
+@pytest.mark.parametrize("window", [2, 3, 5, 8, 14])
+def test_a_test_that_is_counted_daily_is_within_the_price_of_a_person(window, monkeypatch):
+    disease = Disease(window=window)
+    release = Release(method="traditional", noise_multiplier=2.0)
+    worlds = [told(disease, release, monkeypatch, positive=positive) for positive in (True, False)]
+    moved = float(np.linalg.norm(worlds[0] - worlds[1]))
+    price = release.price(disease, contacts_per_day=CONTACTS).person
+    assert moved <= release.noise_multiplier / price.noise_multiplier
+    while_the_window_moves_on = [*range(1, window + 1), *range(window - 1, 0, -1)]
+    if window > 3:  # priced as the messages of one window alone, it would be too cheap
+        assert moved > math.sqrt(CONTACTS) * float(np.linalg.norm(while_the_window_moves_on))
 
 
 @pytest.mark.parametrize("repeat", [False, True])
