@@ -98,7 +98,8 @@ def tracing(
     published = ", ".join(f"{name} {peak:g}" for name, peak in recipe.PUBLISHED[simulator].items())
     show.console.print(
         f"Ratios in the table are to {recipe.COMPARED_WITH} without confirming tests at the same ε: of the "
-        f"medians, and the geometric mean over all runs ± one standard error.\nPublished peaks: {published}.\nFigures: {out}"
+        f"medians, and the geometric mean over all runs ± one standard error.\nPublished peaks: {published}."
+        f"\nFigures: {out}"
     )
 
 
