@@ -41,6 +41,13 @@ def trace(
             help="Read --epsilon as the price of each daily release, not of a message's whole life.",
         ),
     ] = False,
+    confirm: Annotated[
+        bool,
+        typer.Option(
+            help="Test whoever is positive a second time on the same day, out of the same number of tests. "
+            "Only if both agree, the person is isolated and contacts are told."
+        ),
+    ] = True,
     unprotected: Annotated[bool, typer.Option("--unprotected", help="Add no noise, for comparison.")] = False,
     out: Annotated[Path | None, typer.Option(help="Run folder, for sfumato report.")] = None,
     seed: Annotated[int, typer.Option(help="Seed for the simulated town. The noise cannot be seeded.")] = 0,
@@ -52,7 +59,7 @@ def trace(
     """
     from sfumato import _validate
     from sfumato.storage import RunFolder
-    from sfumato.tracing import Campaign, Release
+    from sfumato.tracing import Campaign, Release, TestKit
     from sfumato.tracing.settings import SETTINGS
 
     check(context, RULES)
@@ -67,7 +74,13 @@ def trace(
             disease=disease,
             span="release" if per_release else "lifetime",
         )
-    plan = Campaign(release=release, disease=disease, days=days, test_fraction=setting.test_fraction)
+    plan = Campaign(
+        release=release,
+        disease=disease,
+        kit=TestKit(confirm=confirm),
+        days=days,
+        test_fraction=setting.test_fraction,
+    )
     folder = None if out is None else RunFolder.make(out)
     started = time.perf_counter()
     outcome = _simulated(plan, setting.make(agents, days, seed), seed)
@@ -107,6 +120,7 @@ def _answer(plan: Campaign, outcome: Outcome, delta: float) -> dict[str, Any]:
         "delta": delta,
         "unit": UNIT,
         "method": plan.release.method,
+        "confirm": plan.kit.confirm,
         "contacts_per_day": outcome.contacts_per_day,
         "tests_used": sum(outcome.tests),
         "prevalence": list(outcome.prevalence),

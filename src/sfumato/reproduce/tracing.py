@@ -3,7 +3,8 @@
 Published (Romijnders et al. 2024): median peak infection rate at ε = 1 a release, δ = 1e-3, in ‰.
 
 Peaks differ tenfold between towns, and up to fivefold between two runs of one town. So each method is compared
-with `traditional` in the same towns, each of which may be run several times.
+with `traditional` in the same towns, each of which may be run several times. Published campaigns test everybody
+once; methods may also be measured with confirming tests, from the same number of tests a day.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Towns:
         seeds: One for each town; fixes its people, who meets whom, and who is infected first.
         repeats: How often each town is run, with other test errors and other noise.
         kit: Error rates of tests.
+        ages: Whether scores know people's age, where the simulator has it.
 
     >>> len(Towns(seeds=(1, 2), repeats=3).runs)
     6
@@ -61,6 +63,7 @@ class Towns:
     seeds: Sequence[int] = (1, 2, 3)
     repeats: int = 1
     kit: TestKit = field(default_factory=TestKit)
+    ages: bool = True
 
     def __post_init__(self) -> None:
         _validate.one_of("simulator", self.simulator, SETTINGS)
@@ -68,7 +71,10 @@ class Towns:
 
     @property
     def setting(self) -> Setting:
-        return SETTINGS[self.simulator]
+        setting = SETTINGS[self.simulator]
+        if self.ages:
+            return setting
+        return replace(setting, disease=replace(setting.disease, susceptibility=()))
 
     @property
     def runs(self) -> list[tuple[int, int]]:
@@ -94,14 +100,19 @@ class Ratio:
 
 @dataclass(frozen=True, kw_only=True)
 class TracingRow:
-    """One method at one ε: median over all runs; `peaks` has the repeats of a town side by side."""
+    """One method at one ε: median over all runs; `peaks` has the repeats of a town side by side.
+
+    `ratio` compares it with `traditional` without confirming tests, `ratio_confirmed` with the same with them.
+    """
 
     method: str
+    confirm: bool
     epsilon: float | None
     span: str
     peak: float
     peaks: tuple[float, ...]
     ratio: Ratio | None = None
+    ratio_confirmed: Ratio | None = None
     tests: int
     epsilon_release: float
     epsilon_lifetime: float
@@ -115,17 +126,23 @@ def run(
     *,
     epsilons: Sequence[float] = (0.3, 1.0, 3.0),
     methods: Sequence[str] = METHODS,
+    confirmed: Sequence[str] = (),
     unprotected: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> list[TracingRow]:
-    """Measure, write `tracing.json` and two figures into `out_dir`, and return the rows."""
+    """Measure, write `tracing.json` and two figures into `out_dir`, and return the rows.
+
+    `methods` are measured with the towns' kit as it is, `confirmed` with confirming tests.
+    """
     rows = []
-    for method in methods:
+    plans = [(method, towns.kit) for method in methods]
+    plans += [(method, replace(towns.kit, confirm=True)) for method in confirmed]
+    for method, kit in plans:
         for span, epsilon in _budgets(method, epsilons, unprotected):
-            row = _measure(towns, method, span, epsilon)
+            row = _measure(replace(towns, kit=kit), method, span, epsilon)
             rows.append(row)
             if progress is not None:
-                progress(f"{method} ε={epsilon} {span}: {1000 * row.peak:.2f} ‰")
+                progress(f"{label(row)} ε={epsilon} {span}: {1000 * row.peak:.2f} ‰")
     rows = compared(rows, towns.repeats)
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -160,18 +177,18 @@ def _measure(towns: Towns, method: str, span: Span, epsilon: float | None) -> Tr
         run_campaign(plan, setting.make(towns.people, towns.days, town), SecretStream(), seed=errors)
         for town, errors in towns.runs
     ]
-    return _row(method, epsilon, span, release, setting, outcomes)
+    return _row(plan, epsilon, span, outcomes)
 
 
 def compared(rows: Sequence[TracingRow], repeats: int) -> list[TracingRow]:
-    """Rows with their ratio to `traditional` at the same ε and span, where that was measured."""
-    standard = {(row.span, row.epsilon): row for row in rows if row.method == COMPARED_WITH}
-    return [
-        replace(row, ratio=ratio(row.peaks, standard[row.span, row.epsilon].peaks, repeats))
-        if row.method != COMPARED_WITH and (row.span, row.epsilon) in standard
-        else row
-        for row in rows
-    ]
+    """Rows with their ratios to `traditional` at the same ε and span, where that was measured."""
+    standard = {(row.confirm, row.span, row.epsilon): row for row in rows if row.method == COMPARED_WITH}
+
+    def against(row: TracingRow, confirm: bool) -> Ratio | None:
+        other = standard.get((confirm, row.span, row.epsilon))
+        return None if other is None or other is row else ratio(row.peaks, other.peaks, repeats)
+
+    return [replace(row, ratio=against(row, False), ratio_confirmed=against(row, True)) for row in rows]
 
 
 def ratio(peaks: Sequence[float], others: Sequence[float], repeats: int) -> Ratio:
@@ -190,20 +207,19 @@ def ratio(peaks: Sequence[float], others: Sequence[float], repeats: int) -> Rati
     )
 
 
-def _row(
-    method: str,
-    epsilon: float | None,
-    span: str,
-    release: Release,
-    setting: Setting,
-    outcomes: Sequence[Outcome],
-) -> TracingRow:
+def label(row: TracingRow) -> str:
+    """The method as tables and figures name it."""
+    return f"{row.method}, confirmed" if row.confirm else row.method
+
+
+def _row(plan: Campaign, epsilon: float | None, span: str, outcomes: Sequence[Outcome]) -> TracingRow:
     contacts = max(outcome.contacts_per_day for outcome in outcomes)
-    price = release.price(setting.disease, contacts_per_day=contacts).epsilons(DELTA)
+    price = plan.release.price(plan.disease, contacts_per_day=contacts).epsilons(DELTA)
     peaks = tuple(outcome.peak_infection_rate for outcome in outcomes)
     middle = sorted(outcomes, key=lambda outcome: outcome.peak_infection_rate)[len(outcomes) // 2]
     return TracingRow(
-        method=method,
+        method=plan.release.method,
+        confirm=plan.kit.confirm,
         epsilon=epsilon,
         span=span,
         peak=statistics.median(peaks),
@@ -224,6 +240,7 @@ def _write(folder: Path, towns: Towns, rows: Sequence[TracingRow]) -> None:
         "towns": list(towns.seeds),
         "repeats": towns.repeats,
         "test_errors": asdict(towns.kit),
+        "ages": towns.ages,
         "delta": DELTA,
         "unit": "one contact-day message",
         "compared_with": COMPARED_WITH,
@@ -251,15 +268,15 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 
 def draw(folder: Path, simulator: str, rows: Sequence[TracingRow]) -> None:
     """Peak against ε, and the prevalence curves at ε = 1 a release."""
-    methods = list(dict.fromkeys(row.method for row in rows))
+    methods = list(dict.fromkeys(label(row) for row in rows))
     peaks, axes = _canvas("Peak infection rate against ε", simulator)
     for number, method in enumerate(methods):
-        _draw_peaks(axes, [row for row in rows if row.method == method], f"C{number}")
+        _draw_peaks(axes, [row for row in rows if label(row) == method], f"C{number}")
     axes.set(xscale="log", xlabel="ε of one message (δ = 0.001)", ylabel="peak infection rate, ‰")
     _finish(peaks, axes, folder / "peak.png")
     curves, axes = _canvas("Prevalence, ε = 1 a release", simulator)
     for number, method in enumerate(methods):
-        _draw_curves(axes, [row for row in rows if row.method == method], f"C{number}")
+        _draw_curves(axes, [row for row in rows if label(row) == method], f"C{number}")
     axes.set(xlabel="day", ylabel="infected, ‰")
     _finish(curves, axes, folder / "prevalence.png")
 
@@ -270,21 +287,21 @@ def _draw_peaks(axes: Axes, rows: Sequence[TracingRow], color: str) -> None:
         mine = [(row.epsilon, row) for row in rows if row.span == span and row.epsilon]
         if mine:
             medians = [1000 * row.peak for _, row in mine]
-            axes.plot([e for e, _ in mine], medians, style, color=color, label=f"{rows[0].method}, per {span}")
+            axes.plot([e for e, _ in mine], medians, style, color=color, label=f"{label(rows[0])}, per {span}")
         for epsilon, row in mine:
             axes.plot([epsilon] * len(row.peaks), [1000 * p for p in row.peaks], "_", color=color, alpha=0.4)
     flat = [row for row in rows if row.epsilon is None]
     if flat and flat[0].method in ("random", "none"):
-        axes.axhline(1000 * flat[0].peak, color=color, linestyle=":", label=flat[0].method)
+        axes.axhline(1000 * flat[0].peak, color=color, linestyle=":", label=label(flat[0]))
 
 
 def _draw_curves(axes: Axes, rows: Sequence[TracingRow], color: str) -> None:
     for row in rows:
         if row.span == "release" and row.epsilon in (1.0, None):
             protected = row.epsilon is not None or row.method in ("random", "none")
-            label = row.method if protected else f"{row.method}, no noise"
+            name = label(row) if protected else f"{label(row)}, no noise"
             curve = [1000 * value for value in row.prevalence]
-            axes.plot(curve, color=color, linestyle="-" if protected else ":", label=label)
+            axes.plot(curve, color=color, linestyle="-" if protected else ":", label=name)
 
 
 def _canvas(title: str, simulator: str) -> tuple[Figure, Axes]:

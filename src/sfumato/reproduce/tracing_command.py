@@ -37,15 +37,25 @@ def tracing(
         list[float] | None, typer.Option(help="An ε to measure at. May be repeated. Default: 0.3, 1 and 3.")
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="A method to measure. May be repeated. Default: all.")
+        list[str] | None,
+        typer.Option(help="A method to measure. May be repeated. Default: all, or none beside --confirm."),
     ] = None,
+    confirm: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A method to measure with confirming tests: somebody counts as positive only if a second test "
+            "of the same day agrees, from the same number of tests a day. May be repeated."
+        ),
+    ] = None,
+    ages: Annotated[bool, typer.Option(help="Let the scores of dpfn know people's age (covasim).")] = True,
     unprotected: Annotated[bool, typer.Option(help="Measure each method without noise, too.")] = True,
     json: show.Json = False,
 ) -> None:
     """Measure the peak infection rate against ε for each method, beside the published table.
 
     If the method traditional is measured, each other method is compared with it at the same ε, town by town and
-    repeat by repeat: the geometric mean of the ratios is shown with a standard error.
+    repeat by repeat: the geometric mean of the ratios is shown with a standard error. Ratios are to traditional
+    without confirming tests, as published; with --confirm traditional, ratios to that are shown below.
 
     Example: sfumato reproduce tracing --simulator covasim --epsilon 1 --method dpfn --method traditional
     """
@@ -61,13 +71,15 @@ def tracing(
         seeds=range(first_town, first_town + towns),
         repeats=repeats,
         kit=TestKit(false_positive_rate=false_positives),
+        ages=ages,
     )
     with show.errors.status("simulating") as status:
         rows = recipe.run(
             out,
             measured,
             epsilons=tuple(epsilon or (0.3, 1.0, 3.0)),
-            methods=tuple(method or recipe.METHODS),
+            methods=tuple(method or (() if confirm else recipe.METHODS)),
+            confirmed=tuple(confirm or ()),
             unprotected=unprotected,
             progress=lambda text: status.update(text),
         )
@@ -76,14 +88,24 @@ def tracing(
         return
     title = f"Peak infection rate, ‰, {simulator}, {people} people, {towns} × {repeats} runs"
     show.console.print(_table(title, rows))
+    for row in rows:
+        if row.ratio_confirmed is not None and row.confirm:
+            medians, mean = _ratios(row.ratio_confirmed)
+            show.console.print(
+                f"{row.method}, ε of a {row.span}, against {recipe.COMPARED_WITH}, both with confirming tests: "
+                f"ratio of medians {medians}, mean ratio {mean}."
+            )
     published = ", ".join(f"{name} {peak:g}" for name, peak in recipe.PUBLISHED[simulator].items())
     show.console.print(
-        f"Ratios are to {recipe.COMPARED_WITH} at the same ε: of the medians, and the geometric mean over all "
-        f"runs ± one standard error.\nPublished peaks: {published}.\nFigures: {out}"
+        f"Ratios in the table are to {recipe.COMPARED_WITH} without confirming tests at the same ε: of the "
+        f"medians, and the geometric mean over all runs ± one standard error.\nPublished peaks: {published}."
+        f"\nFigures: {out}"
     )
 
 
 def _table(title: str, rows: list[TracingRow]) -> Table:
+    from sfumato.reproduce.tracing import label
+
     table = Table(title=title, title_justify="left")
     for column in ("method", "ε of"):
         table.add_column(column)
@@ -91,7 +113,7 @@ def _table(title: str, rows: list[TracingRow]) -> Table:
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
-            row.method,
+            label(row),
             row.span,
             _epsilon(row.epsilon_release),
             _epsilon(row.epsilon_lifetime),

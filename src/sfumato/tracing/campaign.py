@@ -128,8 +128,8 @@ def run(
     >>> len(run(campaign, SeirSimulator(Town(people=100), seed=0), SecretStream(), seed=0).prevalence)
     2
     """
-    population = Population(simulator.people, campaign.disease, campaign.kit)
-    random = public_generator(seed)
+    population = Population(simulator.people, campaign.disease, campaign.kit, ages=simulator.ages())
+    tests, random = campaign.tests_a_day(simulator.people), public_generator(seed)
     free_from = np.zeros(simulator.people, dtype=np.int64)  # the day on which each person's isolation is over
     days: list[tuple[float, int, int, int]] = []
     contacts = 0.0
@@ -137,12 +137,12 @@ def run(
         isolated = free_from > day
         population.begin_day(simulator.step(isolated))
         scores = release_scores(population, campaign.release, sampler)
-        chosen = choose(scores, ~isolated, campaign.tests_a_day(simulator.people), random)
-        positive = _test(simulator.infectious()[chosen], campaign.kit, random)
-        population.record_tests(chosen, positive)
-        free_from[chosen[positive]] = day + 1 + campaign.isolation_days
+        chosen = choose(scores, ~isolated, tests, random)
+        results = examine(simulator.infectious()[chosen], campaign.kit, tests, random)
+        results.record(population, chosen)
+        free_from[chosen[results.positive]] = day + 1 + campaign.isolation_days
         prevalence = float(simulator.infected().mean())
-        days.append((prevalence, chosen.size, int(positive.sum()), int(isolated.sum())))
+        days.append((prevalence, results.tests, int(results.positive.sum()), int(isolated.sum())))
         contacts = max(contacts, population.contacts.contacts_per_day())
         if progress is not None:
             progress(day, prevalence)
@@ -168,6 +168,53 @@ def choose(scores: Floats, eligible: Bools, count: int, random: np.random.Genera
     candidates = random.permutation(np.flatnonzero(eligible))
     order = np.argsort(-scores[candidates], kind="stable")
     return candidates[order[:count]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """Who of a ranked list was tested on a day, and how each test came out.
+
+    Attributes:
+        tested: Who was tested at all.
+        first: Whose first test was positive.
+        retested: Who was tested a second time.
+        second: Whose second test was positive.
+        positive: Who counts as positive: isolated, and told to their contacts.
+    """
+
+    tested: Bools
+    first: Bools
+    retested: Bools
+    second: Bools
+    positive: Bools
+
+    @property
+    def tests(self) -> int:
+        return int(self.tested.sum() + self.retested.sum())
+
+    def record(self, population: Population, people: npt.NDArray[np.int64]) -> None:
+        """Every test is evidence on its owner's phone; contacts hear of those who count as positive."""
+        confirm = population.kit.confirm
+        population.record_tests(people[self.tested], self.first[self.tested], counts=not confirm)
+        population.record_tests(people[self.retested], self.second[self.retested], counts=confirm)
+
+
+def examine(infectious: Bools, kit: TestKit, tests: int, random: np.random.Generator) -> Results:
+    """Test people in this order until the day's `tests` are used up.
+
+    With `kit.confirm`, whoever is positive is tested again at once, from the same `tests`. If the day's last
+    test is positive, nobody can confirm it: it does not count, and stays with its owner as evidence.
+    """
+    first = _test(infectious, kit, random)
+    if not kit.confirm:
+        tested, nobody = np.arange(first.size) < tests, np.zeros_like(first)
+        return Results(
+            tested=tested, first=first & tested, retested=nobody, second=nobody, positive=first & tested
+        )
+    used = np.cumsum(1 + first)
+    tested, retested = used - first <= tests, first & (used <= tests)
+    second = retested & _test(infectious, kit, random)
+    return Results(tested=tested, first=first & tested, retested=retested, second=second, positive=second)
 
 
 def _test(infectious: Bools, kit: TestKit, random: np.random.Generator) -> Bools:

@@ -10,6 +10,7 @@ import numpy as np
 from sfumato import _validate
 from sfumato.errors import MissingExtra
 from sfumato.tracing.contacts import Meetings
+from sfumato.tracing.disease import Floats
 from sfumato.tracing.simulators import Bools
 
 LAYERS = ("h", "s", "w", "c")  # Covasim's names of home, school, work and community, nearest first
@@ -67,6 +68,9 @@ class CovasimSimulator:
     @property
     def people(self) -> int:
         return self._people
+
+    def ages(self) -> Floats:
+        return np.asarray(self._sim.people.age, dtype=np.float64)[: self._people]
 
     def step(self, isolated: Bools) -> Meetings:
         self._isolation.people_apart = isolated

@@ -39,6 +39,41 @@ def expected_count(noisy: Floats, noise: float, *, expected: Floats, size: float
     return np.where(expected > 0, (count * weight).sum(axis=0) / weight.sum(axis=0), 0.0)
 
 
+def expected_again(noisy: Floats, noise: float, *, before: Floats, expected: Floats, signal: Floats) -> Floats:
+    """E[Kⱼ | y] of those first told of j days ago, from several days on which they were told of.
+
+    yₐ = Σⱼ signal[j, a]·Kⱼ + N(0, noise²), a days ago, and Kⱼ ~ Poisson(`expected`), at most 4. One round of
+    coordinate ascent (mean field) from `before`, the expectations until now, newest first: each Kⱼ given what
+    is expected of the others. (Oldest first, what is new today is often put down to yesterday.) For a single j
+    it is the posterior mean. Rows of `before` beyond the days of `noisy` stay as they are. Post-processing, as
+    `expected_count` is.
+
+    Args:
+        noisy: (days, kinds, people), today first.
+        noise: σ of each number; more than 0.
+        before: (told, kinds, people), today first.
+        expected: (kinds, people), on any day.
+        signal: (told, days, kinds).
+
+    Returns:
+        (days, kinds, people), for the newest rows of `before`.
+    """
+    left = noisy - np.einsum("jak,jkp->akp", signal, before)
+    count = np.arange(_MOST + 1)[:, None, None]
+    mean = np.clip(expected, 1e-12, 1.0)
+    prior = count * np.log(mean) - special.gammaln(count + 1)  # (counts, kinds, people)
+    found = before[: len(noisy)].copy()
+    for told in range(len(noisy)):
+        power = (signal[told] ** 2).sum(axis=0)[:, None] / noise**2
+        pull = np.einsum("ak,akp->kp", signal[told], left) / noise**2 + power * found[told]
+        weight = prior + count * pull - count**2 * power / 2
+        weight = np.exp(weight - weight.max(axis=0))
+        now = np.where(expected > 0, (count * weight).sum(axis=0) / weight.sum(axis=0), 0.0)
+        left -= signal[told][:, :, None] * (now - found[told])
+        found[told] = now
+    return found
+
+
 def denoise(noisy: Floats, noise: float, contacts: Integers, *, slab: float) -> Floats:
     """E[x | x + N(0, noise²)] for x that is mostly 0, and else exponential with mean `slab`.
 

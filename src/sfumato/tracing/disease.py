@@ -48,6 +48,8 @@ class Disease:
         message_bound: γ, the largest infectiousness that a message may claim.
         kinds: Kinds of contact, which both who met can tell apart.
         prevalence: The share of one's contacts taken to be infectious while nobody says anything.
+        susceptibility: How easily people are infected, as a multiple of p1, by age in tens of years; the last
+            one is for all who are older. Empty if age does not matter.
 
     >>> round(Disease().sensitivity, 4)
     0.0513
@@ -61,6 +63,7 @@ class Disease:
     message_bound: float = 1.0
     kinds: tuple[Kind, ...] = (Kind(),)
     prevalence: float = 0.0
+    susceptibility: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("background", "onset", "recovery", "message_bound"):
@@ -70,11 +73,24 @@ class Disease:
         if self.transmission * self.message_bound >= 1:
             _validate.one_of("transmission", self.transmission, ["a number below 1"])
         _validate.integer("window", self.window, least=1)
+        for factor in self.susceptibility:
+            _validate.positive("susceptibility", factor)
 
     @property
     def sensitivity(self) -> float:
         """By how much one message moves its receiver's log Π: |ln(1 − γ·p1)|."""
         return -math.log1p(-self.message_bound * self.transmission)
+
+    def susceptibility_at(self, ages: Floats) -> Floats:
+        """By person, from their age in years.
+
+        >>> Disease(susceptibility=(0.5, 1.0)).susceptibility_at(np.array([9.0, 10.0, 80.0])).tolist()
+        [0.5, 1.0, 1.0]
+        """
+        if not self.susceptibility:
+            return np.ones(ages.shape)
+        decade = np.clip(ages // 10, 0, len(self.susceptibility) - 1).astype(np.int64)
+        return np.asarray(self.susceptibility, dtype=np.float64)[decade]
 
     def infectious_after(self, days: int) -> Floats:
         """P(I tomorrow | infected `lag` days ago), by lag = 0 … days − 1."""
@@ -94,12 +110,14 @@ class Disease:
 
 @dataclass(frozen=True, kw_only=True)
 class TestKit:
-    """Error rates of a test for being infectious.
+    """How people are tested for being infectious: the error rates of a test, and whether it is taken twice.
 
     Args:
         false_positive_rate: The chance of a positive test if not infectious; may be 0.
         false_negative_rate: The chance of a negative test if infectious; more than 0, so that no two tests
             contradict each other.
+        confirm: Whether somebody counts as positive only if a second test agrees. It is taken on the same day
+            from the same day's tests, and its errors are independent of the first one's.
 
     >>> TestKit().likelihood(np.array([True]))[0].round(3).tolist()
     [0.999]
@@ -109,14 +127,21 @@ class TestKit:
 
     false_positive_rate: float = 0.01
     false_negative_rate: float = 0.001
+    confirm: bool = False
 
     def __post_init__(self) -> None:
         _validate.probability("false_negative_rate", self.false_negative_rate)
         if _validate.non_negative("false_positive_rate", self.false_positive_rate) > 0:
             _validate.probability("false_positive_rate", self.false_positive_rate)
+        _validate.one_of("confirm", self.confirm, [True, False])
 
     def likelihood(self, positive: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """P(result | infectious) and P(result | not infectious)."""
+        """P(result | infectious) and P(result | not infectious), of one test."""
         infectious = np.where(positive, 1 - self.false_negative_rate, self.false_negative_rate)
         other = np.where(positive, self.false_positive_rate, 1 - self.false_positive_rate)
         return infectious, other
+
+    def counted_positive(self) -> tuple[float, float]:
+        """P(counts as positive | infectious) and P(counts as positive | not infectious)."""
+        tests = 2 if self.confirm else 1
+        return (1 - self.false_negative_rate) ** tests, self.false_positive_rate**tests

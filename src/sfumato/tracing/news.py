@@ -8,13 +8,13 @@ from sfumato.mechanisms import to_grid
 from sfumato.randomness import Sampler
 from sfumato.tracing.channel import channel
 from sfumato.tracing.contacts import Integers
-from sfumato.tracing.denoising import expected_count
-from sfumato.tracing.disease import Floats
+from sfumato.tracing.denoising import expected_again, expected_count
+from sfumato.tracing.disease import Floats, Kind
+from sfumato.tracing.found import infectious_before
 from sfumato.tracing.neighbours import Belief, believe, foresee
 from sfumato.tracing.population import Population
 from sfumato.tracing.release import DAYS_AFTER_TEST, Release
-from sfumato.tracing.sources import found_positive
-from sfumato.tracing.telling import Telling, telling
+from sfumato.tracing.telling import Telling, telling, telling_daily
 
 # Public guesses, chosen on simulated towns that are nobody's data.
 _CONVINCING = 0.1  # the belief from which on a message says all it can
@@ -25,22 +25,22 @@ _SPREAD = 0.15  # its deviation, as a share of that
 def score_news(population: Population, release: Release, sampler: Sampler) -> Floats:
     """P(I) tomorrow, from own tests and from the noised news of each day and kind of contact.
 
-    A message about a contact day is u ∈ [0, 1]: 0 until its sender tests positive, then min(φ / 0.1, 1) with φ
-    the sender's belief to be infectious, from own tests and from what was released to the sender before. It may
-    only rise over its life. Released to each person, on each day and for each kind k of contact, is
+    A message about a contact day is u ∈ [0, 1]: 0 until its sender counts as positive, then min(φ / 0.1, 1), φ
+    being the sender's belief to be infectious, from own tests and from what was released to the sender before.
+    It may only rise over its life. Released to each person, on each day and for each kind k of contact, is
 
         yₖ = Σ [aₙ · (rise since yesterday) + cₙ · (u of yesterday)] + N(0, σ²)
 
     over all messages of kind k in the window, n being how many releases a message has left. Told at once,
-    aₙ = 1 and cₙ = 0.
+    aₙ = 1 and cₙ = 0; told daily, aₙ = cₙ = 1.
 
     *Guarantees*: a message belongs to one receiver and one kind, so it moves one number a day, by at most 1.
     As its rises are ≥ 0 and add up to at most 1, all releases of its life together move by at most √2 when it
     is replaced, and by 1 when it is told over its life (`telling`), however adaptively they were chosen
-    (Smith & Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"); noising the whole
-    window anew every day would cost √14. The noise is the same for every kind: in units of log Π it is
-    proportional to how infectious that kind of contact is. All that follows reads y, own tests and the own
-    number of contacts: post-processing.
+    (Smith & Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"); told daily, a life
+    moves them by √14. The noise is the same for every kind: in units of log Π it is proportional to how
+    infectious that kind of contact is. All that follows reads y, own tests, the own age and the own number of
+    contacts: post-processing.
     """
     population.keep_to(release)
     disease = population.disease
@@ -48,27 +48,34 @@ def score_news(population: Population, release: Release, sampler: Sampler) -> Fl
     own = believe(population.evidence(population.exposure), disease)
     population.next_start = own.second_morning
     line = channel(release, disease, population.contacts.met.size, roundings=disease.window)
-    weights = telling(disease.window, release.overlap)
+    weights = telling_daily(disease.window) if release.repeat else telling(disease.window, release.overlap)
     newest = np.maximum(population.booked, to_grid(_messages(population, own), line.grid))
     rises = newest - population.booked
     said = to_grid(weights.first[:, None] * rises + weights.again[:, None] * population.booked, 1.0)
     population.booked = newest
-    _take_in(population, line.send(_received(population, said), sampler), line.sigma, weights)
+    noisy = line.send(_received(population, said), sampler)
+    if release.repeat and line.sigma:
+        found = _heard_again(population, noisy, line.sigma)
+    else:
+        found = _heard_once(population, noisy, line.sigma, weights)
+    _take_in(population, found)
     return foresee(population.evidence(population.exposure), disease)[2]
 
 
 def _quiet_exposure(population: Population) -> Floats:
-    """What today's contacts bring while nobody says anything: p1·closeness·prevalence for each."""
+    """What today's contacts bring while nobody says anything: p1·closeness·prevalence for each, by own age."""
     disease = population.disease
     closeness = np.array([kind.closeness for kind in disease.kinds])
     met = closeness @ population.contacts.counts(-1)
-    return np.asarray(disease.transmission * disease.prevalence * met, dtype=np.float64)
+    return np.asarray(
+        disease.transmission * disease.prevalence * population.susceptibility * met, dtype=np.float64
+    )
 
 
 def _messages(population: Population, own: Belief) -> Floats:
-    """(window, people): u of who tested positive, on the days until a week after it; 0 of others.
+    """(window, people): u of who counts as positive, on the days until a week after it; 0 of others.
 
-    Days before the sender can have been infectious count as well: the contact may have been the source.
+    Days before the sender can have been infectious count as well, so that it is heard above the noise.
     """
     said = np.minimum(own.infectious.max(axis=0) / _CONVINCING, 1.0)
     days_ago = np.arange(population.disease.window)[::-1, None]
@@ -84,34 +91,78 @@ def _received(population: Population, said: Integers) -> Integers:
     return news
 
 
-def _take_in(population: Population, noisy: Floats, noise: float, weights: Telling) -> None:
-    """What a day's news says of each receiver: that they were exposed, and that they may have been the source.
+def _take_in(population: Population, found: Floats) -> None:
+    """What news says of each receiver: that they were exposed to those of whom it tells.
 
-    A kind's news of a certain size is one positive contact. On days on which that contact was infectious one
-    was exposed; days on which one was infectious oneself make the contact's test more likely (`sources.Found`).
-    The contact was infected once: over the m days of an infectious time the likelihood is 1 + Σₜ xₜ and not
-    Π (1 + xₜ), so each day is given the m-th root of 1 + m·xₜ. Whoever tests positive stays at home, so today
-    exposes nobody.
+    On days on which a positive contact was infectious one was exposed. Whoever counts as positive stays at
+    home, so the day after the test exposes nobody. `found` is (days, kinds, people): how many one was first
+    told of on each of the last days, today first. Where it differs from what was expected before, the exposure
+    is corrected.
     """
     disease = population.disease
     days = min(population.day + 1, disease.window)
-    again = np.array([max(1.0, days * kind.recurrence) for kind in disease.kinds])
+    before = infectious_before(disease, population.kit)
+    closeness = np.array([kind.closeness * _meetings(kind, days) / days for kind in disease.kinds])
+    for ago, positives in enumerate(found):
+        change = closeness @ (positives - population.positives[ago])
+        population.positives[ago] = positives
+        infects = disease.transmission * population.susceptibility * change  # a day
+        last = disease.window - 1 - ago
+        population.exposure[:last] += before[ago:-1, None] * infects
+
+
+def _meetings(kind: Kind, days: int) -> float:
+    """On how many of so many days one met the same person of this kind."""
+    return max(1.0, days * kind.recurrence)
+
+
+def _heard_once(population: Population, noisy: Floats, noise: float, weights: Telling) -> Floats:
+    """(1, kinds, people): of how many positive contacts today's news tells for the first time."""
+    kinds = population.disease.kinds
+    days = min(population.day + 1, population.disease.window)
+    again = np.array([_meetings(kind, days) for kind in kinds])
     sizes = _FIRMNESS * again * weights.first[-days:].mean()
     noisy = noisy - _told_before(population, again / days, weights)
     contacts = population.contacts.met / again[:, None]
     rate = population.news_rate(float((noisy.sum(axis=1) / sizes).sum()), float(contacts.sum()))
-    found = found_positive(disease, population.kit)
-    time = 1 / disease.recovery
-    for number, kind in enumerate(disease.kinds):
-        size = sizes[number]
-        positives = expected_count(
-            noisy[number], noise, expected=rate * contacts[number], size=size, spread=_SPREAD * size
-        )
-        population.positives[0, number] = positives
-        infects = disease.transmission * kind.closeness * again[number] / days  # a day, if one of both can
-        population.exposure[:-1] += infects * found.infectious[:-1, None] * positives
-        likelier = np.log1p(time * infects * found.infected) / time
-        population.if_infectious[:-1] *= np.exp(likelier[:, None] * positives)
+    found = [
+        expected_count(each, noise, expected=rate * met, size=size, spread=_SPREAD * size)
+        for each, met, size in zip(noisy, contacts, sizes, strict=True)
+    ]
+    return np.stack(found)[None]
+
+
+def _heard_again(population: Population, noisy: Floats, noise: float) -> Floats:
+    """(days, kinds, people): of how many positive contacts one was first told on each of the last days."""
+    population.heard[0] = noisy
+    days = min(population.day + 1, population.disease.window)
+    again = np.array([_meetings(kind, days) for kind in population.disease.kinds])
+    contacts = population.contacts.met / again[:, None]
+    lately = population.positives[1:4].sum() / 3
+    rate = population.news_rate(float(lately), float(contacts.sum()))
+    return expected_again(
+        population.heard,
+        noise,
+        before=population.positives,
+        expected=rate * contacts,
+        signal=_signal(population),
+    )
+
+
+def _signal(population: Population) -> Floats:
+    """(told, days, kinds): what a contact of whom one was first told j days ago adds to the news a days ago.
+
+    It speaks of the days before the test for as long as they are in the window.
+    """
+    window = population.disease.window
+    signal = np.zeros((window, len(population.heard), len(population.disease.kinds)))
+    for told in range(min(population.day, window)):
+        first = population.day - told
+        spoken = min(first, window - 1)
+        for ago in range(min(told + 1, len(population.heard))):
+            left = max(0, first - max(0, population.day - ago - window + 1))
+            signal[told, ago] = [_meetings(kind, spoken) * left / spoken for kind in population.disease.kinds]
+    return _FIRMNESS * signal
 
 
 def _told_before(population: Population, met: Floats, weights: Telling) -> Floats:

@@ -11,7 +11,8 @@ from sfumato.tracing.disease import Disease, Floats, TestKit
 from sfumato.tracing.neighbours import Evidence
 
 _LONG_AGO = -(10**6)
-_LEAST_NEWS = 2e-4  # positive tests a day and person: 2% tested, 1% of them falsely positive
+_LEAST_NEWS = 2e-5  # positive tests a day and person: 2% tested, one in a thousand of them positive
+_DAYS_HEARD = 7  # over which contacts average the noise of news that is told daily
 _MEMORY = 0.6  # weight of yesterday's average of released scores in today's
 
 
@@ -26,19 +27,24 @@ class Population:
         people: How many there are.
         disease: How the score takes the disease to spread.
         kit: Error rates of tests.
+        ages: (people,), in years; None if they are not known.
 
     >>> Population(5, Disease(), TestKit()).recently_positive().tolist()
     [0, 0, 0, 0, 0]
     """
 
-    def __init__(self, people: int, disease: Disease, kit: TestKit) -> None:
+    def __init__(self, people: int, disease: Disease, kit: TestKit, *, ages: Floats | None = None) -> None:
         self.people, self.disease, self.kit = people, disease, kit
+        self.susceptibility = np.ones(people) if ages is None else disease.susceptibility_at(ages)
         self.day = -1
         self.contacts = ContactWindow(people, disease.window, kinds=len(disease.kinds))
         self.exposure: Floats = np.zeros((disease.window, people))
         self.booked: Integers = np.zeros((disease.window, people), dtype=np.int64)
         heard = (disease.window, len(disease.kinds), people)
         self.positives: Floats = np.zeros(heard)  # contacts who tested positive, by the news; today first
+        self.heard: Floats = np.zeros(
+            (min(_DAYS_HEARD, disease.window), *heard[1:])
+        )  # released news, if told daily; today first
         self._release: object = None  # by which the news is told
         self.if_infectious: Floats = np.ones((disease.window + 1, people))
         self.if_other: Floats = np.ones((disease.window + 1, people))
@@ -65,16 +71,23 @@ class Population:
         _shift(self.exposure, fill=0)
         _shift(self.booked, fill=0)
         _shift(self.positives[::-1], fill=0)
+        _shift(self.heard[::-1], fill=0)
         _shift(self.if_infectious, fill=1)
         _shift(self.if_other, fill=1)
         self.start = self.next_start
 
-    def record_tests(self, people: npt.NDArray[np.integer], positive: npt.NDArray[np.bool_]) -> None:
-        """Results of tests taken after today's contacts: evidence on tomorrow's morning."""
+    def record_tests(
+        self, people: npt.NDArray[np.integer], positive: npt.NDArray[np.bool_], *, counts: bool = True
+    ) -> None:
+        """Results of tests taken after today's contacts: evidence on tomorrow's morning.
+
+        Whoever is positive is one of whom contacts are told, unless the result does not count by itself.
+        """
         infectious, other = self.kit.likelihood(positive)
         self.if_infectious[-1, people] *= infectious
         self.if_other[-1, people] *= other
-        self.last_positive[people[positive]] = self.day
+        if counts:
+            self.last_positive[people[positive]] = self.day
 
     def steady(self, released: Floats) -> tuple[Floats, float]:
         """A moving average of released scores, and its variance as a share of one release's."""

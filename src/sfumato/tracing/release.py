@@ -30,7 +30,8 @@ class Method:
 
     `sensitivity` is by how much one message moves one day's release. The two norms say, in units of it, how
     far all releases together move (L2) when one message changes, or all messages that a person's test changes;
-    both shrink by √(1 − overlap) for the method that can tell a message over its life.
+    both shrink by √(1 − overlap) for the method that can tell a message over its life. `repeated` has them for
+    the method that can also tell every message in full on each day.
     """
 
     summary: str
@@ -38,6 +39,7 @@ class Method:
     life_norm: Callable[[Disease], float] = lambda disease: 0.0
     person_norm: Callable[[Disease, float], float] = lambda disease, contacts: 0.0
     overlaps: bool = False
+    repeated: Method | None = None
 
 
 def _every_day(disease: Disease) -> float:
@@ -72,10 +74,16 @@ def _messages_raised(disease: Disease, contacts: float) -> float:
     return (disease.window + min(DAYS_AFTER_TEST, disease.window - 1)) * math.sqrt(2 * contacts)
 
 
-def _messages_together(disease: Disease, contacts: float) -> float:
-    """Messages to one receiver add up in a release while they share the window: 1, 2, … W, … 2, 1."""
-    shared = np.concatenate([np.arange(1, disease.window + 1), np.arange(disease.window - 1, 0, -1)])
+def _messages_repeated(disease: Disease, contacts: float) -> float:
+    """As `_messages_raised`, each told on every day in the window: W on some days, then W − 1, … 1."""
+    days = min(DAYS_AFTER_TEST, disease.window - 1)
+    shared = np.concatenate([np.full(days, disease.window), np.arange(disease.window - 1, 0, -1)])
     return float(np.linalg.norm(shared)) * math.sqrt(contacts)
+
+
+def _messages_together(disease: Disease, contacts: float) -> float:
+    """Messages to one receiver add up in a release: all W days of the window, on W days after the test."""
+    return disease.window * math.sqrt(disease.window * contacts)
 
 
 METHODS: dict[str, Method] = {
@@ -85,6 +93,12 @@ METHODS: dict[str, Method] = {
         life_norm=_raised_once,
         person_norm=_messages_raised,
         overlaps=True,
+        repeated=Method(
+            summary="factorised neighbours; all news of the window, by kind of contact, noised anew each day",
+            sensitivity=lambda disease: 1.0,
+            life_norm=_every_day,
+            person_norm=_messages_repeated,
+        ),
     ),
     "dpfn-daily": Method(
         summary="factorised neighbours; log Π of every day in the window noised anew each day (published)",
@@ -151,6 +165,8 @@ class Release:
             release with σ does. "per-message" and "traditional" exchange once.
         overlap: λ of `telling`, for "dpfn": 0 tells a message at once, ½ over its life, which makes a life as
             cheap as one release.
+        repeat: For "dpfn": tell every message in full on each day of its life. A day's release costs the same,
+            a life √window of it; contacts can average the noise of several days.
 
     >>> release = Release.calibrated(method="dpfn", epsilon=1.0, delta=1e-3, disease=Disease())
     >>> release.noise_multiplier > 1
@@ -161,16 +177,18 @@ class Release:
     noise_multiplier: float = 0.0
     rounds: int = 5
     overlap: float = 0.0
+    repeat: bool = False
 
     def __post_init__(self) -> None:
         _validate.one_of("method", self.method, METHODS)
         _validate.non_negative("noise_multiplier", self.noise_multiplier)
         _validate.integer("rounds", self.rounds, least=1)
-        most = MOST_OVERLAP if METHODS[self.method].overlaps else 0.0
+        _validate.one_of("repeat", self.repeat, [True, False] if METHODS[self.method].repeated else [False])
+        most = MOST_OVERLAP if METHODS[self.method].overlaps and not self.repeat else 0.0
         if not 0 <= _validate.real("overlap", self.overlap) <= most:
             raise InvalidInput(
                 f"expected overlap between 0 and {most:g} for method={self.method!r},"
-                f' got overlap={self.overlap!r}; only "dpfn" tells messages over their life'
+                f' got overlap={self.overlap!r}; only "dpfn" without repeat tells messages over their life'
             )
 
     @classmethod
@@ -184,6 +202,8 @@ class Release:
             return plain
         if METHODS[method].overlaps and span == "lifetime":
             plain = replace(plain, overlap=MOST_OVERLAP)
+        if METHODS[method].repeated and span == "release":
+            plain = replace(plain, repeat=True)
         norm = plain.life_norm(disease) if span == "lifetime" else 1.0
         multiplier = accounting.gaussian_noise_multiplier(epsilon, delta) * norm
         return replace(plain, noise_multiplier=multiplier)
@@ -195,11 +215,15 @@ class Release:
 
     def life_norm(self, disease: Disease) -> float:
         """How far all releases together move when one message changes, in units of the sensitivity."""
-        return METHODS[self.method].life_norm(disease) * math.sqrt(1 - self.overlap)
+        return self._told_how().life_norm(disease) * math.sqrt(1 - self.overlap)
+
+    def _told_how(self) -> Method:
+        method = METHODS[self.method]
+        return method.repeated if self.repeat and method.repeated else method
 
     def price(self, disease: Disease, *, contacts_per_day: float) -> Price:
         """Events of a day, of a message's life, and of a person who meets `contacts_per_day` people daily."""
-        method = METHODS[self.method]
+        method = self._told_how()
         if method.sensitivity is None:
             nothing = accounting.NoEvent()
             return Price(release=nothing, lifetime=nothing, person=nothing)

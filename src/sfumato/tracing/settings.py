@@ -38,6 +38,7 @@ _COVASIM_KINDS = (  # Covasim's relative transmission in its layers; all its con
     Kind(name="work", closeness=0.6, recurrence=1.0),
     Kind(name="community", closeness=0.3, recurrence=1.0),
 )
+_COVASIM_AGES = (0.34, 0.67, 1.0, 1.0, 1.0, 1.0, 1.24, 1.47)  # Covasim's, after Zhang et al. 2020 (Science)
 
 SETTINGS: dict[str, Setting] = {
     "seir": Setting(
@@ -55,6 +56,7 @@ SETTINGS: dict[str, Setting] = {
             message_bound=0.15,
             kinds=_COVASIM_KINDS,
             prevalence=0.0005,
+            susceptibility=_COVASIM_AGES,
         ),
         test_fraction=0.02,
     ),

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from sfumato import _validate
 from sfumato.randomness import public_generator
 from sfumato.tracing.contacts import Meetings, Pairs
+from sfumato.tracing.disease import Floats
 
 Bools = npt.NDArray[np.bool_]
 
@@ -22,6 +23,10 @@ class Simulator(Protocol):
 
     @property
     def people(self) -> int: ...
+
+    def ages(self) -> Floats | None:
+        """Everybody's age in years, which is their own to know; None where people have no age."""
+        ...
 
     def step(self, isolated: Bools) -> Meetings:
         """Live a day, on which isolated people stay apart; return who met whom, and in which way."""
@@ -94,6 +99,9 @@ class SeirSimulator:
     @property
     def people(self) -> int:
         return self._town.people
+
+    def ages(self) -> None:
+        return None
 
     def infectious(self) -> Bools:
         return self._state == _INFECTIOUS

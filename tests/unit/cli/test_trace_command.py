@@ -33,6 +33,23 @@ def test_per_release_epsilon_costs_more_over_a_life():
     assert answer["epsilon_lifetime"] > 4
 
 
+def test_news_that_is_priced_by_the_day_is_told_daily():
+    result = _run("--agents", "300", "--days", "3", "--per-release", "--json")
+    answer = json.loads(result.stdout)
+    assert answer["epsilon_release"] == pytest.approx(1, rel=1e-3)
+    assert answer["epsilon_lifetime"] == pytest.approx(5.0, abs=0.1)  # fourteen days in full
+
+
+def test_confirming_tests_are_on_by_default_and_use_no_more_tests():
+    told = {}
+    for option in ("--confirm", "--no-confirm"):
+        told[option] = json.loads(_run("--agents", "400", "--days", "6", option, "--json").stdout)
+    assert told["--confirm"]["confirm"] is True
+    assert told["--no-confirm"]["confirm"] is False
+    assert told["--confirm"]["tests_used"] == told["--no-confirm"]["tests_used"] == 6 * 40
+    assert json.loads(_run("--agents", "400", "--days", "6", "--json").stdout)["confirm"] is True
+
+
 def test_people_read_the_unit_and_all_three_prices():
     result = _run("--agents", "300", "--days", "3")
     for phrase in ("contact-day message", "day's release", "message's life", "of a person"):

@@ -47,6 +47,39 @@ def test_repeats_and_test_errors_are_kept_and_every_method_is_compared_with_trad
     assert rows[2].ratio is rows[3].ratio is None  # traditional is not compared with itself
 
 
+def test_confirmed_methods_are_compared_with_traditional_as_published_and_alike(tmp_path):
+    towns = tracing.Towns(people=300, days=4, seeds=(5, 6), repeats=2)
+    rows = tracing.run(
+        tmp_path,
+        towns,
+        epsilons=(1.0,),
+        methods=("traditional",),
+        confirmed=("dpfn", "traditional"),
+        unprotected=False,
+    )
+    plain, dpfn, confirmed = (next(row for row in rows[place:]) for place in (0, 2, 4))
+    assert [(row.method, row.confirm) for row in (plain, dpfn, confirmed)] == [
+        ("traditional", False),
+        ("dpfn", True),
+        ("traditional", True),
+    ]
+    assert plain.ratio is None
+    assert dpfn.ratio == tracing.ratio(dpfn.peaks, plain.peaks, 2)
+    assert dpfn.ratio_confirmed == tracing.ratio(dpfn.peaks, confirmed.peaks, 2)
+    assert confirmed.ratio == tracing.ratio(confirmed.peaks, plain.peaks, 2)
+    assert confirmed.ratio_confirmed is None
+    assert {row.tests for row in rows} == {4 * 30}  # the same number of tests for all
+    assert {row["confirm"] for row in json.loads((tmp_path / "tracing.json").read_text())["rows"]} == {
+        True,
+        False,
+    }
+
+
+def test_scores_may_be_kept_from_knowing_ages():
+    assert tracing.Towns(simulator="covasim").setting.disease.susceptibility
+    assert not tracing.Towns(simulator="covasim", ages=False).setting.disease.susceptibility
+
+
 def test_a_ratio_is_paired_by_run_and_its_error_is_that_of_towns():
     # Two towns of two runs: ratios 1/2, 1/2 and 2, 8. Means of the logarithms: −ln 2 and 2 ln 2.
     found = tracing.ratio((1.0, 2.0, 6.0, 8.0), (2.0, 4.0, 3.0, 1.0), repeats=2)
@@ -79,3 +112,15 @@ def test_command_shows_the_ratios(tmp_path):
     assert "2 × 2 runs" in shown.output
     assert "traditional" in shown.output
     assert len(re.findall(r"\d\.\d\d ± \d\.\d\d │", shown.output)) == 2  # not cut off on 80 columns
+
+
+def test_command_shows_both_comparisons(tmp_path):
+    words = (
+        "reproduce tracing --people 300 --days 3 --towns 2 --epsilon 1 --no-unprotected --method traditional"
+    )
+    confirmed = ["--confirm", "dpfn", "--confirm", "traditional", "--out", str(tmp_path)]
+    shown = CliRunner().invoke(app, [*words.split(), *confirmed])
+    assert shown.exit_code == 0, shown.output
+    assert len(re.findall(r"│ confirmed +│", shown.output)) == 4  # under the name of the method
+    assert shown.output.count("both with confirming tests") == 2  # a release and a life, of dpfn
+    assert len(re.findall(r"\d\.\d\d ± \d\.\d\d │", shown.output)) == 4  # not cut off on 80 columns

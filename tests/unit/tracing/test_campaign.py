@@ -5,8 +5,19 @@ import pytest
 
 from sfumato.errors import InvalidInput
 from sfumato.randomness import SecretStream, public_generator
-from sfumato.tracing import Campaign, CovasimSimulator, Release, SeirSimulator, TestKit, Town, run
-from sfumato.tracing.campaign import choose
+from sfumato.tracing import (
+    Campaign,
+    CovasimSimulator,
+    Disease,
+    Population,
+    Release,
+    SeirSimulator,
+    TestKit,
+    Town,
+    release_scores,
+    run,
+)
+from sfumato.tracing.campaign import choose, examine
 from sfumato.tracing.settings import SETTINGS
 
 TOWN = Town(people=1500, first_infected=0.01)
@@ -99,6 +110,64 @@ def test_tests_without_false_positives_are_taken_at_their_word():
         TestKit(false_negative_rate=0)
 
 
+@pytest.mark.parametrize("confirm", [False, True])
+def test_every_day_has_the_same_number_of_tests_for_every_method(confirm):
+    kit = TestKit(false_positive_rate=0.2, confirm=confirm)
+    for method in ("dpfn", "dpfn-s", "traditional", "random"):
+        outcome = _run(Release(method=method, noise_multiplier=2.0), days=12, kit=kit, test_fraction=0.04)
+        assert set(outcome.tests) == {60}, method
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_confirming_tests_come_out_of_the_days_tests(seed):
+    infectious = public_generator(seed).random(300) < 0.3
+    kit = TestKit(false_positive_rate=0.2, false_negative_rate=0.2, confirm=True)
+    results = examine(infectious, kit, 100, public_generator(seed))
+    assert results.tests == 100
+    assert np.array_equal(results.tested, np.arange(300) < results.tested.sum())  # in order of rank
+    open_results = results.first & ~results.retested
+    assert open_results.sum() <= 1  # only the day's last test may be left without a second
+    assert not (results.positive & ~(results.first & results.second)).any()
+    assert not (results.retested & ~results.first).any()
+
+
+def test_confirmed_positives_are_rarely_false_and_the_infectious_are_still_found():
+    infectious = np.arange(200_000) < 1000
+    kit = TestKit(confirm=True)
+    once = examine(infectious, TestKit(), 400_000, public_generator(1)).positive
+    twice = examine(infectious, kit, 400_000, public_generator(1)).positive
+    # 199,000 false alarms at 1e-2 and at 1e-4: 1990 ± 45 and 19.9 ± 4.5; of 1000, 1 and 2 are missed.
+    assert (once & ~infectious).sum() == pytest.approx(1990, abs=270)
+    assert (twice & ~infectious).sum() < 47
+    assert (twice & infectious).sum() >= 985
+
+
+def test_somebody_whose_second_test_is_negative_is_not_told_of_and_not_isolated():
+    kit = TestKit(false_positive_rate=0.5, false_negative_rate=0.5, confirm=True)
+    population = Population(50, SETTINGS["seir"].disease, kit)
+    population.begin_day((np.arange(49), np.arange(1, 50)))
+    results = examine(np.ones(50, dtype=bool), kit, 1000, public_generator(3))
+    results.record(population, np.arange(50))
+    refuted = results.retested & ~results.second
+    assert refuted.any()
+    assert results.positive.any()
+    assert np.array_equal(population.recently_positive().astype(bool), results.positive)
+
+
+def test_ages_weigh_in_where_the_disease_says_so():
+    disease = Disease(susceptibility=(0.3, 1.0), prevalence=0.01)
+    scores = {}
+    for name, ages in {"known": np.array([5.0, 40.0]), "unknown": None}.items():
+        population = Population(2, disease, TestKit(), ages=ages)
+        for _ in range(5):
+            population.begin_day((np.array([0]), np.array([1])))
+            scores[name] = release_scores(population, Release(method="dpfn"), SecretStream())
+    assert scores["known"][0] < scores["known"][1]
+    assert scores["unknown"][0] == scores["unknown"][1] == scores["known"][1]
+    with pytest.raises(InvalidInput, match="susceptibility"):
+        Disease(susceptibility=(0.0,))
+
+
 def test_covasim_lives_by_the_same_protocol_and_isolation_works():
     pytest.importorskip("covasim")
     free = CovasimSimulator(people=400, days=20, seed=1, first_infected=0.05, transmission=0.05)
@@ -108,6 +177,7 @@ def test_covasim_lives_by_the_same_protocol_and_isolation_works():
         one, other, _ = free.step(nobody)
         assert one.size == other.size > 400
         assert apart.step(everybody)[0].size == 0
+    assert free.ages().shape == (400,)
     assert apart.infected().sum() < free.infected().sum() / 2
     assert not (free.infectious() & ~free.infected()).any()
 

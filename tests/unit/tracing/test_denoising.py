@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from sfumato.randomness import public_generator
-from sfumato.tracing.denoising import expected_count
+from sfumato.tracing.denoising import expected_again, expected_count
 
 
 def _by_brute_force(seen, noise, expected, size, spread):
@@ -76,3 +76,43 @@ def test_without_noise_the_count_is_read_off():
     assert expected_count(np.array([0.0, 6.3, 12.6]), 0.0, expected=np.ones(3), size=12.6, spread=1.0) == (
         pytest.approx([0, 0.5, 1])
     )
+
+
+def test_told_again_of_the_same_people_is_the_posterior_mean_of_all_days():
+    noise, expected, signal = 2.6, 0.02, np.array([4.0, 5.0, 6.0])
+    seen = public_generator(1).normal(3.0, 4.0, size=(3, 1, 50))
+    weights = np.zeros((5, 50))
+    for count in range(5):
+        near = stats.norm.logpdf(seen[:, 0], signal[:, None] * count, noise).sum(axis=0)
+        weights[count] = stats.poisson.pmf(count, expected) * np.exp(near)
+    wanted = (np.arange(5) @ weights) / weights.sum(axis=0)
+    told = np.zeros((3, 3, 1))
+    told[2, :, 0] = signal  # all of whom were first told of two days ago
+    prior = np.full((1, 50), expected)
+    found = expected_again(seen, noise, before=np.zeros((3, 1, 50)), expected=prior, signal=told)
+    assert found[2, 0] == pytest.approx(wanted)
+    assert found[:2] == pytest.approx(expected, rel=0.02)  # of whom nothing was told; at most 4 are counted
+
+
+def test_told_on_several_days_errs_less_than_told_once_and_days_are_kept_apart():
+    random, days, people, noise, expected = public_generator(2), 6, 20_000, 3.6, 0.02
+    counts = random.poisson(expected, size=(days, 1, people))  # first told of so many days ago
+    told = np.zeros((days, days, 1))
+    for first in range(days):
+        told[first, : first + 1, 0] = 12.6 - np.arange(first + 1)[::-1]
+    prior = np.full((1, people), expected)
+    seen = np.einsum("jak,jkp->akp", told, counts) + noise * random.normal(size=(days, 1, people))
+    found = np.zeros((days, 1, people))
+    for today in range(days - 1, -1, -1):  # as the days go by
+        found[today:] = expected_again(
+            seen[today:], noise, before=found[today:], expected=prior, signal=told[today:, today:]
+        )
+    heard = 12.6 * counts + noise * random.normal(size=counts.shape)
+    once = np.stack(
+        [expected_count(day[0], noise, expected=prior[0], size=12.6, spread=0.0)[None] for day in heard]
+    )
+    errors = [float(((guess.sum(axis=0) - counts.sum(axis=0)) ** 2).mean()) for guess in (found, once)]
+    assert errors[0] < 0.4 * errors[1]  # of how many there were on all days
+    by_day = [float(((guess - counts) ** 2).mean()) for guess in (found, once)]
+    assert by_day[0] < by_day[1]
+    assert abs(float((found - counts).mean())) < 0.1 * expected

@@ -11,14 +11,14 @@ import pytest
 
 from sfumato import audit
 from sfumato.mechanisms import GridGaussian
-from sfumato.tracing import METHODS, Disease, Kind, Population, Release, TestKit, release_scores
+from sfumato.tracing import Disease, Kind, Population, Release, TestKit, release_scores
 
 PEOPLE, DAYS, MEETING = 9, 18, 3
 KINDS = (Kind(name="home", closeness=3.0, recurrence=1.0), Kind(name="chance", closeness=0.3, recurrence=0.1))
 DISEASE = Disease(transmission=0.1, message_bound=0.7, kinds=KINDS, prevalence=0.001)
 
 
-def _town(results, sampler, *, method, monkeypatch, noise=2.0, life_norm=None):
+def _town(results, sampler, *, method, monkeypatch, noise=2.0, life_norm=None, repeat=False):
     """Live `DAYS` days; the sender's contacts hear nothing but what is replayed.
 
     What comes out of the mechanism is replaced by its noise alone, so that everything made of released values
@@ -33,7 +33,7 @@ def _town(results, sampler, *, method, monkeypatch, noise=2.0, life_norm=None):
 
     monkeypatch.setattr(GridGaussian, "release", frozen)
     population = Population(PEOPLE, DISEASE, TestKit())
-    release = Release(method=method, noise_multiplier=noise, rounds=1)
+    release = Release(method=method, noise_multiplier=noise, rounds=1, repeat=repeat)
     scores = []
     for day in range(DAYS):
         population.begin_day(_meetings(day))
@@ -44,7 +44,7 @@ def _town(results, sampler, *, method, monkeypatch, noise=2.0, life_norm=None):
     price = release.price(DISEASE, contacts_per_day=population.contacts.contacts_per_day())
     bound = release.sensitivity(DISEASE)
     released = {f"day {day}": audit.ReplayedRelease(moved, bound) for day, moved in enumerate(inputs)}
-    life = bound * (life_norm or METHODS[method].life_norm(DISEASE))
+    life = bound * (life_norm or release.life_norm(DISEASE))
     if inputs:
         released["life"] = audit.ReplayedRelease(np.concatenate(inputs), life)
     return audit.ReplayOutcome(public={"scores": scores, "price": price.epsilons(1e-3)}, released=released)
@@ -72,6 +72,19 @@ def test_one_message_moves_what_is_noised_within_bounds_and_nothing_else(replay,
     pipeline = partial(_town, method=method, monkeypatch=monkeypatch)
     report = replay(pipeline, SPOKEN[spoken], SILENT)
     assert report.movements["life"] > 0.01  # the message was heard
+
+
+@pytest.mark.parametrize("spoken", SPOKEN)
+def test_news_told_daily_moves_within_its_price(replay, spoken, monkeypatch):
+    pipeline = partial(_town, method="dpfn", monkeypatch=monkeypatch, repeat=True)
+    assert replay(pipeline, SPOKEN[spoken], SILENT).movements["life"] > 0.01
+
+
+def test_news_told_daily_and_priced_as_told_once_is_found_out(replay, monkeypatch):
+    once = Release(method="dpfn", noise_multiplier=2.0).life_norm(DISEASE)
+    pipeline = partial(_town, method="dpfn", monkeypatch=monkeypatch, repeat=True, life_norm=once)
+    with pytest.raises(AssertionError, match="life moved"):
+        replay(pipeline, SPOKEN["positive at once"], SILENT)
 
 
 def test_a_release_without_noise_is_found_out(replay, monkeypatch):
