@@ -10,6 +10,8 @@ from sfumato.errors import InvalidInput
 if TYPE_CHECKING:
     from sfumato.datasets import Dataset
 
+_TABLES = (".csv", ".csv.gz", ".tsv", ".parquet", ".duckdb")
+
 
 def read_data(
     data: str,
@@ -30,6 +32,11 @@ def read_data(
                 f"with {data}, which declares its own; leave them out"
             )
         return rows, datasets.load(data, "test", side=side)
+    if data.lower().endswith(_TABLES):
+        raise InvalidInput(
+            f"expected images with --data, got the table {data}; declare it in a policy (sfumato query init), "
+            "then: sfumato train people.toml --target COLUMN"
+        )
     if public_size is None or classes is None:
         raise InvalidInput(
             "expected --public-size and --classes with your own images; they are declared, not counted"

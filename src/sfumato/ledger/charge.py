@@ -95,7 +95,7 @@ class Charge:
     @classmethod
     def _read(cls, entry: Entry, *, unit: str, settled: bool) -> Charge:
         body = entry.body
-        if type(body["private"]) is not bool or not isinstance(body["purpose"], str):
+        if not all(type(body[name]) in kinds for name, kinds in _TYPES.items()):
             raise TypeError
         event = _event(repr(body["event"]))
         same = body["counted"] == body["event"]
@@ -122,6 +122,17 @@ class Charge:
 
 
 _RELATIONS = {str(relation): relation for relation in Relation}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "private": (bool,),
+    "purpose": (str,),
+    "time": (str,),
+    "allocation": (str, type(None)),
+    "epsilon_spent": (float, int),
+    "price": (dict,),
+    "state": (dict,),
+}
+_WITHOUT_CHARGE = ("create", "allocate", "moved", "arrived", "note", "exceeded", "begin", "lease", "mark")
+"""Kinds of entries that tell of no release, or of one that another entry charges."""
 
 
 @lru_cache(maxsize=4096)
@@ -141,10 +152,28 @@ def add_charges(found: dict[int, Charge], entries: Iterable[Entry], *, unit: str
         if entry.kind in ("charge", "reserve"):
             found[entry.sequence] = Charge.from_entry(entry, unit=unit, settled=entry.kind == "charge")
         elif entry.settles is not None:
-            found[entry.settles] = Charge.from_entry(entry, unit=unit, settled=True)
-        elif entry.about is not None and not entry.body["lease"]["private"]:
+            settle(found, entry.settles, Charge.from_entry(entry, unit=unit, settled=True))
+        elif entry.kind not in _WITHOUT_CHARGE:
+            raise LedgerTampered(f"ledger entry {entry.sequence} is of no kind that is known: it was forged")
+        elif entry.about is not None and not _lease_is_private(entry):
+            if entry.about not in found:
+                raise LedgerTampered(f"ledger entry {entry.sequence} is about no reservation: it was forged")
             found[entry.about] = replace(found[entry.about], private=False)
     return found
+
+
+def settle(found: dict[int, Charge], place: int, charge: Charge) -> None:
+    """Put a settlement in the place of its reservation."""
+    if place not in found or found[place].settled:
+        raise LedgerTampered(f"ledger entry {charge.head.sequence} settles no open reservation: it was forged")
+    found[place] = charge
+
+
+def _lease_is_private(entry: Entry) -> bool:
+    lease = entry.body.get("lease")
+    if not isinstance(lease, dict) or type(lease.get("private")) is not bool:
+        raise LedgerTampered(f"ledger entry {entry.sequence} does not tell what a lease tells: it was forged")
+    return bool(lease["private"])
 
 
 def part_of(event: DpEvent, whole: DpEvent) -> bool:

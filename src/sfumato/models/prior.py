@@ -14,6 +14,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -155,18 +156,26 @@ def shipped_weights(name: str, folder: Path | None = None) -> dict[str, Tensor]:
     try:
         expected = shipped_note(name, folder)["sha256"]
         content = _weights_folder(folder).joinpath(f"{name}.safetensors").read_bytes()
+        found = hashlib.sha256(content).hexdigest()
+        weights = safetensors.torch.load(content) if found == expected else {}
     except FileNotFoundError as error:
         raise DataUnavailable(
             f"expected {name}.safetensors and {name}.json in {folder}, got no such file; make them with: "
             f"sfumato prior {name} --out {folder}"
         ) from error
-    found = hashlib.sha256(content).hexdigest()
+    except (KeyError, TypeError, ValueError, SafetensorError) as error:
+        raise DataCorrupted(
+            f"expected {name}.safetensors and {name}.json as sfumato prior writes them, got others; make them "
+            f"anew with: sfumato prior {name}"
+        ) from error
     if found != expected:
         raise DataCorrupted(
             f"expected the weights of prior {name!r} to have sha256={expected}, got {found}; "
             f"reinstall the package, or make them anew with: sfumato prior {name}"
         )
-    return safetensors.torch.load(content)
+    if not all(bool(value.isfinite().all()) for value in weights.values()):
+        raise DataCorrupted(f"expected numbers as weights of prior {name!r}, got NaN or infinities")
+    return weights
 
 
 def _weights_folder(folder: Path | None = None) -> Any:

@@ -123,6 +123,7 @@ class Classifier:
         hold_out: Accuracy on private rows kept out, at a price.
         canaries: Canaries for an audit.
         views: Several views of each row, whose gradients are averaged before clipping.
+        nets: Where the networks below the features come from, if they are not those that ship.
 
     ```python
     trained = Classifier.prepare(rows, test, epsilon=1).train(ledger=ledger, out="out/mnist")
@@ -144,6 +145,7 @@ class Classifier:
     hold_out: HoldOut | None = None
     canaries: Canaries | None = None
     views: Views | None = None
+    nets: Path | None = None
 
     @classmethod
     def prepare(
@@ -172,8 +174,8 @@ class Classifier:
             settings: What to change of the recipe or the network's defaults.
             hold_out: Measure accuracy on private rows that are kept out, at a price.
             canaries: Plant canaries, for an audit.
-            nets: A folder of networks that `sfumato prior` made, in place of those that ship. `sfumato.load`
-                does not read a model on them.
+            nets: A folder of networks that `sfumato prior` made, in place of those that ship, to measure with:
+                `train` then takes neither `ledger` nor `out`, as `sfumato.load` could not read the model.
 
         Returns:
             The run, ready to be trained.
@@ -181,7 +183,7 @@ class Classifier:
         told = settings or Settings()
         size, more = _sizes(rows, hold_out, canaries)
         if model == RECIPE:
-            _refuse_moves(told, "features come from public networks; choose a network with model=")
+            _refuse_moves(told, "features come from public networks; choose a network, such as --model cnn")
             warn_of_little_protection("this training", epsilon, delta)
             # Canaries attack the head's training; what is measured before it would hide nothing from them.
             alone = canaries is not None or told.noise is not None
@@ -191,14 +193,14 @@ class Classifier:
             build = features.build if nets is None else partial(features.build_on, nets)
             network = build(chosen, classes=classes)
             terms = _terms(chosen, network, epsilon, delta, size, more, told.choices(rows.unit))
-            parts = _on_public_features(network, rows, test, chosen)
+            parts = _on_public_features(network, rows, test, chosen, nets)
         else:
             parts = {"rows": rows, "test": test, **_network(model, rows, told.seed)}
             terms = _calibrated(rows, epsilon, delta, size + more, told)
             if canaries is not None:
                 _refuse_moves(told, "canaries are no images")
             if told.moved:
-                parts["views"] = _views_of(rows)
+                parts |= {"views": _views_of(rows), "purpose": "private training, images moved by a pixel"}
         terms["optimization"] = replace(terms["optimization"], **told.said("learning_rate"))
         return cls(delta=delta, hold_out=hold_out, canaries=canaries, **parts, **terms)
 
@@ -314,6 +316,11 @@ class Classifier:
             BudgetExceeded: If the ledger has no room. Nothing was trained.
         """
         started = time.perf_counter()
+        if self.nets is not None and (ledger is not None or out is not None):
+            raise InvalidInput(
+                "expected neither ledger nor out with nets=, got one; a model on networks that do not ship "
+                "cannot be loaded again: use them to measure"
+            )
         if ledger is not None:
             self.check_room(ledger, out)
         if self.statistic is not None:
@@ -460,15 +467,16 @@ def _views_of(rows: Dataset) -> Views:
 
 
 def _on_public_features(
-    network: FeatureClassifier, rows: Dataset, test: Dataset | None, recipe: Recipe
+    network: FeatureClassifier, rows: Dataset, test: Dataset | None, recipe: Recipe, nets: Path | None
 ) -> dict[str, Any]:
     return {
         "network": network,
-        "card": features.card(recipe, rows),
+        "nets": nets,
+        "card": features.card(recipe, rows, nets=nets),
         "rows": features.featured(network, rows),
         "test": None if test is None else features.featured(network, test),
         "purpose": f"linear head on public features ({', '.join(recipe.extractors)})",
-        "caveats": features.caveats(recipe, rows.name),
+        "caveats": features.caveats(recipe, rows.name, nets=nets),
         "recipe": recipe,
     }
 

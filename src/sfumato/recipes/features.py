@@ -33,6 +33,7 @@ from sfumato.models import (
     load_prior,
     prior_note,
 )
+from sfumato.models.prior import shipped_note
 from sfumato.models.rows_apart import rows_apart
 from sfumato.models.scattering import CHANNELS as SCATTERING_CHANNELS
 from sfumato.recipes.kept_fit import kept_fit
@@ -273,7 +274,20 @@ def _fitted_to_drawings(recipe: Recipe) -> Mapping[str, Tensor]:
     """Centre and directions, which are public and always the same, by their names in the classifier."""
     seen = (recipe.extractors, recipe.weights, recipe.drawings, recipe.drawn, recipe.directions, recipe.shape)
     settings = f"{seen} {_DRAWINGS_SEED} {recipe.statistic}"
-    return {} if recipe.drawings is None else kept_fit(settings, lambda: _fit_to_drawings(recipe))
+    if recipe.drawings is None:
+        return {}
+    return kept_fit(settings, lambda: _fit_to_drawings(recipe), fits=lambda kept: _fits(kept, recipe))
+
+
+def _fits(kept: Mapping[str, Tensor], recipe: Recipe) -> bool:
+    """Whether these can be centre and directions of the classifier, and nothing that has weights."""
+    model = bare(recipe, classes=1)
+    places = dict(model.named_buffers())
+    wanted = {"centre"} | ({"directions"} if recipe.directions else set())
+    return wanted <= kept.keys() <= places.keys() and all(
+        value.shape == places[name].shape and value.dtype == places[name].dtype and bool(value.isfinite().all())
+        for name, value in kept.items()
+    )
 
 
 def _fit_to_drawings(recipe: Recipe) -> Mapping[str, Tensor]:
@@ -316,14 +330,14 @@ def bare(recipe: Recipe, *, classes: int) -> FeatureClassifier:
     return model
 
 
-def card(recipe: Recipe, rows: Dataset) -> ModelCard:
+def card(recipe: Recipe, rows: Dataset, *, nets: Path | None = None) -> ModelCard:
     """What a reader of the released classifier needs to build it again."""
     return ModelCard(
         architecture=ARCHITECTURE,
         classes=class_names(rows),
         shape=recipe.shape,
         settings={"recipe": asdict(recipe)},
-        priors={name: prior_note(name)["sha256"] for name in recipe.priors},
+        priors={name: shipped_note(name, nets)["sha256"] for name in recipe.priors},
     )
 
 
@@ -367,16 +381,23 @@ _CHOSEN_ON_TRAINING_ROWS = (
 _CHOSEN_ON = dict.fromkeys(("mnist", "fashion-mnist", "cifar10"), _CHOSEN_ON_TRAINING_ROWS)
 
 
-def caveats(recipe: Recipe, data: str) -> tuple[str, ...]:
+def caveats(recipe: Recipe, data: str, *, nets: Path | None = None) -> tuple[str, ...]:
     """What a reader of the certificate must know about where the features and the settings came from."""
     return (
-        *features_from(recipe, data),
+        *features_from(recipe, data, nets=nets),
         _CHOSEN_ON.get(data, _CHOSEN),
     )
 
 
-def features_from(recipe: Recipe, data: str) -> tuple[str, ...]:
+def features_from(recipe: Recipe, data: str, *, nets: Path | None = None) -> tuple[str, ...]:
     """Which priors were used, made of what."""
+    if nets is not None:
+        digests = {name: shipped_note(name, nets)["sha256"] for name in recipe.priors}
+        return tuple(
+            f"network {name!r} (sha256 {digest[:16]}…) is not the one that ships: what it learned from is the "
+            "word of whoever made it"
+            for name, digest in digests.items()
+        )
     notes = {name: prior_note(name) for name in recipe.priors}
     found = [
         f"public prior {name!r} (sha256 {note['sha256'][:16]}…): {note['data']}" for name, note in notes.items()

@@ -33,12 +33,13 @@ _SOURCES = (  # packages and modules
 )
 
 
-def kept_fit(settings: str, make: Callable[[], Fit]) -> Fit:
+def kept_fit(settings: str, make: Callable[[], Fit], *, fits: Callable[[Fit], bool] = lambda kept: True) -> Fit:
     """Tensors that were made on this machine before, or now.
 
     Args:
         settings: All that they depend on, besides the source of drawings and networks.
         make: Makes them.
+        fits: Whether tensors from a file can be what `make` makes; others are made anew.
 
     Returns:
         The tensors by name.
@@ -51,7 +52,9 @@ def kept_fit(settings: str, make: Callable[[], Fit]) -> Fit:
     name = hashlib.sha256(f"{settings}\n{versions}\n{_source()}".encode()).hexdigest()
     path = caches.folder() / "fits" / f"{name[:32]}.safetensors"
     with suppress(OSError, SafetensorError):
-        return safetensors.torch.load(path.read_bytes())
+        kept = safetensors.torch.load(path.read_bytes())
+        if fits(kept):
+            return kept
     made = {name: value.contiguous() for name, value in make().items()}
     with suppress(DataUnavailable):  # a cache that cannot be written only costs time
         caches.write(path, safetensors.torch.save(made))

@@ -122,6 +122,16 @@ def resume(
     trainer.keeps_checkpoints = True
 
 
+def _load_model(trainer: PrivateTrainer, weights: dict[str, Tensor], target: Path) -> None:
+    try:
+        trainer.model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise Refused(
+            f"expected the model of the run that {target} was kept of, got another; give the same options, or "
+            "begin anew in another folder"
+        ) from error
+
+
 def _load(
     trainer: PrivateTrainer,
     content: bytes,
@@ -133,7 +143,7 @@ def _load(
     _check_plan(trainer, record, target)
     if record["reservation"] is not None and trainer.ledger is None and trainer.peers.leads:
         raise Refused(f"expected the ledger that paid for {target}, got none; give it to the trainer")
-    trainer.model.load_state_dict(_under("model", tensors))
+    _load_model(trainer, _under("model", tensors), target)
     _load_optimizer(trainer.optimizer, _under("optimizer", tensors), record)
     if scheduler is not None:
         if record.get("scheduler") is None:
@@ -149,6 +159,7 @@ def _load(
         past_noise=read_past_noise(target, record.get("past_noise")) if trainer.peers.leads else None,
         caveats=frozenset(record.get("caveats", ())),
         eta=record.get("eta"),
+        views=record.get("views"),
     )
     trainer.take_up(state)
     if trainer.peers.leads:
@@ -207,6 +218,7 @@ def _content(
         "past_noise": past_noise,  # its name; the noise itself is secret, and the checkpoint is not
         "caveats": sorted(state.caveats),
         "eta": state.eta,
+        "views": state.views,
     }
     whole = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     return save(whole, metadata={"sfumato": json.dumps(record)})

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from sfumato import randomness
+from sfumato.training.ownership import RECORD
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rowwise import Views, cross_entropy
 from sfumato.training.run import Optimization
@@ -59,11 +60,12 @@ def estimate(
     rows = int(plan.expected_batch)
     inputs = torch.rand((rows, *shape), generator=generator)
     targets = torch.randint(0, classes, (rows,), generator=generator)
+    units = None if plan.unit == RECORD else range(rows)
     trial = copy.deepcopy(model)
     short = replace(plan, steps=2, sample_rate=1.0, noise_phases=((1.0, 1.0),))
     trainer = PrivateTrainer(trial, Optimization().build(trial), short)
     seconds = 0.0
-    for batch in trainer.batches((inputs, targets), views=views):
+    for batch in trainer.batches((inputs, targets), units=units, views=views):
         started = time.perf_counter()
         trainer.step(batch, cross_entropy)
         seconds = time.perf_counter() - started

@@ -188,7 +188,7 @@ class HeldOut:
         if not names or len(set(names)) != len(names):
             raise InvalidInput(f"expected names that are all different, got names={tuple(names)!r}")
         refuse_listeners()
-        own = own_groups or runs_with(model) or brings(self.rows.inputs, self.rows.targets)
+        own = own_groups or runs_with(model) or brings(self.rows, self.rows.inputs, self.rows.targets)
         mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=epsilon)
         sampler = SecretStream() if sampler is None else sampler
         certificate = (ledger or Unrecorded(delta=delta)).pay_for(

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -20,7 +22,7 @@ OWN_CODE = (
     "code of the user's own ran beside the rows (model, loss, views or data set); it is taken to be honest, "
     "not written to deceive"
 )
-_TABLES = frozenset(["pandas", "pyarrow"])  # whose columns turn into arrays by code of their own
+_TABLES = frozenset(["pandas", "polars", "pyarrow"])  # whose columns turn into arrays by code of their own
 _TOOLS = range(6)  # identifiers that sys.monitoring gives away
 
 
@@ -39,8 +41,25 @@ def runs_with(model: nn.Module) -> bool:
 
 
 def brings(*data: Any) -> bool:
-    """Whether rows come out of a class of the user's: what holds them, or one of their columns."""
-    return not all(map(_is_library, {type(one) for one in (*data, *pytree.tree_leaves(data))}))
+    """Whether rows come out of a class of the user's: what holds them, a column, or single values."""
+    return not all(
+        map(_is_library, {kind for one in (*data, *pytree.tree_leaves(data)) for kind in _kinds(one)})
+    )
+
+
+def _kinds(one: Any) -> Iterator[type]:
+    """Its class, those of the arrays in a table of pandas, and those of what an array of objects holds."""
+    yield type(one)
+    pandas = sys.modules.get("pandas")  # whoever has not loaded it hands over none of its tables
+    if pandas is not None and isinstance(one, pandas.DataFrame):
+        for _, column in one.items():
+            yield from _kinds(column)
+    elif pandas is not None and isinstance(one, pandas.Series | pandas.Index):
+        yield from _kinds(one.array)
+    elif isinstance(one, np.ndarray):
+        yield from map(type, one.flat if one.dtype == object else ())
+    elif pandas is not None and isinstance(one, pandas.arrays.NumpyExtensionArray):
+        yield from _kinds(one.to_numpy())
 
 
 def _is_library(kind: type) -> bool:

@@ -24,3 +24,4 @@ class TrainerState:
     past_noise: Past | None = None  # that the noise of steps to come is correlated with: secret
     caveats: frozenset[str] = frozenset()  # that the certificate will have, from the steps so far
     eta: float | None = None  # the largest that any step had
+    views: str | None = None  # the name of the views that rows were seen by, "" for none; None: not known

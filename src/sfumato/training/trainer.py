@@ -133,8 +133,10 @@ class PrivateTrainer:
         self._reserved = False
         self._caveats: set[str] = {OWN_CODE} if runs_with(model) else set()  # from what the steps met
         self._eta_before: float | None = None  # the largest of steps before a resume
+        self._views: str | None = None  # by which the rows of the run are seen, by name
         self._owned = Ownership(None)
         self._work: Prepared | None = None
+        self._prepared_for: Prepared | None = None  # for which chunks and η were chosen
         self._data: TrainingData | None = None  # that it was prepared for
 
     # Taking steps
@@ -169,6 +171,7 @@ class PrivateTrainer:
         """
         with self.peers.together("to read its data"):
             check_units(self.plan, units)
+            self._see_by(views)
             most = self.plan.rows_per_unit
             source = TrainingData(
                 data,
@@ -201,9 +204,9 @@ class PrivateTrainer:
             parameter.grad = None  # whether there is one, or what it is, decides nothing
         with self.peers.together("to look at its model and loss"):
             work = self._looked_at(batch.data, loss_fn)
-        if self.eta is None:
+        if self.eta is None or (self.steps_started == 0 and self._prepared_for is not work):
             with self.peers.together("to look at its model"):
-                self._prepare(batch.data, loss_fn, work.known)
+                self._prepare(batch.data, loss_fn, work)
             self.peers.require_same({"bound of rounding": digest(str(self.eta))}, remedy="give each rank rows")
         self._reserve()
         self.steps_started += 1
@@ -229,12 +232,13 @@ class PrivateTrainer:
         self.steps_done += 1
         self._note(gradients)
 
-    def rehearse(self, rows: Any, loss_fn: LossFunction) -> None:
+    def rehearse(self, rows: Any, loss_fn: LossFunction, *, views: Views | None = None) -> None:
         """Look at model and loss as the first step would, on rows that are public; nothing is charged.
 
         Args:
             rows: Public rows with the shapes and types of those to come, as `batches` takes them.
             loss_fn: `loss_fn(outputs, targets)` returns one loss for each row.
+            views: K random views of each row, as `batches` will be given them.
 
         Raises:
             Refused: If model or loss mix rows.
@@ -248,8 +252,18 @@ class PrivateTrainer:
         True
         """
         complete = decoder_inputs(self.model)
-        source = TrainingData(rows, rows_per_unit=self.plan.rows_per_unit, complete=complete)
-        self._prepare(source, loss_fn, self._looked_at(source, loss_fn).known)
+        source = TrainingData(rows, rows_per_unit=self.plan.rows_per_unit, views=views, complete=complete)
+        self._prepare(source, loss_fn, self._looked_at(source, loss_fn))
+
+    def _see_by(self, views: Views | None) -> None:
+        """A run that is taken up sees rows as it did: a mixture would be nobody's result."""
+        name = "" if views is None else str(getattr(views, "__qualname__", type(views).__name__))
+        if self.steps_done and self._views not in (None, name):
+            raise Refused(
+                f"expected the views that the run began with ({self._views or 'none'}), got {name or 'none'}; "
+                "give the same options, or begin anew in another folder"
+            )
+        self._views = name
 
     def _note(self, gradients: dict[str, Tensor]) -> None:
         """Tell of the step, or keep it until it is durable."""
@@ -329,6 +343,7 @@ class PrivateTrainer:
             past_noise=self._past_noise(),
             caveats=frozenset(self._caveats),
             eta=self._largest_eta,
+            views=self._views,
         )
 
     def take_up(self, state: TrainerState) -> None:
@@ -356,6 +371,7 @@ class PrivateTrainer:
         self.reservation = state.reservation
         self._caveats |= state.caveats
         self._eta_before = state.eta
+        self._views = state.views
 
     # What it cost
 
@@ -414,8 +430,9 @@ class PrivateTrainer:
 
     # Inside
 
-    def _prepare(self, source: TrainingData, loss_fn: LossFunction, known: Survey) -> None:
+    def _prepare(self, source: TrainingData, loss_fn: LossFunction, work: Prepared) -> None:
         """Choose the chunks from declared figures and shapes alone; the model sees public rows."""
+        known = work.known
         batch = self.plan.expected_batch / self.peers.count
         rows_a_chunk = chunk_rows(known)
         self._choose_chunks(source, loss_fn, known, rows_a_chunk)
@@ -433,7 +450,7 @@ class PrivateTrainer:
         mechanism = self._mechanism()
         if self._correlated is not None:
             self._correlated.check_scale(mechanism.sigma / mechanism.grid)
-        self.eta = mechanism.eta
+        self.eta, self._prepared_for = mechanism.eta, work
 
     def _choose_chunks(
         self, source: TrainingData, loss_fn: LossFunction, known: Survey, rows_a_chunk: int

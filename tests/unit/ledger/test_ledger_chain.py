@@ -259,3 +259,47 @@ def test_a_statement_finds_what_was_changed(ledger: Ledger) -> None:
     for some in ([rows[0], rows[2]], [rows[1]], [rows[0], rows[2]._replace(sequence=1), rows[1]]):
         with pytest.raises(LedgerTampered):
             charges_in(some, unit="record")
+
+
+FORGED = {
+    "no price": (2, lambda body: body.pop("price")),
+    "a price in words": (2, lambda body: body.update(price="free")),
+    "a time that is a number": (2, lambda body: body.update(time=5)),
+    "a share that is no name": (2, lambda body: body.update(allocation={"a": 1})),
+    "an ε in words": (2, lambda body: body.update(epsilon_spent="x")),
+    "a kind that is none": (2, lambda body: body.update(kind="gift")),
+    "a settlement of nothing": (3, lambda body: body.update(settles=0)),
+    "a settlement of a charge": (3, lambda body: body.update(settles=2)),
+    "a lease of nothing": (2, lambda body: body.update(kind="begin", about=77, lease={"private": False})),
+    "a lease that is a number": (2, lambda body: body.update(kind="begin", about=1, lease=2)),
+}
+
+
+@pytest.mark.parametrize(("which", "change"), FORGED.values(), ids=FORGED)
+def test_a_list_of_charges_refuses_what_no_ledger_would_say(ledger: Ledger, which: int, change) -> None:
+    """Written as a ledger writes, and every hash fits."""
+    rows, before = [], ORIGIN
+    for row in ledger._store.rows():
+        body = {**json.loads(row.text), "previous": before}
+        if row.sequence == which:
+            change(body)
+        text = canonical(body)
+        digest = hashlib.sha256(text).digest()
+        rows.append(Row(row.sequence, digest, text, body.get("settles"), body.get("about")))
+        before = digest.hex()
+    for read in (charges_in, lambda rows, unit: charges_of(linked(rows), unit=unit)):
+        with pytest.raises(LedgerTampered):
+            read(rows, unit="record")
+
+
+def test_a_text_made_to_be_tried_in_many_ways_is_read_once() -> None:
+    """A pattern that gives back what it took needs hours for these, and days for twice as many."""
+    again = '},"epsilon_spent":1.0,"event":{' * 4000 + '},"kind":"charge","x' * 4000
+    text = ('{"allocation":null,"counted":{' + again + "z" * 40_000).encode()
+    with pytest.raises(LedgerTampered):
+        charges_in([Row(0, hashlib.sha256(text).digest(), text, None)], unit="record")
+    deep = [{"counted": {}, "epsilon_spent": 1.0, "event": {}, "kind": "charge", "x": 1}] * 2000
+    body = {"allocation": None, "counted": {"l": deep}, "epsilon_spent": 1.0, "event": {"l": deep}}
+    text = canonical({**body, "kind": "charge", "previous": ORIGIN, "sequence": 0})
+    with pytest.raises(LedgerTampered):
+        charges_in([Row(0, hashlib.sha256(text).digest(), text, None)], unit="record")

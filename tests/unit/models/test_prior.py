@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
+import safetensors.torch
 import torch
 
 from sfumato import datasets
@@ -69,6 +71,23 @@ def test_changed_weights_are_refused(tmp_path, place):
     (tmp_path / "strokes.safetensors").write_bytes(content)
     (tmp_path / "strokes.json").write_text(json.dumps(prior.prior_note("strokes")))
     with pytest.raises(DataCorrupted, match="sha256"):
+        prior.load_prior("strokes", folder=tmp_path)
+
+
+@pytest.mark.parametrize("note", [{}, [], {"sha256": None}, "none"])
+def test_a_note_that_is_none_is_refused(tmp_path, note):
+    (tmp_path / "strokes.safetensors").write_bytes(b"weights")
+    (tmp_path / "strokes.json").write_text("{" if note == "none" else json.dumps(note))
+    with pytest.raises(DataCorrupted):
+        prior.load_prior("strokes", folder=tmp_path)
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path):
+    weights = {name: value * float("nan") for name, value in prior.shipped_weights("strokes").items()}
+    content = safetensors.torch.save(weights)
+    (tmp_path / "strokes.safetensors").write_bytes(content)
+    (tmp_path / "strokes.json").write_text(json.dumps({"sha256": hashlib.sha256(content).hexdigest()}))
+    with pytest.raises(DataCorrupted, match="NaN"):
         prior.load_prior("strokes", folder=tmp_path)
 
 

@@ -170,6 +170,12 @@ def test_networks_from_a_folder_take_the_place_of_those_that_ship(rows, tmp_path
     assert not network.features(images).equal(features.build(recipe, classes=10).features(images))
     ready = Classifier.prepare(rows, epsilon=1, recipe=recipe, nets=tmp_path)
     assert torch.from_numpy(ready.rows.inputs[:8]).allclose(other.features(images), atol=1e-5)
+    digest = json.loads((tmp_path / "strokes-wide.json").read_text())["sha256"]
+    assert ready.card.priors == {"strokes-wide": digest}
+    assert any(digest[:16] in caveat and "not the one that ships" in caveat for caveat in ready.caveats)
+    assert not any("no person's image" in caveat for caveat in ready.caveats)  # nobody here knows that
+    with pytest.raises(InvalidInput, match="neither ledger nor out"):
+        ready.train(out=tmp_path / "out")
 
 
 def test_plain_training_learns_too(rows, test):

@@ -1,9 +1,11 @@
 """What was learned from drawings is made once on a machine, and made anew where the file is damaged."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from sfumato.recipes import features, kept_fit
+from sfumato.recipes import DIGITS, features, kept_fit
 
 SMALL = features.Recipe(extractors=("strokes",), drawn=40, directions=8)
 
@@ -118,3 +120,19 @@ def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path, monkeypatch):
     monkeypatch.setenv("SFUMATO_CACHE", str(tmp_path / "file"))
     made = kept_fit.kept_fit("settings", lambda: {"one": torch.ones(2)})
     assert made["one"].tolist() == [1, 1]
+
+
+def test_what_cannot_be_a_fit_is_made_anew():
+    """A file in the cache that names weights, or lacks what is wanted, or holds no numbers."""
+    recipe = replace(DIGITS, extractors=("strokes-wide",), drawn=100, directions=8)
+    right = features._fit_to_drawings(recipe)
+    wrong = (
+        {**right, "head.weight": torch.ones(1, 8)},
+        {"centre": right["centre"]},
+        {**right, "centre": right["centre"][:3]},
+        {**right, "centre": right["centre"] * float("nan")},
+        {**right, "centre": right["centre"].double()},
+        {},
+    )
+    assert features._fits(right, recipe)
+    assert not any(features._fits(kept, recipe) for kept in wrong)

@@ -22,6 +22,7 @@ from sfumato.training import (
     PrivateTrainer,
     TrainingPlan,
     cross_entropy,
+    own_code,
     resume,
     save_checkpoint,
 )
@@ -236,3 +237,52 @@ def test_a_resumed_run_says_what_its_first_steps_met(tmp_path, steps_before):
     assert {OWN_CODE, SHAPE_READ} <= set(before.caveats)
     assert {OWN_CODE, SHAPE_READ} <= set(after.caveats)
     assert before.eta == after.eta
+
+
+class Wrapped(pd.api.extensions.ExtensionArray):
+    """A column of pandas with code of its own; no more of it is needed here than what tells whose it is."""
+
+    dtype = pd.api.extensions.ExtensionDtype()
+
+    def __init__(self, values):
+        self._values = values
+
+    def __len__(self):
+        return len(self._values)
+
+    def isna(self):
+        return np.zeros(len(self), bool)
+
+    def copy(self):
+        return self
+
+
+class Name(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (pd.Series(Wrapped(np.arange(3))), True),
+        (pd.DataFrame({"a": [1, 2, 3], "b": pd.Series(Wrapped(np.arange(3)))}), True),
+        (np.array([Name("a"), "b"], dtype=object), True),
+        (pd.Series([Name("a"), "b"], dtype=object), True),
+        (np.array(["a", "b", None], dtype=object), False),
+        (pd.Series(["a", "b"]), False),
+        (pd.DataFrame({"a": [1.0], "b": ["x"], "c": pd.to_datetime(["2026-01-01"])}), False),
+        (pd.Categorical(["a", "b"]), False),
+    ],
+)
+def test_what_a_table_or_an_array_of_objects_holds_is_looked_at(data, expected):
+    assert own_code.brings(data) == expected
+
+
+def test_a_hold_out_names_a_data_set_of_ones_own_class():
+    class Mine(Dataset):
+        pass
+
+    mine = Mine(**{name: getattr(DATA, name) for name in DATA.__dataclass_fields__})
+    for rows, expected in ((mine, True), (DATA, False)):
+        found = HeldOut(rows=rows).accuracy(nn.Linear(2, 2), epsilon=0.1)
+        assert (OWN_CODE in found.certificate.caveats) == expected

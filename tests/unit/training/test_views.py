@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from sfumato import models
+from sfumato.accounting import Budget
 from sfumato.datasets import load
-from sfumato.errors import InvalidInput
+from sfumato.errors import InvalidInput, Refused
+from sfumato.ledger import Ledger
 from sfumato.recipes import Canaries, Classifier, Settings
 from sfumato.training import (
     Flat,
@@ -17,6 +21,8 @@ from sfumato.training import (
     clip_chunk,
     cross_entropy,
     moved_by_a_pixel,
+    resume,
+    save_checkpoint,
     survey,
 )
 from sfumato.training.own_code import OWN_CODE
@@ -84,3 +90,73 @@ def test_a_network_can_learn_from_moved_images_and_the_recipe_cannot():
         Classifier.prepare(rows, epsilon=1, settings=Settings(moved=True))
     with pytest.raises(InvalidInput, match="canaries"):
         Classifier.prepare(rows, epsilon=1, model="mlp", settings=settings, canaries=Canaries(count=5))
+
+
+def test_rows_that_are_no_images_are_not_moved():
+    with pytest.raises(InvalidInput, match="height, width"):
+        moved_by_a_pixel(torch.zeros(3, 64))
+
+
+def _trainer():
+    plan = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=2, noise_multiplier=2.0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    return PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan)
+
+
+ROWS = torch.randn(20, 1, 4, 4), torch.randint(0, 2, (20,))
+
+
+def test_a_run_that_is_taken_up_sees_rows_as_it_did(tmp_path):
+    first = _trainer()
+    for batch in first.batches(ROWS, views=moved_by_a_pixel):
+        first.step(batch, cross_entropy)
+        save_checkpoint(first, tmp_path / "checkpoint")
+        break
+    for views, allowed in ((None, False), (lambda images: images[:, None], False), (moved_by_a_pixel, True)):
+        again = _trainer()
+        resume(again, tmp_path / "checkpoint")
+        if not allowed:
+            with pytest.raises(Refused, match="began with \\(moved_by_a_pixel\\)"):
+                next(iter(again.batches(ROWS, views=views)))
+            continue
+        for batch in again.batches(ROWS, views=views):
+            again.step(batch, cross_entropy)
+        assert again.steps_done == 2
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_a_sentence(tmp_path):
+    first = _trainer()
+    for batch in first.batches(ROWS):
+        first.step(batch, cross_entropy)
+        save_checkpoint(first, tmp_path / "checkpoint")
+        break
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    other = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), first.plan)
+    with pytest.raises(Refused, match="give the same options"):
+        resume(other, tmp_path / "checkpoint")
+
+
+def test_what_was_rehearsed_otherwise_is_looked_at_again_before_the_charge(tmp_path):
+    """Views have more rows to add up: a bound without them would refuse the first step, after the charge."""
+    ledger = Ledger.open(tmp_path / "ledger.db", budget=Budget(epsilon=30, delta=1e-5))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    plan = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=1, noise_multiplier=2.0)
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, ledger=ledger)
+    trainer.rehearse((torch.zeros(1, 1, 4, 4), torch.zeros(1, dtype=torch.long)), cross_entropy)
+    rehearsed = trainer.eta
+    for batch in trainer.batches(ROWS, views=moved_by_a_pixel):
+        trainer.step(batch, cross_entropy)
+    assert trainer.steps_done == 1
+    assert trainer.eta > rehearsed
+    views = moved_by_a_pixel
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, ledger=ledger)
+    trainer.rehearse((torch.zeros(1, 1, 4, 4), torch.zeros(1, dtype=torch.long)), cross_entropy, views=views)
+    assert trainer.eta > rehearsed
+
+
+def test_the_cost_of_a_plan_for_persons_is_estimated():
+    rows = replace(load("digits", "train", side=8), unit="patient")
+    settings = Settings(epochs=1, batch=256, moved=True)
+    ready = Classifier.prepare(rows, epsilon=1, model="mlp", settings=settings)
+    assert ready.estimate().seconds > 0
+    assert "moved by a pixel" in ready.purpose
