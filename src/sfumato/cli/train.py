@@ -120,8 +120,8 @@ def train(
         bool,
         typer.Option(
             "--moved",
-            help="Learn from each image moved by a pixel in four directions too: more accurate, five times "
-            "the work. Not for the recipe.",
+            help="Learn from each image moved by a pixel in four directions too: five times the work, mostly "
+            "more accurate. For images with a margin; not for the recipe.",
         ),
     ] = False,
     device: Annotated[
