@@ -72,16 +72,18 @@ def charges_in(rows: Iterable[Row], *, unit: str) -> list[Charge]:
         brief = _brief(row, unit)
         if brief is None:
             entry = unseal(row)
+            head = entry.head
             check_follows(entry.sequence, entry.body["previous"], last, before)
             add_charges(found, [entry], unit=unit)
         else:
             charge, previous = brief
+            head = charge.head
             check_follows(row.sequence, previous, last, before)
             if row.settles is None:
                 found[row.sequence] = charge
             else:
                 settle(found, row.settles, charge)
-        last, before = row.sequence, row.digest.hex()
+        last, before = head.sequence, head.hash
     return list(found.values())
 
 
@@ -107,12 +109,13 @@ def _charge(found: re.Match[str], row: Row, unit: str) -> tuple[Charge, str]:
         _float(exact)
     if taken != "0.0":
         _float(taken)
+    released = _event(event)
     charge = Charge(
         head=Head(sequence=row.sequence, hash=row.digest.hex()),
         time=_text(time),
         purpose=_text(purpose),
-        event=_event(event),
-        counted=_event(counted),
+        event=released,
+        counted=released if counted == event else _event(counted),
         relation=_RELATIONS[relation],
         unit=unit,
         allocation=None if allocation == "null" else _text(allocation),

@@ -12,7 +12,7 @@ import json
 import math
 from contextlib import suppress
 from functools import cache
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 
 from sfumato.accounting import Budget, DpEvent, event_to_json
@@ -90,7 +90,6 @@ def _accountant() -> str:
     for name in ("dp-accounting", "numpy", "scipy"):
         digest.update(f"{name} {metadata.version(name)}\n".encode())
     for package in ("accounting", "ledger"):
-        for place in sorted(resources.files("sfumato").joinpath(package).iterdir(), key=lambda each: each.name):
-            if place.name.endswith(".py"):
-                digest.update(place.read_bytes())
+        for place in sorted((Path(__file__).parents[1] / package).glob("*.py")):
+            digest.update(place.read_bytes())
     return digest.hexdigest()

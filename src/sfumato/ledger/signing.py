@@ -3,6 +3,8 @@
 What is signed is a purpose, so that a signature of one kind never passes for another, the key's id, and the
 canonical JSON of the whole object without its `signature`. A signature carries its public key: that it fits
 shows that nobody changed the object since; only a key that the reader got elsewhere shows who signed.
+
+The library that signs is loaded where something is signed or checked: most who look at a ledger do neither.
 """
 
 from __future__ import annotations
@@ -12,16 +14,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from typing import TYPE_CHECKING, Any
 
 from sfumato.errors import InvalidInput, NotVerified
 from sfumato.ledger.chain import canonical
 from sfumato.storage import write_new
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 VARIABLE = "SFUMATO_KEY"
 """Names the private key that signs every certificate that is made."""
@@ -49,8 +49,12 @@ class PublicKey:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> PublicKey:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
         try:
-            key = serialization.load_pem_public_key(_key_file(path))
+            key = load_pem_public_key(_key_file(path))
         except (ValueError, UnsupportedAlgorithm) as error:
             raise _no_key(path, "public") from error
         if not isinstance(key, Ed25519PublicKey):
@@ -78,6 +82,8 @@ class PrivateKey:
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> PrivateKey:
         """Write a new private key, readable by its owner only, and `path`.pub beside it; overwrite neither."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
         key, private, public = Ed25519PrivateKey.generate(), Path(path), _public_place(path)
         _write_new(private, _private_pem(key), readable=False)
         try:
@@ -89,8 +95,12 @@ class PrivateKey:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> PrivateKey:
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
         try:
-            key = serialization.load_pem_private_key(_key_file(path), password=None)
+            key = load_pem_private_key(_key_file(path), password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise _no_key(path, "private") from error
         if not isinstance(key, Ed25519PrivateKey):
@@ -106,8 +116,11 @@ class PrivateKey:
 
     def derive(self, purpose: str, length: int) -> bytes:
         """A secret for one other purpose, which says nothing of this key or of other purposes (HKDF)."""
+        from cryptography.hazmat.primitives.hashes import SHA512
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
         info = f"sfumato derived 1\n{purpose}".encode()
-        return HKDF(algorithm=hashes.SHA512(), length=length, salt=None, info=info).derive(
+        return HKDF(algorithm=SHA512(), length=length, salt=None, info=info).derive(
             self._key.private_bytes_raw()
         )
 
@@ -117,6 +130,9 @@ def signer(purpose: str, data: Mapping[str, Any]) -> PublicKey | None:
     signature = data.get(FIELD)
     if signature is None:
         return None
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     public, value = _parts(signature)
     try:
         Ed25519PublicKey.from_public_bytes(public.raw).verify(value, _message(purpose, public, _bare(data)))
@@ -175,12 +191,16 @@ def _public_place(path: str | os.PathLike[str]) -> Path:
 
 
 def _private_pem(key: Ed25519PrivateKey) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def _public_pem(key: Ed25519PrivateKey) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
     return key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
