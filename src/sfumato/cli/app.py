@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Annotated, Any
 
 import typer
+from typer.main import get_command_name
+from typer.models import CommandInfo
 
 from sfumato import __version__
 from sfumato.cli import (
@@ -91,7 +94,7 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always", LittleProtection)
             warnings.showwarning = _shown(warnings.showwarning)
-            app()
+            _asked_for(sys.argv[1:])()
     except BudgetExceeded as error:
         _stop(str(error), REFUSED)
     except InvalidInput as error:
@@ -108,6 +111,21 @@ def main() -> None:
         sys.exit(DONE)
     except OSError as error:
         _stop(in_a_sentence(error), FAILED)
+
+
+def _asked_for(words: Sequence[str]) -> typer.Typer:
+    """The program with the one command that is asked for: the options of all take long to prepare."""
+    commands = [each for each in app.registered_commands if [_name(each)] == words[:1]]
+    groups = [each for each in app.registered_groups if [each.name] == words[:1]]
+    if not commands and not groups:
+        return app
+    alone = copy(app)
+    alone.registered_commands, alone.registered_groups = commands, groups
+    return alone
+
+
+def _name(command: CommandInfo) -> str:
+    return command.name or get_command_name(command.callback.__name__)  # type: ignore[union-attr]
 
 
 def _print_version(wanted: bool) -> None:
