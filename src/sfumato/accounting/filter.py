@@ -140,7 +140,6 @@ class PrivacyFilter:
             low, high = (middle, high) if accepts(middle) else (low, middle)
         return min(low, at_most)
 
-
     def least_gaussian_noise(self, spending: Spending) -> float:
         """The least noise multiplier of a Gaussian charge that would still fit; infinite where none does."""
 
