@@ -104,7 +104,7 @@ class PrivacyFilter:
 
     def _of_gaussian(self, precision: float) -> Spending:
         """What a Gaussian release of noise 1/√precision counts, α/2σ² at each order (Mironov 2017, Prop. 7)."""
-        return Spending(tuple(order * precision / 2 for order in self.orders) + (math.inf,), 0.0)
+        return Spending((*(order * precision / 2 for order in self.orders), math.inf), 0.0)
 
     def fits(self, spending: Spending, *, slack: float = 1e-12) -> bool:
         """Whether all of it keeps to ε and to the share of δ; `slack` is relative, as sums of ε round."""

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sfumato.accounting import DpEvent, compose, event_to_json, repeat
+from sfumato.accounting import compose, event_to_json, repeat
 from sfumato.accounting.events import atoms
 from sfumato.ledger.chain import canonical
 from sfumato.ledger.charge import Charge

@@ -1,8 +1,8 @@
 """What a run was set up with beside its plan, and what is said when it goes on with something else.
 
-None of it touches privacy: the plan has all that does. A learning rate may be changed on the way, and it is said
-which one goes on. An optimizer of another class could not read the state of the first, and first weights are of
-no use to a run that has others by now: those are refused, as somebody meant another run.
+None of it touches privacy: the plan has all that does. A learning rate may be changed on the way, and it is
+said which one goes on. An optimizer of another class could not read the state of the first, and first weights
+are of no use to a run that has others by now: those are refused, as somebody meant another run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sfumato.errors import Refused, SettingsChanged
 
 _FIXED = {
     "optimizer": "its state fits no other: give the same one, or begin anew in another folder",
-    "first_weights": "the run has weights of its own by now: give the same seed, or begin anew in another folder",
+    "first_weights": "the run has others by now: give the same seed, or begin anew in another folder",
 }
 Setup = Mapping[str, Any]
 """Plain settings by name."""
@@ -43,7 +43,7 @@ def check_setup(before: Setup, now: Setup, target: Path) -> None:
 
 
 def warn_that_kept_go_on(began: Setup, given: Setup, kept: Setup) -> None:
-    """Say where a run goes on with what its checkpoint kept, and was given neither that nor what it began with."""
+    """Say where a run goes on with what its checkpoint kept, and was given what it never had."""
     unlike = {name: new for name, _, new in _changed(began, given)}
     changed = _changed(kept, unlike)
     if changed:
