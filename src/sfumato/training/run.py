@@ -171,7 +171,7 @@ def train(
         unit: What the units are, such as "person". The Dataset's by default.
         rows_per_unit: How many rows of one unit count.
         optimization: Optimizer, learning rate and schedule. A run that goes on may be given another rate.
-        first_weights: How the model's weights were made, such as "seed 7"; a run that goes on must say the same.
+        first_weights: How the model's weights were made, such as "seed 7". A run that goes on says the same.
         loss_fn: One loss for each row; cross-entropy by default, or what suits a model of transformers.
         units: The person behind each row, where people have several.
         views: K random views of each row, (rows, K, …), whose gradients are averaged before clipping.
