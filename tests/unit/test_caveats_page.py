@@ -1,7 +1,7 @@
 """Every caveat that code can put on a certificate has its place on the page that explains them.
 
-Caveats are found in the source: whatever is passed as `caveats=`, put under a name with "caveat" or "notes" in
-it, or returned by a function of such a name, followed through constants, local names and functions to the texts.
+Caveats are found in the source: whatever is passed as `caveats=`, put under a name with "caveat" or "notes"
+in it, or returned by a function of such a name, followed through constants, local names and functions to the texts.
 """
 
 from __future__ import annotations
@@ -131,9 +131,16 @@ def _put_under(node: ast.AST, name: str) -> Iterator[ast.expr]:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if any(_named(target) == name for target in targets):
             yield node.value
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr in ("append", "add", "extend") and _named(node.func.value) == name:
-            yield from node.args
+    elif _adds_to(node) == name:
+        assert isinstance(node, ast.Call)
+        yield from node.args
+
+
+def _adds_to(node: ast.AST) -> str | None:
+    """The name of a list or set to which a call adds."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return None
+    return _named(node.func.value) if node.func.attr in ("append", "add", "extend") else None
 
 
 def _named(node: ast.AST) -> str:
@@ -168,9 +175,8 @@ def _seeds(node: ast.AST) -> Iterator[ast.AST]:
     """Expressions that become caveats."""
     if isinstance(node, ast.Call):
         yield from (word.value for word in node.keywords if word.arg in ("caveats", "notes"))
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("append", "add"):
-            if _tells(_named(node.func.value)):
-                yield from node.args
+        if _tells(_adds_to(node) or ""):
+            yield from node.args
     elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if any(_tells(_named(target)) for target in targets):

@@ -37,12 +37,14 @@ from sfumato.cli import (
     verify,
 )
 from sfumato.cli.remedies import in_a_sentence
+from sfumato.cli.suggestions import Suggesting
 from sfumato.display import visible
 from sfumato.errors import BudgetExceeded, InvalidInput, LittleProtection, SettingsChanged, SfumatoError
 from sfumato.reproduce import commands as reproduce
 
 app = typer.Typer(
     name="sfumato",
+    cls=Suggesting,
     help="Publish what is useful about private data under one privacy budget.",
     no_args_is_help=True,
     add_completion=False,

@@ -32,7 +32,10 @@ Axes: TypeAlias = tuple[int | None, ...]
 _PLAIN = (Tensor, bool, int, float, str)
 VMAP, LOOP, DIRECT = "vmap", "loop", "direct"
 VIEWS = "views"
-WANTED_OF_VIEWS = "views(inputs) returns as many views of every row, beside each other: torch.stack([inputs, inputs.flip(-1)], 1)"
+WANTED_OF_VIEWS = (
+    "views(inputs) returns as many views of every row, beside each other, such as "
+    "torch.stack([inputs, inputs.flip(-1)], 1)"
+)
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
