@@ -1,7 +1,8 @@
 """Every caveat that code can put on a certificate has its place on the page that explains them.
 
 Caveats are found in the source: whatever is passed as `caveats=`, put under a name with "caveat" or "notes"
-in it, or returned by a function of such a name, followed through constants, local names and functions to the texts.
+in it, or returned by a function of such a name, followed through constants, local names and functions to the
+texts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is said of an option that a command does not have: the one that was probably meant.
 
-click offers names that are spelt alike. Other tools have other words for the same things, and short ones: `--lr`,
-`--eps`, `--batch-size`. Those are looked up here, once for all commands.
+click offers names that are spelt alike. Other tools have other words for the same things, and short ones:
+`--lr`, `--eps`, `--batch-size`. Those are looked up here, once for all commands.
 """
 
 from __future__ import annotations
