@@ -63,7 +63,7 @@ def facts(rows: Sequence[tuple[str, str]], *, title: str | None = None) -> None:
 
 
 def answer(values: Mapping[str, Any], *, remedies: Mapping[str, str] | None = None) -> None:
-    """What a command found, by name; of a figure that was not measured, how to have it if `remedies` says so."""
+    """What a command found, by name; of a figure that was not measured, what `remedies` says."""
     facts(
         [
             (name.replace("_", " "), in_words(value, remedy=(remedies or {}).get(name)))
