@@ -222,5 +222,5 @@ def test_lists_of_numbers_are_columns(data):
 
 
 def test_several_inputs_stay_several():
-    (one, other), targets = columns_of(((INPUTS, INPUTS.tolist()), TARGETS))
+    (one, other), _ = columns_of(((INPUTS, INPUTS.tolist()), TARGETS))
     assert one.shape == other.shape == INPUTS.shape
