@@ -16,6 +16,7 @@ SfumatoError
 └── MissingExtra            an optional dependency is not installed
 
 LittleProtection, a warning: what is asked for is done, and protects practically nobody.
+SettingsChanged, a warning: a run goes on with other settings than it began with, or than it was given now.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ class SfumatoError(Exception):
 
 class LittleProtection(UserWarning):
     """An (ε, δ) at which nobody is protected was asked for; the text is one sentence."""
+
+
+class SettingsChanged(UserWarning):
+    """A run was taken up with other settings than it began with; the text says which go on."""
 
 
 class InvalidInput(SfumatoError, ValueError):

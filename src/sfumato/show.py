@@ -62,6 +62,30 @@ def facts(rows: Sequence[tuple[str, str]], *, title: str | None = None) -> None:
     console.print(table)
 
 
+def answer(values: Mapping[str, Any], *, remedies: Mapping[str, str] | None = None) -> None:
+    """What a command found, by name; of a figure that was not measured, what `remedies` says."""
+    facts(
+        [
+            (name.replace("_", " "), in_words(value, remedy=(remedies or {}).get(name)))
+            for name, value in values.items()
+        ]
+    )
+
+
+def in_words(value: Any, *, remedy: str | None = None) -> str:
+    """
+    >>> in_words(0.98765), in_words((0.1, 0.2)), in_words(None, remedy="give some")
+    ('0.9877', '0.1 to 0.2', 'not measured; give some')
+    """
+    if value is None:
+        return "not measured" if remedy is None else f"not measured; {remedy}"
+    if isinstance(value, tuple):
+        return " to ".join(map(in_words, value))
+    if isinstance(value, list):
+        return "; ".join(map(in_words, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def progress() -> Progress:
     """A bar with the time left, on standard error, only where that is a terminal."""
     return Progress(

@@ -176,3 +176,22 @@ def test_the_version_is_told(command):
 def test_a_plan_at_delta_zero_is_refused_in_a_sentence():
     with pytest.raises(InvalidInput, match="expected delta > 0, got delta=0"):
         TrainingPlan.calibrated(epsilon=1, delta=0, public_size=100, expected_batch=10, epochs=1)
+
+
+@pytest.mark.parametrize("words", [("verify",), ("show",), ("show", "--json"), ("export",)])
+def test_no_entry_drives_a_terminal(command, place, words):
+    """Behind hashes that fit, and first of all in what is printed."""
+    with sqlite3.connect(place) as connection:
+        for name in ("entries_stay", "entries_remain"):
+            connection.execute(f"DROP TRIGGER IF EXISTS {name}")
+        (text,) = connection.execute("SELECT text FROM entries WHERE sequence = 1").fetchone()
+        forged = bytes(text).replace(b'"purpose":"', b'"purpose":"\\u001b]0;owned\\u0007')
+        assert forged != bytes(text)
+        digest = hashlib.sha256(forged).digest()
+        connection.execute("UPDATE entries SET text = ?, digest = ? WHERE sequence = 1", (forged, digest))
+    connection.close()
+    code, out, error = command("ledger", words[0], place, *words[1:])
+    assert code == (0 if words == ("export",) else 1)
+    assert not {"\x1b", "\x07"} & set(out + error)
+    if code:
+        assert "holds hidden or control characters" in error

@@ -102,6 +102,10 @@ class PrivacyFilter:
         """What `spending(pure(value))` gives, without a look at what the event may be."""
         return Spending((*pure_divergences(value, np.array(self.orders)).tolist(), value), 0.0)
 
+    def _of_gaussian(self, precision: float) -> Spending:
+        """What a Gaussian release of noise 1/√precision counts, α/2σ² at each order (Mironov 2017, Prop. 7)."""
+        return Spending((*(order * precision / 2 for order in self.orders), math.inf), 0.0)
+
     def fits(self, spending: Spending, *, slack: float = 1e-12) -> bool:
         """Whether all of it keeps to ε and to the share of δ; `slack` is relative, as sums of ε round."""
         if spending.failure > self._failure * (1 + slack):
@@ -135,6 +139,22 @@ class PrivacyFilter:
             middle = (low + high) / 2
             low, high = (middle, high) if accepts(middle) else (low, middle)
         return min(low, at_most)
+
+    def least_gaussian_noise(self, spending: Spending) -> float:
+        """The least noise multiplier of a Gaussian charge that would still fit; infinite where none does."""
+
+        def accepts(precision: float) -> bool:
+            return self.fits(spending + self._of_gaussian(precision))
+
+        if not self.orders or not accepts(0.0):
+            return math.inf
+        low, high = 0.0, 1.0
+        while accepts(high):
+            low, high = high, high * 4
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if accepts(middle) else (low, middle)
+        return 1 / math.sqrt(low) if low else math.inf
 
 
 def _divergences(event: DpEvent, orders: tuple[float, ...], relation: Relation) -> Divergences:

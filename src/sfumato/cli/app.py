@@ -40,12 +40,14 @@ from sfumato.cli import (
     verify,
 )
 from sfumato.cli.remedies import in_a_sentence
+from sfumato.cli.suggestions import Suggesting
 from sfumato.display import visible
-from sfumato.errors import BudgetExceeded, InvalidInput, LittleProtection, SfumatoError
+from sfumato.errors import BudgetExceeded, InvalidInput, LittleProtection, SettingsChanged, SfumatoError
 from sfumato.reproduce import commands as reproduce
 
 app = typer.Typer(
     name="sfumato",
+    cls=Suggesting,
     help="Publish what is useful about private data under one privacy budget.",
     no_args_is_help=True,
     add_completion=False,
@@ -92,7 +94,8 @@ def main() -> None:
     try:
         _check_environment()
         with warnings.catch_warnings():
-            warnings.simplefilter("always", LittleProtection)
+            for kind in (LittleProtection, SettingsChanged):
+                warnings.simplefilter("always", kind)
             warnings.showwarning = _shown(warnings.showwarning)
             _asked_for(sys.argv[1:])()
     except BudgetExceeded as error:
@@ -158,14 +161,14 @@ def _check_environment() -> None:
 
 
 def _shown(others: Callable[..., None]) -> Callable[..., None]:
-    """Shows the first warning of ours as one sentence on standard error, and `others` as they were."""
-    said: list[str] = []
+    """Shows the first warning of each kind of ours as a sentence on standard error, `others` as they were."""
+    said: set[type[Warning]] = set()
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if not issubclass(category, LittleProtection):
+        if not issubclass(category, LittleProtection | SettingsChanged):
             others(message, category, *where, **more)
-        elif not said:
-            said.append(str(message))
+        elif category not in said:
+            said.add(category)
             print(f"sfumato: {visible(str(message))}", file=sys.stderr)
 
     return show

@@ -236,7 +236,7 @@ def coordinate(
     if json:
         show.emit_json(answer)
     else:
-        show.facts([(name, _text(value)) for name, value in answer.items()])
+        show.facts([(name, show.in_words(value)) for name, value in answer.items()])
 
 
 @app.command()
@@ -394,9 +394,5 @@ def price_rows(answer: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("study", answer["study"]),
         *((f"ε against {words[name]}", f"{value:.4g}") for name, value in against.items()),
-        *((name.replace("_", " "), _text(value)) for name, value in shown.items()),
+        *((name.replace("_", " "), show.in_words(value)) for name, value in shown.items()),
     ]
-
-
-def _text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

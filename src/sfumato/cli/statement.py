@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table as Grid
 from rich.text import Text
 
 from sfumato.cli import show
-from sfumato.errors import NotVerified
+from sfumato.errors import InvalidInput, NotVerified
+
+if TYPE_CHECKING:
+    from sfumato.ledger import Certificate, Ledger
 
 Place = Annotated[str, typer.Argument(help="The ledger: a file, or a postgresql:// address.")]
 Holder = Annotated[str | None, typer.Option(help="Who answers for the data.")]
+Certificates = Annotated[
+    list[Path] | None,
+    typer.Option(help="A certificate of a release that the ledger charged, to count its caveats. Repeatable."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +36,7 @@ def make(
     holder: Holder = None,
     key: Annotated[Path | None, typer.Option(help="The private key to sign it with.")] = None,
     hazards: Annotated[bool, typer.Option(help="Append the checklist of hazards.")] = False,
+    certificate: Certificates = None,
 ) -> None:
     """Write a statement: the promise, what was spent on what, and what that means.
 
@@ -37,10 +45,13 @@ def make(
     from sfumato.governance import Statement, checklist, write_statement
     from sfumato.ledger import Ledger, PrivateKey
 
+    if certificate and not hazards:
+        raise InvalidInput("expected --hazards with --certificate, got none; caveats are counted in that list")
     signing = None if key is None else PrivateKey.read(key)
     with Ledger.open(ledger) as book:
         statement = Statement.of(book, holder=holder, key=signing)
-    write_statement(statement, out, checklist(statement) if hazards else None)
+        released = _released(book, certificate)
+    write_statement(statement, out, checklist(statement, released) if hazards else None)
     show.console.print(f"Wrote {out}.", markup=False)
 
 
@@ -89,7 +100,7 @@ def registry(ledger: Place, holder: Holder = None, json: show.Json = False) -> N
         print(yaml.safe_dump(entry, sort_keys=False, allow_unicode=True), end="")
 
 
-def checklist(ledger: Place, json: show.Json = False) -> None:
+def checklist(ledger: Place, certificate: Certificates = None, json: show.Json = False) -> None:
     """Go through the hazards of NIST SP 800-226: what the ledger can answer, and what it must ask you.
 
     Example: sfumato statement checklist people.db
@@ -100,7 +111,7 @@ def checklist(ledger: Place, json: show.Json = False) -> None:
     from sfumato.ledger import Ledger
 
     with Ledger.open(ledger) as book:
-        hazards = hazards_of(Statement.of(book))
+        hazards = hazards_of(Statement.of(book), _released(book, certificate))
     if json:
         show.emit_json({"hazards": as_rows(hazards)})
         return
@@ -108,3 +119,15 @@ def checklist(ledger: Place, json: show.Json = False) -> None:
     for item in hazards:
         grid.add_row(Text(item.hazard), Text(item.status), Text(item.answer))
     show.console.print(grid)
+
+
+def _released(book: Ledger, places: list[Path] | None) -> list[Certificate]:
+    """Certificates of releases that this ledger charged; others are refused."""
+    from sfumato.ledger import Certificate
+
+    found = [Certificate.read(place) for place in places or ()]
+    for place, each in zip(places or (), found, strict=True):
+        if each.head is None:
+            raise InvalidInput(f"expected a certificate of this ledger, got {place}, which names no ledger")
+        book.check_head(each.head)
+    return found

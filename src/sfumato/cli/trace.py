@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 RULES = (
     Rule(option="unprotected", excludes=("epsilon", "per_release"), because="without noise nothing is spent"),
 )
+_ONE_RUN = (
+    "This is one run. Peaks differ up to fivefold between two runs of one town, and tenfold between towns; "
+    "sfumato reproduce tracing --towns N --repeats N compares many."
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -58,15 +62,18 @@ def trace(
     Example: sfumato trace --agents 100000 --days 100 --epsilon 1 --simulator seir
     """
     from sfumato import _validate
+    from sfumato.accounting import warn_of_little_protection
     from sfumato.storage import RunFolder
     from sfumato.tracing import Campaign, Release, TestKit
     from sfumato.tracing.settings import SETTINGS
 
     check(context, RULES)
     setting = SETTINGS[_validate.one_of("simulator", simulator, SETTINGS)]
+    _validate.integer("agents", agents, least=setting.fewest_people)
     disease, asked = setting.disease, None if unprotected else epsilon
     release = Release(method=method)
     if asked is not None:
+        warn_of_little_protection("this tracing", asked, delta)
         release = Release.calibrated(
             method=method,
             epsilon=asked,
@@ -92,6 +99,7 @@ def trace(
         show.emit_json(answer)
     else:
         show.facts(_rows(answer))
+        show.console.print(_ONE_RUN, style="dim")
 
 
 def _simulated(plan: Campaign, simulator: Simulator, seed: int) -> Outcome:

@@ -51,6 +51,11 @@ RULES = (
 )
 
 
+_REMEDIES = {
+    "test_accuracy": "give public images as --test-data, or measure on private ones at a price with --hold-out"
+}
+
+
 def register(app: typer.Typer) -> None:
     app.command()(train)
 
@@ -189,7 +194,7 @@ def _show(answer: dict[str, Any], out: Path | None, *, json: bool) -> None:
     if json:
         show.emit_json(shown)
     else:
-        show.facts([(name.replace("_", " "), _text(value)) for name, value in shown.items()])
+        show.answer(shown, remedies=_REMEDIES)
 
 
 def _private(ready: Classifier, book: Ledger | None, out: Path | None) -> dict[str, Any]:
@@ -261,9 +266,3 @@ def _dry_run(ready: Classifier, book: Ledger | None) -> dict[str, Any]:
         "memory_expected_mb": guess.megabytes,
         **({} if both is None else {"epsilon_with_hold_out": both}),
     }
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return " to ".join(map(_text, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

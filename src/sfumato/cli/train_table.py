@@ -55,7 +55,8 @@ def train_from_policy(context: typer.Context) -> bool:
     if given.get("json"):
         show.emit_json(answer)
     else:
-        show.facts([(name.replace("_", " "), _text(value)) for name, value in answer.items() if value != []])
+        told = {name: value for name, value in answer.items() if value != []}
+        show.answer(told, remedies={"test_accuracy": "give public rows as --test-data"})
     return True
 
 
@@ -120,11 +121,3 @@ def _free_folder(table: str, target: str) -> Path:
 def _was_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name not in ("DEFAULT", "DEFAULT_MAP")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return "; ".join(value)
-    if value is None:
-        return "not measured; give public rows as --test-data"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

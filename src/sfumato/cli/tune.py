@@ -80,7 +80,7 @@ def tune(
     if json:
         show.emit_json(answer)
     else:
-        show.facts([(name.replace("_", " "), str(value)) for name, value in answer.items()])
+        show.answer(answer, remedies={"test_accuracy": "give public images as --test-data"})
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from sfumato.accounting import DpEvent, Relation, compose, event_from_json, even
 from sfumato.accounting.events import atoms
 from sfumato.errors import InvalidInput, LedgerTampered
 from sfumato.ledger.chain import Entry, Head, canonical
+from sfumato.ledger.kinds import check_kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,8 @@ class Charge:
         body = entry.body
         if not all(type(body[name]) in kinds for name, kinds in _TYPES.items()):
             raise TypeError
+        if body.get("drawn", True) is not True:
+            raise ValueError
         event = _event(repr(body["event"]))
         same = body["counted"] == body["event"]
         return cls(
@@ -131,8 +134,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "price": (dict,),
     "state": (dict,),
 }
-_WITHOUT_CHARGE = ("create", "allocate", "moved", "arrived", "note", "exceeded", "begin", "lease", "mark")
-"""Kinds of entries that tell of no release, or of one that another entry charges."""
 
 
 @lru_cache(maxsize=4096)
@@ -149,12 +150,11 @@ def charges_of(entries: Iterable[Entry], *, unit: str) -> list[Charge]:
 def add_charges(found: dict[int, Charge], entries: Iterable[Entry], *, unit: str) -> dict[int, Charge]:
     """The charges that are known already, by entry, with what newer entries tell."""
     for entry in entries:
+        check_kind(entry)
         if entry.kind in ("charge", "reserve"):
             found[entry.sequence] = Charge.from_entry(entry, unit=unit, settled=entry.kind == "charge")
-        elif entry.settles is not None:
-            settle(found, entry.settles, Charge.from_entry(entry, unit=unit, settled=True))
-        elif entry.kind not in _WITHOUT_CHARGE:
-            raise LedgerTampered(f"ledger entry {entry.sequence} is of no kind that is known: it was forged")
+        elif entry.kind == "settle":
+            settle(found, entry.body["settles"], Charge.from_entry(entry, unit=unit, settled=True))
         elif entry.about is not None and not _lease_is_private(entry):
             if entry.about not in found:
                 raise LedgerTampered(f"ledger entry {entry.sequence} is about no reservation: it was forged")

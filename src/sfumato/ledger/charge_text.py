@@ -17,6 +17,7 @@ from typing import Any
 from sfumato.accounting import DpEvent, Relation, event_from_json
 from sfumato.ledger.chain import ORIGIN, Head, Row, canonical, check_follows, check_hash, check_place, unseal
 from sfumato.ledger.charge import Charge, add_charges, settle
+from sfumato.ledger.kinds import EVERY, KINDS, PAID, is_plain
 
 _INTEGER = "(?:0|[1-9][0-9]{0,600}+)"  # longer ones may be more than Python reads
 _INTEGERS = rf"\[(?:{_INTEGER}(?:,{_INTEGER})*+)?+\]"
@@ -122,7 +123,7 @@ def _charge(found: re.Match[str], row: Row, unit: str) -> tuple[Charge, str]:
         private=private == "true",
         settled=kind != "reserve",
         epsilon_spent=_float(spent),
-        planned=_planned(more) if more else None,
+        planned=_planned(kind, more) if more else None,
         drawn=drawn is not None,
     )
     return charge, previous
@@ -132,7 +133,12 @@ _RELATIONS = {f'"{relation}"': relation for relation in Relation}
 
 
 def _text(written: str) -> str:
-    return written[1:-1] if "\\" not in written else str(_value(written))
+    if "\\" not in written:  # what is hidden is written by its number
+        return written[1:-1]
+    text = str(_value(written))
+    if not is_plain(text):
+        raise ValueError
+    return text
 
 
 def _float(written: str) -> float:
@@ -157,9 +163,14 @@ def _event(written: str) -> DpEvent:
 
 
 @lru_cache(maxsize=4096)
-def _planned(written: str) -> DpEvent | None:
+def _planned(kind: str, written: str) -> DpEvent | None:
     """The whole plan, among the keys of some charges that stand between `kind` and `previous`."""
     found: dict[str, Any] = _value(f"{{{written[:-1]}}}")
     if not all("kind" < key < "previous" for key in found):
+        raise ValueError
+    settles = {"settles"} if kind == "settle" else set()
+    if not KINDS[kind].allows(EVERY | PAID | settles | found.keys()):
+        raise ValueError
+    if not all(is_plain(value) for value in found.values() if isinstance(value, str)):
         raise ValueError
     return event_from_json(found["planned"]) if found.get("planned") else None

@@ -30,8 +30,9 @@ def counted_event(event: DpEvent, budget: Budget, *, relation: Relation, unit: s
 def check_unit(unit: str, budget: Budget) -> None:
     if unit != budget.unit:
         raise RelationMismatch(
-            f"expected unit={budget.unit!r} as in the budget, got unit={unit!r}; "
-            "price the release for the budget's unit (accounting.for_group), or use another ledger"
+            f"expected unit={budget.unit!r} as in the budget, got unit={unit!r}; if one row is one "
+            f"{budget.unit}, say so (--unit {budget.unit}; unit={budget.unit!r} in Python or in a policy); if "
+            "not, price the release for all rows of one (accounting.for_group), or use another ledger"
         )
 
 

@@ -18,8 +18,6 @@ from sfumato.ledger.chain import Entry
 from sfumato.ledger.charge import part_of, same_releases
 
 _DIGEST = 64  # hexadecimal digits of a SHA-256
-KINDS = ("begin", "lease", "mark")
-"""Entries about a reservation that charge nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,11 @@ from sfumato.ledger.chain import Entry, canonical
 from sfumato.ledger.charge import part_of, same_releases
 from sfumato.ledger.conversion import counted_event
 from sfumato.ledger.exceeded import KIND as EXCEEDED
-from sfumato.ledger.lease import KINDS, Lease, first_lease
+from sfumato.ledger.kinds import FREE, OF_LEASES
+from sfumato.ledger.lease import Lease, first_lease
 from sfumato.ledger.rule import Account, Rule, Tally, exact_epsilon
 from sfumato.ledger.state import PART, WHOLE, State
 
-FREE = ("moved", "arrived", "note", EXCEEDED)
-"""Kinds of entries that cost nothing."""
 _SLACK = 1e-6  # relative: another version of the accountant may round otherwise
 _COARSE = 1e-3  # and discretise otherwise
 _NOTHING = canonical(event_to_json(NoEvent()))
@@ -55,14 +54,14 @@ def replay(budget: Budget, entries: Iterable[Entry], *, fine: bool) -> None:
         elif entry.kind == "allocate":
             _require(after == state.allocate(entry.body["allocation"], entry.body["epsilon"]), entry)
         else:  # the first entry, or one that costs nothing
-            _require(after == state and (entry.kind in (*KINDS, *FREE) or entry.sequence == 0), entry)
+            _require(after == state and (entry.kind in FREE or entry.sequence == 0), entry)
             _require(entry.kind != EXCEEDED or _owed(entry) >= _least_owed(state, entry), entry)
         _require((entry.kind == "arrived") == (before == "moved"), entry)
         _require(before != EXCEEDED, entry)  # it is the last
         before = entry.kind
         if entry.kind == "reserve":
             open_[entry.sequence] = _opened(entry)
-        elif entry.kind in KINDS:
+        elif entry.kind in OF_LEASES:
             _follow(entry, open_)
         spent = after.spent
         _require(math.isclose(entry.body["epsilon_spent"], spent, rel_tol=_SLACK), entry)

@@ -19,7 +19,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sfumato.accounting import Budget, DpEvent, PrivacyFilter, Relation, event_from_json, event_to_json
+from sfumato.accounting import (
+    Budget,
+    DpEvent,
+    GaussianEvent,
+    PrivacyFilter,
+    Relation,
+    event_from_json,
+    event_to_json,
+)
 from sfumato.accounting import delta as delta_of
 from sfumato.accounting import epsilon as epsilon_of
 from sfumato.accounting.events import hashable
@@ -28,6 +36,8 @@ from sfumato.errors import InvalidInput, NotPrivate
 from sfumato.ledger.chain import canonical
 
 _T = TypeVar("_T")
+Price = Callable[[DpEvent, Budget], float | None]
+"""The exact ε of an event at a budget's δ; None where there is none."""
 OUT_OF_NUMBERS = (ArithmeticError, TypeError, ValueError)
 """What accountants raise where floating point ends, as at an ε of a thousand."""
 
@@ -217,6 +227,13 @@ class Rule:
         if not account.plans:
             return min(self.limit, at_most)
         return self._filter(account.taken).largest_pure_charge(account.tally.spending(), at_most=at_most)
+
+    def left_to_gaussian(self, account: Account, price: Price) -> float:
+        """The largest ε, at the budget's δ, of one further Gaussian release that would be admitted."""
+        if not account.plans:
+            return self.limit if self.budget.delta else 0.0
+        noise = self._filter(account.taken).least_gaussian_noise(account.tally.spending())
+        return 0.0 if math.isinf(noise) else price(GaussianEvent(noise), self.budget) or 0.0
 
     def failure(self, event: DpEvent) -> float:
         """The probability δ_P(ε) at which a plan P, fixed in advance, loses more than this rule's ε."""

@@ -10,7 +10,7 @@ from typing import Any
 from sfumato.accounting import Budget, DpEvent, Relation
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger.prepaid import Prepaid
-from sfumato.ledger.rule import Account, Rule, Tally, exact_epsilon
+from sfumato.ledger.rule import Account, Price, Rule, Tally, exact_epsilon
 
 WHOLE, PART = "whole", "part"
 
@@ -64,6 +64,11 @@ class State:
             return exact_epsilon(self.plans[allocation].left, self.budget) or 0.0
         rule, account = self._part(allocation)
         return self.of_whole.left(self.whole, at_most=rule.left(account))
+
+    def left_to_gaussian(self, price: Price) -> float:
+        """The largest ε of one further Gaussian release that a charge under no allocation may still have."""
+        rule, account = self._part(None)
+        return min(self.of_whole.left_to_gaussian(self.whole, price), rule.left_to_gaussian(account, price))
 
     def price(self, event: DpEvent, allocation: str | None) -> dict[str, Tally]:
         """What `event` counts for the whole and for its part."""

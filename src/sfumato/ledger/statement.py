@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -14,21 +14,22 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sfumato.accounting import Budget, DpEvent, compose, event_to_json, repeat
+from sfumato.accounting import compose, event_to_json, repeat
 from sfumato.accounting.events import atoms
 from sfumato.ledger.chain import canonical
 from sfumato.ledger.charge import Charge
 from sfumato.ledger.ledger import Ledger
-from sfumato.ledger.rule import exact_epsilon
+from sfumato.ledger.rule import Price, exact_epsilon
 from sfumato.ledger.state import State
-
-Price = Callable[[DpEvent, Budget], float | None]
-"""The exact ε of an event at a budget's δ; None where there is none."""
 
 FIXED = "if all charges had been fixed in advance"
 NO_SUM = (
     "Spent and left do not add up to the budget: ε of several charges is not their sum; left is what the "
     "privacy filter, which holds for charges made after seeing answers, would still accept."
+)
+TRAINING = (
+    "A training fits up to about the ε of a Gaussian release, or to less if it takes few steps; "
+    "sfumato train --dry-run --ledger says whether one does."
 )
 _SUMS = 1e-4  # relative: what four digits show
 _KINDS = 200  # of releases, beyond which composing them exactly takes too long for a statement
@@ -65,6 +66,7 @@ def as_json(ledger: Ledger, *, price: Price = exact_epsilon) -> dict[str, Any]:
         "relation": str(ledger.budget.relation),
         "epsilon_spent": state.spent if broken is None else broken.owed,
         "epsilon_left": state.left() if broken is None else 0.0,
+        "epsilon_left_to_gaussian": state.left_to_gaussian(price) if broken is None else 0.0,
         "epsilon_if_fixed_in_advance": epsilon_if_fixed(ledger, charges, price) if broken is None else None,
         "private": all(charge.private for charge in charges),
         "moved_to": ledger.moved_to,
@@ -180,19 +182,29 @@ def _notes(ledger: Ledger, state: State, charges: list[Charge], price: Price) ->
     if broken is not None:
         owed = f"EXCEEDED by {broken.purpose}, released outside: ε = {_figure(broken.owed)} is owed in all"
         return [Text(f"{owed}, of {ledger.budget.epsilon:g}; the ledger is closed", "bold red")]
-    lines = [
-        Text(f"spent {_figure(state.spent)} of {ledger.budget.epsilon:g}, left {_figure(state.left())}", "bold")
-    ]
+    left = _left_for(state, price)
+    lines = [Text(f"spent {_figure(state.spent)} of {ledger.budget.epsilon:g}, left {left}", "bold")]
     fixed = epsilon_if_fixed(ledger, charges, price)
     if fixed is not None and charges:
         lines.append(Text(f"{_figure(fixed)} {FIXED}"))
     if not math.isclose(state.spent + state.left(), ledger.budget.epsilon, rel_tol=_SUMS):
         lines.append(Text(NO_SUM, "dim"))
+    if ledger.budget.delta and left != _figure(state.left()):
+        lines.append(Text(TRAINING, "dim"))
     if ledger.moved_to is not None:
         lines.append(Text(f"MOVED to {ledger.moved_to}: closed here, and charged there", "bold red"))
     if any(not charge.private for charge in charges):
         lines.append(Text("NOT PRIVATE: a charge was made with seeded noise", "bold red"))
     return lines
+
+
+def _left_for(state: State, price: Price) -> str:
+    """What one further release may cost: ε of a pure one, and of a Gaussian one where that is another."""
+    pure, gaussian = state.left(), state.left_to_gaussian(price)
+    if math.isclose(pure, gaussian, rel_tol=_SUMS):
+        return _figure(pure)
+    other = f"{_figure(gaussian)} for a Gaussian one" if state.budget.delta else "none for training (δ is 0)"
+    return f"{_figure(pure)} for a release of pure ε, {other}"
 
 
 def _figure(value: float | None) -> str:

@@ -124,6 +124,7 @@ class Classifier:
         canaries: Canaries for an audit.
         views: Several views of each row, whose gradients are averaged before clipping.
         nets: Where the networks below the features come from, if they are not those that ship.
+        first_weights: How the network's first weights were made.
 
     ```python
     trained = Classifier.prepare(rows, test, epsilon=1).train(ledger=ledger, out="out/mnist")
@@ -146,6 +147,7 @@ class Classifier:
     canaries: Canaries | None = None
     views: Views | None = None
     nets: Path | None = None
+    first_weights: str | None = None
 
     @classmethod
     def prepare(
@@ -343,6 +345,7 @@ class Classifier:
             plan=self.plan,
             delta=self.delta,
             optimization=self.optimization,
+            first_weights=self.first_weights,
             ledger=ledger,
             out=out,
             released=released,
@@ -507,7 +510,8 @@ def _network(model: str, rows: Dataset, seed: int) -> dict[str, Any]:
     network = models.build(
         model, classes=declared(rows)[1], in_channels=rows.shape[0], side=rows.shape[-1], seed=seed
     )
-    return {"network": network, "card": ModelCard.of(rows, architecture=model)}
+    card = ModelCard.of(rows, architecture=model)
+    return {"network": network, "card": card, "first_weights": f"seed {seed}"}
 
 
 def _calibrated(rows: Dataset, epsilon: float, delta: float, size: int, settings: Settings) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from sfumato.tracing.contacts import Meetings
 from sfumato.tracing.disease import Floats
 from sfumato.tracing.simulators import Bools
 
+FEWEST_PEOPLE = 100
 LAYERS = ("h", "s", "w", "c")  # Covasim's names of home, school, work and community, nearest first
 
 
@@ -49,7 +50,7 @@ class CovasimSimulator:
         self, *, people: int, days: int, seed: int, first_infected: float = 0.002, transmission: float = 0.009
     ) -> None:
         covasim = _covasim()
-        self._people = _validate.integer("people", people, least=100)
+        self._people = _validate.integer("people", people, least=FEWEST_PEOPLE)
         _validate.integer("days", days, least=1)
         _validate.probability("first_infected", first_infected)
         self._sim = covasim.Sim(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sfumato.tracing import covasim, simulators
 from sfumato.tracing.covasim import CovasimSimulator
 from sfumato.tracing.disease import Disease, Kind
 from sfumato.tracing.simulators import SeirSimulator, Simulator, Town
@@ -12,11 +13,12 @@ from sfumato.tracing.simulators import SeirSimulator, Simulator, Town
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A simulator, the disease as the score assumes it, and the share of people tested each day."""
+    """A simulator, the disease as the score assumes it, the share of people tested each day, its least town."""
 
     make: Callable[[int, int, int], Simulator]  # people, days, seed
     disease: Disease
     test_fraction: float
+    fewest_people: int
 
 
 def _seir(people: int, days: int, seed: int) -> Simulator:
@@ -45,6 +47,7 @@ SETTINGS: dict[str, Setting] = {
         make=_seir,
         disease=Disease(onset=0.5, message_bound=0.3, kinds=_SEIR_KINDS, prevalence=0.0005),
         test_fraction=0.1,
+        fewest_people=simulators.FEWEST_PEOPLE,
     ),
     "covasim": Setting(
         make=_covasim,
@@ -59,5 +62,6 @@ SETTINGS: dict[str, Setting] = {
             susceptibility=_COVASIM_AGES,
         ),
         test_fraction=0.02,
+        fewest_people=covasim.FEWEST_PEOPLE,
     ),
 }

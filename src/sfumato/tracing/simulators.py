@@ -15,6 +15,8 @@ from sfumato.tracing.disease import Floats
 
 Bools = npt.NDArray[np.bool_]
 
+FEWEST_PEOPLE = 2
+
 _SUSCEPTIBLE, _EXPOSED, _INFECTIOUS, _RECOVERED = range(4)
 
 
@@ -69,7 +71,7 @@ class Town:
     chance_contacts: float = 4.0
 
     def __post_init__(self) -> None:
-        _validate.integer("people", self.people, least=2)
+        _validate.integer("people", self.people, least=FEWEST_PEOPLE)
         for name in ("first_infected", "transmission", "onset", "recovery", "work_presence"):
             _validate.probability(name, getattr(self, name))
         for name in ("work_contacts", "chance_contacts"):

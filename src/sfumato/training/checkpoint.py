@@ -35,6 +35,7 @@ from sfumato.ledger import Head, Lease, Ledger, Reservation
 from sfumato.storage import rename, write_whole
 from sfumato.training.past_noise import destroy_past_noise, keep_past_noise, read_past_noise
 from sfumato.training.plan import TrainingPlan
+from sfumato.training.setup import check_setup, plain, setup_of, warn_that_kept_go_on
 from sfumato.training.state import TrainerState
 from sfumato.training.trainer import PrivateTrainer
 
@@ -99,8 +100,11 @@ def resume(
         path: What `save_checkpoint` wrote.
         scheduler: The scheduler whose state was saved.
 
+    Learning rate, momentum and the like are those of the checkpoint; a warning says so where the optimizer was
+    made with others.
+
     Raises:
-        Refused: If the checkpoint is not the newest that the ledger knows, or of another plan.
+        Refused: If the checkpoint is not the newest that the ledger knows, or of another plan or optimizer.
         DataCorrupted: If the file is damaged.
 
     ```python
@@ -108,6 +112,14 @@ def resume(
     resume(trainer, "private/checkpoint.safetensors")
     ```
     """
+    given = trainer.setup
+    go_on(trainer, path, scheduler=scheduler)
+    if trainer.peers.leads:
+        warn_that_kept_go_on(trainer.setup, given, setup_of(trainer.optimizer))
+
+
+def go_on(trainer: PrivateTrainer, path: str | os.PathLike[str], *, scheduler: Scheduler | None = None) -> None:
+    """As `resume`, without a word on the settings of the optimizer, which are then those of the checkpoint."""
     target, reservation, content = Path(path), None, b""
     with trainer.peers.together("to take the run up", resumes=True):
         if trainer.steps_started:
@@ -160,6 +172,7 @@ def _load(
         caveats=frozenset(record.get("caveats", ())),
         eta=record.get("eta"),
         views=record.get("views"),
+        setup=record.get("setup", {}),
     )
     trainer.take_up(state)
     if trainer.peers.leads:
@@ -211,28 +224,18 @@ def _content(
         "averaged": state.averaged,
         "plan": trainer.plan.to_json(),
         "optimizer": scalars,
-        "groups": [_plain(group) for group in optimizer["param_groups"]],
-        "scheduler": None if scheduler is None else _plain(scheduler.state_dict()),
+        "groups": [plain(group) for group in optimizer["param_groups"]],
+        "scheduler": None if scheduler is None else plain(scheduler.state_dict()),
         "reservation": None if state.reservation is None else state.reservation.head.to_json(),
         "private": state.private,
         "past_noise": past_noise,  # its name; the noise itself is secret, and the checkpoint is not
         "caveats": sorted(state.caveats),
         "eta": state.eta,
         "views": state.views,
+        "setup": dict(state.setup),
     }
     whole = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     return save(whole, metadata={"sfumato": json.dumps(record)})
-
-
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that JSON can hold: learning rates and the like, no functions."""
-    return {name: value for name, value in settings.items() if _is_plain(value)}
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _staged(target: Path, digest: str) -> Path:
@@ -336,6 +339,7 @@ def _older(target: Path, lease: Lease) -> Refused:
 def _check_plan(trainer: PrivateTrainer, record: Mapping[str, Any], target: Path) -> None:
     if TrainingPlan.from_json(record["plan"]) != trainer.plan:
         raise Refused(f"expected the plan of {target}; a checkpoint goes on under the plan it was priced with")
+    check_setup(record.get("setup", {}), trainer.setup, target)
 
 
 # Reading

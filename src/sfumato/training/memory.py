@@ -21,6 +21,7 @@ import site
 import sys
 import sysconfig
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -140,7 +141,7 @@ class Memory:
 
     def _class(self, kind: type) -> Iterator[Any]:
         for one in kind.__mro__:
-            if not _is_trusted(one.__module__):
+            if not is_class_of(one, TRUSTED):
                 yield from self._note(places.ClassAttributes(one))
             elif one.__flags__ & _WRITTEN_IN_PYTHON and one not in self._classes:
                 self._classes.add(one)
@@ -355,7 +356,8 @@ def _inside(thing: Any) -> Iterable[Any]:
 
 def _is_ours(thing: Any) -> bool:
     """A trainer, a ledger: nothing can be hung on them, and what is inside is none of the code's business."""
-    return type(thing).__module__.partition(".")[0] == "sfumato" and not isinstance(thing, nn.Module)
+    home = _home_of(type(thing)) or ""
+    return home.partition(".")[0] == "sfumato" and not isinstance(thing, nn.Module)
 
 
 def _entries(thing: Any) -> int:
@@ -458,7 +460,62 @@ def _carried(function: types.FunctionType) -> list[Any]:
 
 def _is_trusted_class(kind: type) -> bool:
     """By all classes that it inherits from: one that a library makes of the user's runs the user's code."""
-    return all(_is_trusted(one.__module__) for one in kind.__mro__)
+    return all(is_class_of(one, TRUSTED) for one in kind.__mro__)
+
+
+def is_class_of(kind: type, packages: frozenset[str]) -> bool:
+    """Whether a class by itself, whatever it inherits from, is of one of the packages or of Python's own."""
+    return _is_trusted(_home_of(kind), packages)
+
+
+def _home_of(kind: type) -> str | None:
+    """The module that a class says it is of, if that can be believed: it is found there under its name.
+
+    A class that a library makes in a function is found nowhere. It is the library's if all it holds is. Classes
+    are known by identity: equality and hashes may be the user's code.
+    """
+    known = _found.get(id(kind))
+    if known is None or known[0]() is not kind:
+        number = id(kind)
+        known = weakref.ref(kind, lambda _: _found.pop(number, None)), _is_found(kind)
+        _found[number] = known
+    return _said(kind, "__module__") if known[1] or _holds_nothing_else(kind) else None
+
+
+_found: dict[int, tuple[weakref.ref[type], bool]] = {}
+_in_question: set[int] = set()  # classes that may hold objects of their own
+
+
+def _is_found(kind: type) -> bool:
+    if not kind.__flags__ & _WRITTEN_IN_PYTHON:  # Python code makes none of these
+        return True
+    found: Any = sys.modules.get(_said(kind, "__module__") or "")
+    for name in (_said(kind, "__qualname__") or "").split("."):
+        found = vars(found).get(name) if isinstance(found, type | types.ModuleType) else None
+    return found is kind
+
+
+def _said(kind: type, name: str) -> str | None:
+    said = getattr(kind, name, None)
+    return said if isinstance(said, str) else None
+
+
+def _holds_nothing_else(kind: type) -> bool:
+    """Whether no code of the user's is in a class; objects of its own in it decide nothing."""
+    if id(kind) in _in_question:
+        return True
+    _in_question.add(id(kind))
+    try:
+        held = list(vars(kind).values())
+        while held:
+            one = held.pop()
+            if isinstance(one, property | staticmethod | classmethod):
+                held += _inside(one)
+            elif not is_trusted(one):
+                return False
+        return True
+    finally:
+        _in_question.discard(id(kind))
 
 
 def _defined_in(function: types.FunctionType) -> str | None:
@@ -469,10 +526,10 @@ def _defined_in(function: types.FunctionType) -> str | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_trusted(module: str | None) -> bool:
+def _is_trusted(module: str | None, packages: frozenset[str] = TRUSTED) -> bool:
     """By its name, and by where its file lies: a file of the user's may have the name of a library."""
     package = (module or "").partition(".")[0]
-    if package == "__main__" or not (package in TRUSTED or package in sys.stdlib_module_names):
+    if package == "__main__" or not (package in packages or package in sys.stdlib_module_names):
         return False
     return package == "sfumato" or _is_installed(sys.modules.get(package))
 

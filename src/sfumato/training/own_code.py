@@ -16,7 +16,7 @@ import numpy as np
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from sfumato.training.memory import is_trusted, keeps_nothing
+from sfumato.training.memory import is_class_of, is_trusted, keeps_nothing
 
 OWN_CODE = (
     "code of the user's own ran beside the rows (model, loss, views or data set); it is taken to be honest, "
@@ -63,4 +63,4 @@ def _kinds(one: Any) -> Iterator[type]:
 
 
 def _is_library(kind: type) -> bool:
-    return all(is_trusted(one) or one.__module__.partition(".")[0] in _TABLES for one in kind.__mro__)
+    return all(is_trusted(one) or is_class_of(one, _TABLES) for one in kind.__mro__)

@@ -14,8 +14,8 @@ import math
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -44,11 +44,14 @@ from sfumato.training.moment import Moment, refuse_listeners
 from sfumato.training.precision import plain_float32
 from sfumato.training.public_rows import first, other_weights, random_rows, repeated, with_row
 from sfumato.training.rowwise import (
+    VIEWS,
+    WANTED_OF_VIEWS,
     Identity,
     LossFunction,
     RowMap,
     Views,
     check_losses,
+    check_views,
     mapped,
     row_axes,
 )
@@ -148,8 +151,7 @@ def survey(
             return found
     refuse_low_precision(model)
     refuse_batch_statistics(model)
-    remedy = other_type(model, inputs) or other_targets(targets)
-    found = _tried(lambda: _looked(model, loss_fn, inputs, targets, views), remedy)
+    found = _looked(model, loss_fn, inputs, targets, views)
     known.insert(0, (key, Identity(loss_fn), Identity(views), weakref.ref(now), found))
     del known[_REMEMBERED:]
     _moments.append(now)
@@ -202,17 +204,20 @@ def _look(
     raw, labels = random_rows(inputs, 2 * _ROWS, 20), random_rows(targets, 2 * _ROWS, 22)
     memory, weights = model_memory(model), Tensors(Structure(model))
     with plain_float32(), randomness as draws, other_weights(model), written_nowhere(weights):
-        with draws:
+        with draws, _blamed(VIEWS, f"; {WANTED_OF_VIEWS}"):
             view_map, rows = _mapped_views(model, views, raw)
             labels_of_rows = repeated(labels, count_rows(rows) // count_rows(raw))
-            layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows, memory, draws.check)
-        look = _Look(model, loss, Wiring.of(model, layout), memory, draws)
-        base = look.base(rows, labels_of_rows)
-        look.check_other_rows(base, rows, labels_of_rows)
-        look.check_one_row_more(base, rows, labels_of_rows)
-        together, moves = look.how_rows_meet(first(rows, FEW), first(labels_of_rows, FEW))
-        together = together or look.what_is_drawn(first(rows, _ROWS))
-        suits = look.runs_channels_last(base, rows, labels_of_rows)
+        remedy = other_type(model, rows) or other_targets(targets)
+        with _blamed("model and loss_fn", _seen_as(views, raw, rows) + remedy):
+            with draws:
+                layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows, memory, draws.check)
+            look = _Look(model, loss, Wiring.of(model, layout), memory, draws)
+            base = look.base(rows, labels_of_rows)
+            look.check_other_rows(base, rows, labels_of_rows)
+            look.check_one_row_more(base, rows, labels_of_rows)
+            together, moves = look.how_rows_meet(first(rows, FEW), first(labels_of_rows, FEW))
+            together = together or look.what_is_drawn(first(rows, _ROWS))
+            suits = look.runs_channels_last(base, rows, labels_of_rows)
     if together:
         warnings.warn(f"{together}, so each row is worked on alone, which is slow: {_REMEDY}", stacklevel=4)
     kernels = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Conv2d))
@@ -238,16 +243,30 @@ def _mapped_views(model: nn.Module, views: Views | None, raw: Any) -> tuple[RowM
     if views is None:
         return None, raw
     axes = row_axes(first(raw, _ROWS), raw, (_ROWS, 2 * _ROWS), "the inputs of views")
-    view_map = mapped(views, (raw,), axes, name="views", but=tensors_of(model).values())
+    view_map = mapped(views, (raw,), axes, name=VIEWS, but=tensors_of(model).values())
+    check_views(view_map(raw), count_rows(raw))
     _check_memory(view_map, (raw,))
     return view_map, seen_by_model(view_map, raw)
 
 
-def seen_by_model(views: RowMap | None, raw: Any) -> Any:
-    """The rows that the model is run on: K views of each, one after the other."""
+def seen_by_model(views: RowMap | None, raw: Any, copies: int | None = None) -> Any:
+    """The rows that the model is run on: K views of each, one after the other; K must be `copies` if given."""
     if views is None:
         return raw
-    return pytree.tree_map(lambda leaf: leaf.flatten(0, 1), views(raw))
+    seen = views(raw)
+    check_views(seen, count_rows(raw), copies)
+    return pytree.tree_map(lambda leaf: leaf.flatten(0, 1), seen)
+
+
+def _seen_as(views: Views | None, raw: Any, rows: Any) -> str:
+    """What views made of public rows, for whoever reads why a model does not run on them."""
+    if views is None:
+        return ""
+    before, after = (
+        ", ".join(str(tuple(leaf.shape[1:])) for leaf in pytree.tree_leaves(each) if isinstance(leaf, Tensor))
+        for each in (raw, rows)
+    )
+    return f"; out of each row of {before}, views made {count_rows(rows) // count_rows(raw)} of {after}"
 
 
 def _mapped_loss(
@@ -412,14 +431,16 @@ def model_memory(model: nn.Module) -> Memory:
     return Memory(*roots, name="the model", but=tensors_of(model).values())
 
 
-def _tried(look: Callable[[], Survey], remedy: str) -> Survey:
+@contextmanager
+def _blamed(what: str, remedy: str) -> Iterator[None]:
+    """Say in one sentence that `what` does not run."""
     try:
-        return look()
-    except (InvalidInput, UnsupportedModel):
+        yield
+    except (InvalidInput, UnsupportedModel, Drawn):
         raise
     except Exception as error:  # on public rows: its text tells nothing
         raise UnsupportedModel(
-            "expected model, loss_fn and views to run on random rows like those of the data, got "
+            f"expected {what} to run on random rows like those of the data, got "
             f"{type(error).__name__}: {error}{remedy}"
         ) from error
 

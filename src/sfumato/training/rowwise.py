@@ -31,6 +31,11 @@ Axes: TypeAlias = tuple[int | None, ...]
 
 _PLAIN = (Tensor, bool, int, float, str)
 VMAP, LOOP, DIRECT = "vmap", "loop", "direct"
+VIEWS = "views"
+WANTED_OF_VIEWS = (
+    "views(inputs) returns as many views of every row, beside each other, such as "
+    "torch.stack([inputs, inputs.flip(-1)], 1)"
+)
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -110,7 +115,7 @@ class RowMap:
         rows = range(len(entries[0]))
         # Copies: behind a view of a row lies the memory of all rows.
         results = [self._forgetting(one, *(entry[row].clone() for entry in entries)) for row in rows]
-        return pytree.tree_map(lambda *parts: torch.stack(parts), *results)
+        return pytree.tree_map(lambda *parts: self._joined(parts), *results)
 
     def forgotten(self) -> RowMap:
         """How to map, without the function, which may hold on to much."""
@@ -136,15 +141,41 @@ class RowMap:
             got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise InvalidInput(
                 f"expected {self.name} to keep the rows in its first dimension, got {got} for a batch of one "
-                f"row; a loss returns one value for each row: {_remedy(result)}"
+                f"row; {_remedy(self.name, result)}"
             )
         return result[0]
 
+    def _joined(self, parts: Sequence[Tensor]) -> Tensor:
+        if len({part.shape for part in parts}) > 1:
+            raise InvalidInput(
+                f"expected {self.name} to return the same shape for each row, got others; "
+                f"{_remedy(self.name, parts)}"
+            )
+        return torch.stack(tuple(parts))
 
-def _remedy(result: Any) -> str:
+
+def _remedy(name: str, result: Any) -> str:
+    if name == VIEWS:
+        return WANTED_OF_VIEWS
     if result is None:  # the loss of a model of transformers, which gets no labels here
-        return "compute it from the outputs, or use sfumato.training.default_loss(model)"
-    return "use reduction='none'"
+        how = "compute it from the outputs, or use sfumato.training.default_loss(model)"
+    else:
+        how = "use reduction='none'"
+    return f"a loss returns one value for each row: {how}"
+
+
+def check_views(seen: Any, rows: int, copies: int | None = None) -> int:
+    """How many views each of so many rows has, which must be `copies` if given; refused if they differ."""
+    leaves = [leaf for leaf in pytree.tree_leaves(seen) if isinstance(leaf, Tensor)]
+    shapes = [tuple(leaf.shape) for leaf in leaves]
+    found = {shape[1] if len(shape) > 1 and shape[0] == rows else 0 for shape in shapes}
+    if len(found) == 1 and 0 not in found and copies in (None, *found):
+        return found.pop()
+    same = "" if copies is None else f", K = {copies} as before,"
+    raise InvalidInput(
+        f"expected views to return (rows, K, …){same} for {rows} rows, got {shapes or 'no tensor'}; "
+        f"{WANTED_OF_VIEWS}"
+    )
 
 
 def memory_of(function: Callable[..., Any], name: str, but: Iterable[Tensor]) -> Memory | None:

@@ -28,9 +28,9 @@ from sfumato.storage import RunFolder, json_bytes
 from sfumato.training.callbacks import Callback
 from sfumato.training.checkpoint import (
     can_resume,
+    go_on,
     keep_from_start,
     remove_checkpoint,
-    resume,
     save_checkpoint,
 )
 from sfumato.training.compiled import as_written
@@ -38,6 +38,7 @@ from sfumato.training.early_stopping import EarlyStopping
 from sfumato.training.hugging_face import default_loss
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rowwise import LossFunction, Views, cross_entropy
+from sfumato.training.setup import warn_that_given_go_on
 from sfumato.training.trainer import PrivateTrainer, trainable_parameters
 from sfumato.training.wanted import Wanted, check_whose
 
@@ -138,6 +139,7 @@ def train(
     unit: str | None = None,
     rows_per_unit: int | None = None,
     optimization: Optimization | None = None,
+    first_weights: str | None = None,
     loss_fn: LossFunction | None = None,
     units: npt.ArrayLike | None = None,
     views: Views | None = None,
@@ -168,7 +170,8 @@ def train(
         clip_norm: The bound of one unit's gradient; 1 by default.
         unit: What the units are, such as "person". The Dataset's by default.
         rows_per_unit: How many rows of one unit count.
-        optimization: Optimizer, learning rate and schedule.
+        optimization: Optimizer, learning rate and schedule. A run that goes on may be given another rate.
+        first_weights: How the model's weights were made, such as "seed 7". A run that goes on says the same.
         loss_fn: One loss for each row; cross-entropy by default, or what suits a model of transformers.
         units: The person behind each row, where people have several.
         views: K random views of each row, (rows, K, …), whose gradients are averaged before clipping.
@@ -224,6 +227,7 @@ def train(
         sampler=sampler,
         callbacks=callbacks,
     )
+    trainer.setup = asdict(optimization) | {"first_weights": first_weights}
     history = _take_up(trainer, folder)
     _check_room(trainer, stopping)
 
@@ -321,8 +325,17 @@ def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochRep
     if not _resumes(folder.path, trainer.ledger):
         keep_from_start(trainer, folder.private / CHECKPOINT)
         return []
-    resume(trainer, folder.private / CHECKPOINT)
+    given, groups = trainer.setup, [_settings(group) for group in trainer.optimizer.param_groups]
+    go_on(trainer, folder.private / CHECKPOINT)
+    warn_that_given_go_on(trainer.setup, given)
+    trainer.setup = given
+    for group, settings in zip(trainer.optimizer.param_groups, groups, strict=True):
+        group.update(settings)
     return read_history(folder)[: math.ceil(trainer.steps_done / trainer.plan.steps_an_epoch)]
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
 
 
 def _resumes(out: str | os.PathLike[str], ledger: Ledger | None) -> bool:

@@ -29,6 +29,9 @@ TARGETS = ("labels", "label", "targets", "target")
 _TORCHS_OWN = (default_collate, default_convert)  # of loaders with and without batches
 
 
+_SCALARS = (bool, int, float, complex, str, np.generic)
+
+
 class Source(Protocol):
     """Rows by number."""
 
@@ -105,18 +108,24 @@ def _column(values: Any) -> Tensor:
     try:
         with warnings.catch_warnings():  # a file may be read-only: rows are copied out of it, never written
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-            return torch.as_tensor(values).as_subclass(Tensor)  # a class of the user's runs code of its own
+            found = torch.as_tensor(values).as_subclass(Tensor)  # a class of the user's runs code of its own
     except (TypeError, ValueError, RuntimeError):  # its text may quote a value
-        pass
+        found = None
+    if found is not None and found.dim():
+        return found
+    got = "others (texts, objects, dates or rows of several lengths)" if found is None else "a single number"
     raise InvalidInput(
-        "expected inputs and targets to be tensors or arrays of numbers, got others (texts, objects or dates); "
-        "turn them into numbers first, or hand over a data set whose items are"
+        f"expected inputs and targets to be tensors, arrays or lists of numbers, one entry a row, got {got}; "
+        "turn them into numbers first (torch.stack for a list of tensors), or hand over a data set whose items "
+        "are"
     )
 
 
 def _is_array(values: Any) -> bool:
-    """Text in a list is one column that cannot be, not many tensors."""
-    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+    """A list of numbers or texts, or of such lists, is one column; of tensors, several columns side by side."""
+    if not isinstance(values, list | tuple):
+        return False
+    return all(isinstance(value, _SCALARS) for value in values) or all(map(_is_array, values))
 
 
 def _is_one_array(data: Any) -> bool:

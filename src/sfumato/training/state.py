@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -25,3 +26,4 @@ class TrainerState:
     caveats: frozenset[str] = frozenset()  # that the certificate will have, from the steps so far
     eta: float | None = None  # the largest that any step had
     views: str | None = None  # the name of the views that rows were seen by, "" for none; None: not known
+    setup: Mapping[str, Any] = field(default_factory=dict)  # optimizer, learning rate and the like

@@ -165,7 +165,8 @@ class Task:
 
     def _seen(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """All views of the rows, and a target for each."""
-        seen, copies = probe.seen_by_model(self.views, inputs), self.known.copies
+        copies = self.known.copies
+        seen = probe.seen_by_model(self.views, inputs, copies)
         self.refresh()  # views may have seeded what the model draws from
         if self.known.channels_last:
             seen = probe.channels_last(seen)

@@ -40,6 +40,7 @@ from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
 from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import LossFunction, Views
+from sfumato.training.setup import setup_of
 from sfumato.training.state import TrainerState
 from sfumato.training.task import ChunkResult, Prepared, prepared
 from sfumato.training.trial import try_step
@@ -134,6 +135,7 @@ class PrivateTrainer:
         self._caveats: set[str] = {OWN_CODE} if runs_with(model) else set()  # from what the steps met
         self._eta_before: float | None = None  # the largest of steps before a resume
         self._views: str | None = None  # by which the rows of the run are seen, by name
+        self.setup = setup_of(optimizer)  # what checkpoints keep of it, and compare
         self._owned = Ownership(None)
         self._work: Prepared | None = None
         self._prepared_for: Prepared | None = None  # for which chunks and η were chosen
@@ -344,6 +346,7 @@ class PrivateTrainer:
             caveats=frozenset(self._caveats),
             eta=self._largest_eta,
             views=self._views,
+            setup=self.setup,
         )
 
     def take_up(self, state: TrainerState) -> None:
@@ -372,6 +375,7 @@ class PrivateTrainer:
         self._caveats |= state.caveats
         self._eta_before = state.eta
         self._views = state.views
+        self.setup = {**self.setup, **state.setup}
 
     # What it cost
 

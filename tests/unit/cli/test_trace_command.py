@@ -7,6 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from sfumato.cli import trace
+from sfumato.errors import LittleProtection
 from sfumato.results import read_run
 from sfumato.tracing import METHODS
 
@@ -71,3 +72,27 @@ def test_without_noise_no_epsilon_is_kept(tmp_path):
     _run("--agents", "200", "--days", "3", "--unprotected", "--out", str(tmp_path / "t"))
     (curve,) = read_run(tmp_path / "t").result.curves
     assert (curve.epsilon, curve.epsilon_lifetime, curve.epsilon_person) == (None, None, None)
+
+
+def test_a_large_delta_is_warned_of():
+    with pytest.warns(LittleProtection, match="this tracing gives practically no protection.*delta=0.001"):
+        _run("--agents", "200", "--days", "2")
+
+
+def test_a_small_delta_and_a_run_without_noise_are_not_warned_of(recwarn):
+    _run("--agents", "200", "--days", "2", "--delta", "1e-5")
+    _run("--agents", "200", "--days", "2", "--unprotected")
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(("simulator", "agents"), [("seir", -5), ("seir", 1), ("covasim", 99)])
+def test_a_town_without_people_is_named_by_its_option(simulator, agents):
+    result = _run("--agents", str(agents), "--simulator", simulator)
+    assert f"agents={agents}" in str(result.exception)
+    assert "people" not in str(result.exception)
+
+
+def test_one_run_is_said_to_be_one():
+    text = " ".join(_run("--agents", "300", "--days", "3", "--delta", "1e-5").stdout.split())
+    assert "This is one run. Peaks differ" in text
+    assert "reproduce tracing --towns N --repeats N" in text

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from sfumato.accounting import Budget, GaussianEvent, LaplaceEvent, Relation, repeat
+from sfumato.cli import statement as command
 from sfumato.errors import InvalidInput, NotVerified
 from sfumato.governance import Statement, checklist, registry_entry, write_statement
 from sfumato.governance.statements.registry import ASK
-from sfumato.ledger import Ledger, PrivateKey, PublicKey
+from sfumato.ledger import Ledger, PrivateKey, PublicKey, Unrecorded
 
 
 @pytest.fixture
@@ -90,6 +93,73 @@ def test_the_checklist_asks_what_it_cannot_know(ledger):
     assert statuses["losses of many releases are not added up"] == "handled"
     assert statuses["people did not agree to it"] == "please answer"
     assert "problem" not in statuses.values()
+
+
+@pytest.fixture
+def certificates(ledger):
+    """Of all charges: two with a caveat that speaks of a hazard, one without any."""
+    said = (["read from data: the shape of a row"], ["the sampler is taken as ideal", "another"], [])
+    return [
+        ledger.certificate(charge, caveats=each) for charge, each in zip(ledger.charges(), said, strict=True)
+    ]
+
+
+def test_caveats_stand_in_the_checklist_and_are_counted(ledger, certificates):
+    statement = Statement.of(ledger)
+    found = {item.hazard: item for item in checklist(statement, certificates)}
+    read, floating = (
+        found["bounds, categories or sizes are read off the data"],
+        found["noise in floating point betrays low bits"],
+    )
+    for item in (read, floating):
+        assert (item.status, item.caveats) == ("please answer", 1)
+        assert "1 caveat stands on a certificate." in item.answer
+    in_all = found["certificates carry caveats that nobody has weighed"]
+    assert (in_all.status, in_all.caveats) == ("please answer", 3)
+    assert in_all.answer == "3 caveats stand on certificates. Did who signs read each?"
+
+
+def test_certificates_that_are_not_at_hand_are_asked_for(ledger, certificates):
+    statement = Statement.of(ledger)
+    for given, missing in (([], 3), (certificates[2:], 2)):
+        found = {item.hazard: item for item in checklist(statement, given)}
+        in_all = found["certificates carry caveats that nobody has weighed"]
+        assert in_all.status == "please answer"
+        assert in_all.answer == f"Certificates of {missing} of 3 charges are not at hand."
+        assert found["bounds, categories or sizes are read off the data"].status == "please answer"
+
+
+def test_a_certificate_that_says_not_private_is_a_problem(ledger, certificates):
+    [first, *_] = ledger.charges()
+    seeded = ledger.certificate(first, caveats=["not private: read from data: public_size"])
+    found = {item.hazard: item for item in checklist(Statement.of(ledger), [seeded, *certificates[1:]])}
+    assert found["certificates carry caveats that nobody has weighed"].status == "problem"
+
+
+def test_a_ledger_whose_certificates_carry_none_is_handled(ledger):
+    plain = [ledger.certificate(charge) for charge in ledger.charges()]
+    found = {item.hazard: item for item in checklist(Statement.of(ledger), plain)}
+    assert found["certificates carry caveats that nobody has weighed"].status == "handled"
+    assert found["bounds, categories or sizes are read off the data"].status == "handled"
+
+
+def test_the_command_counts_caveats_of_this_ledgers_certificates_only(ledger, certificates, tmp_path):
+    app = typer.Typer()
+    command.register(app)
+    for number, each in enumerate(certificates):
+        each.write(tmp_path / f"{number}.json")
+    words = [part for number in range(3) for part in ("--certificate", str(tmp_path / f"{number}.json"))]
+    told = CliRunner().invoke(app, ["statement", "checklist", str(tmp_path / "people.db"), *words, "--json"])
+    counts = {item["hazard"]: item["caveats"] for item in json.loads(told.stdout)["hazards"]}
+    assert counts["certificates carry caveats that nobody has weighed"] == 3
+    Unrecorded(delta=1e-6).pay_for(
+        LaplaceEvent(10.0), purpose="x", relation=Relation.ADD_REMOVE, unit="person"
+    ).write(tmp_path / "other.json")
+    told = CliRunner().invoke(
+        app,
+        ["statement", "checklist", str(tmp_path / "people.db"), "--certificate", str(tmp_path / "other.json")],
+    )
+    assert "which names no ledger" in str(told.exception)
 
 
 def test_the_registry_entry_has_the_levels_of_its_template(ledger):

@@ -112,7 +112,7 @@ def test_an_entry_that_makes_no_sense_is_found(ledger: Ledger) -> None:
     rows = list(ledger._store.rows())
     _, row = seal({"kind": "charge", "state": json.loads(rows[-1].text)["state"]}, after=ledger.head)
     ledger._store.rows = lambda: iter([*rows, row])
-    with pytest.raises(LedgerTampered, match="does not tell what a charge tells"):
+    with pytest.raises(LedgerTampered, match="says more or less than an entry of kind 'charge' says"):
         ledger.verify()
 
 
@@ -261,6 +261,10 @@ def test_a_statement_finds_what_was_changed(ledger: Ledger) -> None:
             charges_in(some, unit="record")
 
 
+NOTE = {
+    "kind": "note", "text": "a note", "sequence": 2, "previous": "0" * 64, "time": "now", "epsilon_spent": 0.2,
+    "state": {},
+}  # fmt: skip
 FORGED = {
     "no price": (2, lambda body: body.pop("price")),
     "a price in words": (2, lambda body: body.update(price="free")),
@@ -270,6 +274,19 @@ FORGED = {
     "a kind that is none": (2, lambda body: body.update(kind="gift")),
     "a settlement of nothing": (3, lambda body: body.update(settles=0)),
     "a settlement of a charge": (3, lambda body: body.update(settles=2)),
+    "a unit that clears a terminal": (0, lambda body: body["budget"].update(unit="record\x1b[2J")),
+    "a whole plan of a charge": (2, lambda body: body.update(planned=body["event"])),
+    "more than a charge says": (2, lambda body: body.update(more=1)),
+    "a lease of a charge": (2, lambda body: body.update(lease={"private": True})),
+    "drawn, and then not": (2, lambda body: body.update(drawn=False)),
+    "a purpose that clears a terminal": (2, lambda body: body.update(purpose="mean \x1b[2J")),
+    "a purpose with a bell after 0x80": (2, lambda body: body.update(purpose="mean \x9b")),
+    "a purpose with an end of line": (2, lambda body: body.update(purpose="mean\nspent 0")),
+    "a purpose written from right to left": (2, lambda body: body.update(purpose="mean \u202e")),
+    "a time that deletes": (2, lambda body: body.update(time="2026-11-18T03:07:04+00:00\x7f")),
+    "a plan that clears a terminal": (2, lambda body: body.update(plan="year\x1b[2J")),
+    "a settlement that only says what was planned": (3, lambda body: body.pop("lease")),
+    "a note with more": (2, lambda body: (body.clear(), body.update(NOTE, more=1))),
     "a lease of nothing": (2, lambda body: body.update(kind="begin", about=77, lease={"private": False})),
     "a lease that is a number": (2, lambda body: body.update(kind="begin", about=1, lease=2)),
 }

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sfumato.accounting import GaussianEvent, Relation, pure, repeat
+from sfumato.accounting import DpEvent, GaussianEvent, Relation, gaussian_noise_multiplier, pure, repeat
+from sfumato.errors import BudgetExceeded
 from sfumato.ledger import Budget, Ledger
 from sfumato.ledger.statement import as_json, render
 
@@ -76,3 +77,41 @@ def test_an_empty_ledger_has_a_statement_too(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "empty.db", budget=Budget(epsilon=1))
     assert "0% spent" in shown(ledger)
     assert as_json(ledger)["charges"] == []
+
+
+def test_left_is_said_for_pure_and_for_gaussian_releases(ledger: Ledger) -> None:
+    ledger.charge(repeat(GaussianEvent(10.0), 2), purpose="training", **TERMS)
+    pure_left, gaussian_left = (as_json(ledger)[f"epsilon_left{kind}"] for kind in ("", "_to_gaussian"))
+    assert gaussian_left > pure_left * 1.05
+    text = " ".join(shown(ledger).split())
+    assert f"left {pure_left:.4f} for a release of pure ε, {gaussian_left:.4f} for a Gaussian one" in text
+    assert "sfumato train --dry-run --ledger says whether one does" in text
+
+
+@pytest.mark.parametrize("used", [pure(0.4), repeat(GaussianEvent(8.0), 3)])
+@pytest.mark.parametrize("share", [None, 1.0])
+def test_a_gaussian_release_fits_up_to_what_is_said_to_be_left(
+    tmp_path: Path, used: DpEvent, share: float | None
+) -> None:
+    budget = Budget(epsilon=2, delta=1e-5, unit="person")
+    ledger = Ledger.create(tmp_path / "used.db", budget)
+    if share is not None:
+        ledger.allocate("others", share)
+    ledger.charge(used, purpose="earlier", **TERMS)
+    left = as_json(ledger)["epsilon_left_to_gaussian"]
+    noise = gaussian_noise_multiplier(left, budget.delta)
+    ledger.check(GaussianEvent(noise * 1.001), **TERMS)
+    with pytest.raises(BudgetExceeded):
+        ledger.check(GaussianEvent(noise * 0.999), **TERMS)
+
+
+def test_a_ledger_without_charges_has_one_figure_left(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "new.db", Budget(epsilon=2, delta=1e-5))
+    assert as_json(ledger)["epsilon_left_to_gaussian"] == as_json(ledger)["epsilon_left"] == 2
+    assert "Gaussian" not in shown(ledger)
+
+
+def test_a_ledger_without_delta_has_none_left_for_training(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "pure.db", Budget(epsilon=2))
+    assert as_json(ledger)["epsilon_left_to_gaussian"] == 0
+    assert "none for training (δ is 0)" in shown(ledger)

@@ -1,6 +1,7 @@
 """What a certificate of training says besides its ε."""
 
 import contextlib
+import gc
 import sys
 import threading
 import types
@@ -22,6 +23,7 @@ from sfumato.training import (
     PrivateTrainer,
     TrainingPlan,
     cross_entropy,
+    memory,
     own_code,
     resume,
     save_checkpoint,
@@ -286,3 +288,58 @@ def test_a_hold_out_names_a_data_set_of_ones_own_class():
     for rows, expected in ((mine, True), (DATA, False)):
         found = HeldOut(rows=rows).accuracy(nn.Linear(2, 2), epsilon=0.1)
         assert (OWN_CODE in found.certificate.caveats) == expected
+
+
+class SaysAnything(type):
+    """Makes classes that are equal to a library's, and say that they are one."""
+
+    def __eq__(cls, other):
+        return True
+
+    def __hash__(cls):
+        return hash(pd.DataFrame)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("pandas.core.frame", "DataFrame"),
+        ("pandas.core.frame", "Frame"),
+        ("polars", "DataFrame"),
+        ("torch", "Tensor"),
+        ("sfumato.datasets.dataset", "Dataset"),
+        ("builtins", "list"),
+    ],
+)
+def test_what_a_class_says_of_itself_is_not_believed(module, name):
+    kind = type(name, (), {**vars(Column), "__module__": module, "__qualname__": name})
+    assert own_code.brings(kind(ROWS[0]))
+    assert not own_code.brings(pd.DataFrame({"a": [1]}), ROWS[0], ROWS[0].numpy(), [1.0])
+
+
+def test_a_class_that_is_equal_to_a_librarys_is_not_that():
+    assert not own_code.brings(pd.DataFrame({"a": [1]}))
+    kind = SaysAnything("DataFrame", (), {**vars(Column), "__module__": "pandas.core.frame"})
+    assert own_code.brings(kind(ROWS[0]))
+
+
+def test_a_model_that_says_it_is_torchs_is_named():
+    kind = type("Linear", (Own,), {"__module__": "torch.nn.modules.linear", "__qualname__": "Linear"})
+    kind.forward = Own.forward
+    assert OWN_CODE in caveats_of(kind())
+
+
+def test_classes_that_libraries_make_on_the_way_need_no_caveat():
+    model = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))  # torch makes a class of its own for it
+    assert type(model).__qualname__ == "ParametrizedLinear"
+    assert memory.is_class_of(type(model), memory.TRUSTED)
+
+
+def test_classes_are_forgotten_with_their_modules():
+    kind = type("Short", (), {})
+    own_code.brings(kind())
+    number = id(kind)
+    assert number in memory._found
+    del kind
+    gc.collect()
+    assert number not in memory._found

@@ -1,6 +1,7 @@
 import io
 import pickle
 import shutil
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from sfumato.accounting import Budget
-from sfumato.errors import DataCorrupted, LedgerError, Refused
+from sfumato.errors import DataCorrupted, LedgerError, Refused, SettingsChanged
 from sfumato.ledger import Ledger
-from sfumato.training import PrivateTrainer, TrainingPlan, resume, save_checkpoint, train
+from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, resume, save_checkpoint, train
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=6, noise_multiplier=1.0, average_decay=0.5)
 
@@ -176,6 +177,21 @@ def test_an_interrupted_run_folder_is_taken_up(tmp_path, ledger):
     assert not (tmp_path / "run" / "private" / "checkpoint.safetensors").exists()
 
 
+def test_a_rate_that_moved_on_is_no_other_setting(tmp_path):
+    first = make_trainer()
+    take(first, 2)
+    first.optimizer.param_groups[0]["lr"] = 0.05
+    save_checkpoint(first, tmp_path / "c.safetensors")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SettingsChanged)
+        resume(make_trainer(), tmp_path / "c.safetensors")  # an optimizer as at the beginning
+        model = nn.Linear(5, 3)  # and one as at the end
+        resume(
+            PrivateTrainer(model, torch.optim.Adam(model.parameters(), lr=0.05), PLAN),
+            tmp_path / "c.safetensors",
+        )
+
+
 def test_the_learning_rate_goes_on_where_the_scheduler_was(tmp_path):
     first = make_trainer()
     schedule = torch.optim.lr_scheduler.StepLR(first.optimizer, step_size=1, gamma=0.5)
@@ -201,3 +217,68 @@ def test_a_scheduler_that_was_not_kept_is_missed(tmp_path):
     schedule = torch.optim.lr_scheduler.StepLR(second.optimizer, step_size=1)
     with pytest.raises(Refused, match="scheduler"):
         resume(second, tmp_path / "c.safetensors", scheduler=schedule)
+
+
+def interrupted(tmp_path, **settings):
+    """A run of three epochs, stopped after the first."""
+    plan = replace(PLAN, sample_rate=0.5, steps=6)
+
+    def stop(report):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(nn.Linear(5, 3), rows(), plan, out=tmp_path / "run", on_epoch=stop, **settings)
+    return lambda **again: train(nn.Linear(5, 3), rows(), plan, out=tmp_path / "run", **again)
+
+
+def test_a_run_that_goes_on_with_another_rate_says_so(tmp_path):
+    go_on = interrupted(tmp_path, optimization=Optimization(learning_rate=0.5, momentum=0.9))
+    rates = []
+    with pytest.warns(SettingsChanged) as said:
+        go_on(
+            optimization=Optimization(learning_rate=0.25, momentum=0.0),
+            on_step=lambda trainer: rates.append(
+                [trainer.optimizer.param_groups[0][k] for k in ("lr", "momentum")]
+            ),
+        )
+    assert str(said[0].message) == (
+        "this run goes on with learning_rate=0.25, momentum=0.0; it began with learning_rate=0.5, momentum=0.9"
+    )
+    assert rates == [[0.25, 0.0]] * 4
+
+
+def test_a_run_that_goes_on_as_it_began_says_nothing(tmp_path):
+    settings = {"optimization": Optimization(optimizer="adam", schedule="cosine"), "first_weights": "seed 1"}
+    go_on = interrupted(tmp_path, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SettingsChanged)
+        go_on(**settings)
+
+
+@pytest.mark.parametrize(
+    ("again", "sentence"),
+    [
+        (
+            {"optimization": Optimization(optimizer="adam")},
+            "expected optimizer='sgd', with which .* got 'adam'",
+        ),
+        ({"first_weights": "seed 2"}, "expected first_weights='seed 1', with which .*give the same seed"),
+    ],
+)
+def test_another_optimizer_or_other_first_weights_are_another_run(tmp_path, again, sentence):
+    settings = {"optimization": Optimization(), "first_weights": "seed 1"}
+    go_on = interrupted(tmp_path, **settings)
+    with pytest.raises(Refused, match=sentence):
+        go_on(**settings | again)
+    go_on(**settings)  # the refusal took nothing away
+
+
+def test_a_trainer_that_is_taken_up_says_that_its_own_rate_goes_on(tmp_path):
+    first = make_trainer()
+    take(first, 2)
+    save_checkpoint(first, tmp_path / "c.safetensors")
+    model = nn.Linear(5, 3)
+    second = PrivateTrainer(model, torch.optim.Adam(model.parameters(), lr=0.3), PLAN)
+    with pytest.warns(SettingsChanged, match="goes on with lr=0.1 of its checkpoint, not with lr=0.3"):
+        resume(second, tmp_path / "c.safetensors")
+    assert second.optimizer.param_groups[0]["lr"] == 0.1

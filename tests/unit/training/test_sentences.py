@@ -96,6 +96,11 @@ WRONG = {
     "a frozen model": ({"model": frozen()}, "set requires_grad on some"),
     "texts": ({"data": (np.array(["a"] * 8), TARGETS)}, "turn them into numbers first"),
     "texts in a list": ({"data": (["a"] * 8, TARGETS)}, "turn them into numbers first"),
+    "rows of several lengths": ({"data": ([[0.0, 1.0], [0.0]] * 4, TARGETS)}, "or rows of several lengths"),
+    "a list of tensors": ({"data": (INPUTS, [torch.tensor(0)] * 8)}, "torch.stack for a list of tensors"),
+    "a list too short": ({"data": (INPUTS, [0, 1])}, "expected inputs and targets of equal length"),
+    "a list of nothing": ({"data": (INPUTS, [])}, "expected inputs and targets of equal length"),
+    "dicts in a list": ({"data": (INPUTS, [{"class": 0}] * 8)}, "got a single number"),
     "a data set of texts": ({"data": [("a", 0)] * 8}, "turn texts and images into numbers"),
     "a generator": (
         {"data": (row for row in zip(INPUTS, TARGETS, strict=True))},
@@ -197,3 +202,25 @@ def test_a_compiled_model_is_trained_as_it_was_written():
 
 def each(outputs, targets):
     return F.cross_entropy(outputs, targets, reduction="none")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (INPUTS, TARGETS.tolist()),
+        (INPUTS, tuple(TARGETS.tolist())),
+        (INPUTS.tolist(), TARGETS),
+        {"rows": INPUTS.tolist(), "labels": [np.int64(0)] * 8},
+    ],
+    ids=["targets", "a tuple", "inputs", "in a dict"],
+)
+def test_lists_of_numbers_are_columns(data):
+    inputs, targets = columns_of(data)
+    inputs = inputs["rows"] if isinstance(inputs, dict) else inputs
+    assert torch.equal(inputs, INPUTS)
+    assert torch.equal(targets, TARGETS)
+
+
+def test_several_inputs_stay_several():
+    (one, other), _ = columns_of(((INPUTS, INPUTS.tolist()), TARGETS))
+    assert one.shape == other.shape == INPUTS.shape

@@ -24,6 +24,7 @@ from sfumato.training import (
     resume,
     save_checkpoint,
     survey,
+    train,
 )
 from sfumato.training.own_code import OWN_CODE
 from sfumato.training.rowwise import DIRECT
@@ -160,3 +161,55 @@ def test_the_cost_of_a_plan_for_persons_is_estimated():
     ready = Classifier.prepare(rows, epsilon=1, model="mlp", settings=settings)
     assert ready.estimate().seconds > 0
     assert "moved by a pixel" in ready.purpose
+
+
+def broken(images):
+    raise KeyError("broken")
+
+
+def of_a_random_number(images):
+    return images.unsqueeze(1).repeat(1, 1 + int(torch.rand(()) * 9), 1, 1, 1)
+
+
+MISTAKES = {
+    "raises": (broken, "expected views to run on random rows like those of the data, got KeyError: 'broken'"),
+    "nothing": (lambda images: None, "expected views to keep the rows in its first dimension, got NoneType"),
+    "one number": (lambda images: images.mean(), "expected views to keep the rows in its first dimension"),
+    "views first": (lambda images: torch.stack([images, images]), "expected views to keep the rows"),
+    "more rows": (lambda images: torch.cat([images, images]), "expected views to keep the rows"),
+    "an array": (lambda images: images.numpy(), "expected views to keep the rows"),
+    "a number a row": (lambda images: images.flatten(1).sum(1), r"expected views to return \(rows, K, …\)"),
+    "no views": (lambda images: images.unsqueeze(1)[:, :0], r"expected views to return \(rows, K, …\)"),
+    "any number": (of_a_random_number, "expected views to return"),
+    "no function": (3, "expected views to run on random rows"),
+    "another size": (
+        lambda images: torch.stack([images[..., :2]] * 3, 1),
+        r"expected model and loss_fn to run .* out of each row of \(1, 4, 4\), views made 3 of \(1, 4, 2\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("views", "sentence"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.filterwarnings("ignore:views runs row by row")
+def test_a_mistake_in_views_is_said_to_be_one(tmp_path, views, sentence):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    rows = torch.randn(20, 1, 4, 4), torch.randint(0, 2, (20,))
+    with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=5, delta=1e-5)) as ledger:
+        with pytest.raises((InvalidInput, Refused), match=sentence) as refusal:
+            train(model, rows, epsilon=1, public_size=20, epochs=1, views=views, ledger=ledger)
+        assert ledger.epsilon_spent == 0
+    assert "a loss returns" not in str(refusal.value)
+
+
+def test_a_row_with_another_number_of_views_adds_nothing():
+    """How many views a row has is public: one that says otherwise is taken for a row that raises."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    rows = torch.randn(6, 1, 4, 4), torch.randint(0, 2, (6,))
+    rows[0][2] = 99.0
+
+    def views(images):
+        return torch.stack([images] * (3 if float(images.max()) > 50 else 2), 1)
+
+    with pytest.warns(UserWarning, match="views runs row by row"):
+        found = clip_chunk(model, cross_entropy, *rows, Flat(norm=1.0), views=views)
+    assert found.raised.tolist() == [False, False, True, False, False, False]

@@ -6,11 +6,13 @@ wording is ours. What no software can know is asked.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sfumato.accounting.meaning import LARGEST_DELTA
 from sfumato.governance.statements.statement import Statement
+from sfumato.ledger import Certificate
 
 _PEOPLE = ("person", "patient", "user", "customer", "client")
 YES, NO, ASK = "handled", "problem", "please answer"
@@ -25,19 +27,24 @@ class Hazard:
         hazard: What can go wrong.
         status: "handled", "problem" or "please answer".
         answer: What the system knows, or what it asks.
+        caveats: How many caveats of the certificates at hand speak of it.
     """
 
     layer: str
     hazard: str
     status: str
     answer: str
+    caveats: int = 0
 
 
-def checklist(statement: Statement) -> list[Hazard]:
-    """Answer each hazard from a statement.
+def checklist(statement: Statement, certificates: Sequence[Certificate] = ()) -> list[Hazard]:
+    """Answer each hazard from a statement, and from certificates of its releases.
+
+    A hazard of which a caveat speaks is never called handled: who signs has to read that caveat.
 
     Args:
         statement: What is known.
+        certificates: Those of releases that the ledger charged. It does not hold them itself.
 
     Returns:
         The hazards, from the top of the pyramid to its base.
@@ -48,12 +55,63 @@ def checklist(statement: Statement) -> list[Hazard]:
     ...         checklist(Statement.of(ledger))[0].status
     'handled'
     """
-    return [*_guarantee(statement.data), *_making(statement.data), *_ground()]
+    caveats = [caveat for certificate in certificates for caveat in certificate.caveats]
+    missing = _missing(statement.data, certificates)
+    making = [*_making(statement.data, missing), _stated(statement.data, certificates, missing)]
+    return [_weighed(hazard, caveats) for hazard in (*_guarantee(statement.data), *making, *_ground())]
 
 
 def as_rows(hazards: list[Hazard]) -> list[dict[str, Any]]:
     """The list as JSON."""
     return [asdict(hazard) for hazard in hazards]
+
+
+_UNWEIGHED = "certificates carry caveats that nobody has weighed"
+_SPOKEN_OF = {
+    "bounds, categories or sizes are read off the data": ("read from data",),
+    "noise in floating point betrays low bits": ("taken as ideal",),
+    "the generator of the noise can be predicted": ("seeded",),
+    "tuning, exploration and failed runs are not counted": ("chosen on", "not charged", "uncharged"),
+    "losses of many releases are not added up": ("not entered in a ledger",),
+    "ε is so large that it protects nobody": ("practically no protection",),
+}
+"""Words of caveats by the hazard that they speak of."""
+
+
+def _weighed(hazard: Hazard, caveats: Sequence[str]) -> Hazard:
+    """A hazard with the number of caveats that speak of it: where one does, it is asked for at least."""
+    words = _SPOKEN_OF.get(hazard.hazard, ())
+    count = sum(any(word in caveat for word in words) for caveat in caveats)
+    if not count:
+        return hazard
+    status = ASK if hazard.status == YES else hazard.status
+    return replace(hazard, status=status, answer=f"{hazard.answer} {_standing(count)}.", caveats=count)
+
+
+def _standing(count: int) -> str:
+    return "1 caveat stands on a certificate" if count == 1 else f"{count} caveats stand on certificates"
+
+
+def _missing(book: Any, certificates: Sequence[Certificate]) -> int:
+    """How many charges have no certificate at hand."""
+    seen = {certificate.head.sequence for certificate in certificates if certificate.head is not None}
+    return len([line for line in book["charges"] if line["entry"] not in seen])
+
+
+def _stated(book: Any, certificates: Sequence[Certificate], missing: int) -> Hazard:
+    """What certificates say of themselves, and how many of them are not at hand."""
+    count = sum(len(certificate.caveats) for certificate in certificates)
+    broken = any(caveat.startswith("not private") for each in certificates for caveat in each.caveats)
+    said = [f"{_standing(count)}. Did who signs read each?"] if count else []
+    if missing:
+        said.append(f"Certificates of {missing} of {len(book['charges'])} charges are not at hand.")
+    return Hazard(
+        layer="algorithms and software",
+        hazard=_UNWEIGHED,
+        status=NO if broken else ASK if said else YES,
+        answer=" ".join(said) or "No caveat stands on any certificate.",
+        caveats=count,
+    )
 
 
 def _guarantee(book: Any) -> list[Hazard]:
@@ -96,14 +154,15 @@ def _guarantee(book: Any) -> list[Hazard]:
     ]
 
 
-def _making(book: Any) -> list[Hazard]:
+def _making(book: Any, missing: int) -> list[Hazard]:
     layer = "algorithms and software"
     return [
         Hazard(
             layer=layer,
             hazard="bounds, categories or sizes are read off the data",
-            status=YES,
-            answer="They are declared in the policy; what was read from data is marked not private.",
+            status=ASK if missing else YES,
+            answer="They are declared in the policy; where they were read from data, the certificate says so."
+            + (" Does any?" if missing else ""),
         ),
         Hazard(
             layer=layer,
