@@ -56,6 +56,19 @@ def test_products_side_by_side_are_those_made_in_turn(units, positions, small, a
     assert ((found / expected - 1).abs() <= bound).all()
 
 
+@pytest.mark.parametrize("tile", [1, 12, 40, 1 << 18])
+@pytest.mark.parametrize(("inputs", "outputs"), [(6, 5), (5, 6), (17, 3), (3, 17)])
+def test_a_sum_is_the_same_in_tiles_of_any_size(inputs, outputs, tile, monkeypatch):
+    monkeypatch.setattr(terms, "_CACHED", 0)
+    monkeypatch.setattr(terms, "_TILE", tile)
+    torch.manual_seed(tile)
+    weights, a, g = torch.rand(300), torch.rand(300, 1, 4, inputs), torch.rand(300, 1, 4, outputs)
+    found = Gram(a, g, Fold((outputs, inputs))).weighted_sum(Weights(weights)).double()
+    expected = exact(weights, g[:, 0].double().transpose(1, 2) @ a[:, 0].double())
+    bound = rounding._product_depth(300, 4, (1, inputs, outputs), 2.0**-24) * 2.0**-24
+    assert ((found / expected - 1).abs() <= bound).all()
+
+
 @pytest.mark.parametrize("clipping", [Flat(norm=0.1), PerLayer(norm=0.1)])
 def test_sums_that_are_written_into_zeros_are_the_same(clipping):
     """Of the first kernel one tap meets data, of the second all do; NaN adds nothing."""

@@ -16,7 +16,7 @@ zeros); `rounding` bounds what rounding does to both.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -44,6 +44,7 @@ UNITS_PER_SUM = 32  # units summed in one go; such sums are added in float64, wh
 _FEW = 1 << 22  # multiply-adds, most of them with zero, that are quicker than more operations would be
 _CACHED = 1 << 16  # values of a parameter of which a few copies stay in the cache
 _SIDE_BY_SIDE = 1 << 21  # values of products that are made in one go
+_TILE = 1 << 18  # values of a sum that are added up together
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,8 @@ class Gram:
         scaled = self.gradients * weights.values[:, None, None, None]
         if is_small(*shape):
             return self.fold(_products_side_by_side(scaled, self.inputs, per_product), out)
+        if groups == 1:
+            return self.fold(_products_by_tiles(scaled, self.inputs, per_product * positions), out)
         parts = list(zip(torch.split(scaled, per_product), torch.split(self.inputs, per_product), strict=True))
         blocks = products_per_block(len(parts))
         sums = [_products(parts[start : start + blocks]) for start in range(0, len(parts), blocks)]
@@ -517,17 +520,42 @@ def _products(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     Each product is made by itself and then added. `addmm_` adds its pairs to what is there one by one on some
     processors, so that many more roundings lie behind a sum than its products have.
     """
-    if parts[0][0].shape[1] == 1:  # a batch of one product would stay on one thread
-        (gradients, inputs), *more = ((g.flatten(0, 2), a.flatten(0, 2)) for g, a in parts)
-        matrix = gradients.t() @ inputs
-        for gradients, inputs in more:
-            matrix += gradients.t() @ inputs
-        return matrix.unsqueeze(0)
     (gradients, inputs), *more = ((_by_group(g), _by_group(a)) for g, a in parts)
     total = gradients.transpose(1, 2) @ inputs
     for gradients, inputs in more:
         total += gradients.transpose(1, 2) @ inputs
     return total
+
+
+def _products_by_tiles(gradients: Tensor, inputs: Tensor, pairs: int) -> Tensor:
+    """The same for one group, `pairs` of a unit and a position in each product.
+
+    A part of the matrix at a time, so that what is added up stays in the cache.
+    """
+    g, a = gradients.flatten(0, 2), inputs.flatten(0, 2)  # (units · positions, width)
+    if len(g) <= pairs:
+        return (g.t() @ a).unsqueeze(0)
+    parts = list(zip(torch.split(g, pairs), torch.split(a, pairs), strict=True))
+    blocks = products_per_block(len(parts))
+    total = g.new_empty(g.shape[1], a.shape[1])
+    for rows, columns in _tiles(*total.shape):
+        tile = total[rows, columns]
+        block, product = torch.empty_like(tile), torch.empty_like(tile)
+        for first in range(0, len(parts), blocks):
+            (left, right), *more = parts[first : first + blocks]
+            torch.mm(left[:, rows].t(), right[:, columns], out=block)
+            for left, right in more:
+                block += torch.mm(left[:, rows].t(), right[:, columns], out=product)
+            tile.copy_(block) if first == 0 else tile.add_(block)
+    return total.unsqueeze(0)
+
+
+def _tiles(height: int, width: int) -> Iterator[tuple[slice, slice]]:
+    """Parts of a matrix, cut across its longer side."""
+    step = max(1, _TILE // min(height, width))
+    for start in range(0, max(height, width), step):
+        some, all_ = slice(start, start + step), slice(None)
+        yield (some, all_) if height > width else (all_, some)
 
 
 def _products_side_by_side(gradients: Tensor, inputs: Tensor, per_product: int) -> Tensor:
