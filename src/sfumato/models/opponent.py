@@ -76,5 +76,5 @@ def _relative(waves: Tensor) -> Tensor:
     fine = first[:, :, :ORIENTATIONS].unsqueeze(3)  # what waves of order 2 come from
     mean = first.mean(2, keepdim=True)
     shares = (first + 0.3 * _FLAT) / (mean + mean[:, :1] + _FLAT)
-    within = (second.unflatten(2, (ORIENTATIONS, ORIENTATIONS)) + 0.3 * _FLAT) / (fine + _FLAT)
+    within = (second.unflatten(2, (ORIENTATIONS, ORIENTATIONS)) + 0.3 * _FLAT) / (fine + _FLAT)  # type: ignore[no-untyped-call]
     return torch.cat([shares.sqrt_().flatten(1), within.sqrt_().flatten(1)], dim=1)
