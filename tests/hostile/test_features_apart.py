@@ -6,7 +6,7 @@ import torch
 
 from sfumato import datasets
 from sfumato.datasets import leaves
-from sfumato.models import FeatureClassifier, PatchCodes, ScatteringCodes, Whitened
+from sfumato.models import FeatureClassifier, OpponentScattering, PatchCodes, ScatteringCodes, Whitened
 from sfumato.models.rows_apart import rows_apart
 from sfumato.pate import Adaptation, PublicSide
 from sfumato.recipes import features
@@ -34,14 +34,15 @@ def test_features_of_the_default_recipe(data):
 
 def test_a_scene_that_leaves_changes_no_other_and_moves_what_is_measured_by_its_own_share():
     shape = (3, 16, 16)
-    kinds = (PatchCodes(patches=3), PatchCodes(patches=3, shrink=2), ScatteringCodes(side=16))
+    opponents = (OpponentScattering(side=16, kind=kind) for kind in ("roots", "relative"))
+    kinds = (PatchCodes(patches=3), PatchCodes(patches=3, shrink=2), ScatteringCodes(side=16), *opponents)
     parts = [Whitened(kind, shape=shape, directions=8) for kind in kinds]
-    model = FeatureClassifier(parts, classes=10, shape=shape, adapts="shift", weights=(1.0, 0.7, 1.0))
+    model = FeatureClassifier(parts, classes=10, shape=shape, adapts="shift", weights=(1.0, 0.7, 1.0, 0.8, 0.8))
     drawn = torch.from_numpy(leaves.draw(190, seed=1)[:, :, 8:24, 8:24]) / 255
     model.fit_to(drawn[:60])
     whole, without = (rows_apart(model.features, rows) for rows in (drawn[60:], drawn[61:]))
     assert without.equal(whole[1:])
-    plan = StatisticPlan(kind="mean", width=24, noise_multiplier=1.0)
+    plan = StatisticPlan(kind="mean", width=40, noise_multiplier=1.0)
 
     def moved(rows):
         return np.linalg.norm(plan._sums(whole) - plan._sums(rows))

@@ -8,6 +8,7 @@ from sfumato.models.feature_classifier import FeatureClassifier, Whitened
 from sfumato.models.joined_priors import JoinedPriors
 from sfumato.models.mlp import MLP
 from sfumato.models.normalization import replace_batchnorm
+from sfumato.models.opponent import OpponentScattering
 from sfumato.models.patches import PatchCodes
 from sfumato.models.prior import PRIORS, PriorLevels, PriorNet, load_prior, prior_note
 from sfumato.models.registry import MODELS, Task, build
@@ -22,6 +23,7 @@ __all__ = [
     "PRIORS",
     "FeatureClassifier",
     "JoinedPriors",
+    "OpponentScattering",
     "PatchCodes",
     "PriorLevels",
     "PriorNet",

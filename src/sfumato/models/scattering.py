@@ -122,11 +122,15 @@ class ScatteringCodes(nn.Module):
         self.register_buffer("mirrored", torch.cat([torch.zeros(1, dtype=torch.long), *parts]))
 
     @torch.no_grad()
-    def forward(self, images: Tensor) -> Tensor:
+    def averages(self, images: Tensor) -> Tensor:
+        """(images, channels, 81, side/8, side/8): scattering averaged over squares and both ways round."""
         maps = F.avg_pool2d(self.transform(images), 2)
         maps = maps.reshape(len(images), images.shape[1], CHANNELS, *maps.shape[2:])
-        both = 0.5 * (maps + maps[:, :, self.mirrored].flip(-1))
-        return both.clamp_min_(0.0).add_(1e-3).sqrt_().flatten(1)
+        return 0.5 * (maps + maps[:, :, self.mirrored].flip(-1))
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        return self.averages(images).clamp_min_(0.0).add_(1e-3).sqrt_().flatten(1)
 
 
 def _morlet(size: int, scale: int, turn: int) -> Tensor:

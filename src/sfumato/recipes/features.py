@@ -25,6 +25,7 @@ from sfumato.errors import InvalidInput
 from sfumato.models import (
     PRIORS,
     FeatureClassifier,
+    OpponentScattering,
     PatchCodes,
     PriorLevels,
     Scattering,
@@ -178,6 +179,8 @@ EXTRACTORS: Mapping[str, Callable[[], nn.Module]] = {
     "patches": lambda: Whitened(PatchCodes(), shape=COLOUR, directions=1500),
     "wide-patches": lambda: Whitened(PatchCodes(shrink=2), shape=COLOUR, directions=1000),
     "colour-scattering": lambda: Whitened(ScatteringCodes(side=leaves.SIDE), shape=COLOUR, directions=1000),
+    "opponent-scattering": lambda: _opponent("roots"),
+    "relative-scattering": lambda: _opponent("relative"),
 }
 _DRAW: Mapping[str, Callable[..., Any]] = {
     "strokes": lambda count, seed: strokes.draw(count, seed=seed)[0],
@@ -185,6 +188,10 @@ _DRAW: Mapping[str, Callable[..., Any]] = {
     "leaves": leaves.draw,  # of models released before there were landscapes
     "landscapes": landscapes.draw,
 }
+
+
+def _opponent(kind: str) -> Whitened:
+    return Whitened(OpponentScattering(side=leaves.SIDE, kind=kind), shape=COLOUR, directions=1000)
 
 
 class _NormalisedScattering(nn.Module):
@@ -206,8 +213,8 @@ THINGS = Recipe(extractors=("shapes", "scattering"), drawings="shapes", drawn=30
 CLOTHES = replace(THINGS, learning_rate=110 / 3**0.5, statistic="moment", statistic_share=0.2)
 # Every step on all rows: with 120 of them subsampling would save little.
 SCENES = Recipe(
-    extractors=("patches", "wide-patches", "colour-scattering"),
-    weights=(1.0, 0.7, 1.0),
+    extractors=("patches", "wide-patches", "opponent-scattering", "relative-scattering"),
+    weights=(1.0, 0.7, 0.8, 0.8),
     drawings="landscapes",
     drawn=10_000,
     directions=None,

@@ -16,6 +16,7 @@ from sfumato.datasets import Dataset, strokes
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
+from sfumato.models import ScatteringCodes
 from sfumato.recipes import (
     CLOTHES,
     DESIGNED,
@@ -148,6 +149,17 @@ def test_weights_are_one_for_each_extractor_and_survive_json():
 def test_a_recipe_of_leaves_as_released_before_is_still_read():
     before = asdict(SCENES) | {"drawings": "leaves"}
     assert Recipe.from_json(json.loads(json.dumps(before))) == replace(SCENES, drawings="leaves")
+
+
+def test_the_parts_of_a_recipe_of_colour_scattering_as_released_before_are_still_there():
+    """A model that was released then is built from its card, with these names."""
+    before = asdict(SCENES) | {
+        "extractors": ["patches", "wide-patches", "colour-scattering"],
+        "weights": [1.0, 0.7, 1.0],
+    }
+    model = features.bare(Recipe.from_json(json.loads(json.dumps(before))), classes=10)
+    assert model.head.in_features == 1500 + 1000 + 1000
+    assert isinstance(model.extractors[2].extractor, ScatteringCodes)
 
 
 def test_scattering_needs_no_drawing():
