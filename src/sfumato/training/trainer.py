@@ -125,6 +125,7 @@ class PrivateTrainer:
         self.eta: float | None = None
         self.reservation: Reservation | None = None
         self.charge: Charge | None = None
+        self._ended_before = False  # whether it was taken up after its last step, settled already
         self._seeded_before = False  # whether steps before a resume had noise from a seeded stream
         self.device = device_of(model)
         self._sum = _sum_on(self.device, self.parameters)
@@ -171,6 +172,8 @@ class PrivateTrainer:
         Raises:
             BudgetExceeded: If the ledger has no room for the plan.
         """
+        if self._ended_before and self.steps_done == self.plan.steps:
+            return
         with self.peers.together("to read its data"):
             check_units(self.plan, units)
             self._see_by(views)
@@ -360,7 +363,8 @@ class PrivateTrainer:
         """
         if self.steps_started:
             raise Refused("expected a fresh trainer; this one has taken steps of its own")
-        if self._correlated is not None and self.peers.leads and 0 < state.step < self.plan.steps:
+        goes_on = 0 < state.step < self.plan.steps and state.charge is None
+        if self._correlated is not None and self.peers.leads and goes_on:
             if state.past_noise is None:
                 raise Refused(
                     "expected the noise of past steps, with which that of the next is correlated, got none; it "
@@ -371,7 +375,8 @@ class PrivateTrainer:
         self.clip_norm = state.clip_norm
         self.steps_done = self.steps_started = state.step
         self._seeded_before = not state.private
-        self.reservation = state.reservation
+        self.reservation, self.charge = state.reservation, state.charge
+        self._ended_before = state.charge is not None
         self._caveats |= state.caveats
         self._eta_before = state.eta
         self._views = state.views
