@@ -209,7 +209,7 @@ class PrivateTrainer:
             parameter.grad = None  # whether there is one, or what it is, decides nothing
         with self.peers.together("to look at its model and loss"):
             work = self._looked_at(batch.data, loss_fn)
-        if self.eta is None or (self.steps_started == 0 and self._prepared_for is not work):
+        if self.eta is None or (not self._reserved and self._prepared_for is not work):
             with self.peers.together("to look at its model"):
                 self._prepare(batch.data, loss_fn, work)
             self.peers.require_same({"bound of rounding": digest(str(self.eta))}, remedy="give each rank rows")
@@ -246,7 +246,7 @@ class PrivateTrainer:
             views: K random views of each row, as `batches` will be given them.
 
         Raises:
-            Refused: If model or loss mix rows.
+            Refused: If model or loss mix rows, or this trainer has taken steps.
 
         >>> from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy
         >>> model = nn.Linear(2, 2)
@@ -256,6 +256,8 @@ class PrivateTrainer:
         >>> trainer.eta < 0.01
         True
         """
+        if self._reserved:  # chunks and η of another work would be those of the steps to come
+            raise Refused("expected a rehearsal before the first step, got one after it; make another trainer")
         complete = decoder_inputs(self.model)
         source = TrainingData(rows, rows_per_unit=self.plan.rows_per_unit, views=views, complete=complete)
         self._prepare(source, loss_fn, self._looked_at(source, loss_fn))
