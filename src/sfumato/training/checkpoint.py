@@ -6,9 +6,9 @@ of the steps since the last checkpoint (weights in memory, figures computed from
 not pass it on. Steps that a crash took away before that left no output; they are taken again with fresh samples
 and fresh noise, and cost nothing more.
 
-The first checkpoint, of step 0, is written when the plan is reserved and before a row is touched
-(`keep_from_start`): whenever the process dies, the same command goes on under the same reservation. The ledger
-is not told of it: it holds nothing that was learned from rows.
+The first checkpoint, of step 0, is written inside the transaction that reserves the plan, and before a row is
+touched (`keep_from_start`): whenever the process dies, the same command goes on under the same reservation, or
+there is none. The ledger is not told of it: it holds nothing that was learned from rows.
 
 `resume` takes the run's reservation up, and with it the right to go on: a process that had it before can
 neither save nor finish. It goes on from the file whose digest the ledger has, and from no other: an older copy,
@@ -87,8 +87,8 @@ def save_checkpoint(
 
 
 def keep_from_start(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
-    """Have the trainer write a checkpoint of step 0 as soon as its plan is reserved."""
-    trainer.on_reserved = lambda reserved: save_checkpoint(reserved, path)
+    """Have the trainer write a checkpoint of step 0 together with the reservation of its plan."""
+    trainer.on_reserving = lambda reserved: save_checkpoint(reserved, path)
     trainer.keeps_checkpoints = True
 
 

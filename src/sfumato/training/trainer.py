@@ -109,6 +109,7 @@ class PrivateTrainer:
         model = as_written(model)
         self.model, self.optimizer, self.plan, self.ledger = model, optimizer, plan, ledger
         self.purpose, self.on_reserved = purpose, on_reserved
+        self.on_reserving: Callable[[PrivateTrainer], None] | None = None  # inside the ledger's transaction
         self._sampler: Sampler = SecretStream() if sampler is None else sampler
         self._correlated = correlated_noise(plan.noise, self._sampler)
         self.past_noise_beside: set[Path] = set()  # checkpoints; `finish` destroys it there
@@ -510,6 +511,7 @@ class PrivateTrainer:
             unit=self.plan.unit,
             private=self.private,
             begun=False,
+            noted=self._write_down,
         )
         with self.peers.together("to begin under its reservation"):
             if self.reservation is not None:
@@ -517,6 +519,15 @@ class PrivateTrainer:
                     self._tell_of_reservation(self.reservation)
                 self.reservation.begin()
         self._reserved = True
+
+    def _write_down(self, reservation: Reservation) -> None:
+        """Let `on_reserving` write down a reservation that is durable only after it; it holds it meanwhile."""
+        self.reservation = reservation
+        try:
+            if self.on_reserving is not None:
+                self.on_reserving(self)
+        finally:
+            self.reservation = None
 
     def _tell_of_reservation(self, reservation: Reservation) -> None:
         """Let `on_reserved` note it down; where that fails, as on a full disk, nothing is spent."""

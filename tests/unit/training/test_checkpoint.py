@@ -203,6 +203,28 @@ def test_a_run_killed_after_it_was_settled_is_released_by_the_same_call(tmp_path
     ledger.verify(certificate=Certificate.read(tmp_path / "run" / "release" / "certificate.json"))
 
 
+@pytest.mark.parametrize(
+    ("last", "charges"),
+    [("_tell_of_reservation", 1), ("_write_down", 0)],  # right after the reservation, and right before it
+)
+def test_a_run_killed_when_it_reserved_reserves_once(tmp_path, ledger, last, charges):
+    child = os.fork()
+    if child == 0:
+        try:
+            whole = getattr(PrivateTrainer, last)
+            doomed = lambda *args: (whole(*args), os.kill(os.getpid(), signal.SIGKILL))  # noqa: E731
+            setattr(PrivateTrainer, last, doomed)
+            train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run")
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert len(ledger.charges()) == charges
+    train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run")
+    (charge,) = ledger.charges()
+    assert charge.settled
+    ledger.verify(certificate=Certificate.read(tmp_path / "run" / "release" / "certificate.json"))
+
+
 class StopAfterTwo:
     def event(self, times):
         return NoEvent()
