@@ -50,18 +50,26 @@ class PaidOnce(Ledger):
     def pay(self, request: ChargeRequest) -> Charge:
         return self.hold(request).charge
 
-    def hold(self, request: ChargeRequest, *, begun: bool = True) -> Reservation:
+    def hold(
+        self,
+        request: ChargeRequest,
+        *,
+        begun: bool = True,
+        noted: Callable[[Reservation], None] | None = None,
+    ) -> Reservation:
         (allocation,) = request.allocations
         terms = (f"{self.job}: {request.purpose}", self._share(allocation), request.relation, request.private)
         for known in self.open_reservations():
             said = (known.purpose, known.allocation, known.relation, known.private)
             if said == terms and known.head not in self._taken and same_releases(known.event, request.event):
                 found = self.reservation(known.head)
+                if noted is not None:
+                    noted(found)
                 if begun:
                     found.begin()
                 break
         else:
-            found = super().hold(request, begun=begun)
+            found = super().hold(request, begun=begun, noted=noted)
         self._taken |= {found.head}
         return found
 

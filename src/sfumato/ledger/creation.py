@@ -6,9 +6,10 @@ import json
 import uuid
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
+from typing import Any
 
 from sfumato.accounting import Budget
-from sfumato.errors import LedgerError
+from sfumato.errors import InvalidInput, LedgerError
 from sfumato.ledger.chain import Row, seal
 from sfumato.ledger.charge import check_text
 from sfumato.ledger.state import State
@@ -22,19 +23,40 @@ FINE_SINCE = 3
 
 def make(store: Store, budget: Budget, dataset: str | None) -> bool:
     """Write the first entry, unless another process just did."""
-    if dataset is not None:
+    if dataset is None:
+        return store.create([_first_row(budget, None)])
+    first = _first_row(budget, _checked(dataset))
+    with store.creating(dataset):
         _refuse_second(store, dataset)
-    return store.create([_first_row(budget, dataset)])
+        return store.create([first])
+
+
+def _checked(dataset: str) -> str:
+    if check_text("dataset", dataset) != dataset.strip():
+        raise InvalidInput(
+            f"expected dataset without spaces around it, got dataset={dataset!r}; two ids that look the same "
+            "would be two budgets"
+        )
+    return dataset
 
 
 def _refuse_second(store: Store, dataset: str) -> None:
     """Two budgets for one data set add up unseen; where their ledgers lie side by side, it shows."""
     for place, row in store.neighbours():
-        if json.loads(row.text).get("dataset") == dataset:
+        if _declared(row) == dataset:
             raise LedgerError(
                 f"expected no ledger for dataset={dataset!r} yet, got one at {place}; one data set has one "
                 "ledger, so use that one"
             )
+
+
+def _declared(row: Row) -> Any:
+    """The data set that a first entry names; None where it is no entry of ours."""
+    try:
+        body = json.loads(row.text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return body.get("dataset") if isinstance(body, dict) else None
 
 
 def _first_row(budget: Budget, dataset: str | None) -> Row:
@@ -42,7 +64,7 @@ def _first_row(budget: Budget, dataset: str | None) -> Row:
         "kind": "create",
         "format": FORMAT,
         "name": str(uuid.uuid4()),  # so that no two ledgers share a hash
-        "dataset": None if dataset is None else check_text("dataset", dataset),
+        "dataset": dataset,
         "time": now(),
         "budget": asdict(budget),
         "epsilon_spent": 0.0,

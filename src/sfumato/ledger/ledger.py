@@ -7,7 +7,7 @@ how a ledger begins in `creation`, and how entries are read and written in `jour
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sfumato import _validate
@@ -358,6 +358,7 @@ class Ledger(Book):
         allocation: str | None = None,
         private: bool = True,
         begun: bool = True,
+        noted: Callable[[Reservation], None] | None = None,
     ) -> Reservation:
         """Like `charge`, but what provably did not run can be given back by `settle`.
 
@@ -370,6 +371,9 @@ class Ledger(Book):
             private: False for a run whose noise was seeded.
             begun: False promises to call `begin` before a row is touched. Until then `give_back` can undo
                 the reservation, from any process.
+            noted: Called with the reservation inside the ledger's transaction, to write down elsewhere that
+                it is about to be: after a crash, what was reserved was written down. It does not use the
+                ledger. If it raises, nothing is reserved.
 
         Returns:
             The reservation, to be settled.
@@ -387,14 +391,22 @@ class Ledger(Book):
                 private=private,
             ),
             begun=begun,
+            noted=noted,
         )
 
-    def hold(self, request: ChargeRequest, *, begun: bool = True) -> Reservation:
+    def hold(
+        self,
+        request: ChargeRequest,
+        *,
+        begun: bool = True,
+        noted: Callable[[Reservation], None] | None = None,
+    ) -> Reservation:
         """Reserve for one request; `reserve` does it through this method.
 
         Args:
             request: What is to be reserved, from one allocation.
             begun: As in `reserve`.
+            noted: As in `reserve`.
 
         Returns:
             The reservation, to be settled.
@@ -407,8 +419,15 @@ class Ledger(Book):
         counted = counted_event(request.event, self.budget, relation=request.relation, unit=request.unit)
         lease = Lease(begun=bool(begun), private=bool(request.private))
         body = self._body("reserve", request.event, counted, *words)
-        entry = spending.spend(self._journal, {**body, "lease": lease.to_json()}, counted)
-        return Reservation(self, Charge.from_entry(entry, unit=request.unit, settled=False), lease)
+
+        def held(entry: Entry) -> Reservation:
+            return Reservation(self, Charge.from_entry(entry, unit=request.unit, settled=False), lease)
+
+        def note(entry: Entry) -> None:
+            if noted is not None:
+                noted(held(entry))
+
+        return held(spending.spend(self._journal, {**body, "lease": lease.to_json()}, counted, noted=note))
 
     def reservation(self, head: Head, *, seen: Lease | None = None, private: bool = True) -> Reservation:
         """Take an open reservation up, to go on with and settle; whoever held it before no longer does.

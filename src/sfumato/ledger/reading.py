@@ -19,7 +19,7 @@ from sfumato.ledger.exceeded import Exceeded, exceeded_by
 from sfumato.ledger.journal import Journal
 from sfumato.ledger.lease import Lease
 from sfumato.ledger.replay import replay
-from sfumato.ledger.settling import lease_of
+from sfumato.ledger.settling import lease_of, settlement_of
 from sfumato.ledger.state import State
 from sfumato.ledger.store import Store
 
@@ -168,6 +168,21 @@ class Book:
             The lease.
         """
         return lease_of(self._journal, head)
+
+    def settled(self, head: Head) -> tuple[Lease, Charge] | None:
+        """What a reservation was settled to, and the lease under which it was; changes nothing.
+
+        Args:
+            head: The entry of the reservation.
+
+        Returns:
+            Lease and charge; None while the reservation is open.
+        """
+        entry = settlement_of(self._journal, head)
+        if entry is None or entry.body.get("lease") is None:
+            return None
+        charge = Charge.from_entry(entry, unit=self.budget.unit, settled=True)
+        return Lease.from_json(entry.body["lease"]), charge
 
     def snapshot(self) -> tuple[list[Charge], State, Head]:
         """The charges, what they add up to and the head, as of one moment.

@@ -29,6 +29,14 @@ def lease_of(journal: Journal, head: Head) -> Lease:
     return lease if "lease" in reserved.body else replace(lease, steps=_marked_in_format_1(journal, head))
 
 
+def settlement_of(journal: Journal, head: Head) -> Entry | None:
+    """The entry that settles a reservation; None while it is open."""
+    journal.holding(head)
+    row = journal.store.settlement(head.sequence)
+    entry = None if row is None else unseal(row)
+    return entry if entry is not None and entry.body.get("settles") == head.sequence else None
+
+
 def _marked_in_format_1(journal: Journal, head: Head) -> int:
     marks = (entry.body for entry in journal.entries() if entry.kind == "mark")
     return max((body["steps"] for body in marks if body.get("marks") == head.sequence), default=0)

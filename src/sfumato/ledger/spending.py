@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sfumato.accounting import DpEvent, Relation, event_from_json
@@ -16,18 +16,26 @@ Body = dict[str, Any]
 """What an entry will say, but for its price and its sums."""
 
 
-def spend(journal: Journal, body: Body, counted: DpEvent) -> Entry:
+def spend(
+    journal: Journal, body: Body, counted: DpEvent, *, noted: Callable[[Entry], None] = lambda entry: None
+) -> Entry:
     """The entry of one charge; BudgetExceeded where it does not fit, and nothing is written."""
-    (found,) = spend_each(journal, [([body], counted)])
+    (found,) = spend_each(journal, [([body], counted)], noted=noted)
     if isinstance(found, BudgetExceeded):
         raise found
     return found
 
 
 def spend_each(
-    journal: Journal, wanted: Sequence[tuple[Sequence[Body], DpEvent]]
+    journal: Journal,
+    wanted: Sequence[tuple[Sequence[Body], DpEvent]],
+    *,
+    noted: Callable[[Entry], None] = lambda entry: None,
 ) -> list[Entry | BudgetExceeded]:
-    """One entry for each event, by the first of its bodies that fits."""
+    """One entry for each event, by the first of its bodies that fits.
+
+    `noted` is told of each entry before any of them is durable; if it raises, none is written.
+    """
     # Refusals need no lock: the state read here was the newest at that moment. It also prices the events,
     # which takes long for a first plan, before others have to wait.
     now = journal.state(journal.open_last())
@@ -45,6 +53,7 @@ def spend_each(
             body, after = fitting
             journal.spends()
             last = journal.append({**body, **_paid(before, body, counted)}, after, last)
+            noted(last)
             found.append(last)
     return found
 

@@ -27,6 +27,12 @@ class Store(Protocol):
     def check_room(self) -> None:
         """Raise what `create` would raise if nothing can be written here."""
 
+    def creating(self, dataset: str) -> AbstractContextManager[None]:
+        """Alone among all processes that create a ledger for this data set in the same folder or data base.
+
+        Neighbours that are seen inside stay all there are for it. A process that dies lets the next one in.
+        """
+
     def neighbours(self) -> Iterator[tuple[str, Row]]:
         """The other ledgers in the same folder or data base: where, and the first row."""
 

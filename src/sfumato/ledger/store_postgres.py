@@ -58,9 +58,7 @@ class PostgresStore:
         self._url, self._ledger = _split(url)
         self.place = f"{_without_password(self._url)} (ledger {self._ledger!r})"
         self.address = self.place
-        self._key = int.from_bytes(
-            hashlib.sha256(b"sfumato " + self._ledger.encode()).digest()[:8], signed=True
-        )
+        self._key = _lock_key("sfumato ", self._ledger)
         self._known: frozenset[str] = frozenset()
         self._inside = False
         self._process = -1
@@ -80,6 +78,11 @@ class PostgresStore:
         with self.transaction():
             pass
 
+    @contextmanager
+    def creating(self, dataset: str) -> Iterator[None]:
+        with self._alone(_lock_key("sfumato data set ", dataset)):
+            yield
+
     def neighbours(self) -> Iterator[tuple[str, Row]]:
         query = "SELECT ledger, sequence, digest, text, settles FROM sfumato_ledger WHERE sequence = 0"
         with _explained(self.place):
@@ -88,18 +91,24 @@ class PostgresStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
+        with self._alone(self._key):
+            yield
+
+    @contextmanager
+    def _alone(self, key: int) -> Iterator[None]:
+        """A transaction under one advisory lock; one inside another keeps the locks of both to the end."""
         with _explained(self.place):
             connection = self._connect()
             if "about" not in self._columns():
                 self._prepare(connection)
         with self._lock, _explained(self.place), connection.transaction():
             self._execute("SET LOCAL synchronous_commit = on")
-            self._execute("SELECT pg_advisory_xact_lock(%s)", self._key)
-            self._inside = True
+            self._execute("SELECT pg_advisory_xact_lock(%s)", key)
+            outer, self._inside = self._inside, True
             try:
                 yield
             finally:
-                self._inside = False
+                self._inside = outer
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
         """The table, with what an older version did not make, whatever becomes of the entry to be written."""
@@ -173,6 +182,10 @@ class PostgresStore:
         self._connection = _driver().connect(self._url, autocommit=True, options=options)
         self._process = os.getpid()
         return self._connection
+
+
+def _lock_key(kind: str, name: str) -> int:
+    return int.from_bytes(hashlib.sha256((kind + name).encode()).digest()[:8], signed=True)
 
 
 def _split(url: str) -> tuple[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import sqlite3
 import tempfile
 import threading
@@ -33,6 +35,7 @@ CREATE TRIGGER IF NOT EXISTS entries_stay BEFORE UPDATE ON entries
 CREATE TRIGGER IF NOT EXISTS entries_remain BEFORE DELETE ON entries
     BEGIN SELECT RAISE(ABORT, 'ledger entries are never deleted'); END;
 """
+_STAGED = re.compile(r"\..+\.[0-9a-f]{32}")  # what `create` writes before it has its name
 _MAGIC = b"SQLite format 3\0"
 _INDEX = "CREATE INDEX IF NOT EXISTS entries_about ON entries (about, sequence) WHERE about IS NOT NULL"
 _INSERT = "INSERT INTO entries (sequence, digest, text, settles, about) VALUES (?, ?, ?, ?, ?)"
@@ -76,10 +79,24 @@ class SqliteStore:
         with _explained(self.place), tempfile.TemporaryFile(dir=Path(self.address).parent):
             pass
 
+    @contextmanager
+    def creating(self, dataset: str) -> Iterator[None]:
+        with _explained(self.place):
+            folder = os.open(Path(self.address).parent, os.O_RDONLY)
+        try:
+            with _explained(self.place):
+                _lock_folder(folder, self.place)
+            try:
+                yield
+            finally:
+                fcntl.flock(folder, fcntl.LOCK_UN)  # a child that was forked meanwhile has the folder open too
+        finally:
+            os.close(folder)
+
     def neighbours(self) -> Iterator[tuple[str, Row]]:
         target = Path(self.address)
         for path in sorted(target.parent.iterdir()) if target.parent.is_dir() else ():
-            if path != target and not path.name.startswith(".") and _is_sqlite(path):
+            if path != target and not _STAGED.fullmatch(path.name) and _is_sqlite(path):
                 row = _first_row(path)
                 if row is not None:
                     yield str(path), row
@@ -229,14 +246,33 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def _first_row(path: Path) -> Row | None:
-    """Of another ledger's file; None if it is no ledger, or cannot be read."""
+    """The first row of another ledger's file; None if it is no ledger.
+
+    It never changes. Where a lock or the journal of a crash is in the way, it is read as it lies in the file.
+    """
     query = "SELECT sequence, digest, text, settles FROM entries WHERE sequence = 0"
-    try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1)) as connection:
+    for how in ("mode=ro", "immutable=1"):
+        with (
+            suppress(sqlite3.Error),
+            closing(sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, timeout=1)) as connection,
+        ):
             found = connection.execute(query).fetchone()
-    except sqlite3.Error:
-        return None
-    return None if found is None else Row(*found)
+            return None if found is None else Row(*found)
+    return None
+
+
+def _lock_folder(folder: int, place: str) -> None:
+    """Lock an open folder, as soon as other processes let us; the lock ends with the process."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise LedgerError(
+                    f"the folder of {place} was kept locked by another process for {PATIENCE:g} s; try again"
+                ) from error
+        time.sleep(0.003)
 
 
 def _count(connection: sqlite3.Connection, newest: Row) -> None:
@@ -319,7 +355,7 @@ def _explained(place: str) -> Iterator[None]:
     except OSError as error:
         raise LedgerError(
             f"the ledger {place} cannot be made: {error.strerror}; choose a place in a folder that exists, can "
-            "be written and has hard links"
+            "be written, and has hard links and locks"
         ) from error
     except sqlite3.IntegrityError as error:
         raise LedgerError(f"the ledger {place} refused an entry: {error}") from error

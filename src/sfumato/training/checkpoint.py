@@ -6,14 +6,18 @@ of the steps since the last checkpoint (weights in memory, figures computed from
 not pass it on. Steps that a crash took away before that left no output; they are taken again with fresh samples
 and fresh noise, and cost nothing more.
 
-The first checkpoint, of step 0, is written when the plan is reserved and before a row is touched
-(`keep_from_start`): whenever the process dies, the same command goes on under the same reservation. The ledger
-is not told of it: it holds nothing that was learned from rows.
+The first checkpoint, of step 0, is written inside the transaction that reserves the plan, and before a row is
+touched (`keep_from_start`): whenever the process dies, the same command goes on under the same reservation, or
+there is none. The ledger is not told of it: it holds nothing that was learned from rows.
 
 `resume` takes the run's reservation up, and with it the right to go on: a process that had it before can
 neither save nor finish. It goes on from the file whose digest the ledger has, and from no other: an older copy,
 whose later steps were released already, is refused. A file that was written when the process died is adopted if
 the ledger knows it, and deleted if not.
+
+A process may die after it has settled its reservation and before the release is written. If the checkpoint is
+the one that the ledger was told of last, and holds exactly the steps that were settled, `resume` takes it up as
+a finished run: what it holds can be released, as it was paid for, and no step can be taken any more.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from sfumato.errors import DataCorrupted, LedgerError, Refused
-from sfumato.ledger import Head, Lease, Ledger, Reservation
+from sfumato.ledger import Charge, Head, Lease, Ledger, Reservation
+from sfumato.ledger.charge import same_releases
 from sfumato.storage import rename, write_whole
 from sfumato.training.past_noise import destroy_past_noise, keep_past_noise, read_past_noise
 from sfumato.training.plan import TrainingPlan
@@ -82,8 +87,8 @@ def save_checkpoint(
 
 
 def keep_from_start(trainer: PrivateTrainer, path: str | os.PathLike[str]) -> None:
-    """Have the trainer write a checkpoint of step 0 as soon as its plan is reserved."""
-    trainer.on_reserved = lambda reserved: save_checkpoint(reserved, path)
+    """Have the trainer write a checkpoint of step 0 together with the reservation of its plan."""
+    trainer.on_reserving = lambda reserved: save_checkpoint(reserved, path)
     trainer.keeps_checkpoints = True
 
 
@@ -120,17 +125,19 @@ def resume(
 
 def go_on(trainer: PrivateTrainer, path: str | os.PathLike[str], *, scheduler: Scheduler | None = None) -> None:
     """As `resume`, without a word on the settings of the optimizer, which are then those of the checkpoint."""
-    target, reservation, content = Path(path), None, b""
+    target, reservation, charge, content = Path(path), None, None, b""
     with trainer.peers.together("to take the run up", resumes=True):
         if trainer.steps_started:
             raise Refused("expected a fresh trainer; this one has taken steps of its own")
         if trainer.peers.leads:
             if trainer.ledger is not None:
-                reservation = _take_up_reservation(trainer, trainer.ledger, target)
+                charge = _settled(trainer, trainer.ledger, target)
+                if charge is None:
+                    reservation = _take_up_reservation(trainer, trainer.ledger, target)
             content = _bytes(target)
     content = trainer.peers.share_bytes(content)
     with trainer.peers.together("to read its checkpoint", resumes=True):
-        _load(trainer, content, target, reservation, scheduler)
+        _load(trainer, content, target, reservation or charge, scheduler)
     trainer.keeps_checkpoints = True
 
 
@@ -148,7 +155,7 @@ def _load(
     trainer: PrivateTrainer,
     content: bytes,
     target: Path,
-    reservation: Reservation | None,
+    paid: Reservation | Charge | None,
     scheduler: Scheduler | None,
 ) -> None:
     tensors, record = _parsed(content, target)
@@ -161,14 +168,16 @@ def _load(
         if record.get("scheduler") is None:
             raise Refused(f"expected {target} to hold a scheduler; save_checkpoint(…, scheduler=) keeps one")
         scheduler.load_state_dict(record["scheduler"])
+    kept = record.get("past_noise") if trainer.peers.leads and not isinstance(paid, Charge) else None
     state = TrainerState(
         step=record["step"],
         clip_norm=record["clip_norm"],
         average=_under("average", tensors),
         averaged=record["averaged"],
-        private=record["private"] and (reservation is None or reservation.private),
-        reservation=reservation,
-        past_noise=read_past_noise(target, record.get("past_noise")) if trainer.peers.leads else None,
+        private=record["private"] and (paid is None or paid.private),
+        reservation=paid if isinstance(paid, Reservation) else None,
+        charge=paid if isinstance(paid, Charge) else None,
+        past_noise=read_past_noise(target, kept),
         caveats=frozenset(record.get("caveats", ())),
         eta=record.get("eta"),
         views=record.get("views"),
@@ -277,6 +286,24 @@ def _take_up_reservation(trainer: PrivateTrainer, ledger: Ledger, target: Path) 
     for path in _all_staged(target):
         path.unlink(missing_ok=True)
     return reservation
+
+
+def _settled(trainer: PrivateTrainer, ledger: Ledger, target: Path) -> Charge | None:
+    """The charge of a run that lacks nothing but its release: the checkpoint holds exactly what was settled.
+
+    Several ranks are not told that no step is left, so that theirs is refused as any settled run.
+    """
+    record = _read_record(target) if target.exists() and not trainer.peers.several else None
+    if record is None or record["reservation"] is None:
+        return None
+    found = ledger.settled(Head.from_json(record["reservation"]))
+    if found is None:
+        return None
+    lease, charge = found
+    _check_plan(trainer, record, target)
+    steps = record["step"]
+    whole = 0 < steps == lease.steps and same_releases(charge.event, trainer.plan.event(steps))
+    return charge if whole and lease.digest is not None and _agrees(target, lease) else None
 
 
 def _newest_record(target: Path, ledger: Ledger) -> dict[str, Any]:

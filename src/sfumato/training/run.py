@@ -284,12 +284,15 @@ def take_steps(
 ) -> None:
     """All steps that are left, or until it is over, each at its rate; then the average takes their place."""
     trainer.model.train()
-    for batch in trainer.batches(data, units=units, views=views, example=example):
-        if is_over():
-            break
-        _set_rate(trainer, optimization)
-        trainer.step(batch, loss_fn)
-        on_step(trainer)
+    if (
+        trainer.charge is None
+    ):  # otherwise it was settled by a process that died, and only the release is missing
+        for batch in trainer.batches(data, units=units, views=views, example=example):
+            if is_over():
+                break
+            _set_rate(trainer, optimization)
+            trainer.step(batch, loss_fn)
+            on_step(trainer)
     trainer.finish()
     _put_average_in_place(trainer)
 
@@ -380,7 +383,7 @@ def _held_out(stopping: EarlyStopping, model: nn.Module, trainer: PrivateTrainer
 
 def _check_room(trainer: PrivateTrainer, stopping: EarlyStopping | None) -> None:
     """Refuse now what would be refused later: the whole plan, and every measurement that there can be."""
-    if stopping is None or trainer.ledger is None:
+    if stopping is None or trainer.ledger is None or trainer.charge is not None:
         return
     plan, left = trainer.plan, trainer.plan.steps - trainer.steps_done
     events = [stopping.event(math.ceil(left / plan.steps_an_epoch))]

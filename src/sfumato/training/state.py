@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sfumato.ledger import Reservation
+from sfumato.ledger import Charge, Reservation
 from sfumato.mechanisms.correlated import Past
 
 
@@ -22,6 +22,7 @@ class TrainerState:
     averaged: int  # steps that are in it
     private: bool  # whether no step had noise from a seeded stream
     reservation: Reservation | None  # under which the steps were taken
+    charge: Charge | None = None  # to which a process that died had settled them: no step is left
     past_noise: Past | None = None  # that the noise of steps to come is correlated with: secret
     caveats: frozenset[str] = frozenset()  # that the certificate will have, from the steps so far
     eta: float | None = None  # the largest that any step had

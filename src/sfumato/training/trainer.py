@@ -109,6 +109,7 @@ class PrivateTrainer:
         model = as_written(model)
         self.model, self.optimizer, self.plan, self.ledger = model, optimizer, plan, ledger
         self.purpose, self.on_reserved = purpose, on_reserved
+        self.on_reserving: Callable[[PrivateTrainer], None] | None = None  # inside the ledger's transaction
         self._sampler: Sampler = SecretStream() if sampler is None else sampler
         self._correlated = correlated_noise(plan.noise, self._sampler)
         self.past_noise_beside: set[Path] = set()  # checkpoints; `finish` destroys it there
@@ -125,6 +126,7 @@ class PrivateTrainer:
         self.eta: float | None = None
         self.reservation: Reservation | None = None
         self.charge: Charge | None = None
+        self._ended_before = False  # whether it was taken up after its last step, settled already
         self._seeded_before = False  # whether steps before a resume had noise from a seeded stream
         self.device = device_of(model)
         self._sum = _sum_on(self.device, self.parameters)
@@ -171,6 +173,8 @@ class PrivateTrainer:
         Raises:
             BudgetExceeded: If the ledger has no room for the plan.
         """
+        if self._ended_before and self.steps_done == self.plan.steps:
+            return
         with self.peers.together("to read its data"):
             check_units(self.plan, units)
             self._see_by(views)
@@ -206,7 +210,7 @@ class PrivateTrainer:
             parameter.grad = None  # whether there is one, or what it is, decides nothing
         with self.peers.together("to look at its model and loss"):
             work = self._looked_at(batch.data, loss_fn)
-        if self.eta is None or (self.steps_started == 0 and self._prepared_for is not work):
+        if self.eta is None or (not self._reserved and self._prepared_for is not work):
             with self.peers.together("to look at its model"):
                 self._prepare(batch.data, loss_fn, work)
             self.peers.require_same({"bound of rounding": digest(str(self.eta))}, remedy="give each rank rows")
@@ -243,7 +247,7 @@ class PrivateTrainer:
             views: K random views of each row, as `batches` will be given them.
 
         Raises:
-            Refused: If model or loss mix rows.
+            Refused: If model or loss mix rows, or this trainer has taken steps.
 
         >>> from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy
         >>> model = nn.Linear(2, 2)
@@ -253,6 +257,8 @@ class PrivateTrainer:
         >>> trainer.eta < 0.01
         True
         """
+        if self._reserved:  # chunks and η of another work would be those of the steps to come
+            raise Refused("expected a rehearsal before the first step, got one after it; make another trainer")
         complete = decoder_inputs(self.model)
         source = TrainingData(rows, rows_per_unit=self.plan.rows_per_unit, views=views, complete=complete)
         self._prepare(source, loss_fn, self._looked_at(source, loss_fn))
@@ -360,7 +366,8 @@ class PrivateTrainer:
         """
         if self.steps_started:
             raise Refused("expected a fresh trainer; this one has taken steps of its own")
-        if self._correlated is not None and self.peers.leads and 0 < state.step < self.plan.steps:
+        goes_on = 0 < state.step < self.plan.steps and state.charge is None
+        if self._correlated is not None and self.peers.leads and goes_on:
             if state.past_noise is None:
                 raise Refused(
                     "expected the noise of past steps, with which that of the next is correlated, got none; it "
@@ -371,7 +378,8 @@ class PrivateTrainer:
         self.clip_norm = state.clip_norm
         self.steps_done = self.steps_started = state.step
         self._seeded_before = not state.private
-        self.reservation = state.reservation
+        self.reservation, self.charge = state.reservation, state.charge
+        self._ended_before = state.charge is not None
         self._caveats |= state.caveats
         self._eta_before = state.eta
         self._views = state.views
@@ -503,6 +511,7 @@ class PrivateTrainer:
             unit=self.plan.unit,
             private=self.private,
             begun=False,
+            noted=self._write_down,
         )
         with self.peers.together("to begin under its reservation"):
             if self.reservation is not None:
@@ -510,6 +519,15 @@ class PrivateTrainer:
                     self._tell_of_reservation(self.reservation)
                 self.reservation.begin()
         self._reserved = True
+
+    def _write_down(self, reservation: Reservation) -> None:
+        """Let `on_reserving` write down a reservation that is durable only after it; it holds it meanwhile."""
+        self.reservation = reservation
+        try:
+            if self.on_reserving is not None:
+                self.on_reserving(self)
+        finally:
+            self.reservation = None
 
     def _tell_of_reservation(self, reservation: Reservation) -> None:
         """Let `on_reserved` note it down; where that fails, as on a full disk, nothing is spent."""

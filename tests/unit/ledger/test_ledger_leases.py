@@ -186,3 +186,24 @@ def test_a_hidden_entry_about_a_lease_is_found(tmp_path: Path) -> None:
 def test_leases_go_to_json_and_back() -> None:
     lease = Lease(token=3, private=False, steps=2, ran=repeat(STEP, 2), digest=DIGESTS[0])
     assert Lease.from_json(json.loads(json.dumps(lease.to_json()))) == lease
+
+
+def test_a_reservation_is_written_down_before_it_is_durable(place):
+    """What is written down is the entry that follows; if writing fails, there is no entry."""
+    ledger, written = Ledger.open(place, Budget(epsilon=1)), []
+    made = ledger.reserve(pure(0.5), purpose="a run", begun=False, noted=written.append, **TERMS)
+    assert [one.head for one in written] == [made.head]
+    assert ledger.lease(made.head) == made.lease
+
+    def fail(reservation):
+        written.append(reservation)
+        raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        ledger.reserve(pure(0.25), purpose="another", begun=False, noted=fail, **TERMS)
+    assert ledger.head == made.head
+    assert ledger.epsilon_spent == 0.5
+    with pytest.raises(LedgerTampered):
+        ledger.lease(written[-1].head)
+    ledger.charge(pure(0.25), purpose="a third", **TERMS)
+    ledger.verify()

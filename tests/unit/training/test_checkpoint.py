@@ -1,6 +1,8 @@
 import io
+import os
 import pickle
 import shutil
+import signal
 import warnings
 from dataclasses import replace
 
@@ -9,10 +11,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sfumato.accounting import Budget
-from sfumato.errors import DataCorrupted, LedgerError, Refused, SettingsChanged
-from sfumato.ledger import Ledger
-from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, resume, save_checkpoint, train
+from sfumato.accounting import Budget, NoEvent, Relation
+from sfumato.errors import DataCorrupted, InvalidInput, LedgerError, Refused, SettingsChanged
+from sfumato.ledger import Certificate, Ledger
+from sfumato.mechanisms import Independent, LambdaCGD
+from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, resume, run, save_checkpoint, train
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=6, noise_multiplier=1.0, average_decay=0.5)
 
@@ -106,13 +109,147 @@ def test_a_copy_that_is_refused_takes_the_run_from_nobody(tmp_path, ledger):
     assert trainer.finish().event == PLAN.event()
 
 
-def test_a_settled_run_is_not_taken_up_again(tmp_path, ledger):
+def test_a_settled_run_takes_no_more_steps(tmp_path, ledger):
     trainer = make_trainer(ledger)
     take(trainer, 3)
     save_checkpoint(trainer, tmp_path / "c.safetensors")
+    charge = trainer.finish()
+    again, entries = make_trainer(ledger), ledger.head.sequence
+    resume(again, tmp_path / "c.safetensors")
+    with pytest.raises(Refused, match="not finished"):
+        take(again, 6)
+    assert again.finish() == charge
+    assert again.certificate(delta=1e-5) == trainer.certificate(delta=1e-5)
+    assert ledger.head.sequence == entries
+
+
+def test_a_checkpoint_that_holds_less_than_was_settled_is_not_taken_up(tmp_path, ledger):
+    trainer = make_trainer(ledger)
+    take(trainer, 2)
+    save_checkpoint(trainer, tmp_path / "older")
+    take(trainer, 4)
+    save_checkpoint(trainer, tmp_path / "c.safetensors")
+    take(trainer, 6)
     trainer.finish()
-    with pytest.raises(LedgerError, match="settled"):
-        resume(make_trainer(ledger), tmp_path / "c.safetensors")
+    for name in ("older", "c.safetensors"):
+        with pytest.raises(LedgerError, match="settled"):
+            resume(make_trainer(ledger), tmp_path / name)
+
+
+def test_a_run_that_died_when_all_its_steps_were_settled_has_none_left(tmp_path, ledger):
+    trainer = make_trainer(ledger)
+    take(trainer, 6)
+    save_checkpoint(trainer, tmp_path / "c.safetensors")
+    charge = trainer.finish()
+    again = make_trainer(ledger)
+    resume(again, tmp_path / "c.safetensors")
+    assert list(again.batches(rows())) == []
+    assert again.finish() == charge
+    for ours, theirs in zip(again.model.parameters(), trainer.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def refuse_once(monkeypatch, owner, name, error):
+    """The first call raises, as if the process had died or the disk were full."""
+    whole, calls = getattr(owner, name), []
+
+    def refuse(*args, **settings):
+        calls.append(args)
+        if len(calls) == 1:
+            raise error
+        return whole(*args, **settings)
+
+    monkeypatch.setattr(owner, name, refuse)
+
+
+@pytest.mark.parametrize("place", [(run, "write_run"), (Certificate, "write")])
+def test_a_run_that_died_before_its_release_is_released_by_the_same_call(tmp_path, ledger, monkeypatch, place):
+    first, told = nn.Linear(5, 3), []
+    refuse_once(monkeypatch, *place, OSError("No space left on device"))
+    with pytest.raises(OSError, match="No space"):
+        train(first, rows(), PLAN, ledger=ledger, out=tmp_path / "run", on_epoch=told.append)
+    entries, spent = ledger.head.sequence, ledger.epsilon_spent
+    again = train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run")
+    assert again.history == tuple(told)
+    assert (ledger.head.sequence, ledger.epsilon_spent) == (entries, spent)
+    (charge,) = ledger.charges()
+    assert again.certificate.head == charge.head
+    written = Certificate.read(tmp_path / "run" / "release" / "certificate.json")
+    ledger.verify(certificate=written)
+    written.verify()
+    for ours, theirs in zip(again.model.parameters(), first.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert not any("checkpoint" in path.name for path in (tmp_path / "run" / "private").iterdir())
+    with pytest.raises(InvalidInput, match="finished run"):
+        train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run")
+
+
+def test_a_run_killed_after_it_was_settled_is_released_by_the_same_call(tmp_path, ledger):
+    child = os.fork()
+    if child == 0:
+        try:
+            PrivateTrainer.finish = lambda trainer, settle=PrivateTrainer.finish: (
+                settle(trainer),
+                os.kill(os.getpid(), signal.SIGKILL),
+            )
+            train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run")
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    (charge,) = ledger.charges()
+    assert charge.settled
+    train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run")
+    assert ledger.charges() == [charge]
+    ledger.verify(certificate=Certificate.read(tmp_path / "run" / "release" / "certificate.json"))
+
+
+@pytest.mark.parametrize(
+    ("last", "charges"),
+    [("_tell_of_reservation", 1), ("_write_down", 0)],  # right after the reservation, and right before it
+)
+def test_a_run_killed_when_it_reserved_reserves_once(tmp_path, ledger, last, charges):
+    child = os.fork()
+    if child == 0:
+        try:
+            whole = getattr(PrivateTrainer, last)
+            doomed = lambda *args: (charges or whole(*args), os.kill(os.getpid(), signal.SIGKILL))  # noqa: E731
+            setattr(PrivateTrainer, last, doomed)
+            train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run")
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert len(ledger.charges()) == charges
+    train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=tmp_path / "run")
+    (charge,) = ledger.charges()
+    assert charge.settled
+    ledger.verify(certificate=Certificate.read(tmp_path / "run" / "release" / "certificate.json"))
+
+
+class StopAfterTwo:
+    def event(self, times):
+        return NoEvent()
+
+    def measure(self, *args, **settings):
+        return 0.5
+
+    def is_over(self, history):
+        return len(history) == 2
+
+
+@pytest.mark.parametrize("noise", [Independent(), LambdaCGD(cancelled=0.8)])
+def test_an_early_stop_that_died_before_its_release_is_released_as_it_stopped(tmp_path, monkeypatch, noise):
+    """The noise of past steps is destroyed when it stops, and is not missed."""
+    plan = replace(PLAN, noise=noise, sampling="cyclic", relation=Relation.ZERO_OUT)
+    budget = Budget(epsilon=50, delta=1e-5, relation=Relation.ZERO_OUT)
+    ledger, more = Ledger.open(tmp_path / "ledger.db", budget), {"stopping": StopAfterTwo()}
+    refuse_once(monkeypatch, run, "write_run", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        train(nn.Linear(5, 3), rows(), plan, ledger=ledger, out=tmp_path / "run", **more)
+    again = train(nn.Linear(5, 3), rows(), plan, ledger=ledger, out=tmp_path / "run", **more)
+    assert again.certificate.planned == plan.event()
+    assert [report.epoch for report in again.history] == [1, 2]
+    assert len(ledger.charges()) == 1
+    ledger.verify(certificate=again.certificate)
 
 
 def test_another_plan_is_refused(tmp_path):

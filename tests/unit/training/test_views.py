@@ -155,6 +155,36 @@ def test_what_was_rehearsed_otherwise_is_looked_at_again_before_the_charge(tmp_p
     assert trainer.eta > rehearsed
 
 
+@pytest.mark.parametrize("first", ["rehearse", "resume"])
+def test_what_was_rehearsed_otherwise_is_looked_at_again_after_a_resume(tmp_path, first):
+    plan = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=3, noise_multiplier=2.0)
+
+    def begin():
+        model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+        return PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan)
+
+    def rehearse(trainer):
+        trainer.rehearse((torch.zeros(1, 1, 4, 4), torch.zeros(1, dtype=torch.long)), cross_entropy)
+
+    before, after = begin(), begin()
+    for batch in before.batches(ROWS, views=moved_by_a_pixel):
+        before.step(batch, cross_entropy)
+        save_checkpoint(before, tmp_path / "checkpoint")
+        break
+    if first == "rehearse":
+        rehearse(after)
+    resume(after, tmp_path / "checkpoint")
+    if first == "resume":
+        rehearse(after)
+    assert after.eta < before.eta
+    for batch in after.batches(ROWS, views=moved_by_a_pixel):
+        after.step(batch, cross_entropy)
+    assert after.steps_done == 3
+    assert after.eta == before.eta
+    with pytest.raises(Refused, match="before the first step"):
+        rehearse(after)
+
+
 def test_the_cost_of_a_plan_for_persons_is_estimated():
     rows = replace(load("digits", "train", side=8), unit="patient")
     settings = Settings(epochs=1, batch=256, moved=True)

@@ -1,0 +1,130 @@
+"""One data set has one ledger, where ledgers lie side by side, whoever makes them and when."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import uuid
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from sfumato.errors import InvalidInput, LedgerError
+from sfumato.ledger import Budget, Ledger, creation
+from sfumato.ledger.chain import Row
+from sfumato.ledger.store import Store, store_at
+
+BUDGET = Budget(epsilon=1, delta=1e-5)
+SECOND = "one data set has one ledger"
+
+
+def beside(place: str) -> str:
+    return f"{place}-2"
+
+
+def make_both_at_once(places: list[str], dataset: str) -> list[str]:
+    said: list[str] = []
+
+    def make(place: str) -> None:
+        try:
+            Ledger.create(place, BUDGET, dataset=dataset).close()
+            said.append("made")
+        except LedgerError as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=make, args=(place,)) for place in places]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(said)
+
+
+def test_of_two_that_are_created_at_one_moment_one_is_refused(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, met = creation._refuse_second, threading.Barrier(2)
+
+    def look_and_wait(store: Store, dataset: str) -> None:
+        looked(store, dataset)
+        with suppress(threading.BrokenBarrierError):
+            met.wait(0.5)  # both have looked before either creates, unless one waits for the other
+
+    monkeypatch.setattr(creation, "_refuse_second", look_and_wait)
+    refused, made = make_both_at_once([place, beside(place)], f"people-{uuid.uuid4()}")
+    assert made == "made"
+    assert SECOND in refused
+
+
+def test_who_was_about_to_create_and_failed_lets_the_next_one_in(place: str) -> None:
+    dataset = f"people-{uuid.uuid4()}"
+    with pytest.raises(RuntimeError, match="died"), store_at(place).creating(dataset):
+        raise RuntimeError("died")
+    Ledger.create(place, BUDGET, dataset=dataset).close()
+    with pytest.raises(LedgerError, match=SECOND):
+        Ledger.create(beside(place), BUDGET, dataset=dataset)
+    assert Ledger.open(place, BUDGET, dataset=dataset).epsilon_left == 1
+
+
+def test_creating_leaves_nothing_but_the_ledger(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "a.db", BUDGET, dataset="people").close()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.db"]
+
+
+def test_a_killed_creator_holds_no_lock(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            store_at(str(tmp_path / "a.db")).creating("people").__enter__()
+            os._exit(9)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    Ledger.create(tmp_path / "b.db", BUDGET, dataset="people").close()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(".a.db", "b.db"), ("a.db", ".b.db"), ("a", "b"), ("a.db", "b.ledger")]
+)
+def test_a_ledger_is_seen_whatever_its_name(tmp_path: Path, first: str, second: str) -> None:
+    Ledger.create(tmp_path / first, BUDGET, dataset="people").close()
+    with pytest.raises(LedgerError, match=SECOND):
+        Ledger.create(tmp_path / second, BUDGET, dataset="people")
+
+
+def test_a_ledger_is_seen_while_it_is_written_to(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "a.db", BUDGET, dataset="people").close()
+    with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as busy:
+        busy.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(LedgerError, match=SECOND):
+            Ledger.create(tmp_path / "b.db", BUDGET, dataset="people")
+        busy.execute("ROLLBACK")
+
+
+def test_what_a_dead_creator_wrote_without_a_name_is_no_ledger(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "a.db", BUDGET, dataset="people").close()
+    (tmp_path / "a.db").rename(tmp_path / f".a.db.{uuid.uuid4().hex}")
+    Ledger.create(tmp_path / "a.db", BUDGET, dataset="people").close()
+
+
+@pytest.mark.parametrize(
+    "text", ["[1]", "null", "nothing", "{", b"\xff\xfe", None, 7, "[" * 100_000, '{"dataset": ["people"]}']
+)
+def test_another_file_of_sqlite_in_the_folder_is_passed_over(tmp_path: Path, text: object) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("CREATE TABLE entries (sequence INTEGER, digest BLOB, text BLOB, settles INTEGER)")
+        other.execute("INSERT INTO entries VALUES (0, x'00', ?, NULL)", (text,))
+        other.commit()
+    Ledger.create(tmp_path / "a.db", BUDGET, dataset="people").close()
+
+
+def test_an_odd_first_row_names_no_data_set() -> None:
+    assert creation._declared(Row(0, b"", b"[1]", None)) is None
+
+
+@pytest.mark.parametrize("dataset", ["people ", " people", " people "])
+def test_ids_with_spaces_around_them_are_refused(place: str, dataset: str) -> None:
+    with pytest.raises(InvalidInput, match="without spaces around it"):
+        Ledger.create(place, BUDGET, dataset=dataset)
