@@ -153,12 +153,13 @@ def run(
         infectious = simulator.infectious()
         results = examine(infectious[chosen], campaign.kit, random)
         results.record(population, chosen)
-        leaving = np.flatnonzero(free_from == day + 1)
-        kept = leaving[_test(infectious[leaving], campaign.kit, random)]
-        free_from[np.append(kept, chosen[results.positive])] = day + 1 + campaign.isolation_days
+        leaving = free_from == day + 1
+        kept = leaving & _test(infectious, campaign.kit, random)
+        kept[chosen[results.positive]] = True
+        free_from[kept] = day + 1 + campaign.isolation_days
         prevalence = float(simulator.infected().mean())
         days.append(
-            (prevalence, results.tests + leaving.size, int(results.positive.sum()), int(isolated.sum()))
+            (prevalence, results.tests + int(leaving.sum()), int(results.positive.sum()), int(isolated.sum()))
         )
         contacts = max(contacts, population.contacts.contacts_per_day())
         if progress is not None:
