@@ -170,7 +170,7 @@ def campaign(monkeypatch, release, infectious, *, loud, seed, kit, fraction):
 
     def noted(*given):
         turns.append(choose(*given).tolist())
-        return np.array(turns[-1])
+        return np.array(turns[-1], dtype=np.int64)
 
     monkeypatch.setattr(rules, "choose", noted)
     disease = SETTINGS["seir"].disease

@@ -48,7 +48,7 @@ def trace(
     confirm: Annotated[
         bool,
         typer.Option(
-            help="Test whoever is positive a second time on the same day, out of the same number of tests. "
+            help="Test whoever is positive a second time on the same day; one in twenty tests is set aside for it. "
             "Only if both agree, the person is isolated and contacts are told."
         ),
     ] = True,
