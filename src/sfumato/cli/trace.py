@@ -48,8 +48,8 @@ def trace(
     confirm: Annotated[
         bool,
         typer.Option(
-            help="Test whoever is positive a second time on the same day, out of the same number of tests. "
-            "Only if both agree, the person is isolated and contacts are told."
+            help="Test whoever is positive a second time on the same day; one in twenty tests is set aside "
+            "for it. Only if both agree, the person is isolated and contacts are told."
         ),
     ] = True,
     unprotected: Annotated[bool, typer.Option("--unprotected", help="Add no noise, for comparison.")] = False,

@@ -4,7 +4,7 @@ Published (Romijnders et al. 2024): median peak infection rate at ε = 1 a relea
 
 Peaks differ tenfold between towns, and up to fivefold between two runs of one town. So each method is compared
 with `traditional` in the same towns, each of which may be run several times. Published campaigns test everybody
-once; methods may also be measured with confirming tests, from the same number of tests a day.
+once; methods may also be measured with confirming tests, for which one in twenty tests a day is set aside.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def tracing(
         list[str] | None,
         typer.Option(
             help="A method to measure with confirming tests: somebody counts as positive only if a second test "
-            "of the same day agrees, from the same number of tests a day. May be repeated."
+            "of the same day agrees; one in twenty tests a day is set aside for that. May be repeated."
         ),
     ] = None,
     ages: Annotated[bool, typer.Option(help="Let the scores of dpfn know people's age (covasim).")] = True,

@@ -15,9 +15,10 @@ from sfumato.results import EpidemicCurve
 from sfumato.tracing.disease import Disease, Floats, TestKit
 from sfumato.tracing.population import Population
 from sfumato.tracing.release import Release
-from sfumato.tracing.scoring import release_scores
+from sfumato.tracing.scoring import release_risks
 from sfumato.tracing.simulators import Bools, Simulator
 
+_SET_ASIDE = 20  # one in so many of the day's tests is kept for confirming: a public number
 UNIT = "one contact-day message"  # whom an ε protects
 _NAMES = {
     "none": "no tests",
@@ -39,7 +40,7 @@ class Campaign:
         disease: How the score takes the disease to spread.
         kit: Error rates of tests.
         days: How long it lasts.
-        test_fraction: The share of people tested each day.
+        test_fraction: The share of people tested each day, confirming tests included.
         isolation_days: How long a positive person is isolated.
 
     >>> Campaign(release=Release(method="traditional"), days=10).tests_a_day(1000)
@@ -60,6 +61,11 @@ class Campaign:
 
     def tests_a_day(self, people: int) -> int:
         return 0 if self.release.method == "none" else round(self.test_fraction * people)
+
+    def turns_a_day(self, people: int) -> int:
+        """How many people are offered a test each day; with confirming tests, some are set aside for these."""
+        tests = self.tests_a_day(people)
+        return tests - tests // _SET_ASIDE if self.kit.confirm else tests
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +118,11 @@ def run(
 ) -> Outcome:
     """Run a campaign: release scores, test, isolate, day after day.
 
+    *Guarantees*: who is offered a test follows from released values and from who was offered one before
+    (`Population.turns`), so that nobody's result decides whether another person is tested, nor whether they
+    have a turn later. Isolated people take their turn at home. Whoever is to leave isolation is tested
+    for that, and stays if positive; this test is told to nobody and changes no message.
+
     Args:
         campaign: What is done.
         simulator: The epidemic.
@@ -129,20 +140,27 @@ def run(
     2
     """
     population = Population(simulator.people, campaign.disease, campaign.kit, ages=simulator.ages())
-    tests, random = campaign.tests_a_day(simulator.people), public_generator(seed)
+    turns, random = campaign.turns_a_day(simulator.people), public_generator(seed)
     free_from = np.zeros(simulator.people, dtype=np.int64)  # the day on which each person's isolation is over
     days: list[tuple[float, int, int, int]] = []
     contacts = 0.0
     for day in range(campaign.days):
         isolated = free_from > day
         population.begin_day(simulator.step(isolated))
-        scores = release_scores(population, campaign.release, sampler)
-        chosen = choose(scores, ~isolated, tests, random)
-        results = examine(simulator.infectious()[chosen], campaign.kit, tests, random)
+        risks = release_risks(population, campaign.release, sampler)
+        chosen = choose(risks(population.turns), turns, random)
+        population.offer_tests(chosen)
+        infectious = simulator.infectious()
+        results = examine(infectious[chosen], campaign.kit, random)
         results.record(population, chosen)
-        free_from[chosen[results.positive]] = day + 1 + campaign.isolation_days
+        leaving = free_from == day + 1
+        kept = leaving & _test(infectious, campaign.kit, random)
+        kept[chosen[results.positive]] = True
+        free_from[kept] = day + 1 + campaign.isolation_days
         prevalence = float(simulator.infected().mean())
-        days.append((prevalence, results.tests, int(results.positive.sum()), int(isolated.sum())))
+        days.append(
+            (prevalence, results.tests + int(leaving.sum()), int(results.positive.sum()), int(isolated.sum()))
+        )
         contacts = max(contacts, population.contacts.contacts_per_day())
         if progress is not None:
             progress(day, prevalence)
@@ -161,28 +179,26 @@ def _outcome(days: list[tuple[float, int, int, int]], contacts: float, private: 
     )
 
 
-def choose(scores: Floats, eligible: Bools, count: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
-    """The `count` eligible people of highest score, in random order among equals."""
+def choose(scores: Floats, count: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
+    """The `count` people of highest score, in random order among equals."""
     if np.isnan(scores).any():
         raise InvalidInput("expected scores without NaN; check the disease's parameters")
-    candidates = random.permutation(np.flatnonzero(eligible))
+    candidates = random.permutation(scores.size)
     order = np.argsort(-scores[candidates], kind="stable")
     return candidates[order[:count]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """Who of a ranked list was tested on a day, and how each test came out.
+    """Who of those who had a turn was tested on a day, and how each test came out.
 
     Attributes:
-        tested: Who was tested at all.
         first: Whose first test was positive.
         retested: Who was tested a second time.
         second: Whose second test was positive.
         positive: Who counts as positive: isolated, and told to their contacts.
     """
 
-    tested: Bools
     first: Bools
     retested: Bools
     second: Bools
@@ -190,31 +206,30 @@ class Results:
 
     @property
     def tests(self) -> int:
-        return int(self.tested.sum() + self.retested.sum())
+        return int(self.first.size + self.retested.sum())
 
     def record(self, population: Population, people: npt.NDArray[np.int64]) -> None:
         """Every test is evidence on its owner's phone; contacts hear of those who count as positive."""
         confirm = population.kit.confirm
-        population.record_tests(people[self.tested], self.first[self.tested], counts=not confirm)
+        population.record_tests(people, self.first, counts=not confirm)
         population.record_tests(people[self.retested], self.second[self.retested], counts=confirm)
 
 
-def examine(infectious: Bools, kit: TestKit, tests: int, random: np.random.Generator) -> Results:
-    """Test people in this order until the day's `tests` are used up.
+def examine(infectious: Bools, kit: TestKit, random: np.random.Generator) -> Results:
+    """Test whoever has a turn; with `kit.confirm`, test whoever is positive again at once.
 
-    With `kit.confirm`, whoever is positive is tested again at once, from the same `tests`. If the day's last
-    test is positive, nobody can confirm it: it does not count, and stays with its owner as evidence.
+    *Guarantees*: whether somebody is tested again follows from that person's own first result: every positive
+    test is followed by a second, even on a day with more of them than tests were set aside for.
     """
     first = _test(infectious, kit, random)
-    if not kit.confirm:
-        tested, nobody = np.arange(first.size) < tests, np.zeros_like(first)
-        return Results(
-            tested=tested, first=first & tested, retested=nobody, second=nobody, positive=first & tested
-        )
-    used = np.cumsum(1 + first)
-    tested, retested = used - first <= tests, first & (used <= tests)
+    retested = first & kit.confirm
     second = retested & _test(infectious, kit, random)
-    return Results(tested=tested, first=first & tested, retested=retested, second=second, positive=second)
+    return Results(
+        first=first,
+        retested=retested,
+        second=second,
+        positive=second if kit.confirm else first,
+    )
 
 
 def _test(infectious: Bools, kit: TestKit, random: np.random.Generator) -> Bools:

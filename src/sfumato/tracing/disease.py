@@ -116,8 +116,8 @@ class TestKit:
         false_positive_rate: The chance of a positive test if not infectious; may be 0.
         false_negative_rate: The chance of a negative test if infectious; more than 0, so that no two tests
             contradict each other.
-        confirm: Whether somebody counts as positive only if a second test agrees. It is taken on the same day
-            from the same day's tests, and its errors are independent of the first one's.
+        confirm: Whether somebody counts as positive only if a second test agrees. It is taken on the same
+            day, and its errors are independent of the first one's.
 
     >>> TestKit().likelihood(np.array([True]))[0].round(3).tolist()
     [0.999]

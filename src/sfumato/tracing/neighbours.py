@@ -85,6 +85,14 @@ def foresee(evidence: Evidence, disease: Disease) -> Floats:
     return np.asarray(last / last.sum(axis=0), dtype=np.float64)
 
 
+def second_morning(evidence: Evidence, disease: Disease) -> Floats:
+    """(4, people): `believe(…).second_morning` alone, for less."""
+    state = evidence.start.copy()
+    _observe(state, evidence, 0)
+    state = _advance(state, (1 - disease.background) * np.exp(-evidence.exposure[0]), disease)
+    return np.asarray(state / state.sum(axis=0), dtype=np.float64)
+
+
 def _advance(state: Floats, stay: Floats, disease: Disease) -> Floats:
     """One night: (4, people) → (4, people)."""
     susceptible, exposed, infectious, recovered = state

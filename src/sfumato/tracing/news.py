@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from sfumato.mechanisms import to_grid
@@ -11,23 +13,21 @@ from sfumato.tracing.contacts import Integers
 from sfumato.tracing.denoising import expected_again, expected_count
 from sfumato.tracing.disease import Floats, Kind
 from sfumato.tracing.found import infectious_before
-from sfumato.tracing.neighbours import Belief, believe, foresee
-from sfumato.tracing.population import Population
+from sfumato.tracing.neighbours import foresee, second_morning
+from sfumato.tracing.population import OwnTests, Population
 from sfumato.tracing.release import DAYS_AFTER_TEST, Release
 from sfumato.tracing.telling import Telling, telling, telling_daily
 
 # Public guesses, chosen on simulated towns that are nobody's data.
-_CONVINCING = 0.1  # the belief from which on a message says all it can
-_FIRMNESS = 0.95  # what a message of someone who tested positive says on average
-_SPREAD = 0.15  # its deviation, as a share of that
+_SPREAD = 0.15  # deviation of what a positive contact says in all, as a share of it
 
 
-def score_news(population: Population, release: Release, sampler: Sampler) -> Floats:
+def score_news(population: Population, release: Release, sampler: Sampler) -> Callable[[OwnTests], Floats]:
     """P(I) tomorrow, from own tests and from the noised news of each day and kind of contact.
 
-    A message about a contact day is u ∈ [0, 1]: 0 until its sender counts as positive, then min(φ / 0.1, 1), φ
-    being the sender's belief to be infectious, from own tests and from what was released to the sender before.
-    It may only rise over its life. Released to each person, on each day and for each kind k of contact, is
+    A message about a contact day is u: 0 until its sender counts as positive, then 1. Nothing else that the
+    sender's phone knows enters it, so that one test changes no more messages than it speaks of. It may only
+    rise over its life. Released to each person, on each day and for each kind k of contact, is
 
         yₖ = Σ [aₙ · (rise since yesterday) + cₙ · (u of yesterday)] + N(0, σ²)
 
@@ -45,11 +45,11 @@ def score_news(population: Population, release: Release, sampler: Sampler) -> Fl
     population.keep_to(release)
     disease = population.disease
     population.exposure[-1] = _quiet_exposure(population)
-    own = believe(population.evidence(population.exposure), disease)
-    population.next_start = own.second_morning
+    for tests in (population.results, population.turns):
+        tests.next_start = second_morning(tests.evidence(population.exposure), disease)
     line = channel(release, disease, population.contacts.met.size, roundings=disease.window)
     weights = telling_daily(disease.window) if release.repeat else telling(disease.window, release.overlap)
-    newest = np.maximum(population.booked, to_grid(_messages(population, own), line.grid))
+    newest = np.maximum(population.booked, to_grid(_messages(population), line.grid))
     rises = newest - population.booked
     said = to_grid(weights.first[:, None] * rises + weights.again[:, None] * population.booked, 1.0)
     population.booked = newest
@@ -59,7 +59,7 @@ def score_news(population: Population, release: Release, sampler: Sampler) -> Fl
     else:
         found = _heard_once(population, noisy, line.sigma, weights)
     _take_in(population, found)
-    return foresee(population.evidence(population.exposure), disease)[2]
+    return lambda tests: foresee(tests.evidence(population.exposure), disease)[2]
 
 
 def _quiet_exposure(population: Population) -> Floats:
@@ -72,15 +72,14 @@ def _quiet_exposure(population: Population) -> Floats:
     )
 
 
-def _messages(population: Population, own: Belief) -> Floats:
-    """(window, people): u of who counts as positive, on the days until a week after it; 0 of others.
+def _messages(population: Population) -> Integers:
+    """(window, people): 1 of who counts as positive, on the days until a week after it; 0 of others.
 
     Days before the sender can have been infectious count as well, so that it is heard above the noise.
     """
-    said = np.minimum(own.infectious.max(axis=0) / _CONVINCING, 1.0)
     days_ago = np.arange(population.disease.window)[::-1, None]
     since_test = population.day - population.last_positive
-    return said * population.recently_positive() * (days_ago >= since_test - DAYS_AFTER_TEST)
+    return population.recently_positive() * (days_ago >= since_test - DAYS_AFTER_TEST)
 
 
 def _received(population: Population, said: Integers) -> Integers:
@@ -121,7 +120,7 @@ def _heard_once(population: Population, noisy: Floats, noise: float, weights: Te
     kinds = population.disease.kinds
     days = min(population.day + 1, population.disease.window)
     again = np.array([_meetings(kind, days) for kind in kinds])
-    sizes = _FIRMNESS * again * weights.first[-days:].mean()
+    sizes = again * weights.first[-days:].mean()
     noisy = noisy - _told_before(population, again / days, weights)
     contacts = population.contacts.met / again[:, None]
     rate = population.news_rate(float((noisy.sum(axis=1) / sizes).sum()), float(contacts.sum()))
@@ -162,7 +161,7 @@ def _signal(population: Population) -> Floats:
         for ago in range(min(told + 1, len(population.heard))):
             left = max(0, first - max(0, population.day - ago - window + 1))
             signal[told, ago] = [_meetings(kind, spoken) * left / spoken for kind in population.disease.kinds]
-    return _FIRMNESS * signal
+    return signal
 
 
 def _told_before(population: Population, met: Floats, weights: Telling) -> Floats:
@@ -174,4 +173,4 @@ def _told_before(population: Population, met: Floats, weights: Telling) -> Float
     days = min(population.day + 1, window)
     left = [float(weights.again[window - days : window - 1 - ago].sum()) for ago in range(window)]
     repeated = np.tensordot(np.array(left), population.positives, axes=1)
-    return np.asarray(_FIRMNESS * met[:, None] * repeated, dtype=np.float64)
+    return np.asarray(met[:, None] * repeated, dtype=np.float64)

@@ -16,12 +16,51 @@ _DAYS_HEARD = 7  # over which contacts average the noise of news that is told da
 _MEMORY = 0.6  # weight of yesterday's average of released scores in today's
 
 
+class OwnTests:
+    """What tests say of those who took them, morning by morning; columns are people.
+
+    Args:
+        people: How many there are.
+        disease: How the score takes the disease to spread.
+
+    >>> OwnTests(2, Disease()).evidence(np.zeros((14, 2))).if_other.shape
+    (15, 2)
+    """
+
+    def __init__(self, people: int, disease: Disease) -> None:
+        self.if_infectious: Floats = np.ones((disease.window + 1, people))
+        self.if_other: Floats = np.ones((disease.window + 1, people))
+        self.start: Floats = np.repeat(disease.start()[:, None], people, axis=1)
+        self.next_start: Floats = self.start
+
+    def begin_day(self) -> None:
+        """Move the window one day on."""
+        _shift(self.if_infectious, fill=1)
+        _shift(self.if_other, fill=1)
+        self.start = self.next_start
+
+    def weigh(self, people: npt.NDArray[np.integer], likelihood: tuple[Floats, Floats]) -> None:
+        """Tests taken after today's contacts: evidence on tomorrow's morning."""
+        self.if_infectious[-1, people] *= likelihood[0]
+        self.if_other[-1, people] *= likelihood[1]
+
+    def evidence(self, exposure: Floats) -> Evidence:
+        """These tests with this exposure."""
+        return Evidence(
+            exposure=exposure,
+            if_infectious=self.if_infectious,
+            if_other=self.if_other,
+            start=self.start,
+        )
+
+
 class Population:
     """What is known of everybody: contacts, own tests, and what has been released so far.
 
     Rows are days, oldest first; columns are people. `exposure` and `positives` are only ever made of released
     values, for the methods whose releases they keep, so that what is computed from them later is
-    post-processing.
+    post-processing. `results` are everybody's tests as they came out; `turns` are the tests that everybody was
+    offered, each as if it was negative: of these nobody's result can be read.
 
     Args:
         people: How many there are.
@@ -46,10 +85,7 @@ class Population:
             (min(_DAYS_HEARD, disease.window), *heard[1:])
         )  # released news, if told daily; today first
         self._release: object = None  # by which the news is told
-        self.if_infectious: Floats = np.ones((disease.window + 1, people))
-        self.if_other: Floats = np.ones((disease.window + 1, people))
-        self.start: Floats = np.repeat(disease.start()[:, None], people, axis=1)
-        self.next_start: Floats = self.start
+        self.results, self.turns = OwnTests(people, disease), OwnTests(people, disease)
         self._positives = 0.0  # moving average of how many contacts the released news spoke of
         self._average: Floats | None = None  # of released scores
         self._variance = 1.0  # of that average, in variances of one release
@@ -72,9 +108,12 @@ class Population:
         _shift(self.booked, fill=0)
         _shift(self.positives[::-1], fill=0)
         _shift(self.heard[::-1], fill=0)
-        _shift(self.if_infectious, fill=1)
-        _shift(self.if_other, fill=1)
-        self.start = self.next_start
+        self.results.begin_day()
+        self.turns.begin_day()
+
+    def offer_tests(self, people: npt.NDArray[np.integer]) -> None:
+        """Each of these people has had a turn today, whatever comes of it."""
+        self.turns.weigh(people, self.kit.likelihood(np.zeros(len(people), dtype=np.bool_)))
 
     def record_tests(
         self, people: npt.NDArray[np.integer], positive: npt.NDArray[np.bool_], *, counts: bool = True
@@ -83,9 +122,7 @@ class Population:
 
         Whoever is positive is one of whom contacts are told, unless the result does not count by itself.
         """
-        infectious, other = self.kit.likelihood(positive)
-        self.if_infectious[-1, people] *= infectious
-        self.if_other[-1, people] *= other
+        self.results.weigh(people, self.kit.likelihood(positive))
         if counts:
             self.last_positive[people[positive]] = self.day
 
@@ -109,12 +146,7 @@ class Population:
 
     def evidence(self, exposure: Floats) -> Evidence:
         """Own tests with this exposure."""
-        return Evidence(
-            exposure=exposure,
-            if_infectious=self.if_infectious,
-            if_other=self.if_other,
-            start=self.start,
-        )
+        return self.results.evidence(exposure)
 
 
 def _shift(rows: npt.NDArray[np.float64] | Integers, *, fill: int) -> None:

@@ -13,11 +13,12 @@ from sfumato.tracing.channel import FINE_GRID, channel
 from sfumato.tracing.contacts import Integers
 from sfumato.tracing.denoising import denoise
 from sfumato.tracing.disease import Disease, Floats
-from sfumato.tracing.neighbours import Belief, Evidence, believe
+from sfumato.tracing.neighbours import Belief, Evidence, believe, foresee
 from sfumato.tracing.news import score_news
-from sfumato.tracing.population import Population
+from sfumato.tracing.population import OwnTests, Population
 from sfumato.tracing.release import Release
 
+_Risks = Callable[[OwnTests], Floats]
 _SLAB = 3.0  # messages' worth of exposure of someone who has any: a public guess
 
 
@@ -39,6 +40,16 @@ def release_scores(population: Population, release: Release, sampler: Sampler) -
     >>> release_scores(people, Release(method="traditional", noise_multiplier=1.0), SecretStream()).shape
     (3,)
     """
+    return release_risks(population, release, sampler)(population.results)
+
+
+def release_risks(population: Population, release: Release, sampler: Sampler) -> _Risks:
+    """Release what contacts say to everybody; own tests make a score of it.
+
+    With `population.results` it is the score that is shown to its owner. With `population.turns` it is a score
+    that follows from released values and from who had a turn before, and from nobody's result: by it tests are
+    handed out.
+    """
     return _SCORES[release.method](population, release, sampler)
 
 
@@ -59,7 +70,7 @@ def _score_alone(disease: Disease) -> float:
     return float(believe(untested(np.zeros((disease.window, 1)), disease), disease).score[0])
 
 
-def _score_dpfn_daily(population: Population, release: Release, sampler: Sampler) -> Floats:
+def _score_dpfn_daily(population: Population, release: Release, sampler: Sampler) -> _Risks:
     """log Π of every day in the window noised anew each day: log-normal factors of mean Π (DPFN, Alg. 1)."""
     disease = population.disease
     size = disease.window * population.people
@@ -73,20 +84,21 @@ def _score_dpfn_daily(population: Population, release: Release, sampler: Sampler
         variance = line.sigma**2 / turn
         exposure = np.maximum(0.0, total / turn + variance / 2)
     population.exposure = exposure
-    return believe(population.evidence(exposure), disease).score
+    return lambda tests: foresee(tests.evidence(exposure), disease)[2]
 
 
-def _score_dpfn_s(population: Population, release: Release, sampler: Sampler) -> Floats:
+def _score_dpfn_s(population: Population, release: Release, sampler: Sampler) -> _Risks:
     """The score of the contacts alone, noised; own tests weigh in afterwards.
 
     Without tests the score is s = const + (1−p0)·Πₜ·P(S until t)·(v − k), with v, k ∈ [0, 1] the chances of
     being infected tomorrow if spared, or infected, on day t. One message moves Πₜ by at most γ·p1, hence s by
     at most γ·p1·max(k, 1−k). With the own positive test inside, Bayes' rule would magnify that manyfold.
+    A sender's test enters the messages for as long as it is in the window: what comes before the window is not
+    carried on (`OwnTests.next_start`), as it would move messages for ever.
     """
     disease = population.disease
     nothing = np.zeros_like(population.exposure)
     own = believe(population.evidence(nothing), disease)
-    population.next_start = own.second_morning
     clean, alone = contact_score(population, own, disease)
     line = channel(release, disease, population.people)
     noisy = line.send(to_grid(clean, line.grid), sampler)
@@ -95,7 +107,9 @@ def _score_dpfn_s(population: Population, release: Release, sampler: Sampler) ->
     risk = alone + denoise(
         steady - alone, noise, population.contacts.met.sum(axis=0), slab=_SLAB * release.sensitivity(disease)
     )
-    return np.maximum(risk, 1e-9) * _odds(own.score) / _odds(alone)
+    return lambda tests: (
+        np.maximum(risk, 1e-9) * _odds(foresee(tests.evidence(nothing), disease)[2]) / _odds(alone)
+    )
 
 
 def contact_score(population: Population, own: Belief, disease: Disease) -> tuple[Floats, float]:
@@ -118,7 +132,7 @@ def _odds(chance: Floats | float) -> Floats | float:
     return chance / (1 - np.minimum(chance, 1 - 1e-12))
 
 
-def _score_per_message(population: Population, release: Release, sampler: Sampler) -> Floats:
+def _score_per_message(population: Population, release: Release, sampler: Sampler) -> _Risks:
     """Each message min(φ, γ) + N(0, σ²), cut to [0, γ], before it leaves its sender."""
     disease = population.disease
     belief = believe(population.evidence(population.exposure), disease)
@@ -133,10 +147,10 @@ def _score_per_message(population: Population, release: Release, sampler: Sample
         noisy = line.send(whole, sampler)
         heard = -np.log1p(-disease.transmission * np.clip(noisy, 0.0, disease.message_bound))
         population.exposure[day] = np.bincount(receivers, heard, minlength=population.people)
-    return believe(population.evidence(population.exposure), disease).score
+    return lambda tests: foresee(tests.evidence(population.exposure), disease)[2]
 
 
-def _score_traditional(population: Population, release: Release, sampler: Sampler) -> Floats:
+def _score_traditional(population: Population, release: Release, sampler: Sampler) -> _Risks:
     """How many contacts of the window were with people who tested positive in it, plus N(0, σ²)."""
     positive = population.recently_positive()
     line = channel(release, population.disease, population.people)
@@ -144,14 +158,15 @@ def _score_traditional(population: Population, release: Release, sampler: Sample
     count = np.zeros(population.people, dtype=np.int64)
     for day in days:
         count += population.contacts.sum_over_contacts(day, positive)
-    return line.send(to_grid(count, line.grid), sampler)
+    noisy = line.send(to_grid(count, line.grid), sampler)
+    return lambda tests: noisy
 
 
-def _score_nothing(population: Population, release: Release, sampler: Sampler) -> Floats:
-    return np.zeros(population.people)
+def _score_nothing(population: Population, release: Release, sampler: Sampler) -> _Risks:
+    return lambda tests: np.zeros(population.people)
 
 
-_SCORES: dict[str, Callable[[Population, Release, Sampler], Floats]] = {
+_SCORES: dict[str, Callable[[Population, Release, Sampler], _Risks]] = {
     "dpfn": score_news,
     "dpfn-daily": _score_dpfn_daily,
     "dpfn-s": _score_dpfn_s,

@@ -24,7 +24,7 @@ def test_json_has_the_relied_on_keys_and_the_whole_life_fits_epsilon():
     answer = json.loads(result.stdout)
     assert 0 < answer["peak_infection_rate"] < 1
     assert answer["epsilon_release"] <= answer["epsilon_lifetime"] <= 1 < answer["epsilon_person"]
-    assert answer["tests_used"] == 6 * 40
+    assert 6 * 38 <= answer["tests_used"] <= 6 * 42  # 38 turns a day, and a second test of each positive one
 
 
 def test_per_release_epsilon_costs_more_over_a_life():
@@ -41,13 +41,14 @@ def test_news_that_is_priced_by_the_day_is_told_daily():
     assert answer["epsilon_lifetime"] == pytest.approx(5.0, abs=0.1)  # fourteen days in full
 
 
-def test_confirming_tests_are_on_by_default_and_use_no_more_tests():
+def test_confirming_tests_are_on_by_default_and_some_tests_are_set_aside_for_them():
     told = {}
     for option in ("--confirm", "--no-confirm"):
         told[option] = json.loads(_run("--agents", "400", "--days", "6", option, "--json").stdout)
     assert told["--confirm"]["confirm"] is True
     assert told["--no-confirm"]["confirm"] is False
-    assert told["--confirm"]["tests_used"] == told["--no-confirm"]["tests_used"] == 6 * 40
+    assert 6 * 38 <= told["--confirm"]["tests_used"] <= 6 * 42
+    assert told["--no-confirm"]["tests_used"] == 6 * 40
     assert json.loads(_run("--agents", "400", "--days", "6", "--json").stdout)["confirm"] is True
 
 

@@ -68,7 +68,8 @@ def test_confirmed_methods_are_compared_with_traditional_as_published_and_alike(
     assert dpfn.ratio_confirmed == tracing.ratio(dpfn.peaks, confirmed.peaks, 2)
     assert confirmed.ratio == tracing.ratio(confirmed.peaks, plain.peaks, 2)
     assert confirmed.ratio_confirmed is None
-    assert {row.tests for row in rows} == {4 * 30}  # the same number of tests for all
+    # One of 30 tests a day is set aside, and every positive test has a second.
+    assert all(4 * 29 <= row.tests <= 4 * 31 if row.confirm else row.tests == 4 * 30 for row in rows)
     assert {row["confirm"] for row in json.loads((tmp_path / "tracing.json").read_text())["rows"]} == {
         True,
         False,
