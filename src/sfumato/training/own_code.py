@@ -47,7 +47,7 @@ def runs_with(model: nn.Module) -> bool:
 
 
 def draws_by(sampler: Any) -> bool:
-    """Whether a sampler draws by code of the user's: its class, what hangs on it, or what its class was given."""
+    """Whether a sampler draws by code of the user's: of its class, or hung on it or on that."""
     kinds = type(sampler).__mro__
     functions = [each for kind in kinds for each in vars(kind).values() if isinstance(each, FunctionType)]
     held = getattr(sampler, "__dict__", {}).values()
