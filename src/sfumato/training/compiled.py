@@ -1,9 +1,10 @@
-"""Models that went through torch.compile: rules see the modules as they were written."""
+"""Models that went through torch.compile or TorchScript: rules see the modules as they were written."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from sfumato.errors import InvalidInput, UnsupportedModel
@@ -16,13 +17,19 @@ def as_written(model: Any) -> nn.Module:
 
     Raises:
         InvalidInput: If it is no module: a class that was not called, a function, nothing.
-        UnsupportedModel: If a part of the model was compiled by itself.
+        UnsupportedModel: If a part of the model was compiled by itself, or turned into TorchScript.
     """
     if not isinstance(model, nn.Module):
         got = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise InvalidInput(f"expected model to be a torch.nn.Module, got {got}; build one and pass it")
     inside: nn.Module = getattr(model, "_orig_mod", model)
     for name, module in inside.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedModel(
+                f"expected a model as it was written, got {name or 'model'!r} in TorchScript, which runs past "
+                "torch's modules; give the model before torch.jit.script or torch.jit.trace, and script it "
+                "after training"
+            )
         if "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None:
             raise UnsupportedModel(
                 f"expected a model that is not compiled, or compiled as a whole by torch.compile(model), got "

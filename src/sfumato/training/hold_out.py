@@ -28,7 +28,7 @@ from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import RunFolder, write_whole
 from sfumato.training.answers import answers
 from sfumato.training.moment import refuse_listeners
-from sfumato.training.own_code import OWN_CODE, brings, runs_with
+from sfumato.training.own_code import OWN_CODE, OWN_NOISE, brings, draws_by, runs_with
 
 PURPOSE = "accuracy on records kept out"
 _KEPT_OUT, _KEPT = "kept_out.bin", "kept.bin"  # coins, in the private half of a run folder
@@ -197,7 +197,7 @@ class HeldOut:
             relation=Relation.ADD_REMOVE,
             unit=self.rows.unit,
             private=sampler.private,
-            caveats=(OWN_CODE,) if own else (),
+            caveats=((OWN_CODE,) if own else ()) + ((OWN_NOISE,) if draws_by(sampler) else ()),
         )
         right = answers(model, self.rows.tensors()[0]) == self.rows.targets
         counts = np.array([_counts(right[groups == number]) for number in range(len(names))])

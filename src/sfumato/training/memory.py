@@ -469,7 +469,7 @@ def is_class_of(kind: type, packages: frozenset[str]) -> bool:
 
 
 def _home_of(kind: type) -> str | None:
-    """The module that a class says it is of, if that can be believed: it is found there under its name.
+    """The module that a class is found in under its name; what it says of itself later counts for nothing.
 
     A class that a library makes in a function is found nowhere. It is the library's if all it holds is. Classes
     are known by identity: equality and hashes may be the user's code.
@@ -477,22 +477,25 @@ def _home_of(kind: type) -> str | None:
     known = _found.get(id(kind))
     if known is None or known[0]() is not kind:
         number = id(kind)
-        known = weakref.ref(kind, lambda _: _found.pop(number, None)), _is_found(kind)
+        known = weakref.ref(kind, lambda _: _found.pop(number, None)), _found_in(kind)
         _found[number] = known
-    return _said(kind, "__module__") if known[1] or _holds_nothing_else(kind) else None
+    if known[1] is not None:
+        return known[1]
+    return _said(kind, "__module__") if _holds_nothing_else(kind) else None
 
 
-_found: dict[int, tuple[weakref.ref[type], bool]] = {}
+_found: dict[int, tuple[weakref.ref[type], str | None]] = {}
 _in_question: set[int] = set()  # classes that may hold objects of their own
 
 
-def _is_found(kind: type) -> bool:
+def _found_in(kind: type) -> str | None:
+    said = _said(kind, "__module__")
     if not kind.__flags__ & _WRITTEN_IN_PYTHON:  # Python code makes none of these
-        return True
-    found: Any = sys.modules.get(_said(kind, "__module__") or "")
+        return said
+    found: Any = sys.modules.get(said or "")
     for name in (_said(kind, "__qualname__") or "").split("."):
         found = vars(found).get(name) if isinstance(found, type | types.ModuleType) else None
-    return found is kind
+    return said if found is kind else None
 
 
 def _said(kind: type, name: str) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,12 @@ OWN_CODE = (
     "code of the user's own ran beside the rows (model, loss, views or data set); it is taken to be honest, "
     "not written to deceive"
 )
+OWN_NOISE = (
+    "the noise came from a sampler of the user's own; that its draws are secret, and as random as the price "
+    "assumes, is taken on trust"
+)
 _TABLES = frozenset(["pandas", "polars", "pyarrow"])  # whose columns turn into arrays by code of their own
+_GENERATORS = frozenset(["randomgen"])
 _TOOLS = range(6)  # identifiers that sys.monitoring gives away
 
 
@@ -38,6 +44,20 @@ def is_watched() -> bool:
 def runs_with(model: nn.Module) -> bool:
     """Whether code of the user's sees the rows that a model is shown."""
     return not keeps_nothing(model) or is_watched()
+
+
+def draws_by(sampler: Any) -> bool:
+    """Whether a sampler draws by code of the user's: of its class, or hung on it or on that."""
+    kinds = type(sampler).__mro__
+    functions = [each for kind in kinds for each in vars(kind).values() if isinstance(each, FunctionType)]
+    held = getattr(sampler, "__dict__", {}).values()
+    return not all(is_trusted(each) or _is_generator(each) for each in (type(sampler), *functions, *held))
+
+
+def _is_generator(thing: Any) -> bool:
+    """One of those behind Sfumato's own streams."""
+    kind = type(thing)
+    return kind.__module__.partition(".")[0] == "randomgen" and is_class_of(kind, _GENERATORS)
 
 
 def brings(*data: Any) -> bool:

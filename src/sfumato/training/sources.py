@@ -61,8 +61,8 @@ def source_of(data: Any, example: Any = None) -> Source:
     """The rows of whatever a user hands over; a loader's sampling is not used, for we sample ourselves."""
     given = _given_columns(data)
     if given is not None:
-        holder = data.dataset if isinstance(data, DataLoader) else data
-        return Columns(*map(_as_tensors, given), runs_own_code=brings(holder, *given))
+        holders = (data, data.dataset) if isinstance(data, DataLoader) else (data,)
+        return Columns(*map(_as_tensors, given), runs_own_code=brings(*holders, *given))
     if isinstance(data, DataLoader):
         if isinstance(data.dataset, IterableDataset):
             raise _stream(data.dataset)

@@ -33,7 +33,7 @@ from sfumato.training.hugging_face import decoder_inputs
 from sfumato.training.interrupts import bare
 from sfumato.training.memory import written_nowhere
 from sfumato.training.noise import NoisySum, StepSum, joining_error
-from sfumato.training.own_code import OWN_CODE, is_watched, runs_with
+from sfumato.training.own_code import OWN_CODE, OWN_NOISE, draws_by, is_watched, runs_with
 from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.past_noise import destroy_past_noise
 from sfumato.training.plan import TrainingPlan
@@ -135,6 +135,8 @@ class PrivateTrainer:
         self._chunks = 0
         self._reserved = False
         self._caveats: set[str] = {OWN_CODE} if runs_with(model) else set()  # from what the steps met
+        if draws_by(self._sampler):
+            self._caveats.add(OWN_NOISE)
         self._eta_before: float | None = None  # the largest of steps before a resume
         self._views: str | None = None  # by which the rows of the run are seen, by name
         self.setup = setup_of(optimizer)  # what checkpoints keep of it, and compare

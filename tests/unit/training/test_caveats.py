@@ -14,9 +14,11 @@ import torch
 from torch import nn
 
 from sfumato.accounting import Budget
+from sfumato.audit.replay import RecordingSampler
 from sfumato.datasets import Dataset
 from sfumato.errors import UnsupportedModel
 from sfumato.ledger import Ledger
+from sfumato.randomness import SecretStream
 from sfumato.training import (
     HeldOut,
     PrivateClassifier,
@@ -28,7 +30,7 @@ from sfumato.training import (
     resume,
     save_checkpoint,
 )
-from sfumato.training.own_code import OWN_CODE
+from sfumato.training.own_code import OWN_CODE, OWN_NOISE
 from sfumato.training.trainer import SHAPE_READ
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=1, noise_multiplier=4.0)
@@ -327,6 +329,72 @@ def test_a_model_that_says_it_is_torchs_is_named():
     kind = type("Linear", (Own,), {"__module__": "torch.nn.modules.linear", "__qualname__": "Linear"})
     kind.forward = Own.forward
     assert OWN_CODE in caveats_of(kind())
+
+
+@pytest.mark.parametrize("module", ["numpy", "polars.x", "torch.nn.parameter"])
+def test_a_class_that_was_known_under_its_own_name_is_not_believed_another(module, monkeypatch):
+    kind = type("Known", (), {**vars(Column), "__module__": __name__, "__qualname__": "Known"})
+    monkeypatch.setitem(globals(), "Known", kind)
+    assert own_code.brings(kind(ROWS[0]))
+    kind.__module__ = module
+    assert own_code.brings(kind(ROWS[0]))
+
+
+class Loader(torch.utils.data.DataLoader):
+    """Makes its data set when it is asked for it."""
+
+    @property
+    def dataset(self):
+        return torch.utils.data.TensorDataset(ROWS[0] - ROWS[0].mean(0), ROWS[1])
+
+    @dataset.setter
+    def dataset(self, given):
+        pass
+
+
+def test_a_loader_of_ones_own_is_named():
+    stock = torch.utils.data.TensorDataset(*ROWS)
+    assert OWN_CODE in caveats_of(nn.Linear(2, 2), rows=Loader(stock))
+    assert OWN_CODE not in caveats_of(nn.Linear(2, 2), rows=torch.utils.data.DataLoader(stock))
+
+
+class Ones(SecretStream):
+    def rounded_normal(self, scale, size):
+        return np.ones(size, dtype=np.int64)
+
+
+def with_ones():
+    stream = SecretStream()
+    stream.rounded_normal = Ones().rounded_normal
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("sampler", "expected"),
+    [
+        (None, False),
+        (SecretStream(), False),
+        (RecordingSampler(SecretStream()), False),
+        (Ones(), True),
+        (with_ones(), True),
+        (RecordingSampler(Ones()), True),
+    ],
+)
+def test_a_sampler_of_ones_own_is_named(sampler, expected):
+    model = nn.Linear(2, 2)
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN, sampler=sampler)
+    for batch in trainer.batches(ROWS):
+        trainer.step(batch, cross_entropy)
+    found = HeldOut(rows=DATA).accuracy(nn.Linear(2, 2), epsilon=1.0, sampler=sampler)
+    for certificate in (trainer.certificate(delta=1e-5), found.certificate):
+        assert (OWN_NOISE in certificate.caveats) == expected
+
+
+def test_a_stream_that_was_given_another_method_is_named(monkeypatch):
+    monkeypatch.setattr(SecretStream, "rounded_normal", Ones.rounded_normal)
+    model = nn.Linear(2, 2)
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN)
+    assert OWN_NOISE in trainer.certificate(delta=1e-5).caveats
 
 
 def test_classes_that_libraries_make_on_the_way_need_no_caveat():

@@ -49,6 +49,14 @@ def compiled_in_part():
     return nn.Sequential(torch.compile(model()))
 
 
+def in_torchscript():
+    return torch.jit.script(model())
+
+
+def in_torchscript_in_part():
+    return nn.Sequential(torch.jit.trace(nn.Tanh(), INPUTS), model())
+
+
 def on_two_devices():
     return nn.Sequential(model(), nn.Linear(2, 2, device="meta"))
 
@@ -121,6 +129,8 @@ WRONG = {
     "autocast in the model": ({"model": CastsInside()}, "leave out autocast"),
     "a model without values": ({"model": nn.Linear(3, 2, device="meta")}, "build the model on a real device"),
     "a compiled part": ({"model": compiled_in_part()}, "got '0', which was compiled by itself"),
+    "a model in TorchScript": ({"model": in_torchscript()}, "give the model before torch.jit.script"),
+    "a part in TorchScript": ({"model": in_torchscript_in_part()}, "got '0' in TorchScript"),
 }
 
 
