@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sfumato.cli import show
+from sfumato.errors import InvalidInput
 
 NoiseMultiplier = Annotated[
     float, typer.Option(help="Standard deviation of the noise, divided by the sensitivity.")
@@ -20,6 +21,8 @@ SampleRate = Annotated[
 Steps = Annotated[int, typer.Option(help="Number of times noise is added.")]
 Group = Annotated[int, typer.Option(help="Also compute ε for a group of this many people.")]
 RelationName = Annotated[str, typer.Option(help="add-remove, replace-one or zero-out.")]
+
+_PRICED = (0.05, 1e4)  # noise multipliers
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +46,7 @@ def epsilon(
     from sfumato import _validate, accounting
 
     kind = accounting.Relation(_validate.one_of("relation", relation, [str(r) for r in accounting.Relation]))
-    noise = accounting.GaussianEvent(_validate.non_negative("noise_multiplier", noise_multiplier))
+    noise = accounting.GaussianEvent(_priced(_validate.non_negative("noise_multiplier", noise_multiplier)))
     plan = accounting.repeat(accounting.poisson_sampled(sample_rate, noise), steps)
     rate = accounting.attacker_true_positive_rate(plan, relation=kind)
     together = _group_epsilon(plan, group, delta, kind)
@@ -70,6 +73,17 @@ def epsilon(
         ]
     )
     show.console.print(accounting.in_words(rate, kind))
+
+
+def _priced(noise_multiplier: float) -> float:
+    """Refuse what accountants cannot price, or not within minutes."""
+    least, most = _PRICED
+    if noise_multiplier and not least <= noise_multiplier <= most:
+        raise InvalidInput(
+            f"expected a noise multiplier from {least:g} to {most:g}, got {noise_multiplier:g}; with less nobody is "
+            "protected, and with more hardly anything is left of an answer"
+        )
+    return noise_multiplier
 
 
 def sigma(
