@@ -80,8 +80,8 @@ def _priced(noise_multiplier: float) -> float:
     least, most = _PRICED
     if noise_multiplier and not least <= noise_multiplier <= most:
         raise InvalidInput(
-            f"expected a noise multiplier from {least:g} to {most:g}, got {noise_multiplier:g}; with less nobody is "
-            "protected, and with more hardly anything is left of an answer"
+            f"expected a noise multiplier from {least:g} to {most:g}, got {noise_multiplier:g}; with less "
+            "nobody is protected, and with more hardly anything is left of an answer"
         )
     return noise_multiplier
 
