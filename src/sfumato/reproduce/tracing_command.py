@@ -55,7 +55,7 @@ def tracing(
 
     If the method traditional is measured, each other method is compared with it at the same ε, town by town and
     repeat by repeat: the geometric mean of the ratios is shown with a standard error. Ratios are to traditional
-    without confirming tests, as published; with --confirm traditional, ratios to that are shown below.
+    without confirming tests; with --confirm traditional, ratios to that are shown below.
 
     Example: sfumato reproduce tracing --simulator covasim --epsilon 1 --method dpfn --method traditional
     """
