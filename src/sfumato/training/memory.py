@@ -178,9 +178,9 @@ def keeps_nothing(model: nn.Module) -> bool:
     tensors = tensors_of(model).values()
     return (
         _torch_is_its_own()
-        and all(_is_trusted_class(type(tensor)) and not vars(tensor) for tensor in tensors)
+        and all(is_trusted_class(type(tensor)) and not vars(tensor) for tensor in tensors)
         and all(
-            _is_trusted_class(type(module)) and is_trusted(type(module).forward) and _holds_trusted(module)
+            is_trusted_class(type(module)) and is_trusted(type(module).forward) and _holds_trusted(module)
             for module in model.modules()
         )
     )
@@ -440,7 +440,7 @@ def _own_code(thing: Any) -> list[Any]:
             waiting += one.values()
         elif isinstance(one, list | tuple | set | frozenset):
             waiting += one
-        elif isinstance(one, types.FunctionType) or not _is_trusted_class(
+        elif isinstance(one, types.FunctionType) or not is_trusted_class(
             one if isinstance(one, type) else type(one)
         ):
             found.append(one)
@@ -458,7 +458,7 @@ def _carried(function: types.FunctionType) -> list[Any]:
     return held
 
 
-def _is_trusted_class(kind: type) -> bool:
+def is_trusted_class(kind: type) -> bool:
     """By all classes that it inherits from: one that a library makes of the user's runs the user's code."""
     return all(is_class_of(one, TRUSTED) for one in kind.__mro__)
 

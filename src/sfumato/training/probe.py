@@ -66,6 +66,7 @@ from sfumato.training.unsuitable import (
     refuse_batch_statistics,
     refuse_low_precision,
     refuse_low_precision_inside,
+    refuse_own_tensors,
 )
 from sfumato.training.watching import (
     Drawn,
@@ -144,6 +145,7 @@ def survey(
     6
     """
     refuse_listeners()
+    refuse_own_tensors(model)
     key, now = signature(model, inputs, targets), Moment(model, loss_fn, views)
     known = _surveyed.setdefault(model, [])
     for seen, same_loss, same_views, moment, found in known:

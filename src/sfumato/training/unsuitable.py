@@ -12,6 +12,17 @@ from torch.utils import _pytree as pytree
 
 from sfumato.errors import UnsupportedModel
 from sfumato.training.capture import Pass
+from sfumato.training.memory import is_trusted_class
+
+
+def refuse_own_tensors(model: nn.Module) -> None:
+    """A class of tensors sees every operation, those between two passes too, after which it is not put back."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if not is_trusted_class(type(tensor)):
+            raise UnsupportedModel(
+                f"expected parameters and buffers of torch's own classes, got {name} of "
+                f"{type(tensor).__name__}, whose code would see every operation; use nn.Parameter(tensor)"
+            )
 
 
 def refuse_low_precision(model: nn.Module) -> None:
