@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -74,13 +75,17 @@ def squared_norms(
     pairs = {name: part.squared_norms() for name, part in terms.items()}
     like = next(iter(pairs.values()))[0] if pairs else nobody
     columns = [[pairs[name] for name in names if name in pairs] for names in layers]
-    squares = torch.stack([_added([square for square, _ in column], like) for column in columns], 1)
-    slacks = torch.stack(
-        [_added([slack for _, slack in column if slack is not None], like) for column in columns], 1
+    squares = _side_by_side([_added([square for square, _ in column], like) for column in columns])
+    slacks = _side_by_side(
+        [_added([slack for _, slack in column if slack is not None], like) for column in columns]
     )
-    floor = squares.new_tensor(floors).square()
-    sure = (slacks <= SLACK_SHARE * torch.maximum(squares, floor)) & squares.isfinite()
+    floor = squares.new_tensor([floor * floor for floor in floors])
+    sure = (slacks <= SLACK_SHARE * torch.maximum(squares, floor)) & (squares < math.inf)
     return squares, ~sure.all(1)
+
+
+def _side_by_side(columns: Sequence[Tensor]) -> Tensor:
+    return columns[0].unsqueeze(1) if len(columns) == 1 else torch.stack(list(columns), 1)
 
 
 def _added(parts: Sequence[Tensor], like: Tensor) -> Tensor:

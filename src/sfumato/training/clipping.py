@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
 from sfumato import _validate
@@ -37,7 +36,7 @@ def _clip_norm(value: float) -> float:
 
 def _bounded(norms: Tensor, bounds: Tensor) -> Tensor:
     """min(1, bound / norm), rounded so that coefficient · norm ≤ bound."""
-    return torch.where(norms > bounds, bounds / norms * _SHRINK, torch.ones_like(norms))
+    return (bounds / norms * _SHRINK).clamp(max=1.0)
 
 
 def modules_of(names: Sequence[str]) -> list[list[str]]:

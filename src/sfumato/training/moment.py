@@ -62,6 +62,11 @@ def refuse_listeners() -> None:
             )
 
 
+def listens() -> bool:
+    """Whether any code, a library's too, runs with every operation or module."""
+    return any(True for _ in _listeners())
+
+
 def _listeners() -> Iterator[tuple[str, Any]]:
     for hooks in _HOOKS_OF_ALL:
         yield from (("hook on all modules", hook) for hook in hooks.values())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,18 +28,19 @@ from sfumato.training.clipped_sums import (
     weighted_sums,
 )
 from sfumato.training.clipping import Clipping
-from sfumato.training.devices import device_of
+from sfumato.training.devices import CPU, device_of
 from sfumato.training.following import stay_apart
 from sfumato.training.memory import Memory, Tensors, keeps_nothing
-from sfumato.training.moment import Moment, refuse_listeners
+from sfumato.training.moment import Moment, listens, refuse_listeners
 from sfumato.training.probe import Survey
+from sfumato.training.replay import Example, Recorded, Recordings, Unrecordable, record
 from sfumato.training.rowwise import DIRECT, Identity, LossFunction, RowMap, Views
-from sfumato.training.rules.rounding import chunk_errors, rounding
+from sfumato.training.rules.rounding import Use, bounds, chunk_errors
 from sfumato.training.rules.terms import Contribution, Materialised, Weights, term
 from sfumato.training.rules.workspace import Workspace
 from sfumato.training.steps import Steps
 from sfumato.training.structure import Structure
-from sfumato.training.trees import mapped_tree
+from sfumato.training.trees import mapped_tree, taken_apart
 from sfumato.training.watching import same_randomness
 
 
@@ -74,6 +77,21 @@ class ChunkResult:
         return self.norm_error + self.sum_error
 
 
+class Clipped(NamedTuple):
+    """What all units of a part of a block come to, the public ones that fill it up included."""
+
+    sums: dict[str, Tensor]
+    norms: Tensor  # (units, layers)
+    coefficients: Tensor  # (units, layers)
+    finite: Tensor  # (units,): those that count, and add something
+    losses: Tensor  # (rows,) of the whole block
+    errors: Callable[[int], tuple[float, float]]  # of norms and sums, for so many real units
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [*self.sums.values(), *self[1:-1]]
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A model, loss and views that were surveyed: what stays the same from step to step, walked over once.
@@ -92,6 +110,7 @@ class Prepared:
     same_loss: Identity
     same_views: Identity
     moment: Moment | None  # at which it was prepared, if for several steps
+    recordings: Recordings[Clipped] = field(default_factory=Recordings)
 
     @property
     def runs_own_code(self) -> bool:
@@ -116,10 +135,16 @@ class Prepared:
         view_map = None if known.views is None or views is None else known.views.of(views, but=weights)
         if not self.runs_own_code:
             loss = known.loss.of(loss_fn, but=())
-            return Task(self.model, loss, view_map, known, None, self.device, self.wiring)
+            tensors, recordings = tuple(weights), self.recordings if self._repeats else None
+            return Task(self.model, loss, view_map, known, None, self.device, self.wiring, tensors, recordings)
         memory = Memory(*(() if self.keeps_nothing else (self.model,)), name="the model", but=weights)
         loss = known.loss.of(loss_fn, but=weights)
-        return Task(self.model, loss, view_map, known, memory, self.device, self.wiring, refresh)
+        return Task(self.model, loss, view_map, known, memory, self.device, self.wiring, refresh=refresh)
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether blocks of one shape are worked on by the same operations, whatever is in them."""
+        return not (self.runs_own_code or self.known.random or self.known.alone) and self.device == CPU
 
 
 def prepared(
@@ -152,6 +177,8 @@ class Task:
     memory: Memory | None  # none where all code that runs is of packages that keep nothing
     device: torch.device
     wiring: Wiring
+    weights: Sequence[Tensor] = ()  # all tensors of the model
+    recordings: Recordings[Clipped] | None = None  # of blocks that were worked on, where that repeats itself
     refresh: Callable[[], None] = lambda: None
     trial: int = field(default_factory=fresh_seed)  # of the weights that heights are tried with
 
@@ -279,44 +306,121 @@ class Block:
 
         `into`: zeros that the sums of the first part may be written to.
         """
+        replayed = self._replayed(clipping, into)
+        if replayed is not None:
+            yield replayed
+            return
         passed, raised = self._passed()
         for part in self._parts(passed):
             if part.start < self.units:
-                yield self._clipped(clipping, passed, part, raised[part.start : part.stop], into)
+                counted = self._counted(raised)[part.start : part.stop]
+                yield self._result(self._clipped(clipping, passed, part, counted, into), part, raised)
                 into = {}
+
+    def _replayed(self, clipping: Clipping, into: Mapping[str, Tensor]) -> ChunkResult | None:
+        """The same by a recording, if blocks like this one have one and it comes to its end."""
+        recordings, kind = self.task.recordings, taken_apart((self.inputs, self.targets))[1]
+        if recordings is None or kind is None or listens():
+            return None
+        key = self.height, self.rows_per_unit, clipping, tuple(into), kind
+        given = self._given(self._counted())
+        found = recordings.play(key, given, [*into.values()], lambda: self._recorded(clipping, into))
+        nobody = torch.zeros(self.units, dtype=torch.bool)
+        return None if found is None else self._result(found, Part(0, self.height, self.height), nobody)
+
+    def _recorded(self, clipping: Clipping, into: Mapping[str, Tensor]) -> Recorded[Clipped] | None:
+        """How blocks like this one are worked on, noted on public rows."""
+        found: list[Clipped] = []
+
+        def example(first: int, units: int) -> Example:
+            numbers = [(first + 3 * place) % POOL for place in range(self.height)]
+            rows = self.task.public(numbers, self.rows_per_unit)
+            block = Block(self.task, *rows, units, self.height, self.rows_per_unit)
+            counted = block._counted()
+
+            def compute() -> list[Tensor]:
+                found.append(block._in_one_part(clipping, counted, into))
+                return found[-1].tensors
+
+            return Example(compute, block._given(counted))
+
+        examples = example(0, self.height), example(5, self.height // 2)
+        scratch = workspace_of(self.task.model).slabs
+        recording = record(examples, into=[*into.values()], scratch=scratch)
+        if recording is None:
+            return None
+        names, errors = tuple(found[0].sums), cache(found[0].errors)
+
+        def read(tensors: Sequence[Tensor]) -> Clipped:
+            sums = dict(zip(names, tensors, strict=False))
+            norms, coefficients, finite, losses = tensors[len(sums) :]
+            return Clipped(sums, norms, coefficients, finite, losses, errors)
+
+        return Recorded(recording, read)
+
+    def _in_one_part(self, clipping: Clipping, counted: Tensor, into: Mapping[str, Tensor]) -> Clipped:
+        passed = self.task.run(self.inputs, self.targets)
+        parts = self._parts(passed)
+        if len(parts) > 1:
+            raise Unrecordable("gradients of all are too large to form at once")
+        return self._clipped(clipping, passed, parts[0], counted, into)
+
+    def _given(self, counted: Tensor) -> list[Tensor]:
+        """What a recording is played with: the rows, which units count, and all weights."""
+        return [*taken_apart((self.inputs, self.targets))[0], counted, *self.task.weights]
 
     def _parts(self, passed: Pass) -> list[Part]:
         return parts_of(passed, self.height, self.task.wiring.part_sizes)
 
+    def _counted(self, raised: Tensor | None = None) -> Tensor:
+        """(height,): the units that add something."""
+        counted = torch.arange(self.height, device=self.task.device) < self.units
+        if raised is not None:
+            counted[: self.units] &= ~raised
+        return counted
+
     def _clipped(
-        self, clipping: Clipping, passed: Pass, part: Part, raised: Tensor, into: Mapping[str, Tensor]
-    ) -> ChunkResult:
-        """What the units of one part add to all parameters."""
-        height, units = part.stop - part.start, len(raised)
+        self, clipping: Clipping, passed: Pass, part: Part, counted: Tensor, into: Mapping[str, Tensor]
+    ) -> Clipped:
+        """What the units of one part add to all parameters; those that do not count add nothing."""
+        height = part.stop - part.start
         layers = clipping.layers(list(passed.names.values()))
         nobody = torch.zeros(height, device=self.task.device)
-        with _workspaces.setdefault(self.task.model, Workspace()).lend():
+        with workspace_of(self.task.model).lend():
             used = uses(passed, part)
             terms = {name: term(contributions, height) for name, contributions in used.items()}
             squares, doubtful = squared_norms(terms, layers, clipping.floors(len(layers)), nobody)
-            norms, doubtful = squares[:units].sqrt(), doubtful[:units] & ~raised
+            norms, hidden = squares.sqrt(), doubtful & counted
             alone: dict[str, Tensor] = {}
-            if bool(doubtful.any()):
-                exact, alone = clipped_alone(terms, layers, doubtful.nonzero().flatten(), clipping)
-                norms[doubtful] = exact.to(norms)
-            finite = norms.isfinite().all(1) & ~raised
-            coefficients = torch.where(finite[:, None], clipping.coefficients(norms), 0.0)
+            if bool(hidden.any()):
+                exact, alone = clipped_alone(terms, layers, hidden.nonzero().flatten(), clipping)
+                norms[hidden] = exact.to(norms)
+            finite = (norms < math.inf).all(1)
+            adds = finite & counted
+            coefficients = torch.where(adds[:, None], clipping.coefficients(norms), 0.0)
             each = [Weights(coefficients[:, layer]) for layer in range(len(layers))]
             weights = {name: each[layer] for layer, names in enumerate(layers) for name in names}
-            real = terms if units == height else {name: each.first(units) for name, each in terms.items()}
-            sums = weighted_sums(real, weights, doubtful | ~finite, into)
+            sums = weighted_sums(terms, weights, doubtful | ~finite, into)
             accumulate(sums, {name: added.to(sums[name]) for name, added in alone.items()})
         seen = len(passed.losses) // self.height  # rows of a unit, views included
-        errors = [rounding(use, height * seen, units=units, rows_per_unit=seen) for use in used.values()]
         sums = {name: sums[name] if name in sums else zero(self.task.model, name) for name in weights}
         losses = passed.losses.view(self.height * self.rows_per_unit, -1).sum(1)
-        losses = losses[part.start * self.rows_per_unit :][: units * self.rows_per_unit]
-        return ChunkResult(sums, norms, coefficients, finite, raised, losses, *chunk_errors(errors, units))
+        errors = partial(_errors, [tuple(map(Use.of, use)) for use in used.values()], height, seen)
+        return Clipped(sums, norms, coefficients, adds, losses, errors)
+
+    def _result(self, found: Clipped, part: Part, raised: Tensor) -> ChunkResult:
+        """What is known of the real units of a part."""
+        units = min(part.stop, self.units) - part.start
+        rows = slice(part.start * self.rows_per_unit, (part.start + units) * self.rows_per_unit)
+        return ChunkResult(
+            found.sums,
+            found.norms[:units],
+            found.coefficients[:units],
+            found.finite[:units],
+            raised[part.start : part.stop],
+            found.losses[rows],
+            *found.errors(units),
+        )
 
     def bits(self) -> Iterator[Tensor] | None:
         """Everything that a unit's clipped gradient is made of: layer inputs, gradients, norms, what is formed.
@@ -404,6 +508,15 @@ class Block:
 
         replaced = pytree.tree_map(put, self.inputs, inputs), pytree.tree_map(put, self.targets, targets)
         return replace(self, inputs=replaced[0], targets=replaced[1])
+
+
+def _errors(uses: Sequence[tuple[Use, ...]], height: int, rows: int, units: int) -> tuple[float, float]:
+    """Of norms and sums of so many units with so many rows each, in a block of such a height."""
+    return chunk_errors([bounds(use, height * rows, units, rows) for use in uses], units)
+
+
+def workspace_of(model: nn.Module) -> Workspace:
+    return _workspaces.setdefault(model, Workspace())
 
 
 _workspaces: weakref.WeakKeyDictionary[nn.Module, Workspace] = weakref.WeakKeyDictionary()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -298,7 +298,9 @@ class PrivateTrainer:
         if not trusted:
             self._caveats.add(OWN_CODE)
         unwritten = written_nowhere(work.tensors, by_version=trusted)
-        with unwritten, FreshGenerators(self.sampler, self.device, watched=not trusted) as generators:
+        generators = FreshGenerators(self.sampler, self.device, watched=not trusted)
+        nobody_draws = trusted and not work.known.random
+        with unwritten, nullcontext() if nobody_draws else generators:
             task = work.task(loss_fn, batch.data.views, refresh=generators.refresh)
             for number, rows in batch.chunks(self._chunks):
                 into = self._sum.ground()

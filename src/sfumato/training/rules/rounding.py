@@ -44,7 +44,7 @@ class Rounding:
     product: float = 0.0
 
 
-class _Use(NamedTuple):
+class Use(NamedTuple):
     """A contribution without its values."""
 
     kind: type
@@ -54,7 +54,7 @@ class _Use(NamedTuple):
     fold: Fold | None
 
     @classmethod
-    def of(cls, contribution: Contribution) -> _Use:
+    def of(cls, contribution: Contribution) -> Use:
         gradients = contribution.gradients
         unit = _unit(gradients.dtype)
         if isinstance(contribution, Factors):
@@ -70,11 +70,12 @@ def _unit(dtype: torch.dtype) -> float:
 
 def rounding(contributions: Sequence[Contribution], rows: int, *, units: int, rows_per_unit: int) -> Rounding:
     """The bounds of `term(contributions, …)` for up to `units` units of up to `rows_per_unit` rows."""
-    return _bounds(tuple(map(_Use.of, contributions)), rows, units, rows_per_unit)
+    return bounds(tuple(map(Use.of, contributions)), rows, units, rows_per_unit)
 
 
 @lru_cache(maxsize=1 << 14)
-def _bounds(uses: Sequence[_Use], rows: int, units: int, rows_per_unit: int) -> Rounding:
+def bounds(uses: Sequence[Use], rows: int, units: int, rows_per_unit: int) -> Rounding:
+    """The same of contributions without their values."""
     if all(use.kind is Factors and use.fold == uses[0].fold for use in uses):
         return _of_factors(uses, rows, units, rows_per_unit)
     parts = [_of(use, rows, units, rows_per_unit) for use in uses]
@@ -93,7 +94,7 @@ def chunk_errors(parts: Sequence[Rounding], units: int) -> tuple[float, float]:
     return 1.02 * max(part.norm for part in parts), 1.02 * 2 * units * error  # 1.02: second-order terms
 
 
-def _of(use: _Use, rows: int, units: int, rows_per_unit: int) -> Rounding:
+def _of(use: Use, rows: int, units: int, rows_per_unit: int) -> Rounding:
     if use.kind is Factors:
         return _of_factors([use], rows, units, rows_per_unit)
     if use.kind is Lookups:
@@ -104,7 +105,7 @@ def _of(use: _Use, rows: int, units: int, rows_per_unit: int) -> Rounding:
     )
 
 
-def _of_factors(uses: Sequence[_Use], rows: int, units: int, rows_per_unit: int) -> Rounding:
+def _of_factors(uses: Sequence[Use], rows: int, units: int, rows_per_unit: int) -> Rounding:
     _, groups, _, width = uses[0].inputs
     height, unit = uses[0].gradients[3], uses[0].unit
     positions = sum(use.inputs[2] * use.inputs[0] // rows for use in uses)  # of one row

@@ -164,7 +164,8 @@ class Weights:
         units = len(self.values)
         count = -(-units // UNITS_PER_SUM)
         spread = self.values.new_zeros(count, count, UNITS_PER_SUM)
-        padded = torch.nn.functional.pad(self.values, (0, count * UNITS_PER_SUM - units))
+        missing = count * UNITS_PER_SUM - units
+        padded = torch.nn.functional.pad(self.values, (0, missing)) if missing else self.values
         spread.diagonal(dim1=0, dim2=1).copy_(padded.view(count, UNITS_PER_SUM).t())
         return spread.flatten(1)[:, :units]
 
@@ -196,10 +197,6 @@ class Materialised:
     def gradient(self, units: Tensor) -> Tensor:
         gradients = self.gradients[units]
         return gradients if self.fold is None else self.fold(gradients)
-
-    def first(self, units: int) -> Materialised:
-        """The term of the first units only."""
-        return Materialised(self.gradients[:units], self.fold)
 
     def without(self, units: Tensor) -> Materialised:
         return replace(self, gradients=_zeroed(self.gradients, units))
@@ -244,9 +241,6 @@ class Gram:
     def gradient(self, units: Tensor) -> Tensor:
         return self.fold(self.gradients[units].transpose(2, 3) @ self.inputs[units])
 
-    def first(self, units: int) -> Gram:
-        return Gram(self.inputs[:units], self.gradients[:units], self.fold)
-
     def without(self, units: Tensor) -> Gram:
         return replace(self, inputs=_zeroed(self.inputs, units), gradients=_zeroed(self.gradients, units))
 
@@ -276,12 +270,6 @@ class Sparse:
         chosen = place[self.unit] >= 0
         table[place[self.unit[chosen]], self.index[chosen]] = self.values[chosen]
         return table
-
-    def first(self, units: int) -> Sparse:
-        if units == self.units:
-            return self
-        kept = self.unit < units
-        return Sparse(self.unit[kept], self.index[kept], self.values[kept], units, self.entries)
 
     def without(self, units: Tensor) -> Sparse:
         return replace(self, values=_zeroed(self.values, units[self.unit]))
@@ -383,7 +371,7 @@ def _formed_of_matrices(inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tens
         left = gradients[some].flatten(0, 1).transpose(1, 2)
         torch.bmm(left, inputs[some].flatten(0, 1), out=out[some].flatten(0, 1))
         norms.append(_norms(out[some]))
-    return out, torch.cat(norms)
+    return out, _end_to_end(norms)
 
 
 def _formed(windows: Windows, gradients: Tensor) -> tuple[Tensor, Tensor]:
@@ -391,7 +379,7 @@ def _formed(windows: Windows, gradients: Tensor) -> tuple[Tensor, Tensor]:
     units, groups, positions, width = windows.shape
     out = workspace.empty((units, groups, gradients.shape[3], width), gradients)
     norms = []
-    step = _rows_at_a_time(4 * groups * positions * width)
+    step = _rows_at_a_time(units, 4 * groups * positions * width)
     for start in range(0, units, step):
         some = slice(start, start + step)
         with workspace.returned():
@@ -399,7 +387,7 @@ def _formed(windows: Windows, gradients: Tensor) -> tuple[Tensor, Tensor]:
             left = gradients[some].flatten(0, 1).transpose(1, 2)
             torch.bmm(left, block, out=out[some].flatten(0, 1))
         norms.append(_norms(out[some]))
-    return out, torch.cat(norms)
+    return out, _end_to_end(norms)
 
 
 def _formed_by_bands(bands: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
@@ -411,7 +399,7 @@ def _formed_by_bands(bands: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
     kernel_lines = lines - flat.shape[2] // places + 1
     out = workspace.empty((kernel_lines, units, flat.shape[1], run), gradients)
     norms = []
-    step = _rows_at_a_time(4 * lines * places * run)
+    step = _rows_at_a_time(units, 4 * lines * places * run)
     for start in range(0, units, step):
         some = slice(start, start + step)
         with workspace.returned():
@@ -420,11 +408,17 @@ def _formed_by_bands(bands: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
                 seen = block[:, line * places : line * places + flat.shape[2]]
                 torch.bmm(flat[some], seen, out=out[line, some])
         norms.append(_norms(out[:, some].transpose(0, 1)))
-    return out.transpose(0, 1), torch.cat(norms)
+    return out.transpose(0, 1), _end_to_end(norms)
 
 
-def _rows_at_a_time(bytes_of_windows: int) -> int:
-    return max(1, min(_MOST_THREADS, torch.get_num_threads()) * _WINDOW_BYTES // bytes_of_windows)
+def _end_to_end(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def _rows_at_a_time(rows: int, bytes_of_windows: int) -> int:
+    """Of so many rows, in parts about equally large."""
+    bytes_at_a_time = min(_MOST_THREADS, torch.get_num_threads()) * _WINDOW_BYTES
+    return -(-rows // max(1, round(rows * bytes_of_windows / bytes_at_a_time)))
 
 
 def _norms(gradients: Tensor) -> Tensor:
@@ -488,7 +482,8 @@ def _sum_rows(weights: Weights, rows: Tensor) -> Tensor:
     values, whole = weights.values, len(rows) // UNITS_PER_SUM * UNITS_PER_SUM
     blocks = values[:whole].view(-1, 1, UNITS_PER_SUM) @ rows[:whole].view(-1, UNITS_PER_SUM, rows.shape[1])
     total = blocks.sum((0, 1), dtype=torch.float64)
-    total += values[whole:] @ rows[whole:]
+    if whole < len(rows):
+        total += values[whole:] @ rows[whole:]
     return total.to(rows.dtype)
 
 
@@ -563,12 +558,12 @@ def _products_side_by_side(gradients: Tensor, inputs: Tensor, per_product: int) 
     g, a = gradients.flatten(0, 2), inputs.flatten(0, 2)  # (units · positions, width)
     pairs = per_product * gradients.shape[2]
     whole, step = len(g) // pairs * pairs, max(1, _SIDE_BY_SIDE // (g.shape[1] * a.shape[1])) * pairs
-    total = (g[whole:].t() @ a[whole:]).double()
+    sums = [(g[whole:].t() @ a[whole:]).double()] if whole < len(g) or not whole else []
     for start in range(0, whole, step):
         some = slice(start, min(start + step, whole))
         left, right = (factor[some].view(-1, pairs, factor.shape[1]) for factor in (g, a))
-        total += torch.bmm(left.transpose(1, 2), right).sum(0, dtype=torch.float64)
-    return total.to(g.dtype).unsqueeze(0)
+        sums.append(torch.bmm(left.transpose(1, 2), right).sum(0, dtype=torch.float64))
+    return _total(sums).to(g.dtype).unsqueeze(0)
 
 
 def _by_group(factor: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class Workspace:
     """Slabs of memory that hand out their parts one after the other."""
 
     def __init__(self) -> None:
-        self._slabs: list[Tensor] = []
+        self.slabs: list[Tensor] = []
         self._at = 0, 0  # the slab, and the bytes of it that are taken
 
     @contextmanager
@@ -42,12 +42,12 @@ class Workspace:
         size = math.prod(shape) * dtype.itemsize
         room = -(-size // _ALIGNMENT) * _ALIGNMENT
         slab, used = self._at
-        while slab < len(self._slabs) and used + room > len(self._slabs[slab]):
+        while slab < len(self.slabs) and used + room > len(self.slabs[slab]):
             slab, used = slab + 1, 0
-        if slab == len(self._slabs):
-            self._slabs.append(torch.empty(max(_SLAB, room), dtype=torch.uint8))
+        if slab == len(self.slabs):
+            self.slabs.append(torch.empty(max(_SLAB, room), dtype=torch.uint8))
         self._at = slab, used + room
-        return self._slabs[slab][used : used + size].view(dtype).view(*shape)
+        return self.slabs[slab][used : used + size].view(dtype).view(*shape)
 
     @contextmanager
     def returned(self) -> Iterator[None]:

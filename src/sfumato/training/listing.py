@@ -1,0 +1,230 @@
+"""Operations one below the other, and the Python function that does them.
+
+Lines that nobody needs are left out, what is the same each time is kept as a value, and memory is let go, or
+written over, as soon as it is not needed any more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+Function: TypeAlias = Callable[..., tuple[Tensor, ...] | None]
+
+
+class Room(NamedTuple):
+    """Where a tensor lies: its memory, and how it is laid out there."""
+
+    memory: int
+    layout: tuple[Any, ...]  # shape, strides, offset and type
+
+    @property
+    def size(self) -> int:
+        """Bytes of its elements."""
+        shape, _, _, dtype = self.layout
+        return math.prod(shape) * int(dtype.itemsize)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One operation. Tensors have names; all other arguments are written out."""
+
+    func: Any
+    arguments: Sequence[str]
+    needs: Sequence[str]  # the tensors among them
+    makes: Sequence[str] = ()  # `_` for what is known by another name
+    one: bool = True  # whether it returns a tensor, not several
+    told: str | None = None  # the value of a number that Python is told
+    writes: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether it does more than make tensors."""
+        return self.writes or self.told is not None
+
+    def source(self, func: str, wanted: Set[str]) -> str:
+        call = f"{func}({', '.join(self.arguments)})"
+        if self.told is not None:
+            return f"if {call} != {self.told}: return None"
+        if not self.makes:
+            return call
+        names = [name if name in wanted else "_" for name in self.makes]
+        return f"{names[0]} = {call}" if self.one else f"{', '.join(names)}, = {call}"
+
+
+@dataclass
+class Listing:
+    """A computation: lines from the tensors in `parameters` on."""
+
+    parameters: Sequence[str]
+    lines: list[Line] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)  # what names stand for from the start
+    rooms: dict[str, Room] = field(default_factory=dict)  # of what lines make
+    kept: dict[str, Tensor] = field(default_factory=dict)  # what came out of no tensors at all
+
+    def value(self, value: Any) -> str:
+        """A name for something that stays as it is."""
+        name = f"k{len(self.values)}"
+        self.values[name] = value
+        return name
+
+    def function(self, results: Sequence[str], written: Set[int]) -> Function:
+        """Does what the lines say, and returns the results; `written` is memory that some line writes."""
+        lines = _live(self._without_kept(results, written), results)
+        lines = list(self._in_one_place(list(self._laid_out_alike(lines)), results))
+        lines = list(_in_place(lines, results, self.rooms))
+        source = [f"def play({', '.join(self.parameters)}):", *self._body(lines, results)]
+        source.append(f"    return ({''.join(f'{name}, ' for name in results)})")
+        made: dict[str, Any] = {}
+        exec(compile("\n".join(source), "<recording>", "exec"), self.values, made)
+        play: Function = made["play"]
+        return play
+
+    def _without_kept(self, results: Sequence[str], written: Set[int]) -> Iterator[Line]:
+        """The lines but those that make the same each time, which nobody writes or is handed."""
+        for line in self.lines:
+            fixed = [name for name in line.makes if name in self.kept and name not in results]
+            if (
+                line.stays
+                or len(fixed) < len(line.makes)
+                or any(self.rooms[n].memory in written for n in fixed)
+            ):
+                yield line
+            else:
+                self.values.update((name, self.kept[name]) for name in fixed)
+
+    def _laid_out_alike(self, lines: Sequence[Line]) -> Iterator[Line]:
+        """The same, but gradients come to pooling laid out as what was pooled: it is slow to do so itself."""
+        for line in lines:
+            if (
+                line.func is _aten.max_pool2d_with_indices_backward.default
+                and set(line.needs) <= self.rooms.keys()
+            ):
+                gradient, pooled = line.needs[:2]
+                last = _is_channels_last(self.rooms[pooled])
+                if last and not _is_channels_last(self.rooms[gradient]):
+                    name, form = f"{gradient}_", f"memory_format={self.value(torch.channels_last)}"
+                    yield Line(_aten.clone.default, [gradient, form], [gradient], [name])
+                    line = replace(line, arguments=[name, *line.arguments[1:]], needs=[name, *line.needs[1:]])
+            yield line
+
+    def _in_one_place(self, lines: Sequence[Line], results: Sequence[str]) -> Iterator[Line]:
+        """The same, but small tensors that nobody is handed have memory of their own, as have their views."""
+        handed = {self.rooms[name].memory for name in results if name in self.rooms}
+        places: dict[int, Tensor] = {}
+        for line in lines:
+            room = self.rooms.get(line.makes[0]) if len(line.makes) == 1 else None
+            if room is None:
+                yield line
+            elif room.memory in places:  # a view
+                name, (shape, strides, offset, _) = line.makes[0], room.layout
+                self.values[name] = places[room.memory].as_strided(shape, strides, offset)
+            elif (twin := _writing(line.func)) and room.size <= _SMALL and room.memory not in handed:
+                shape, strides, _, dtype = room.layout
+                name, place = line.makes[0], torch.empty_strided(shape, strides, dtype=dtype)
+                places[room.memory] = self.values[name] = place
+                yield Line(twin.func, [*line.arguments, f"{twin.keyword}={name}"], line.needs, writes=True)
+            else:
+                yield line
+
+    def _body(self, lines: Sequence[Line], results: Sequence[str]) -> Iterator[str]:
+        last = _last_needs(lines)
+        wanted = last.keys() | set(results)
+        made: set[str] = set()
+        for number, line in enumerate(lines):
+            yield f"    {line.source(self.value(line.func), wanted)}"
+            made.update(line.makes)
+            done = [name for name in dict.fromkeys(line.needs) if name in made and last[name] == number]
+            done = [name for name in done if name not in results]
+            if done:
+                yield f"    del {', '.join(done)}"
+
+
+def _is_channels_last(room: Room) -> bool:
+    shape, strides, _, dtype = room.layout
+    tensor = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+    return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+
+
+def _live(lines: Iterable[Line], results: Iterable[str]) -> list[Line]:
+    """The lines that somebody needs."""
+    wanted, kept = set(results), []
+    for line in reversed(list(lines)):
+        if line.stays or not wanted.isdisjoint(line.makes):
+            kept.append(line)
+            wanted.update(line.needs)
+    return kept[::-1]
+
+
+def _last_needs(lines: Sequence[Line]) -> dict[str, int]:
+    return {name: number for number, line in enumerate(lines) for name in line.needs}
+
+
+def _in_place(lines: Sequence[Line], results: Iterable[str], rooms: dict[str, Room]) -> Iterator[Line]:
+    """The same, but elementwise operations write over what nobody needs afterwards: it is in the cache."""
+    made_here = {name for line in lines for name in line.makes}
+    memory = {name: room.memory for name, room in rooms.items() if name in made_here}
+    last: dict[int, int] = {}  # line that needs anything of some memory
+    for name, number in _last_needs(lines).items():
+        if name in memory:
+            last[memory[name]] = max(number, last.get(memory[name], 0))
+    last.update((memory[name], len(lines)) for name in results if name in memory)
+    for number, line in enumerate(lines):
+        twin = _IN_PLACE.get(line.func)
+        if twin is None or line.writes or len(line.makes) != 1 or line.needs[0] not in memory:
+            yield line
+            continue
+        over, made = line.needs[0], line.makes[0]
+        others = [memory.get(name) for name in line.needs if name != over]
+        fits = rooms[over].layout == rooms[made].layout and memory[over] not in others
+        if not fits or last[memory[over]] > number:
+            yield line
+            continue
+        keyword = [f"{twin.keyword}={over}"] if twin.keyword else []
+        last[memory[over]] = last.get(memory[made], number)
+        for name in [name for name, where in memory.items() if where == memory[made]]:
+            memory[name] = memory[over]
+        yield replace(line, func=twin.func, arguments=[*line.arguments, *keyword])
+
+
+class _Twin(NamedTuple):
+    """The same operation, which writes its result over its first argument, or to where a keyword says."""
+
+    func: Any
+    keyword: str = ""
+
+
+@lru_cache(maxsize=4096)
+def _writing(func: Any) -> _Twin | None:
+    """The kernel of an operation that writes one result to memory that it is given, if there is one."""
+    wanted = [(argument.name, str(argument.type)) for argument in func._schema.arguments]
+    for overload in func.overloadpacket.overloads():
+        other = getattr(func.overloadpacket, overload)
+        outs = [argument.name for argument in other._schema.arguments if argument.is_out]
+        others = [(a.name, str(a.type)) for a in other._schema.arguments if not a.is_out]
+        if len(outs) == 1 and others == wanted and has_kernel(other.name(), "CPU"):
+            return _Twin(other, outs[0])
+    return None
+
+
+has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+_SMALL = 1 << 16  # bytes
+
+
+_aten = torch.ops.aten
+_IN_PLACE = {
+    _aten.relu.default: _Twin(_aten.relu_.default),
+    _aten.tanh.default: _Twin(_aten.tanh_.default),
+    _aten.sigmoid.default: _Twin(_aten.sigmoid_.default),
+    _aten.add.Tensor: _Twin(_aten.add_.Tensor),
+    _aten.mul.Tensor: _Twin(_aten.mul_.Tensor),
+    _aten.threshold_backward.default: _Twin(_aten.threshold_backward.grad_input, "grad_input"),
+    _aten.tanh_backward.default: _Twin(_aten.tanh_backward.grad_input, "grad_input"),
+    _aten.sigmoid_backward.default: _Twin(_aten.sigmoid_backward.grad_input, "grad_input"),
+}
