@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -192,12 +193,22 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         arguments += [f"{name}={self._argument(value, needs)}" for name, value in kwargs.items()]
         line = Line(func, arguments, needs)
         changed = {tensor.untyped_storage()._cdata for tensor in _changed(func, args, kwargs)}
-        result = func(*args, **kwargs)
+        with self._drawing_nothing(func, kwargs):
+            result = func(*args, **kwargs)
         if torch.Tag.data_dependent_output in func.tags:
             self._tell(line, result)
         else:
             self._note(line, result, changed)
         return result
+
+    @contextmanager
+    def _drawing_nothing(self, func: Any, kwargs: Any) -> Iterator[None]:
+        """Refuse an operation that draws; one that could, such as attention without dropout, may not."""
+        may = torch.Tag.nondeterministic_seeded in func.tags
+        before = torch.get_rng_state() if may else None
+        yield
+        if before is not None and (kwargs.get("generator") or not torch.equal(before, torch.get_rng_state())):
+            self._refuse(f"{func} draws")
 
     def _tell(self, line: Line, number: Any) -> None:
         """Python is told a number: the next time it must be the same."""
@@ -295,9 +306,8 @@ def _span(tensor: Tensor) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def _is_refused(func: Any) -> bool:
-    """Whether an operation draws, has a result as long as values say, or moves a tensor to other memory."""
-    tags = {torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape}
-    return not tags.isdisjoint(func.tags) or func.overloadpacket.__name__ in _MOVING
+    """Whether an operation has a result as long as values say, or moves a tensor to other memory."""
+    return torch.Tag.dynamic_output_shape in func.tags or func.overloadpacket.__name__ in _MOVING
 
 
 def _by_numbers(func: Any, args: Any) -> bool:
