@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from sfumato.errors import Refused
 from sfumato.randomness import fresh_seed
 from sfumato.training import probe, public_rows
-from sfumato.training.blocks import POOL, Bits
+from sfumato.training.blocks import POOL, REFERENCE_ROWS, Bits
 from sfumato.training.capture import LayerCall, Part, Pass, Wiring, count_rows, run
 from sfumato.training.clipped_sums import (
     accumulate,
@@ -430,6 +430,9 @@ class Block:
         """
         steps, passed = self.task.noted(self.inputs, self.targets)
         if not self.task.does_as_few(steps) or not self.task.keeps_apart(self.inputs, self.targets):
+            return None
+        whole = self.task.known.heights.is_whole(self.height, self.rows_per_unit)
+        if not whole and not steps.in_whole_vectors(REFERENCE_ROWS):
             return None
         return self._bits(passed)
 
