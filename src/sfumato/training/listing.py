@@ -27,11 +27,8 @@ class Room(NamedTuple):
     def size(self) -> int:
         """Bytes that it spans."""
         shape, strides, _, dtype = self.layout
-        if 0 in shape:
-            return 0
-        return (sum((size - 1) * step for size, step in zip(shape, strides, strict=True)) + 1) * int(
-            dtype.itemsize
-        )
+        steps = [(size - 1) * step for size, step in zip(shape, strides, strict=True)]
+        return 0 if 0 in shape else (sum(steps) + 1) * int(dtype.itemsize)
 
 
 @dataclass(frozen=True)
@@ -94,11 +91,8 @@ class Listing:
         """The lines but those that make the same each time, which nobody writes or is handed."""
         for line in self.lines:
             fixed = [name for name in line.makes if name in self.kept and name not in results]
-            if (
-                line.stays
-                or len(fixed) < len(line.makes)
-                or any(self.rooms[n].memory in written for n in fixed)
-            ):
+            changed = any(self.rooms[name].memory in written for name in fixed)
+            if line.stays or changed or len(fixed) < len(line.makes):
                 yield line
             else:
                 self.values.update((name, self.kept[name]) for name in fixed)
@@ -106,13 +100,12 @@ class Listing:
     def _laid_out_alike(self, lines: Sequence[Line]) -> Iterator[Line]:
         """The same, but gradients come to pooling laid out as what was pooled: it is slow to do so itself."""
         for line in lines:
-            if (
-                line.func is _aten.max_pool2d_with_indices_backward.default
-                and set(line.needs) <= self.rooms.keys()
-            ):
+            if line.func is _aten.max_pool2d_with_indices_backward.default:
                 gradient, pooled = line.needs[:2]
-                last = _is_channels_last(self.rooms[pooled])
-                if last and not _is_channels_last(self.rooms[gradient]):
+                lasts = [
+                    name in self.rooms and _is_channels_last(self.rooms[name]) for name in (gradient, pooled)
+                ]
+                if lasts == [False, True]:
                     name, form = f"{gradient}_", f"memory_format={self.value(torch.channels_last)}"
                     yield Line(_aten.clone.default, [gradient, form], [gradient], [name])
                     line = replace(line, arguments=[name, *line.arguments[1:]], needs=[name, *line.needs[1:]])
