@@ -33,17 +33,19 @@ from sfumato.training.hugging_face import decoder_inputs
 from sfumato.training.interrupts import bare
 from sfumato.training.memory import written_nowhere
 from sfumato.training.noise import NoisySum, StepSum, joining_error
-from sfumato.training.own_code import OWN_CODE, OWN_NOISE, draws_by, is_watched, runs_with
+from sfumato.training.own_code import OWN_CODE, OWN_NOISE, caveats_of_replaced, caveats_with, is_watched
 from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.past_noise import destroy_past_noise
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
 from sfumato.training.probe import Survey, survey
+from sfumato.training.replaced import Standing
 from sfumato.training.rowwise import LossFunction, Views
 from sfumato.training.setup import setup_of
 from sfumato.training.state import TrainerState
 from sfumato.training.task import ChunkResult, Prepared, prepared
 from sfumato.training.trial import try_step
+from sfumato.trust import draws_by_own_code
 
 SHAPE_READ = (
     "read from data: the shape and type of a row, from the first record; one of another shape in its place "
@@ -134,8 +136,8 @@ class PrivateTrainer:
         self._largest_chunk = 0
         self._chunks = 0
         self._reserved = False
-        self._caveats: set[str] = {OWN_CODE} if runs_with(model) else set()  # from what the steps met
-        if draws_by(self._sampler):
+        self._caveats: set[str] = set(caveats_with(model))  # from what the steps met
+        if draws_by_own_code(self._sampler):
             self._caveats.add(OWN_NOISE)
         self._eta_before: float | None = None  # the largest of steps before a resume
         self._views: str | None = None  # by which the rows of the run are seen, by name
@@ -285,9 +287,14 @@ class PrivateTrainer:
     def _looked_at(self, data: TrainingData, loss_fn: LossFunction) -> Prepared:
         """Model, loss and views after a survey; what nobody changed since the last step is not walked over."""
         last = self._work
+        if last is not None and not last.stands():
+            if self._reserved:
+                last.refuse_replaced()
+            last = None
         if last is None or self._data is not data or not last.holds(loss_fn, data.views):
+            standing = Standing(self.model)
             known = survey(self.model, loss_fn, *data.example, views=data.views)
-            last = self._work = prepared(self.model, loss_fn, data.views, known, once=False)
+            last = self._work = prepared(self.model, loss_fn, data.views, known, standing=standing)
             self._data = data
         return last
 
@@ -296,7 +303,7 @@ class PrivateTrainer:
         clipping, below = self.plan.clipping_at(self.clip_norm), 0
         trusted = not (work.runs_own_code or batch.data.runs_own_code or is_watched())
         if not trusted:
-            self._caveats.add(OWN_CODE)
+            self._caveats |= {OWN_CODE, *caveats_of_replaced(list(work.replaced))}
         unwritten = written_nowhere(work.tensors, by_version=trusted)
         with unwritten, FreshGenerators(self.sampler, self.device, watched=not trusted) as generators:
             task = work.task(loss_fn, batch.data.views, refresh=generators.refresh)

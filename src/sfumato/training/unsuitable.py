@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from sfumato.errors import UnsupportedModel
 from sfumato.training.capture import Pass
-from sfumato.training.memory import is_trusted_class
+from sfumato.trust import is_trusted_class
 
 
 def refuse_own_tensors(model: nn.Module) -> None:
