@@ -81,7 +81,7 @@ def test_a_librarys_class_that_is_given_a_method_between_steps_is_refused(monkey
     trainer.step(first, cross_entropy)
     monkeypatch.setattr(nn.Tanh, "forward", lambda self, x: torch.tanh(x - x.mean(0)))
     assert not keeps_nothing(model)
-    with pytest.raises(UnsupportedModel, match="Tanh.forward; put back"):
+    with pytest.raises(UnsupportedModel, match=r"Tanh\.forward; put back"):
         trainer.step(second, cross_entropy)
 
 

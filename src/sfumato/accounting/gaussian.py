@@ -1,8 +1,8 @@
 """ε and δ of one Gaussian release in closed form (Balle & Wang 2018, theorem 8).
 
 The formulas, the search and the bits are those of `dp_accounting.gaussian_mechanism`. That takes Φ from
-`scipy.stats`, which spends a hundred times as long on looking at its arguments. Where σ is so large that rounding
-hides the difference of the two Φ, ε comes from an upper bound of δ instead.
+`scipy.stats`, which spends a hundred times as long on looking at its arguments. Where σ is so large that
+rounding hides the difference of the two Φ, ε comes from an upper bound of δ instead, and is never too small.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 _TOLERANCE = 1e-12  # of ε
-_LARGE = 1e9  # σ, from which ε is taken from the bound
+_LARGE = 1e6  # σ, from which ε is taken from the bound
 _FARTHEST = 40.0  # standard deviations: nothing that float64 can hold lies beyond
 _ROUNDING = 1e-9  # relative, of the bound: far above that of its terms
 
@@ -71,8 +71,9 @@ def _epsilon_above(sigma: float, delta: float) -> float:
 def _log_delta_above(sigma: float, x: float) -> float:
     """A little more than log δ at ε = x/σ.
 
-    With h = 1/σ, δ is the mass of the normal density φ between x − h/2 and x + h/2, less (exp(ε) − 1) Φ(−x − h/2).
-    There φ(x + s) ≤ φ(x) exp(−xs), exp(ε) − 1 ≥ ε + ε²/2 and Φ(−x − h/2) ≥ Φ(−x) − φ(x) h/2, so that
+    With h = 1/σ, δ is the mass of the normal density φ between x − h/2 and x + h/2, less
+    (exp(ε) − 1) Φ(−x − h/2). As φ(x + s) ≤ φ(x) exp(−xs), exp(ε) − 1 ≥ ε + ε²/2 and
+    Φ(−x − h/2) ≥ Φ(−x) − φ(x) h/2,
     δ ≤ h φ(x) (sinh(xh/2) / (xh/2) − x (1 + xh/2) (R − h/2)), R = Φ(−x) / φ(x).
 
     >>> math.isclose(_log_delta_above(1e5, 4.0), log_delta(1e5, 4e-5), rel_tol=1e-6)
@@ -84,6 +85,5 @@ def _log_delta_above(sigma: float, x: float) -> float:
     ratio = math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
     mass = math.sinh(half) / half if half else 1.0
     left = mass - x * (1 + half) * (ratio - 1 / (2 * sigma))
-    return (
-        math.log(left) + math.log1p(_ROUNDING) - x * x / 2 - math.log(math.sqrt(2 * math.pi)) - math.log(sigma)
-    )
+    density = -x * x / 2 - math.log(2 * math.pi) / 2
+    return math.log(left) + math.log1p(_ROUNDING) + density - math.log(sigma)

@@ -33,7 +33,10 @@ MODULES = (  # through whose functions rows pass in a step; those of the model's
     *("torch.nn.utils._named_member_accessor", "torch.utils._pytree", "torch.func", "torch._functorch.apis"),
     *("torch._functorch.vmap", "torch._functorch.predispatch", "torch._functorch.functional_call"),
 )
-_CLASSES: tuple[type, ...] = (torch.Tensor, nn.Parameter, nn.Module, torch.autograd.Function)
+_CLASSES: tuple[type, ...] = (
+    *(torch.Tensor, nn.Parameter, nn.Module, torch.autograd.Function),
+    torch._ops.OpOverloadPacket,
+)
 
 
 def replaced(model: nn.Module) -> dict[str, Any]:
@@ -68,7 +71,7 @@ class Standing:
     def same(self) -> bool:
         """Whether nothing was replaced; names that are new and hide no others do not count."""
         if (
-            _addresses(tuple(chain.from_iterable(self._views))) == self._values
+            _addresses(self._now()) == self._values
             and _addresses(tuple(map(_CODE, self._functions))) == self._codes
             and self._kernels.hold()
         ):
@@ -77,6 +80,12 @@ class Standing:
             return False
         self._note()
         return True
+
+    def _now(self) -> tuple[Any, ...]:
+        values: list[Any] = []
+        for view in self._views:
+            values += view
+        return tuple(values)
 
     def refuse_own(self) -> None:
         """Refuse what the user has replaced meanwhile."""

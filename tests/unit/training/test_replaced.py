@@ -329,3 +329,50 @@ def test_what_libraries_replace_within_a_run_is_theirs():
         [sys.executable, "-W", "ignore", "-c", LIBRARIES, *found], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+LEFT_OUT = (
+    *("torch._jit_internal", "torch.overrides", "torch._ops"),  # choose what to call by types
+    *("torch._decomp", "torch._prims_common"),  # what torch's core was handed when they were loaded
+    *("torch.random", "torch.optim"),  # no rows
+)
+
+
+class Sequence(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.recurrent = nn.LSTM(8, 4, batch_first=True)
+        self.attention = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, rows):
+        return self.head(self.attention(self.recurrent(rows[:, 0])[0])[:, -1])
+
+
+@pytest.mark.parametrize("model", [network(), Sequence()])
+def test_modules_through_which_rows_pass_are_looked_at(model):
+    """Python code of torch's that is handed tensors in a step is among what is compared."""
+    met = set()
+
+    def note(frame, event, _):
+        given = [each for each in frame.f_locals.values() if isinstance(each, list | tuple | torch.Tensor)]
+        tensors = [each for each in given if isinstance(each, torch.Tensor) or any_tensor(each)]
+        if event == "call" and tensors:
+            met.add(str(frame.f_globals.get("__name__")))
+
+    run = trainer(model)
+    first, second = run.batches(ROWS)
+    run.step(first, lambda out, targets: F.cross_entropy(out, targets, reduction="none"))
+    sys.setprofile(note)
+    try:
+        run.step(second, lambda out, targets: F.cross_entropy(out, targets, reduction="none"))
+    finally:
+        sys.setprofile(None)
+    looked_at = {*replaced.MODULES, *(type(module).__module__ for module in model.modules())}
+    torchs = {name for name in met if name.startswith("torch.") and not name.startswith(LEFT_OUT)}
+    assert "torch.nn.functional" in torchs
+    assert torchs <= looked_at
+
+
+def any_tensor(things):
+    return any(isinstance(each, torch.Tensor) for each in things)
