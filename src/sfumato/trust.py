@@ -23,6 +23,10 @@ TRUSTED = frozenset(["torch", "torchvision", "torchaudio", "numpy", "scipy", "tr
 INSTALLED: Packages = None
 WRITTEN_IN_PYTHON = 1 << 9  # of a class: it can be written
 
+OWN_NOISE = (
+    "the noise came from a sampler of the user's own; that its draws are secret, and as random as the price "
+    "assumes, is taken on trust"
+)
 _GENERATORS = frozenset(["randomgen"])
 
 
@@ -116,6 +120,11 @@ def draws_by_own_code(sampler: Any) -> bool:
     functions = [each for kind in kinds for each in vars(kind).values() if type(each) is types.FunctionType]
     held = getattr(sampler, "__dict__", {}).values()
     return not all(is_trusted(each) or _is_generator(each) for each in (type(sampler), *functions, *held))
+
+
+def caveats_of_sampler(sampler: Any) -> tuple[str, ...]:
+    """What a certificate says of where the noise came from, if that is not Sfumato's own."""
+    return (OWN_NOISE,) if draws_by_own_code(sampler) else ()
 
 
 def _is_generator(thing: Any) -> bool:

@@ -28,8 +28,8 @@ from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import RunFolder, write_whole
 from sfumato.training.answers import answers
 from sfumato.training.moment import refuse_listeners
-from sfumato.training.own_code import OWN_CODE, OWN_NOISE, brings, caveats_with
-from sfumato.trust import draws_by_own_code
+from sfumato.training.own_code import OWN_CODE, brings, caveats_with
+from sfumato.trust import caveats_of_sampler
 
 PURPOSE = "accuracy on records kept out"
 _KEPT_OUT, _KEPT = "kept_out.bin", "kept.bin"  # coins, in the private half of a run folder
@@ -199,7 +199,7 @@ class HeldOut:
             relation=Relation.ADD_REMOVE,
             unit=self.rows.unit,
             private=sampler.private,
-            caveats=(*caveats, *((OWN_NOISE,) if draws_by_own_code(sampler) else ())),
+            caveats=(*caveats, *caveats_of_sampler(sampler)),
         )
         right = answers(model, self.rows.tensors()[0]) == self.rows.targets
         counts = np.array([_counts(right[groups == number]) for number in range(len(names))])

@@ -24,10 +24,6 @@ OWN_CODE = (
     "code of the user's own ran beside the rows (model, loss, views or data set); it is taken to be honest, "
     "not written to deceive"
 )
-OWN_NOISE = (
-    "the noise came from a sampler of the user's own; that its draws are secret, and as random as the price "
-    "assumes, is taken on trust"
-)
 REPLACED = "code of the user's own stood in the place of a library's ({names}); it is taken to be honest"
 _TABLES = frozenset(["pandas", "polars", "pyarrow"])  # whose columns turn into arrays by code of their own
 _MOST_NAMES = 5

@@ -65,6 +65,7 @@ from sfumato.training.unsuitable import (
     other_targets,
     other_type,
     refuse_batch_statistics,
+    refuse_hooks_on_weights,
     refuse_low_precision,
     refuse_low_precision_inside,
     refuse_own_tensors,
@@ -147,6 +148,7 @@ def survey(
     """
     refuse_listeners()
     refuse_own_tensors(model)
+    refuse_hooks_on_weights(model)
     key = signature(model, inputs, targets), versions(model)
     now = Moment(model, loss_fn, views)
     known = _surveyed.setdefault(model, [])

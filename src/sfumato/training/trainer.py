@@ -33,7 +33,7 @@ from sfumato.training.hugging_face import decoder_inputs
 from sfumato.training.interrupts import bare
 from sfumato.training.memory import written_nowhere
 from sfumato.training.noise import NoisySum, StepSum, joining_error
-from sfumato.training.own_code import OWN_CODE, OWN_NOISE, caveats_of_replaced, caveats_with, is_watched
+from sfumato.training.own_code import OWN_CODE, caveats_of_replaced, caveats_with, is_watched
 from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.past_noise import destroy_past_noise
 from sfumato.training.plan import TrainingPlan
@@ -45,7 +45,7 @@ from sfumato.training.setup import setup_of
 from sfumato.training.state import TrainerState
 from sfumato.training.task import ChunkResult, Prepared, prepared
 from sfumato.training.trial import try_step
-from sfumato.trust import draws_by_own_code
+from sfumato.trust import caveats_of_sampler
 
 SHAPE_READ = (
     "read from data: the shape and type of a row, from the first record; one of another shape in its place "
@@ -136,9 +136,8 @@ class PrivateTrainer:
         self._largest_chunk = 0
         self._chunks = 0
         self._reserved = False
-        self._caveats: set[str] = set(caveats_with(model))  # from what the steps met
-        if draws_by_own_code(self._sampler):
-            self._caveats.add(OWN_NOISE)
+        # From what the steps met.
+        self._caveats: set[str] = {*caveats_with(model), *caveats_of_sampler(self._sampler)}
         self._eta_before: float | None = None  # the largest of steps before a resume
         self._views: str | None = None  # by which the rows of the run are seen, by name
         self.setup = setup_of(optimizer)  # what checkpoints keep of it, and compare

@@ -301,6 +301,23 @@ def test_a_hold_out_names_what_is_replaced():
     assert any("(torch.relu);" in caveat for caveat in found.certificate.caveats)
 
 
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+@pytest.mark.parametrize("steps_before", [0, 1])
+def test_a_hook_on_a_weight_is_refused(register, steps_before):
+    model = network()
+    run = trainer(model)
+    batches = run.batches(ROWS)
+    for _ in range(steps_before):
+        run.step(next(batches), cross_entropy)
+    handle = getattr(model[0].weight, register)(lambda gradient: None)
+    batch = next(batches)
+    with pytest.raises(UnsupportedModel, match=r"hook of your own on a weight, got one on 0\.weight"):
+        run.step(batch, cross_entropy)
+    assert run.steps_started == steps_before
+    handle.remove()
+    run.step(batch, cross_entropy)
+
+
 LIBRARIES = """
 import importlib, sys, torch
 from torch import nn
