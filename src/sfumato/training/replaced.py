@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import gc
 import os
 import re
 import sys
@@ -63,23 +64,30 @@ class Standing:
         self._then = [_names_now(owner) for owner in _owners(self._model)]
         self._kernels = _kernels_now()
         self._views = [vars(each.owner).values() for each in self._then]  # they show what stands there now
-        called = [each for each in self._then if isinstance(each.owner, type) or each.owner is nn.functional]
-        self._functions = [function for each in called for function in each.functions.values()]
         self._values = _addresses(tuple(chain.from_iterable(each.names.values() for each in self._then)))
-        self._codes = _addresses(tuple(code for each in called for code in each.codes.values()))
+        self._functions = _called(self._model, {id(each.owner): each for each in self._then})
+        self._kept = tuple(map(_CODE, self._functions))  # alive, so that no other gets its address
+        self._codes = _addresses(self._kept)
+        self._counters = [_counter(each.owner) for each in self._then]
+        self._counts = self._count()
 
     def same(self) -> bool:
         """Whether nothing was replaced; names that are new and hide no others do not count."""
+        counts = self._count()
         if (
-            _addresses(self._now()) == self._values
+            ((_COUNTED and counts == self._counts) or _addresses(self._now()) == self._values)
             and _addresses(tuple(map(_CODE, self._functions))) == self._codes
             and self._kernels.hold()
         ):
+            self._counts = counts
             return True
         if self._changed():
             return False
         self._note()
         return True
+
+    def _count(self) -> list[int]:
+        return [counter.value for counter in self._counters]
 
     def _now(self) -> tuple[Any, ...]:
         values: list[Any] = []
@@ -112,6 +120,53 @@ def _addresses(things: tuple[Any, ...]) -> bytes:
     What their classes say of equality is not asked. Comparing one by one with `is` takes three times as long.
     """
     return ctypes.string_at(id(things) + tuple.__basicsize__, tuple.__itemsize__ * len(things))
+
+
+def _called(model: nn.Module, known: dict[int, _Names]) -> list[types.FunctionType]:
+    """The methods of a model's classes, and functions of `torch.nn.functional` that they call by name."""
+    classes = {id(kind): kind for module in model.modules() for kind in type(module).__mro__}
+    methods = [known[each] for each in classes if each in known and classes[each] is not nn.Module]
+    module, others = known[id(nn.Module)].functions, known[id(nn.functional)].functions
+    waiting: list[Any] = [one for each in methods for one in each.functions.values()]
+    waiting += [vars(kind).get("forward") for kind in classes.values()]
+    waiting += [module.get(name) for name in _CALLING]
+    waiting += [others.get("cross_entropy")]
+    found: dict[int, types.FunctionType] = {}
+    while waiting:
+        one = waiting.pop()
+        if type(one) is types.FunctionType and id(one) not in found:
+            found[id(one)] = one
+            waiting += [others[name] for name in one.__code__.co_names if name in others]
+    return list(found.values())
+
+
+_CALLING = ("_wrapped_call_impl", "_call_impl", "__getattr__", "__setattr__")
+
+
+def _counter(owner: Owner) -> ctypes.c_uint64:
+    """The number that CPython gives to a dictionary of names, another one after each change of it."""
+    names: Any = vars(owner)
+    held = names if type(names) is dict else gc.get_referents(names)[0]
+    return ctypes.c_uint64.from_address(id(held) + dict.__basicsize__ - 3 * ctypes.sizeof(ctypes.c_void_p))
+
+
+def _changes_are_counted() -> bool:
+    """Tried, since Python promises no such number: where there is none, all names are compared."""
+    owners: tuple[Any, ...] = types.ModuleType("tried"), type("Tried", (), {})
+    for owner in owners:
+        counter = _counter(owner)
+        seen = [counter.value]
+        for number in range(8):
+            setattr(owner, f"name{number % 3}", object())
+            seen += [counter.value]
+        delattr(owner, "name0")
+        seen += [counter.value]
+        if len(set(seen)) < len(seen) or seen[-1] != counter.value:
+            return False
+    return True
+
+
+_COUNTED = sys.version_info < (3, 12) and _changes_are_counted()
 
 
 class _Names:

@@ -240,7 +240,10 @@ def relu_of_mine_for_script(input: torch.Tensor, inplace: bool = False) -> torch
 
 
 @pytest.mark.parametrize("make", FORGED.values(), ids=FORGED)
-def test_what_looks_like_a_librarys_is_still_the_users(make):
+@pytest.mark.parametrize("counted", [True, False])
+def test_what_looks_like_a_librarys_is_still_the_users(make, counted, monkeypatch):
+    """Also where the interpreter does not count changes, and all names are compared."""
+    monkeypatch.setattr(replaced, "_COUNTED", counted and replaced._COUNTED)
     model = network()
     standing = Standing(model)
     with put(F, "relu", make()):
