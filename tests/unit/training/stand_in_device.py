@@ -44,8 +44,21 @@ from sfumato.training.probe import survey
 from sfumato.training.rules import covered_types
 
 NAME = "elsewhere"
-trust._INSTALLED.add(str(Path(__file__).resolve().parents[3]))  # this file stands for one of torch's
 GENERATOR = torch.Generator()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def file_of_a_library():
+    """This file stands for one of torch's, here and in no other test."""
+    folder = str(Path(__file__).resolve().parents[3])
+    caches = trust.is_trusted_module.cache_clear, trust.is_installed_file.cache_clear
+    trust._INSTALLED.add(folder)
+    for clear in caches:
+        clear()
+    yield
+    trust._INSTALLED.discard(folder)
+    for clear in caches:
+        clear()
 
 
 class Mixed(RuntimeError):
