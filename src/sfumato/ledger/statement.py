@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
+import os
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,13 +40,30 @@ _KINDS = 200  # of releases, beyond which composing them exactly takes too long 
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Without a search for garbage, a fifth of the time: all that a statement makes is kept."""
-    was_on = gc.isenabled()
+    if not gc.isenabled():
+        yield
+        return
+    here = threading.get_ident()
+    _without.add(here)
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        gc.enable()
+        _without.discard(here)
+
+
+_without: set[int] = set()  # threads that have switched it off, to switch it on again
+
+
+def _collect_after_fork() -> None:
+    """In a child only the thread that forked goes on; the others would never switch it on again."""
+    if _without - {threading.get_ident()}:
+        gc.enable()
+    _without.intersection_update({threading.get_ident()})
+
+
+os.register_at_fork(after_in_child=_collect_after_fork)
 
 
 @_uncollected()
