@@ -163,7 +163,7 @@ class Certificate:
 
     @property
     def warning(self) -> str | None:
-        """One sentence where (ε, δ) gives practically no protection."""
+        """One sentence where (ε, δ) promises practically no protection."""
         known = [value for value in (self.prices.pld, self.prices.rdp) if value is not None]
         return protection_warning(min(known, default=None), self.delta)
 

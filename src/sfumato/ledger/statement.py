@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -20,6 +20,7 @@ from sfumato.ledger.chain import canonical
 from sfumato.ledger.charge import Charge
 from sfumato.ledger.ledger import Ledger
 from sfumato.ledger.rule import Price, exact_epsilon
+from sfumato.ledger.single import epsilon_alone
 from sfumato.ledger.state import State
 
 FIXED = "if all charges had been fixed in advance"
@@ -52,11 +53,13 @@ def as_json(ledger: Ledger, *, price: Price = exact_epsilon) -> dict[str, Any]:
     """The statement as one JSON object."""
     charges, state, head = ledger.snapshot()
     broken = ledger.exceeded
-    known: dict[int, _Event] = {}
+    events: dict[int, dict[str, Any]] = {}
+    costs: dict[tuple[int, int], float | None] = {}
     for charge in charges:  # those that are alike share an event
-        for event in (charge.event, charge.counted):
-            if id(event) not in known:
-                known[id(event)] = _Event(event_to_json(event), price(event, ledger.budget))
+        if id(charge.event) not in events:
+            events[id(charge.event)] = event_to_json(charge.event)
+        if _alike(charge) not in costs:
+            costs[_alike(charge)] = epsilon_alone(charge, state.of_whole, price)
     return {
         "ledger": ledger.name,
         "dataset": ledger.dataset,
@@ -73,7 +76,7 @@ def as_json(ledger: Ledger, *, price: Price = exact_epsilon) -> dict[str, Any]:
         "exceeded_by": None if broken is None else broken.purpose,
         "allocations": {name: _share(state, name) for name in state.shares},
         "plans": {name: {"epsilon_left": state.left(name)} for name in state.plans},
-        "charges": [_line(charge, known) for charge in charges],
+        "charges": [_line(charge, costs[_alike(charge)], events[id(charge.event)]) for charge in charges],
         "head": head.to_json(),
     }
 
@@ -82,7 +85,7 @@ def as_json(ledger: Ledger, *, price: Price = exact_epsilon) -> dict[str, Any]:
 def render(ledger: Ledger, *, last: int = 40, price: Price = exact_epsilon) -> RenderableType:
     """A table of the newest charges, the shares, the sums and a bar, for a rich console."""
     charges, state, _ = ledger.snapshot()
-    parts: list[RenderableType] = [_charges_table(ledger, charges, last, price)]
+    parts: list[RenderableType] = [_charges_table(ledger, state, charges, last, price)]
     if state.shares:
         parts.append(_shares_table(state))
     parts += [_bar(ledger, state), *_notes(ledger, state, charges, price)]
@@ -90,8 +93,13 @@ def render(ledger: Ledger, *, last: int = 40, price: Price = exact_epsilon) -> R
 
 
 def epsilon_if_fixed(ledger: Ledger, charges: list[Charge], price: Price) -> float | None:
-    """The exact ε of all charges together, had none been chosen after seeing answers of another."""
+    """The exact ε of all charges together, had none been chosen after seeing answers of another.
+
+    None where a run was stopped early: its end was not fixed in advance.
+    """
     paid = [charge for charge in charges if not charge.drawn]
+    if any(charge.stopped_early for charge in paid):
+        return None
     counts = Counter(id(charge.counted) for charge in paid)
     alike = {id(charge.counted): charge.counted for charge in paid}
     plan = compose(*(repeat(event, counts[identity]) for identity, event in alike.items()))
@@ -99,23 +107,23 @@ def epsilon_if_fixed(ledger: Ledger, charges: list[Charge], price: Price) -> flo
     return price(plan, ledger.budget) if len(kinds) <= _KINDS else None
 
 
-class _Event(NamedTuple):
-    json: dict[str, Any]
-    epsilon: float | None
+def _alike(charge: Charge) -> tuple[int, int]:
+    """The same for charges of the same events, which readers of a ledger make once."""
+    return id(charge.counted), id(charge.planned)
 
 
-def _line(charge: Charge, known: Mapping[int, _Event]) -> dict[str, Any]:
+def _line(charge: Charge, cost: float | None, event: dict[str, Any]) -> dict[str, Any]:
     return {
         "entry": charge.head.sequence,
         "time": charge.time,
         "purpose": charge.purpose,
         "allocation": charge.allocation,
-        "epsilon": known[id(charge.counted)].epsilon,
+        "epsilon": cost,
         "status": _status(charge),
         "drawn_from_plan": charge.drawn,
         "private": charge.private,
         "relation": str(charge.relation),
-        "event": known[id(charge.event)].json,
+        "event": event,
     }
 
 
@@ -130,7 +138,7 @@ def _share(state: State, name: str) -> dict[str, float]:
     return {"epsilon": state.limit(name), "epsilon_spent": spent, "epsilon_left": state.left(name)}
 
 
-def _charges_table(ledger: Ledger, charges: list[Charge], last: int, price: Price) -> Table:
+def _charges_table(ledger: Ledger, state: State, charges: list[Charge], last: int, price: Price) -> Table:
     budget = ledger.budget
     title = f"Privacy ledger: ε = {budget.epsilon:g}, δ = {budget.delta:g} per {budget.unit}, {budget.relation}"
     if ledger.dataset is not None:
@@ -140,7 +148,7 @@ def _charges_table(ledger: Ledger, charges: list[Charge], last: int, price: Pric
         table.add_column(heading, overflow="fold")
     table.add_column("ε", justify="right", no_wrap=True)
     for charge in charges[-last:] if last else []:
-        table.add_row(*_cells(charge, price(charge.counted, budget)))
+        table.add_row(*_cells(charge, epsilon_alone(charge, state.of_whole, price)))
     if len(charges) > last:
         table.caption = f"{len(charges) - last} earlier charges are not shown"
     return table

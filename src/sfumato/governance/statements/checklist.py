@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sfumato.accounting.meaning import LARGEST_DELTA
+from sfumato.accounting.meaning import LARGEST_DELTA, LARGEST_EPSILON
 from sfumato.governance.statements.statement import Statement
 from sfumato.ledger import Certificate
 
@@ -121,8 +121,9 @@ def _guarantee(book: Any) -> list[Hazard]:
         Hazard(
             layer=layer,
             hazard="ε is so large that it protects nobody",
-            status=YES if epsilon <= 10 else NO,
-            answer=f"The budget is ε = {epsilon:g}." + ("" if epsilon <= 10 else " Above 10 it says little."),
+            status=YES if epsilon <= LARGEST_EPSILON else NO,
+            answer=f"The budget is ε = {epsilon:g}."
+            + ("" if epsilon <= LARGEST_EPSILON else f" Above {LARGEST_EPSILON:g} it says little."),
         ),
         Hazard(
             layer=layer,
