@@ -11,9 +11,9 @@ from sfumato.accounting.events import DpEvent, Relation
 from sfumato.accounting.pld import deltas, epsilon
 
 LARGEST_EPSILON = 10.0
-"""Beyond it the promise itself says little: it allows an attacker who accuses 1 in 100 of the others to find all but
-1 in 22,000 of the members. What is known of one mechanism can be better than that: Gaussian noise of ε = 10 at
-δ = 1e-5 lets the attacker find less than half."""
+"""Beyond it the promise itself says little: an attacker who accuses 1 in 100 of the others may find all but
+1 in 22,000 of the members. What is known of one mechanism can be better than that: Gaussian noise of ε = 10
+at δ = 1e-5 lets the attacker find less than half."""
 
 LARGEST_DELTA = 1e-3
 """From here on, to publish one record in a thousand as it is would count as private."""
@@ -86,8 +86,8 @@ def attacker_true_positive_rate(
 def largest_true_positive_rate(epsilon: float, delta: float, *, false_positive_rate: float = 0.01) -> float:
     """The most true positives any attacker can have on whatever keeps to (ε, δ).
 
-    The bound of `attacker_true_positive_rate` where the two figures are all that is known. A budget that is spent
-    is such a case: what will be charged to it is not known yet.
+    The bound of `attacker_true_positive_rate` where the two figures are all that is known, as of a budget: what
+    will be charged to it is not known yet.
 
     Args:
         epsilon: The ε.

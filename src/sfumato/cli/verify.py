@@ -73,7 +73,7 @@ def _found_in(place: Path) -> Path:
         if (place / name).is_file():
             return place / name
     raise InvalidInput(
-        f"expected a certificate, or a folder with {' or '.join(PLACES)} in it, got the folder {place} without one"
+        f"expected a certificate, or a folder with {' or '.join(PLACES)} in it, got {place}, which has none"
     )
 
 

@@ -1,8 +1,8 @@
 """What one charge costs by itself, at a price that holds also where its run was stopped early.
 
-When to stop may have been decided on answers, and then the exact price of the shorter plan does not hold. That of
-the whole plan does, and the filter's of what ran. The ledger counts by the smaller of these two, and so does this
-module: of a ledger with one charge, the price of the charge is what the ledger has spent.
+When to stop may have been decided on answers, and then the exact price of the shorter plan does not hold. That
+of the whole plan does, and the filter's of what ran. The ledger counts by the smaller of these two, and so does
+this module: of a ledger with one charge, the price of the charge is what the ledger has spent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def epsilon_alone(charge: Charge, rule: Rule, price: Price = exact_epsilon) -> f
 
 
 def only_plan(charges: Iterable[Charge], state: State) -> DpEvent | None:
-    """The plan that alone was charged, and in full; None where later charges may have been chosen on answers."""
+    """The plan that alone was charged, and in full; None where charges may have been chosen on answers."""
     if state.whole.exact is None:
         return None
     paid = [charge for charge in charges if not charge.drawn and not _is_free(charge, state)]

@@ -72,7 +72,7 @@ _SPOKEN_OF = {
     "noise in floating point betrays low bits": ("taken as ideal",),
     "the generator of the noise can be predicted": ("seeded",),
     "tuning, exploration and failed runs are not counted": ("chosen on", "not charged", "uncharged"),
-    "losses of many releases are not added up": ("not entered in a ledger",),
+    "losses of many releases are not added up": ("not entered in a ledger", "not settled"),
     "ε is so large that it protects nobody": ("practically no protection",),
 }
 """Words of caveats by the hazard that they speak of."""

@@ -128,7 +128,7 @@ def _owed(broken: Exceeded) -> str:
 
 
 def _meaning(ledger: Ledger) -> str | None:
-    """What an attacker who sees everything could gain, by now and in the end; None where nothing is promised."""
+    """What an attacker who sees everything could gain, by now and in the end; None where nothing holds."""
     if ledger.exceeded is not None:
         return None
     charges, state, _ = ledger.snapshot()
@@ -148,8 +148,8 @@ def _lowered(rate: float, budget: Budget) -> str:
 def _rate_so_far(charges: list[Charge], state: State) -> float:
     """By what the ledger has spent; better, where one plan alone was charged, by the plan's own noise.
 
-    Several charges may have been chosen on answers, so that no exact price of all of them holds. Of a run that was
-    stopped early the whole plan counts.
+    Several charges may have been chosen on answers, so that no exact price of all of them holds. Of a run that
+    was stopped early the whole plan counts.
     """
     rate = largest_true_positive_rate(state.spent, state.budget.delta)
     plan = only_plan(charges, state)
