@@ -71,6 +71,31 @@ def test_shares_are_shown(ledger: Ledger) -> None:
     }  # fmt: skip
 
 
+def test_what_is_set_aside_is_named_where_it_is_the_gap(ledger: Ledger) -> None:
+    """One charge of pure ε adds up with the rest: 0.25 + 1.25 + 0.5 is the budget."""
+    ledger.allocate("research", 0.5)
+    text = " ".join(shown(ledger).split())
+    assert "0.5000 is set aside in shares, and left is what no share claims" in text
+    assert "do not add up" not in text
+
+
+def test_several_charges_are_spoken_of_from_the_second_on(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "two.db", Budget(epsilon=2, delta=1e-5, unit="person"))
+    ledger.charge(repeat(GaussianEvent(10.0), 2), purpose="training", **TERMS)
+    text = " ".join(shown(ledger).split())
+    assert "several charges" not in text
+    assert "a further charge may be chosen after seeing answers" in text
+    ledger.charge(repeat(GaussianEvent(10.0), 2), purpose="another", **TERMS)
+    assert "ε of several charges is not their sum" in " ".join(shown(ledger).split())
+
+
+def test_who_paid_is_a_column_where_a_share_did(ledger: Ledger) -> None:
+    assert "paid from" not in shown(ledger)
+    ledger.allocate("research", 0.5)
+    ledger.charge(pure(0.1), purpose="a count", allocation="research", **TERMS)
+    assert "paid from" in shown(ledger)
+
+
 def test_json_has_the_names_that_others_rely_on(ledger: Ledger) -> None:
     ledger.charge(repeat(GaussianEvent(20.0), 4), purpose="training", **TERMS)
     data = json.loads(json.dumps(as_json(ledger), allow_nan=False))
@@ -85,6 +110,8 @@ def test_json_has_the_names_that_others_rely_on(ledger: Ledger) -> None:
 def test_an_empty_ledger_has_a_statement_too(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "empty.db", budget=Budget(epsilon=1))
     assert "0% spent" in shown(ledger)
+    assert "Nothing was charged yet." in shown(ledger)
+    assert "┃" not in shown(ledger)  # no box around nothing
     assert as_json(ledger)["charges"] == []
 
 
