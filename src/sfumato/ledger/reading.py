@@ -106,6 +106,11 @@ class Book:
         return self._store.place
 
     @property
+    def exported(self) -> bool:
+        """Whether it is read from a file that `ledger export` wrote, and may be older than the ledger."""
+        return self._store.exported
+
+    @property
     def moved_to(self) -> str | None:
         """Where the ledger went on; None while it is open here."""
         last = self._journal.last()
@@ -148,7 +153,8 @@ class Book:
         Returns:
             The charges, oldest first.
         """
-        return charges_in(self._store.rows(), unit=self.budget.unit)
+        with self._journal.explained():
+            return charges_in(self._store.rows(), unit=self.budget.unit)
 
     def open_reservations(self) -> list[Charge]:
         """Every reservation that was not settled, as crashes leave them; `reservation` takes one up.
@@ -191,8 +197,9 @@ class Book:
             The charges, their sums and the newest entry.
         """
         rows = list(self._store.rows())
-        charges = charges_in(rows, unit=self.budget.unit)
-        last = unseal(rows[-1])
+        with self._journal.explained():
+            charges = charges_in(rows, unit=self.budget.unit)
+            last = unseal(rows[-1])
         return charges, self._journal.state(last), last.head
 
     def export(self) -> dict[str, Any]:
@@ -290,7 +297,8 @@ class Book:
         Raises:
             LedgerTampered: If something does not agree.
         """
-        entries = list(self.entries())
+        with self._journal.explained():
+            entries = list(self.entries())
         if not entries:
             raise LedgerTampered(f"the ledger {self.place} has lost its entries")
         try:
@@ -339,6 +347,11 @@ class Book:
         if certificate.head is None:
             raise InvalidInput(
                 "expected a certificate that names a ledger entry, got one of an unrecorded release"
+            )
+        if certificate.dataset is not None and certificate.dataset != self.dataset:
+            raise LedgerTampered(
+                f"the certificate is of another ledger, of dataset={certificate.dataset!r}; the ledger "
+                f"{self.place} is of dataset={self.dataset!r}"
             )
         entry = self._journal.holding(certificate.head)
         check_agreement(certificate, entry, self.budget, dataset=self.dataset)

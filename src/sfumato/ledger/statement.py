@@ -29,8 +29,8 @@ NO_SUM = (
     "privacy filter, which holds for charges made after seeing answers, would still accept."
 )
 ONE_CHARGE = (
-    "Spent and left do not add up to the budget: a further charge may be chosen after seeing answers, so from then "
-    "on all of them are counted by the privacy filter; left is what it would accept."
+    "Spent and left do not add up to the budget: a further charge may be chosen after seeing answers, so from "
+    "then on all of them are counted by the privacy filter; left is what it would accept."
 )
 ASIDE = "{figure} is set aside in shares, and left is what no share claims."
 EMPTY = "Nothing was charged yet."
