@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sfumato.accounting import DpEvent, Relation
-from sfumato.errors import InvalidInput, LedgerError, LedgerTampered
+from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerTampered
 from sfumato.ledger.agreement import check_agreement
 from sfumato.ledger.certificate import Certificate
 from sfumato.ledger.chain import Entry, Head, check_follows, unseal
@@ -22,6 +22,7 @@ from sfumato.ledger.replay import replay
 from sfumato.ledger.settling import lease_of, settlement_of
 from sfumato.ledger.state import State
 from sfumato.ledger.store import Store
+from sfumato.ledger.unfinished import pointing_at
 
 
 class Book:
@@ -280,6 +281,36 @@ class Book:
             state.draw(share, plan, relation)
         else:
             state.admit(counted, share)
+
+    def check_run(
+        self,
+        event: DpEvent | Sequence[DpEvent],
+        *,
+        relation: Relation,
+        unit: str,
+        allocation: str | None = None,
+    ) -> None:
+        """As `check`, for a run that can be resumed: a refusal names the same plan if it is reserved already.
+
+        Args:
+            event: What would be released.
+            relation: The relation under which it is priced.
+            unit: The unit for which it is priced.
+            allocation: The name of the share it would be charged to.
+
+        Raises:
+            BudgetExceeded: If it would not fit.
+        """
+        try:
+            self.check(event, relation=relation, unit=unit, allocation=allocation)
+        except BudgetExceeded as refusal:
+            raise self._beside_unfinished(refusal, event, allocation) from refusal
+
+    def _beside_unfinished(
+        self, refusal: BudgetExceeded, event: DpEvent | Sequence[DpEvent], allocation: str | None
+    ) -> BudgetExceeded:
+        wanted = [event] if isinstance(event, DpEvent) else [*event, as_one(event)]
+        return pointing_at(refusal, wanted, self.charges(), self._share(allocation))
 
     def verify(self, *, certificate: Certificate | None = None, head: Head | None = None) -> Head:
         """Check every entry, link and sum; and that nothing newer than what is presented was lost.

@@ -494,7 +494,7 @@ class PrivateTrainer:
         if self.charge is not None:
             raise self._finished()
         if self.ledger is not None and self.reservation is None and self.peers.leads:
-            self.ledger.check(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
+            self.ledger.check_run(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
 
     def _finished(self) -> Refused:
         """Why no more steps are taken: what did not run was given back."""
