@@ -287,7 +287,7 @@ class Classifier:
         )
         events = self.events[1:] if resumed else self.events
         if events:
-            ledger.check(events, relation=self.plan.relation, unit=self.plan.unit)
+            ledger.check_run(events, relation=self.plan.relation, unit=self.plan.unit)
 
     def train(
         self,

@@ -413,6 +413,8 @@ class PrivateTrainer:
     def certificate(self, *, delta: float, caveats: tuple[str, ...] = ()) -> Certificate:
         """State what the steps so far cost and under which assumptions.
 
+        With a ledger, call `finish` first: before that the certificate names no charge, and says so.
+
         Args:
             delta: The δ at which it is priced.
             caveats: Sentences to add.
@@ -434,6 +436,7 @@ class PrivateTrainer:
             plan=self.plan.to_json(),
             eta=eta,
             caveats=caveats,
+            reserved=None if self.reservation is None else self.reservation.head,
         )
 
     @property
@@ -495,9 +498,18 @@ class PrivateTrainer:
     def _check_room(self) -> None:
         """Refuse now what the ledger would refuse later; it reserves nothing."""
         if self.charge is not None:
-            raise Refused("expected a trainer that is not finished; make a new one for further steps")
+            raise self._finished()
         if self.ledger is not None and self.reservation is None and self.peers.leads:
-            self.ledger.check(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
+            self.ledger.check_run(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
+
+    def _finished(self) -> Refused:
+        """Why no more steps are taken: what did not run was given back."""
+        return Refused(
+            f"expected a run that is not finished, got one that ended after {self.steps_done} of "
+            f"{self.plan.steps} steps, which the ledger has settled; its model can be released as it is; for "
+            "further steps begin a new run, which is charged anew: a fresh trainer without resume(), or "
+            "another folder"
+        )
 
     def _join(self, data: Any, units: npt.ArrayLike | None, views: Views | None) -> None:
         """Make sure that all ranks are about to do the same, on units that are on one rank each."""
@@ -595,7 +607,7 @@ class PrivateTrainer:
     def _check_turn(self, batch: Batch) -> None:
         require_batch(batch)
         if self.charge is not None:
-            raise Refused("expected a trainer that is not finished; make a new one for further steps")
+            raise self._finished()
         if batch.step != self.steps_done or self.steps_started != self.steps_done:
             raise Refused(
                 f"expected the batch of step {self.steps_done}, got that of step {batch.step}; "

@@ -76,7 +76,7 @@ def test_without_noise_no_epsilon_is_kept(tmp_path):
 
 
 def test_a_large_delta_is_warned_of():
-    with pytest.warns(LittleProtection, match="this tracing gives practically no protection.*delta=0.001"):
+    with pytest.warns(LittleProtection, match="this tracing promises practically no protection.*delta=0.001"):
         _run("--agents", "200", "--days", "2", "--delta", "0.001")
 
 
