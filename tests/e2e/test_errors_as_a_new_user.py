@@ -94,7 +94,7 @@ OWN = ("--data", "own.npz", "--classes", "2", "--model", "mlp")  # 400 images
         (("sigma", "--epsilon", "abc", "--delta", "1e-5"), 2, "--epsilon"),
         (("report", "/nowhere"), 2, "runs are made with --out"),
         (("report", "."), 2, "runs are made with --out"),
-        (("verify", "."), 1, "name a file in it"),
+        (("verify", "."), 1, "name the file"),
         (("verify", "/nowhere/certificate.json"), 1, "check the path"),
         (("ledger", "create", "/nowhere/l.db", "--epsilon", "1"), 1, "folder that exists"),
         (("ledger", "show", "file"), 1, "is not a ledger"),
