@@ -153,7 +153,7 @@ def test_the_disk_says_no(sfumato, monkeypatch, tmp_path, number):
         raise OSError(number, os.strerror(number), str(tmp_path))
 
     monkeypatch.setattr("sfumato.ledger.Certificate.read", refuse)
-    code, _, error = sfumato("verify", tmp_path)
+    code, _, error = sfumato("verify", tmp_path / "certificate.json")
     assert code == 1
     assert os.strerror(number) in error
     assert "; " in error

@@ -73,8 +73,8 @@ def _found_in(place: Path) -> Path:
         if (place / name).is_file():
             return place / name
     raise NotVerified(
-        f"expected a certificate, or a folder with {' or '.join(PLACES)} in it, got {place} without one; name the "
-        "file"
+        f"expected a certificate, or a folder with {' or '.join(PLACES)} in it, got {place} without one; name "
+        "the file"
     )
 
 
