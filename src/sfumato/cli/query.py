@@ -14,7 +14,7 @@ from rich.text import Text
 from sfumato.cli import prompt, show
 from sfumato.cli.default_command import by_default
 from sfumato.cli.expected import Expected, show_expected
-from sfumato.cli.options import Allocation, Purpose
+from sfumato.cli.options import Allocation, Purpose, TableName
 from sfumato.errors import InvalidInput, SfumatoError
 
 if TYPE_CHECKING:
@@ -220,8 +220,12 @@ def init(
 @app.command()
 def bounds(
     policy: Annotated[Path, typer.Argument(help="The policy of the table, a TOML file.")],
-    column: Annotated[str, typer.Argument(help="A column of numbers, with bounds or without.")],
+    column: Annotated[
+        str,
+        typer.Argument(help="A column of numbers, with bounds or without; of several tables as visits.cost."),
+    ],
     epsilon: Annotated[float, typer.Option(help="What the bounds may cost.")],
+    table: TableName = None,
     allocation: Allocation = None,
     purpose: Purpose = None,
     engine: Annotated[
@@ -240,7 +244,8 @@ def bounds(
     rules = load_policy(policy)
     with open_ledger(rules, policy) as ledger:
         ledger.spend_under(allocation, purpose=purpose)
-        found = Table(rules, ledger, engine=engine, master=master).approx_bounds(column, epsilon=epsilon)
+        asked = Table(rules, ledger, engine=engine, master=master)
+        found = asked.approx_bounds(column, epsilon=epsilon, table=table)
     if json:
         show.emit_json(found.to_json())
         return

@@ -28,6 +28,8 @@ class FileCheck:
     tally: Tally
     copies: tuple[Path, ...]
     """What queries will read; empty without a policy."""
+    table: str | None = None
+    """The policy's table that the file was taken for; None without a policy."""
 
     @property
     def text(self) -> bool:
@@ -42,6 +44,7 @@ class FileCheck:
         ]
         return {
             "file": self.path,
+            "table": self.table,
             "rows": self.tally.rows,
             "dropped": self.tally.dropped,
             "problems": problems,
@@ -71,7 +74,26 @@ def check_file(path: str | Path, policy: Policy | None = None, *, delimiter: str
         for part in parquet_files(str(path)):
             tally_parquet(part, columns, tally)
     copies = () if policy is None else clean_files(replace(policy, source=str(path))).paths
-    return FileCheck(path=str(path), tally=tally, copies=copies)
+    table = None if policy is None else policy.table
+    return FileCheck(path=str(path), tally=tally, copies=copies, table=table)
+
+
+def policy_of_file(policy: Policy, file: str | Path, table: str | None = None) -> Policy:
+    """The policy of the table that a file holds: the named one, or of several the one whose source it is.
+
+    Raises:
+        InvalidInput: If none of several tables has this source, or if more than one has.
+    """
+    if table is not None or not policy.tables:
+        return policy.one_table(table)
+    place = Path(file).absolute().resolve()
+    found = [name for name, one in policy.tables.items() if Path(one.source).absolute().resolve() == place]
+    if len(found) != 1:
+        raise InvalidInput(
+            f"expected --table with a policy of several tables, got none, and {Path(file).name} is the source "
+            f"of {' and of '.join(found) or 'none of them'}; it has {', '.join(policy.tables)}"
+        )
+    return policy.one_table(found[0])
 
 
 def _check_text(path: Path, policy: Policy | None, delimiter: str, tally: Tally) -> None:
