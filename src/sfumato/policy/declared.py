@@ -16,6 +16,8 @@ from sfumato.errors import InvalidInput
 TYPES = ("integer", "real", "text", "boolean", "date")
 NUMERIC = ("integer", "real")
 ENGINES = ("duckdb", "postgres", "spark")
+TRUE_WORDS, FALSE_WORDS = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
+"""How true and false may be written in a text, in any case."""
 Key = str | int | bool
 """The value of a group: a category, a whole number, or true and false."""
 
@@ -59,6 +61,15 @@ class Column:
     @property
     def numeric(self) -> bool:
         return self.type in NUMERIC
+
+    @property
+    def trimmed(self) -> bool:
+        """Whether blanks around a value do not count: of categories, none of which has any itself."""
+        return (
+            self.type == "text"
+            and self.categories is not None
+            and all(str(value).strip(" ") == value for value in self.categories)
+        )
 
     @property
     def bounds(self) -> tuple[float, float] | None:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from sfumato.datasets.clean import Tally, tally_parquet
 from sfumato.datasets.text_table import Rows, TextForm, header_of, is_text, rows_of
 from sfumato.errors import DataUnavailable, InvalidInput
-from sfumato.policy import Column, Policy
+from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column, Policy
 from sfumato.query.columns import PATTERNS, columns_of
 from sfumato.query.sources import clean_files, is_database, parquet_files, stored_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TRUTHS = ("true", "t", "yes", "1", "false", "f", "no", "0")
+_TRUTHS = (*TRUE_WORDS, *FALSE_WORDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +114,11 @@ def _check_values(part: Rows, column: Column, tally: Tally) -> None:
 
     values = part.table[column.name]
     if column.type == "text":
-        known = pc.is_in(values, _texts(column.categories)) if column.categories else None
-        words = f"{column.name}: a text that is no declared category"
+        plain = pc.utf8_trim(values, " ") if column.trimmed else values
+        known = pc.is_in(plain, _texts(column.categories)) if column.categories else None
+        words = f"{column.name}: a text that is no declared category, read as missing"
     elif column.type == "boolean":
-        known = pc.is_in(pc.utf8_lower(values), _texts(_TRUTHS))
+        known = pc.is_in(pc.utf8_lower(pc.utf8_trim(values, " ")), _texts(_TRUTHS))
         words = f"{column.name}: neither true nor false, read as missing"
     else:
         kind = "date" if column.type == "date" else "real"

@@ -32,7 +32,15 @@ from sfumato.query.keys import AnyKey
 from sfumato.query.magnitudes import ApproximateBounds, bounds_from, magnitudes, table_and_column
 from sfumato.query.measures import UNITS, Counted
 from sfumato.query.per_person import person_table
-from sfumato.query.plan import Aggregate, Query, columns_used, public_keys, scope, touched_unit
+from sfumato.query.plan import (
+    Aggregate,
+    Query,
+    columns_used,
+    public_keys,
+    scope,
+    touched_unit,
+    ungrouped_rows,
+)
 from sfumato.query.pricing import Price, Spending, price
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, add_noise
@@ -589,6 +597,7 @@ class Table:
                 rows_policy(plan.joined, self.policy),
                 grouped=bool(plan.keys),
                 family=cost.noises[0].family,
+                ungrouped=ungrouped_rows(plan, self.policy),
             ),
         )
 
