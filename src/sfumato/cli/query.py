@@ -348,7 +348,7 @@ def _cells(
     for value, interval, has_interval in zip(row, intervals, measured, strict=True):
         yield Text(str(value) if _is_key(value, interval) else _shown(value))
         if has_interval:
-            yield Text("" if interval is None else f"{interval[0]:,.6g} to {interval[1]:,.6g}")
+            yield Text("" if interval is None else f"{_figure(interval[0])} to {_figure(interval[1])}")
 
 
 def _is_key(value: object, interval: tuple[float, float] | None) -> bool:
@@ -360,8 +360,13 @@ def _shown(value: object) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:,.6g}"
+        return _figure(value)
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _figure(value: float) -> str:
+    """Six digits; of a larger number all before the point: 3,680,330 and not 3.68033e+06."""
+    return f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}"
 
 
 def _show_risk(found: Risk) -> None:

@@ -39,8 +39,8 @@ RULES = (
     *(
         Rule(option="from_", excludes=(name,), because=_DRAWN_ONLY)
         for name in (
-            "source", "epsilon", "images", "delta", "target", "table", "columns", "workload", "engine", "master",
-            "attack", "allocation", "purpose", "dry_run",
+            "source", "epsilon", "images", "delta", "target", "table", "columns", "workload", "engine",
+            "master", "attack", "allocation", "purpose", "dry_run",
         )
     ),
     Rule(option="attack", excludes=("dry_run",), because="without a run there is nothing to attack"),

@@ -93,8 +93,8 @@ def other_budget(place: str, has: Budget, given: Budget, *, unused_file: bool = 
     names = [item.name for item in fields(Budget) if getattr(has, item.name) != getattr(given, item.name)]
     expected, got = (" and ".join(f"{name}={getattr(one, name)}" for name in names) for one in (has, given))
     remedy = (
-        "nothing was ever charged to this ledger, so you may delete the file: the first charge makes it anew with the "
-        "budget that is declared then"
+        "nothing was ever charged to this ledger, so you may delete the file: the first charge makes it anew "
+        "with the budget that is declared then"
         if unused_file
         else "declare the same (a policy in [budget]) or make another ledger for other data"
     )

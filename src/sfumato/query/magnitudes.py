@@ -75,7 +75,8 @@ def magnitudes(name: str, policy: Policy) -> Magnitudes:
     if column is None or not column.numeric:
         known = ", ".join(item.name for item in policy.columns.values() if item.numeric)
         raise QueryRefused(
-            f"bounds are found for a column of numbers, and {name} is none of {policy.table}; there are: {known}"
+            f"bounds are found for a column of numbers, and {name} is none of {policy.table}; there are: "
+            + known
         )
     return Magnitudes(ColumnValue(column.name), 0 if column.type == "integer" else _SMALLEST_POWER)
 

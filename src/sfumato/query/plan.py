@@ -33,9 +33,10 @@ class Aggregate:
 
     def __post_init__(self) -> None:
         if not 0 < _validate.real("level", self.level) < 1:
+            meant = f"for {self.level:g}% write {self.level / 100:g}; " if 1 < self.level < 100 else ""
             raise QueryRefused(
-                f"a quantile's level lies between 0 and 1, got {self.level:g}; the least and the largest "
-                "value are single people's",
+                f"a quantile's level lies between 0 and 1, got {self.level:g}; {meant}the least and the "
+                "largest value are single people's",
                 nearest="QUANTILE(column, 0.01) or QUANTILE(column, 0.99)",
             )
 

@@ -100,9 +100,22 @@ def test_blanks_around_a_category_do_not_count(
     tmp_path: Path, request: pytest.FixtureRequest, engine: str
 ) -> None:
     """Spaces go and nothing else does, on every engine; what is not declared then counts as missing."""
-    cities = ["Delft", " Delft", "Delft ", "  Delft  ", "Delft\t", "\nDelft", "Del ft", "delft", "\u00a0Delft", None]
+    cities = [
+        "Delft",
+        " Delft",
+        "Delft ",
+        "  Delft  ",
+        "Delft\t",
+        "\nDelft",
+        "Del ft",
+        "delft",
+        "\u00a0Delft",
+        None,
+    ]
     smokers = ["Y", "n", " y ", "NO", "T", "f", "maybe", "1", "", None]
-    rows = pd.DataFrame({"city": cities * 40, "smoker": smokers * 40, "age": 1, "income": 1.0, "born": "2000-01-01"})
+    rows = pd.DataFrame(
+        {"city": cities * 40, "smoker": smokers * 40, "age": 1, "income": 1.0, "born": "2000-01-01"}
+    )
     rows["born"] = pd.to_datetime(rows.born)
     load: Callable[[pd.DataFrame], Any] = request.getfixturevalue(engine)
     with Ledger.open(tmp_path / "l.db", budget=POLICY.budget) as ledger:
@@ -115,7 +128,8 @@ def test_blanks_around_a_category_do_not_count(
         known = asked("SELECT COALESCE(city, 'unknown') AS c, COUNT(*) AS n FROM people GROUP BY c")
         smoking = asked("SELECT smoker, COUNT(*) AS n FROM people GROUP BY smoker")
         (counts,) = table.ask(
-            "SELECT COUNT(city) AS n, COUNT_IF(city IS NULL) AS m, COUNT_IF(city <> 'Utrecht') AS k FROM people",
+            "SELECT COUNT(city) AS n, COUNT_IF(city IS NULL) AS m, COUNT_IF(city <> 'Utrecht') AS k "
+            "FROM people",
             epsilon=100.0,
         ).rows
     assert by_city == {"Delft": 160, "Utrecht": 0, "Nowhere": 0}
