@@ -31,7 +31,7 @@ WIDE = 4096
 class _Console(Console):
     """Text is shown, never obeyed: only styles of our own move a terminal, whatever a name holds."""
 
-    @property
+    @property  # type: ignore[misc]
     def size(self) -> ConsoleDimensions:
         found = super().size
         if self.is_terminal or self._width is not None:  # a width that COLUMNS or a caller asked for

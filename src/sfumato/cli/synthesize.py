@@ -24,6 +24,10 @@ Found = dict[str, Any]
 CANARIES = 200  # a few among the people, so that the run is like the released one
 
 
+_NEITHER = (
+    "expected a policy or images and --epsilon, or --from with a model, got neither; as in sfumato synthesize "
+    "people.toml --rows 1000 --epsilon 1 --out s.csv"
+)
 _TABLES_ONLY = "they describe a table, which has a policy"
 _IMAGES_ONLY = "a table's policy says it"
 _DRAWN_ONLY = "the model is released and paid for; give only --rows and --out with it"
@@ -138,10 +142,7 @@ def synthesize(
         _draw_more(from_, rows, out, json=json)
         return
     if source is None or epsilon is None:
-        raise InvalidInput(
-            "expected a policy or images and --epsilon, or --from with a model, got neither; as in sfumato "
-            "synthesize people.toml --rows 1000 --epsilon 1 --out s.csv"
-        )
+        raise InvalidInput(_NEITHER)
     if images is not None:
         check(context, SHARES)
         synthesize_images(
@@ -168,8 +169,7 @@ def synthesize(
     started, policy = time.perf_counter(), Path(source)
     load_mbi()  # what is not installed is said before anything is spent
     drawn = None if columns is None else _names(columns)
-    every = load_policy(policy)
-    rules = every.one_table(table, having=[*(drawn or []), *([] if target is None else [target])])
+    rules = load_policy(policy).one_table(table, having=[*(drawn or []), *([] if target is None else [target])])
     request = Request.of(
         rules,
         rows=rows,
@@ -180,11 +180,7 @@ def synthesize(
         marginals=None if workload is None else [_names(part) for part in workload.split(";")],
     )
     places = None if dry_run and out is None else Places(_place(out))
-    if rules.tables:
-        others = ", ".join(name for name in rules.tables if name != rules.table)
-        show.errors.print(f"Of the policy's tables, {rules.table} is drawn; not {others}.", markup=False)
-    if request.forecast is not None:
-        show.errors.print(request.forecast, markup=False)
+    _tell(request)
     with open_ledger(rules, policy) as book:
         book.spend_under(allocation, purpose=purpose)
         if dry_run or places is None:
@@ -194,23 +190,39 @@ def synthesize(
         left = book.epsilon_left
     attacked = _attack(request, released.epsilon, places, engine, master) if attack else None
     answer = {
-        "out": str(places.table),
-        "table": rules.table,
-        "epsilon": released.epsilon,
-        "delta": request.delta,
-        "rows": rows,
-        "columns": [column.name for column in request.drawn],
-        "left_out": list(request.left_out),
-        "notes": list(released.notes),
+        **_answer(request, released, places),
         "epsilon_left": left,
-        "certificate": str(places.certificate),
-        "model": str(places.model),
-        "fidelity": str(places.page),
-        "distances": str(places.distances),
         "attack": str(places.attack) if attack else None,
         "seconds": time.perf_counter() - started,
     }
     _show(answer, attacked, json=json)
+
+
+def _tell(request: Request) -> None:
+    """What is to be known before anything is spent."""
+    rules = request.policy
+    if rules.tables:
+        others = ", ".join(name for name in rules.tables if name != rules.table)
+        show.errors.print(f"Of the policy's tables, {rules.table} is drawn; not {others}.", markup=False)
+    if request.forecast is not None:
+        show.errors.print(request.forecast, markup=False)
+
+
+def _answer(request: Request, released: Released, places: Places) -> dict[str, Any]:
+    return {
+        "out": str(places.table),
+        "table": request.policy.table,
+        "epsilon": released.epsilon,
+        "delta": request.delta,
+        "rows": request.rows,
+        "columns": [column.name for column in request.drawn],
+        "left_out": list(request.left_out),
+        "notes": list(released.notes),
+        "certificate": str(places.certificate),
+        "model": str(places.model),
+        "fidelity": str(places.page),
+        "distances": str(places.distances),
+    }
 
 
 def _place(out: Path | None) -> Path:
@@ -241,7 +253,7 @@ def _show_price(request: Request, book: Ledger, *, json: bool) -> None:
     """What the table would cost, once the ledger has said that it fits."""
     plan, budget = request.plan, request.policy.budget
     book.check(plan.event(), relation=budget.relation, unit=budget.unit)
-    answer = {
+    answer: dict[str, Any] = {
         "dry_run": True,
         "table": request.policy.table,
         "epsilon": plan.epsilon(request.delta),

@@ -81,8 +81,9 @@ def parse_query(text: str, policy: Policy) -> Query:
 
 def _with_quotes(text: str, policy: Policy) -> QueryRefused | None:
     """Why a query is refused that names a column with blanks as it is; None if quotes do not help."""
-    every = [policy, *policy.tables.values(), *policy.public.values()]
-    names = {name for one in every for name in one.columns if quoted(name) != name}
+    every = [one.columns for one in (policy, *policy.tables.values())]
+    every += [one.columns for one in policy.public.values()]
+    names = {name for columns in every for name in columns if quoted(name) != name}
     found, wrong = text, []
     for name in sorted(names, key=len, reverse=True):
         written = re.compile(rf'(?<!["\w]){re.escape(name)}(?!["\w])', re.IGNORECASE)
@@ -454,7 +455,7 @@ def _outputs(items: list[Expr], keys: tuple[AnyKey, ...], names: Names) -> tuple
 def _shown_name(node: Expr, names: Names) -> str:
     """What a column of the answer is called where the query does not say: columns as the policy spells them."""
     root = exp.Paren(this=node.copy())
-    spelled = []
+    spelled: list[str] = []
     for column in list(root.find_all(exp.Column)):
         try:
             declared = names.column(column).name

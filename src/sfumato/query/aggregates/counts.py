@@ -55,7 +55,7 @@ class Count(Function):
         found = linear(source, weights.tolist())
         values = np.rint(found.values).astype(np.int64)
         width = _whole(float(reach([weights.tolist()], source.noise)[0]))
-        return NoisyEstimate(values, values - width, values + width)
+        return NoisyEstimate(values, *((values + end).astype(np.float64) for end in (-width, width)))
 
     def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         assert isinstance(measure, Moments)
