@@ -21,13 +21,12 @@ READABLE = (1, 2, 3)
 FINE_SINCE = 3
 
 
-def make(store: Store, budget: Budget, dataset: str | None) -> bool:
+def make(store: Store, first: Row, dataset: str | None) -> bool:
     """Write the first entry, unless another process just did."""
     if dataset is None:
-        return store.create([_first_row(budget, None)])
-    first = _first_row(budget, _checked(dataset))
+        return store.create([first])
     with store.creating(dataset):
-        _refuse_second(store, dataset)
+        refuse_second(store, dataset)
         return store.create([first])
 
 
@@ -40,7 +39,7 @@ def _checked(dataset: str) -> str:
     return dataset
 
 
-def _refuse_second(store: Store, dataset: str) -> None:
+def refuse_second(store: Store, dataset: str) -> None:
     """Two budgets for one data set add up unseen; where their ledgers lie side by side, it shows."""
     for place, row in store.neighbours():
         if _declared(row) == dataset:
@@ -59,12 +58,13 @@ def _declared(row: Row) -> Any:
     return body.get("dataset") if isinstance(body, dict) else None
 
 
-def _first_row(budget: Budget, dataset: str | None) -> Row:
+def first_row(budget: Budget, dataset: str | None) -> Row:
+    """The entry that a ledger begins with."""
     body = {
         "kind": "create",
         "format": FORMAT,
         "name": str(uuid.uuid4()),  # so that no two ledgers share a hash
-        "dataset": dataset,
+        "dataset": None if dataset is None else _checked(dataset),
         "time": now(),
         "budget": asdict(budget),
         "epsilon_spent": 0.0,
@@ -86,11 +86,17 @@ def absent(place: str) -> LedgerError:
     )
 
 
-def other_budget(place: str, has: Budget, given: Budget) -> LedgerError:
-    """Why a ledger does not stand for the budget that was given."""
+def other_budget(place: str, has: Budget, given: Budget, *, unused_file: bool = False) -> LedgerError:
+    """Why a ledger does not stand for the budget that was given.
+
+    `unused_file`: it is a file, and nothing was ever charged to it.
+    """
     names = [item.name for item in fields(Budget) if getattr(has, item.name) != getattr(given, item.name)]
     expected, got = (" and ".join(f"{name}={getattr(one, name)}" for name in names) for one in (has, given))
-    return LedgerError(
-        f"expected the budget of {place}, {expected}, got {got}; declare the same (a policy in [budget]) "
-        "or make another ledger for other data"
+    remedy = (
+        "nothing was ever charged to this ledger, so you may delete the file: the first charge makes it anew "
+        "with the budget that is declared then"
+        if unused_file
+        else "declare the same (a policy in [budget]) or make another ledger for other data"
     )
+    return LedgerError(f"expected the budget of {place}, {expected}, got {got}; {remedy}")

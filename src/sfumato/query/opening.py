@@ -14,5 +14,15 @@ def ledger_place(policy: Policy, place: Path) -> str:
 
 
 def open_ledger(policy: Policy, place: Path) -> Ledger:
-    """That ledger; a new one gets the policy's budget."""
+    """That ledger; where there is none, the first charge makes it with the policy's budget, and nothing else.
+
+    A query that is refused, a dry run and a prompt that is closed again leave no ledger behind: a draft of a
+    policy settles no budget.
+    """
+    where = ledger_place(policy, place)
+    return Ledger.open(where, budget=policy.budget, dataset=policy.dataset, when_charged=True)
+
+
+def make_ledger(policy: Policy, place: Path) -> Ledger:
+    """That ledger, made now if there is none: for a desk, which writes more than charges into it."""
     return Ledger.open(ledger_place(policy, place), budget=policy.budget, dataset=policy.dataset)
