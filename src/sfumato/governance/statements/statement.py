@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from sfumato.accounting import attacker_true_positive_rate, compose, in_words, protection_warning
-from sfumato.accounting.events import atoms
+from sfumato.accounting.events import atoms, with_norm_bound
 from sfumato.errors import NotPrivate, NotVerified
 from sfumato.ledger import Ledger, PrivateKey, PublicKey
 from sfumato.ledger.exceeded import Exceeded
@@ -126,7 +126,7 @@ def _meaning(ledger: Ledger) -> str | None:
         return None
     event = compose(*(charge.counted for charge in ledger.charges() if not charge.drawn))
     try:
-        rate = attacker_true_positive_rate(event, relation=ledger.budget.relation)
+        rate = attacker_true_positive_rate(with_norm_bound(event), relation=ledger.budget.relation)
     except (NotPrivate, ArithmeticError, ValueError):
         return None
     return in_words(rate, ledger.budget.relation)
