@@ -164,7 +164,7 @@ class ClippedGaussianEvent(GaussianEvent):  # type: ignore[misc]
     such: turning v away from u, at its length, never lowers the divergence, until v = −κu. (Where u = 0 or v
     lies along u there is nothing to turn: move it a little first, in a further dimension if need be, as the
     divergence is continuous.) On that line S is a ray, x ≥ t along u; more of v against u, and more of u, each
-    raise the divergence up to C. For α < 1 exchange P and Q, as the pair is symmetric. Dominating pairs compose,
+    raise the divergence up to C. For α < 1 exchange P and Q, as the pair is symmetric. Such pairs compose,
     however adaptively the releases are chosen (Zhu, Dong, Wang 2022, theorem 10). The pair is that of Lebeda,
     Regehr, Kamath, Steinke 2024 ("Avoiding pitfalls for privacy accounting of subsampled mechanisms under
     composition"); what sampling does to δ is in Balle, Barthe, Gaboardi 2018.
