@@ -148,7 +148,7 @@ class GaussianSharesEvent(DpEvent):
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
-class ClippedGaussianEvent(GaussianEvent):  # type: ignore[misc]
+class ClippedGaussianEvent(GaussianEvent):
     """Gaussian noise on a sum of vectors, one for each unit, of which none is longer than C.
 
     Under add-remove and zero-out C is the sensitivity, under replace-one 2C is; `noise_multiplier` is the

@@ -111,8 +111,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         targets = np.searchsorted(self.classes_, y)
         if not np.array_equal(self.classes_[np.minimum(targets, len(self.classes_) - 1)], y):
             raise InvalidInput("expected labels among the declared classes, got others; declare all of them")
-        # Each row is a unit of its own, whatever that is called.
-        whose = {} if self.unit == "record" else {"units": np.arange(len(X)), "rows_per_unit": 1}
+        named = self.unit != "record"  # each row is then a unit of its own under that name
         self.result_: TrainingResult = train(
             self.module_,
             (self._scaled(X), torch.from_numpy(targets)),
@@ -125,7 +124,8 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             optimization=Optimization(learning_rate=self.learning_rate),
             ledger=self.ledger,
             unit=self.unit,
-            **whose,
+            units=np.arange(len(X)) if named else None,
+            rows_per_unit=1 if named else None,
             caveats=(*caveats, *own_code),
             sampler=None if self.random_state is None else SecretStream(test_seed=seed),
         )
