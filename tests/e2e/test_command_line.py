@@ -220,3 +220,19 @@ def test_words_fit_the_relation(sfumato):
     replaced = " ".join(sfumato(*words, "--relation", "replace-one")[1].split())
     assert "which of two values" in replaced
     assert "took part" not in replaced
+
+
+def test_replacing_a_record_costs_no_less_than_removing_it(sfumato_json):
+    """Noise is counted in clip norms under each relation."""
+    words = ("--noise-multiplier", "1.1", "--sample-rate", "0.0042667", "--steps", "50", "--delta", "1e-5")
+    removed, replaced = (
+        sfumato_json("epsilon", *words, "--relation", relation)["pld"]
+        for relation in ("add-remove", "replace-one")
+    )
+    assert removed < replaced <= 2 * removed * 1.5
+    words = ("--epsilon", "1", "--delta", "1e-5")
+    removed, replaced = (
+        sfumato_json("sigma", *words, "--relation", relation)["noise_multiplier"]
+        for relation in ("add-remove", "replace-one")
+    )
+    assert replaced == pytest.approx(2 * removed)

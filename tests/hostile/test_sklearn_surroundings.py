@@ -6,19 +6,31 @@ import pickle
 
 import numpy as np
 import pytest
-from sklearn.base import clone
+import torch
+from sklearn.base import BaseEstimator, clone
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
 from sklearn.exceptions import FitFailedWarning
-from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.model_selection import (
+    GridSearchCV,
+    TunedThresholdClassifierCV,
+    cross_val_predict,
+    cross_val_score,
+)
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
+from sklearn.preprocessing import Binarizer, FunctionTransformer, Normalizer, StandardScaler, scale
 from sklearn.utils.estimator_checks import estimator_checks_generator
+from torch import nn
 
 import sfumato
 from sfumato import BoundedScaler, Budget, CoinSplit, Ledger, NoisyAccuracyScorer, PrivateClassifier
-from sfumato.errors import LedgerError
+from sfumato.errors import LedgerError, RelationMismatch
+from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import SecretStream
 from sfumato.recipes.table import PrivateRegressor
+from sfumato.training.own_code import OWN_CODE
 from sfumato.trust import OWN_NOISE
 
 X = np.linspace(-3, 3, 120)[:, None] * np.array([1.0, -2.0])
@@ -95,9 +107,97 @@ def test_it_is_noticed_however_deep_it_is():
     assert not outer[-1][-1].private_
 
 
+class Wrapped(BoundedScaler):
+    """Says that it needs no fit, and centres what it is shown."""
+
+    def transform(self, X):
+        return X - np.mean(X, axis=0)
+
+
+def replaced(step):
+    step.transform = lambda X: X - np.mean(X, axis=0)
+    return step
+
+
 @pytest.mark.parametrize(
     "before",
-    ["passthrough", FunctionTransformer(), BoundedScaler(bounds=(-6, 6))],
+    [
+        FunctionTransformer(scale),
+        FunctionTransformer(lambda rows: rows - rows.mean(0)),
+        Normalizer(),
+        Wrapped(bounds=(-6, 6)),
+        replaced(BoundedScaler(bounds=(-6, 6))),
+        FeatureUnion([("mix", FunctionTransformer(scale))]),
+        make_pipeline(BoundedScaler(bounds=(-6, 6)), FunctionTransformer(scale)),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_only_steps_that_are_known_to_keep_rows_apart_pass(before):
+    """`requires_fit=False` says that a step keeps nothing, and not that it does not mix rows."""
+    model = Pipeline([("before", before), ("model", classifier())]).fit(X, Y)[-1]
+    assert not model.private_
+    assert any("step before" in text for text in model.result_.certificate.caveats)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda inner: BaggingClassifier(inner, n_estimators=1),
+        lambda inner: TunedThresholdClassifierCV(inner, cv=CoinSplit(2)),
+        lambda inner: StackingClassifier([("one", inner)], cv=CoinSplit(2)),
+        lambda inner: VotingClassifier([("one", inner)]),
+        lambda inner: OneVsRestClassifier(inner),
+        lambda inner: CalibratedClassifierCV(inner, cv=CoinSplit(2), ensemble=False),
+        lambda inner: TunedThresholdClassifierCV(
+            GridSearchCV(inner, {"hidden": [2]}, cv=CoinSplit(2), scoring=NoisyAccuracyScorer(1.0)),
+            cv=CoinSplit(2),
+        ),
+    ],
+    ids=["bagging", "threshold", "stacking", "voting", "one-vs-rest", "calibrated", "threshold-of-search"],
+)
+def test_a_tool_of_scikit_learn_that_is_not_known_is_noticed(around, monkeypatch):
+    """A list of bad callers is never finished: whoever is not known makes the fit not private."""
+    seen, fit = [], PrivateClassifier.fit
+
+    def watched(model, *rows):
+        fit(model, *rows)
+        seen.append(model)
+        return model
+
+    monkeypatch.setattr(PrivateClassifier, "fit", watched)
+    around(classifier()).fit(X, Y)
+    kinds = ("Bagging", "Threshold", "Stacking", "Voting", "OneVsRest", "Calibrated")
+    assert seen
+    last = [model for model in seen if not model.private_]
+    assert any(kind in text for model in last for text in model.result_.certificate.caveats for kind in kinds)
+    if around(classifier()).__class__ is not CalibratedClassifierCV:
+        assert last == seen
+
+
+def test_a_prediction_of_parts_by_coins_stays_private(monkeypatch):
+    seen, fit = [], PrivateClassifier.fit
+
+    def watched(model, *rows):
+        fit(model, *rows)
+        seen.append(model.private_)
+        return model
+
+    monkeypatch.setattr(PrivateClassifier, "fit", watched)
+    cross_val_predict(classifier(), X, Y, cv=CoinSplit(2))
+    assert seen == [True, True]
+
+
+def test_a_pipeline_around_a_search_is_noticed():
+    search = GridSearchCV(classifier(), {"hidden": [2]}, cv=CoinSplit(2), scoring=NoisyAccuracyScorer(1.0))
+    known = Pipeline([("scale", BoundedScaler((-6, 6))), ("search", search)]).fit(X, Y)[-1]
+    assert known.best_estimator_.private_
+    mixing = Pipeline([("scale", StandardScaler()), ("search", clone(search))]).fit(X, Y)[-1]
+    assert not mixing.best_estimator_.private_
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["passthrough", FunctionTransformer(), BoundedScaler(bounds=(-6, 6)), Binarizer()],
     ids=lambda one: str(one)[:10],
 )
 def test_a_step_that_reads_nothing_off_the_rows_stays_private(before):
@@ -166,6 +266,108 @@ def test_no_room_for_a_trial_is_no_score(tmp_path):
             search.fit(X, Y)
         assert np.isnan(search.cv_results_["mean_test_score"]).any()
         assert small.epsilon_spent <= 3
+
+
+# Scores
+
+
+class Centred(nn.Module):
+    """Row by row while it trains; in evaluation it centres what it is shown."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(1, 2)
+
+    def forward(self, rows):
+        return self.line(rows if self.training else rows - rows.mean(0, keepdim=True))
+
+
+class Counting(BaseEstimator):
+    """Answers the first row that it ever sees, and no other; keeps what it saw."""
+
+    def predict(self, X):
+        before, self.seen_ = getattr(self, "seen_", 0), getattr(self, "seen_", 0) + len(X)
+        return np.where(np.arange(len(X)) + before == 0, 0, 1)
+
+
+def counts(monkeypatch, scorer, estimator, rows, labels):
+    seen, release = [], DiscreteLaplace.release
+
+    def watched(mechanism, values, sampler):
+        seen.append((np.array(values), mechanism.sensitivity))
+        return release(mechanism, values, sampler)
+
+    monkeypatch.setattr(DiscreteLaplace, "release", watched)
+    scorer(estimator, rows, labels)
+    monkeypatch.setattr(DiscreteLaplace, "release", release)
+    ((values, sensitivity),) = seen
+    return values, sensitivity
+
+
+def centred(rows, labels):
+    model = classifier(module=Centred(), bounds=(0, 1), public_size=len(rows)).fit(rows, labels)
+    with torch.no_grad():  # whatever was learned: a sign decides
+        model.module_.line.weight[:] = torch.tensor([[1.0], [-1.0]])
+        model.module_.line.bias[:] = 0
+    return model
+
+
+def mixes_in_a_pipeline(rows, labels):
+    return Pipeline([("mix", FunctionTransformer(scale)), ("model", centred(rows, labels))])
+
+
+def remembers(rows, labels):
+    return Counting()
+
+
+def a_known_one(rows, labels):
+    return Pipeline([("scale", BoundedScaler((0, 1))), ("model", classifier(bounds=(-1, 1)).fit(rows, labels))])
+
+
+@pytest.mark.parametrize("make", [centred, mixes_in_a_pipeline, remembers, a_known_one])
+def test_a_record_moves_a_score_by_one_whatever_the_estimator_does_with_rows(make, monkeypatch):
+    """A network that centres its rows in evaluation moved all counts but one."""
+    rows, labels = np.full((61, 1), 0.5, dtype=np.float32), np.zeros(61, dtype=np.int64)
+    rows[-1] = 1.0  # the record that comes or goes
+    estimator, scorer = make(rows, labels), NoisyAccuracyScorer(1.0)
+    with_it, sensitivity = counts(monkeypatch, scorer, estimator, rows, labels)
+    without, _ = counts(monkeypatch, scorer, estimator, rows[:-1], labels[:-1])
+    assert abs(with_it - without).sum() <= sensitivity == 1
+    assert with_it.sum() == 61
+    assert (OWN_CODE in scorer.certificate_.caveats) == (make is not a_known_one)
+
+
+def test_a_row_that_raises_is_a_wrong_answer_and_changes_no_other(monkeypatch):
+    rows, labels = np.full((30, 1), 0.5, dtype=np.float32), np.zeros(30, dtype=np.int64)
+    estimator = a_known_one(rows, labels)
+    whole, _ = counts(monkeypatch, NoisyAccuracyScorer(1.0), estimator, rows, labels)
+    rows[7] = np.inf  # no scaler takes it
+    found, _ = counts(monkeypatch, NoisyAccuracyScorer(1.0), estimator, rows, labels)
+    assert abs(found - whole).max() <= 1
+    assert found.sum() == 30
+
+
+# Units
+
+
+@pytest.mark.parametrize("spend", ["classifier", "regressor", "score"])
+def test_a_row_is_charged_as_a_person_only_where_it_is_said_to_be_one(tmp_path, spend):
+    """One person with 40 rows moves a count of rows by 40."""
+
+    def use(**unit):
+        if spend == "classifier":
+            classifier(ledger=people, **unit).fit(X, Y)
+        elif spend == "regressor":
+            regressor(ledger=people, **unit).fit(X, X[:, 0])
+        else:
+            NoisyAccuracyScorer(0.5, ledger=people, **unit)(DummyClassifier().fit(X, Y), X, Y)
+
+    with Ledger.open(tmp_path / "p.db", budget=Budget(epsilon=50, delta=1e-5, unit="person")) as people:
+        with pytest.raises(RelationMismatch, match="unit='person'"):
+            use()
+        assert people.epsilon_spent == 0
+        use(unit="person")
+        assert [charge.unit for charge in people.charges()] == ["person"]
 
 
 # The scaler

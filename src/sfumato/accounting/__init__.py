@@ -16,6 +16,7 @@ from sfumato.accounting.caution import warn_of_little_protection
 from sfumato.accounting.codec import event_from_json, event_to_json
 from sfumato.accounting.events import (
     ApproximateEvent,
+    ClippedGaussianEvent,
     ComposedEvent,
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
@@ -53,6 +54,7 @@ from sfumato.accounting.selection import best_of, calibrate_selection, draw_tria
 __all__ = [
     "ApproximateEvent",
     "Budget",
+    "ClippedGaussianEvent",
     "ComposedEvent",
     "DiscreteGaussianEvent",
     "DiscreteLaplaceEvent",

@@ -51,6 +51,7 @@ _KINDS: dict[str, tuple[type[Any], dict[str, _Field]]] = {
     "none": (events.NoEvent, {}),
     "non-private": (events.NonPrivateEvent, {}),
     "gaussian": (events.GaussianEvent, {"noise_multiplier": _number}),
+    "clipped-gaussian": (events.ClippedGaussianEvent, {"noise_multiplier": _number}),
     "laplace": (events.LaplaceEvent, {"noise_multiplier": _number}),
     "discrete-gaussian": (events.DiscreteGaussianEvent, {"sigma": _number, "sensitivity": _whole}),
     "discrete-laplace": (events.DiscreteLaplaceEvent, {"noise_parameter": _number, "sensitivity": _whole}),

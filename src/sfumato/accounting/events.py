@@ -1,7 +1,8 @@
-"""What was done, as frozen values; dp-accounting's events, and four that it lacks.
+"""What was done, as frozen values; dp-accounting's events, and five that it lacks.
 
 Every noise multiplier is noise / sensitivity *under the relation in force*: under replace-one the sensitivity
-of a sum of vectors of norm ≤ C is 2C, and whoever makes the event divides by that.
+of a sum of vectors of norm ≤ C is 2C, and whoever makes the event divides by that. A sum that is sampled needs
+more than its sensitivity to be priced under replace-one: see `ClippedGaussianEvent`.
 """
 
 from __future__ import annotations
@@ -147,6 +148,42 @@ class GaussianSharesEvent(DpEvent):
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
+class ClippedGaussianEvent(GaussianEvent):
+    """Gaussian noise on a sum of vectors, one for each unit, of which none is longer than C.
+
+    Under add-remove and zero-out C is the sensitivity, under replace-one 2C is; `noise_multiplier` is the
+    noise divided by that, as for any Gaussian, and unsampled it costs the same. Sampled under replace-one it
+    has a price, which a sum of which only the sensitivity Δ is known has not. There the old and the new vector
+    may both be long and Δ apart: that the unit was sampled at all shows, and then so does all of Δ.
+
+    *The worst pair* for vectors of norm ≤ C is (1−q)N(0, σ²) + qN(±C, σ²). *Proof.* Given the other units'
+    draws, the laws are P = (1−q)N(0) + qN(u) and Q = (1−q)N(0) + qN(v), ‖u‖, ‖v‖ ≤ C. At a level α ≥ 1 their
+    hockey-stick divergence is q·max_S [N(u) − αN(v) − βN(0)](S), β = (α−1)(1−q)/q, and the best S is where
+    α·e^{⟨x, v−u⟩/σ² + a} + β·e^{−⟨x, u⟩/σ² + b} ≤ 1: whoever adds a w with ⟨w, u⟩ ≥ 0 and ⟨w, v−u⟩ ≤ 0 to a
+    point of S stays in S, so that N(v − tw)(S) falls as t grows. The part w of u that is orthogonal to v is
+    such: turning v away from u, at its length, never lowers the divergence, until v = −κu. (Where u = 0 or v
+    lies along u there is nothing to turn: move it a little first, in a further dimension if need be, as the
+    divergence is continuous.) On that line S is a ray, x ≥ t along u; more of v against u, and more of u, each
+    raise the divergence up to C. For α < 1 exchange P and Q, as the pair is symmetric. Such pairs compose,
+    however adaptively the releases are chosen (Zhu, Dong, Wang 2022, theorem 10). The pair is that of Lebeda,
+    Regehr, Kamath, Steinke 2024 ("Avoiding pitfalls for privacy accounting of subsampled mechanisms under
+    composition"); what sampling does to δ is in Balle, Barthe, Gaboardi 2018.
+
+    Attributes:
+        noise_multiplier: Noise / C; under replace-one noise / 2C.
+
+    >>> from sfumato.accounting import epsilon
+    >>> step = poisson_sampled(0.01, ClippedGaussianEvent(noise_multiplier=0.5))  # noise = C
+    >>> epsilon(step, 1e-5, relation=Relation.REPLACE_ONE) > epsilon(
+    ...     poisson_sampled(0.01, GaussianEvent(noise_multiplier=1.0)), 1e-5
+    ... )
+    True
+    """
+
+    noise_multiplier: float
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
 class ExponentialMechanismEvent(DpEvent):
     """A choice with P[r] ∝ exp(ε·score(r)/2Δ): ε-DP and of bounded range ε (Durfee & Rogers 2019).
 
@@ -267,6 +304,37 @@ def hashable(event: DpEvent) -> DpEvent:
             changed[field.name] = hashable(value)
         elif isinstance(value, list | tuple | np.ndarray):
             changed[field.name] = tuple(hashable(part) if isinstance(part, DpEvent) else part for part in value)
+    return attr.evolve(event, **changed) if changed else event
+
+
+def check_norm_bound(event: DpEvent, relation: Relation) -> None:
+    """Raise where a sampled Gaussian sum is to be priced under replace-one and no norm bound is stated."""
+    if relation is Relation.REPLACE_ONE and with_norm_bound(event) != hashable(event):
+        raise NotPrivate(
+            "expected a bound of what one unit adds to a Poisson-sampled sum under replace-one, got a "
+            "GaussianEvent, which states the sensitivity only; if no unit adds more than C, sample a "
+            "ClippedGaussianEvent(noise / 2C); if not, price the GaussianEvent without sampling"
+        )
+
+
+def with_norm_bound(event: DpEvent) -> DpEvent:
+    """The event as ledgers and certificates mean it that were written before norm bounds were stated.
+
+    A sampled Gaussian was then always read as a sum of vectors of half the replace-one sensitivity at most,
+    which is what training releases. Under other relations the price is the same.
+    """
+    event = hashable(event)
+    if isinstance(event, PoissonSampledEvent) and type(event.event) is GaussianEvent:
+        return attr.evolve(event, event=ClippedGaussianEvent(event.event.noise_multiplier))
+    changed: dict[str, Any] = {}
+    for field in attr.fields(type(event)):
+        value = getattr(event, field.name)
+        if isinstance(value, DpEvent):
+            changed[field.name] = with_norm_bound(value)
+        elif isinstance(value, tuple):
+            changed[field.name] = tuple(
+                with_norm_bound(part) if isinstance(part, DpEvent) else part for part in value
+            )
     return attr.evolve(event, **changed) if changed else event
 
 

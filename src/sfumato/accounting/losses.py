@@ -11,6 +11,7 @@ from dp_accounting.privacy_accountant import NeighboringRelation
 
 from sfumato.accounting.events import (
     ApproximateEvent,
+    ClippedGaussianEvent,
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     DpEvent,
@@ -21,6 +22,7 @@ from sfumato.accounting.events import (
     PoissonSampledEvent,
     RandomizedResponseEvent,
     Relation,
+    check_norm_bound,
     replacing,
 )
 from sfumato.errors import NotPrivate
@@ -125,9 +127,10 @@ def _(event: MixtureOfGaussiansEvent, relation: Relation, interval: float) -> Lo
 @loss_distribution.register
 def _(event: PoissonSampledEvent, relation: Relation, interval: float) -> LossDistribution:
     inner, rate = event.event, event.sampling_probability
-    if isinstance(inner, GaussianEvent) and relation is Relation.REPLACE_ONE:
-        # The old and the new record each shift the sum by half the replace-one sensitivity, in opposite ways
-        # (Lebeda et al. 2024, Prop. 5); dp-accounting doubles what it is handed.
+    check_norm_bound(event, relation)
+    if isinstance(inner, ClippedGaussianEvent) and relation is Relation.REPLACE_ONE:
+        # The old and the new vector, each of half the sensitivity, point in opposite ways; dp-accounting
+        # doubles what it is handed.
         return distributions.from_gaussian_mechanism(
             inner.noise_multiplier,
             sensitivity=0.5,

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from sfumato import _validate
 from sfumato.accounting.events import (
     ApproximateEvent,
+    ClippedGaussianEvent,
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     DpEvent,
@@ -26,6 +27,7 @@ from sfumato.accounting.events import (
     RandomizedResponseEvent,
     Relation,
     RepeatAndSelectEvent,
+    check_norm_bound,
     gives_everything,
     merged,
     replacing,
@@ -250,7 +252,8 @@ def _(event: PoissonSampledEvent, orders: Divergences, relation: Relation) -> Di
         if isinstance(event.event, GaussianSharesEvent):
             return _sampled_shares(event.sampling_probability, event.event, orders)
         return _divergences.dispatch(object)(event, orders, relation)
-    if not isinstance(event.event, GaussianEvent):
+    check_norm_bound(event, relation)
+    if not isinstance(event.event, ClippedGaussianEvent):
         raise NotPrivate(
             f"no Rényi price is known for a Poisson-sampled {type(event.event).__name__} under replace-one"
         )

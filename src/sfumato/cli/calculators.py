@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sfumato.cli import show
 from sfumato.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from sfumato.accounting import DpEvent, Relation
+
 NoiseMultiplier = Annotated[
-    float, typer.Option(help="Standard deviation of the noise, divided by the sensitivity.")
+    float,
+    typer.Option(
+        help="Standard deviation of the noise, divided by the clip norm: the most that one record adds."
+    ),
 ]
 Delta = Annotated[
     float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
@@ -20,7 +26,12 @@ SampleRate = Annotated[
 ]
 Steps = Annotated[int, typer.Option(help="Number of times noise is added.")]
 Group = Annotated[int, typer.Option(help="Also compute ε for a group of this many people.")]
-RelationName = Annotated[str, typer.Option(help="add-remove, replace-one or zero-out.")]
+RelationName = Annotated[
+    str,
+    typer.Option(
+        help="add-remove, replace-one or zero-out. To replace a record moves a sum by two clip norms."
+    ),
+]
 
 _PRICED = (0.05, 1e4)  # noise multipliers
 
@@ -46,8 +57,8 @@ def epsilon(
     from sfumato import _validate, accounting
 
     kind = accounting.Relation(_validate.one_of("relation", relation, [str(r) for r in accounting.Relation]))
-    noise = accounting.GaussianEvent(_priced(_validate.non_negative("noise_multiplier", noise_multiplier)))
-    plan = accounting.repeat(accounting.poisson_sampled(sample_rate, noise), steps)
+    noise = _priced(_validate.non_negative("noise_multiplier", noise_multiplier))
+    plan = _plan(noise, sample_rate, steps, kind)
     rate = accounting.attacker_true_positive_rate(plan, relation=kind)
     together = _group_epsilon(plan, group, delta, kind)
     answer: dict[str, Any] = {
@@ -68,11 +79,31 @@ def epsilon(
             ("ε, exact (PLD)", f"{answer['pld']:.4f}"),
             ("ε, Rényi bound (RDP)", f"{answer['rdp']:.4f}"),
             ("at δ", f"{delta:g}, neighbours by {kind}"),
+            *_explained(noise, kind),
             (f"ε for {group} people together", _number(together)),
             *_warned(answer["warning"]),
         ]
     )
     show.console.print(accounting.in_words(rate, kind))
+
+
+def _plan(noise: float, sample_rate: float, steps: int, relation: Relation) -> DpEvent:
+    """Noise of so many clip norms, in each step."""
+    from sfumato import accounting
+
+    step = accounting.poisson_sampled(sample_rate, accounting.ClippedGaussianEvent(noise / _moved(relation)))
+    return accounting.repeat(step, steps)
+
+
+def _moved(relation: Relation) -> int:
+    """By how many clip norms one record moves a sum: one goes out and another comes in, or only one does."""
+    return 2 if relation == "replace-one" else 1
+
+
+def _explained(noise: float, relation: Relation) -> list[tuple[str, str]]:
+    if relation != "replace-one":
+        return []
+    return [("noise", f"{noise:g} clip norms; to replace a record moves the sum by up to two")]
 
 
 def _priced(noise_multiplier: float) -> float:
@@ -94,7 +125,7 @@ def sigma(
     relation: RelationName = "add-remove",
     json: show.Json = False,
 ) -> None:
-    """Compute the smallest noise multiplier for (ε, δ).
+    """Compute the smallest noise multiplier for (ε, δ): the noise divided by the clip norm.
 
     Example: sfumato sigma --epsilon 1 --delta 1e-5 --sample-rate 0.01 --steps 1000
     """
@@ -103,13 +134,11 @@ def sigma(
     kind = accounting.Relation(_validate.one_of("relation", relation, [str(r) for r in accounting.Relation]))
     budget = accounting.Budget(epsilon=epsilon, delta=delta, relation=kind)
 
-    def plan(noise: float) -> accounting.DpEvent:
-        return accounting.repeat(
-            accounting.poisson_sampled(sample_rate, accounting.GaussianEvent(noise)), steps
-        )
+    def plan(noise: float) -> DpEvent:
+        return _plan(noise, sample_rate, steps, kind)
 
     if sample_rate == 1 and steps == 1:
-        noise = accounting.gaussian_noise_multiplier(epsilon, delta)
+        noise = _moved(kind) * accounting.gaussian_noise_multiplier(epsilon, delta)
     else:
         noise = accounting.calibrate(plan, budget)
     answer: dict[str, Any] = {
@@ -126,6 +155,7 @@ def sigma(
             ("noise multiplier", f"{noise:.6f}"),
             ("ε, exact (PLD)", f"{answer['pld']:.4f}"),
             ("ε, Rényi bound (RDP)", f"{answer['rdp']:.4f}"),
+            *_explained(noise, kind),
             *_warned(answer["warning"]),
         ]
     )

@@ -20,6 +20,7 @@ from sfumato.accounting import (
     event_to_json,
     protection_warning,
 )
+from sfumato.accounting.events import check_norm_bound
 from sfumato.errors import InvalidInput, NotPrivate
 from sfumato.ledger.certificate_fields import FORMAT, MEANS, Prices, parsed
 from sfumato.ledger.chain import Head
@@ -141,6 +142,8 @@ class Certificate:
             The certificate.
         """
         delta = _validate.delta("delta", delta)
+        if head is None:  # what a ledger holds was looked at when it was charged
+            check_norm_bound(event, Relation(relation))
         own = [] if private else [SEEDED]
         own += [] if head else [UNRECORDED if reserved is None else RESERVED.format(entry=reserved.sequence)]
         prices = Prices.of(event, delta, relation=Relation(relation), planned=planned)

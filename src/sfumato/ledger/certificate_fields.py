@@ -18,6 +18,7 @@ from sfumato.accounting import (
     event_from_json,
     rdp_epsilon,
 )
+from sfumato.accounting.events import with_norm_bound
 from sfumato.errors import InvalidInput, NotPrivate
 from sfumato.ledger.chain import Head
 from sfumato.ledger.documents import CERTIFICATE, refuse_others
@@ -65,6 +66,7 @@ class Prices:
         >>> round(prices.pld, 4), round(prices.rdp, 3)
         (0.9274, 1.0)
         """
+        event = with_norm_bound(event)
         if planned is not None:
             whole = cls.of(planned, delta, relation=relation)
             return cls(pld=whole.pld, rdp=_odometer(event, whole, delta, relation))

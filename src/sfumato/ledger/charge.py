@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from sfumato.accounting import DpEvent, Relation, compose, event_from_json, event_to_json
-from sfumato.accounting.events import atoms
+from sfumato.accounting.events import atoms, with_norm_bound
 from sfumato.errors import InvalidInput, LedgerTampered
 from sfumato.ledger.chain import Entry, Head, canonical
 from sfumato.ledger.kinds import check_kind
@@ -191,8 +191,8 @@ def part_of(event: DpEvent, whole: DpEvent) -> bool:
 
 def _releases(event: DpEvent) -> Counter[bytes]:
     counts: Counter[bytes] = Counter()
-    for release, count in atoms(event):
-        counts[canonical(event_to_json(release))] += count
+    for release, count in atoms(event):  # one written before norm bounds were stated is the same with its bound
+        counts[canonical(event_to_json(with_norm_bound(release)))] += count
     return counts
 
 

@@ -6,6 +6,7 @@ import math
 
 from sfumato import _validate
 from sfumato.accounting import ApproximateEvent, Budget, DpEvent, Relation, epsilon, pure, rdp_epsilon
+from sfumato.accounting.events import check_norm_bound
 from sfumato.errors import NotPrivate, RelationMismatch
 from sfumato.ledger.rule import OUT_OF_NUMBERS, or_else
 
@@ -16,6 +17,7 @@ def counted_event(event: DpEvent, budget: Budget, *, relation: Relation, unit: s
     """What an event stated under `relation` for `unit` counts under the budget's."""
     check_unit(unit, budget)
     _validate.one_of("relation", str(relation), [str(known) for known in Relation])
+    check_norm_bound(event, Relation(relation))
     if Relation(relation) is budget.relation:
         return event
     if Relation(relation) is Relation.ADD_REMOVE and budget.relation is Relation.REPLACE_ONE:

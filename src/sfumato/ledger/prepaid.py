@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato.accounting import DpEvent, Relation, compose, event_from_json, event_to_json, repeat
-from sfumato.accounting.events import atoms
+from sfumato.accounting.events import atoms, with_norm_bound
 from sfumato.errors import BudgetExceeded
 from sfumato.ledger.chain import canonical
 
@@ -65,6 +65,6 @@ def _words(event: DpEvent) -> str:
 def _counted(event: DpEvent) -> dict[bytes, tuple[DpEvent, int]]:
     found: dict[bytes, tuple[DpEvent, int]] = {}
     for release, count in atoms(event):
-        key = canonical(event_to_json(release))
+        key = canonical(event_to_json(with_norm_bound(release)))
         found[key] = (release, found.get(key, (release, 0))[1] + count)
     return dict(sorted(found.items()))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sfumato.accounting import DpEvent
+from sfumato.accounting import DpEvent, Relation
+from sfumato.accounting.events import with_norm_bound
 from sfumato.errors import InvalidInput, LedgerError
 from sfumato.ledger.chain import Head
 from sfumato.ledger.charge import Charge, check_part_of
@@ -80,6 +81,8 @@ class Reservation:
         """
         charge = self.charge
         ran = charge.event if event is None else event
+        if charge.relation is Relation.REPLACE_ONE:  # it may have been reserved before norm bounds were stated
+            ran = with_norm_bound(ran)
         check_part_of(ran, charge.event)
         counted = counted_event(ran, self._journal.budget, relation=charge.relation, unit=charge.unit)
         with self._journal.writing() as last:

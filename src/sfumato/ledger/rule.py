@@ -8,6 +8,9 @@ decided on its answers. Runs that went on to later charges and runs that did not
 answer, and their failure probabilities add up: δ_P(ε) for those that stop, and the filter's for the others.
 So the filter of later charges works with what the plan left over, δ − δ_P(ε). A plan that passes the filter
 itself takes nothing: steps of a plan are charges, and a filter may be left at any time.
+
+What a ledger holds is priced as it was meant when it was written (`with_norm_bound`); what is charged anew must
+state a norm bound where its price needs one, which `conversion.counted_event` sees to.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from sfumato.accounting import (
 )
 from sfumato.accounting import delta as delta_of
 from sfumato.accounting import epsilon as epsilon_of
-from sfumato.accounting.events import hashable
+from sfumato.accounting.events import with_norm_bound
 from sfumato.accounting.filter import Spending
 from sfumato.errors import InvalidInput, NotPrivate
 from sfumato.ledger.chain import canonical
@@ -165,7 +168,7 @@ class Rule:
 
     def price(self, event: DpEvent) -> Tally:
         """What the filter counts; infinite, which never fits, where numbers end before the price does."""
-        return _price(hashable(event), self.budget, self.fine)
+        return _price(with_norm_bound(event), self.budget, self.fine)
 
     def admit(self, account: Account, event: DpEvent) -> Account | None:
         """The account after `event`, or None when it does not fit."""
@@ -243,7 +246,8 @@ class Rule:
 
     def failure(self, event: DpEvent) -> float:
         """The probability δ_P(ε) at which a plan P, fixed in advance, loses more than this rule's ε."""
-        found = or_else(lambda: delta_of(event, self.limit, relation=self.budget.relation), 1.0)
+        meant = with_norm_bound(event)
+        found = or_else(lambda: delta_of(meant, self.limit, relation=self.budget.relation), 1.0)
         return found if found <= 1.0 else 1.0  # 1 for NaN too
 
     def passes(self, account: Account, *, slack: float) -> bool:
@@ -279,7 +283,7 @@ def exact_epsilon(event: DpEvent, budget: Budget) -> float | None:
 
 @lru_cache(maxsize=4096)
 def _exact_epsilon(text: bytes, delta: float, relation: Relation) -> float | None:
-    event = event_from_json(json.loads(text))
+    event = with_norm_bound(event_from_json(json.loads(text)))
     pure = or_else(lambda: epsilon_of(event, 0.0, relation=relation), math.inf)
     try:
         value = min(pure, epsilon_of(event, delta, relation=relation)) if delta else pure

@@ -17,6 +17,7 @@ from sfumato import randomness
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.randomness import SecretStream
+from sfumato.training.answers import answers
 from sfumato.training.own_code import OWN_CODE, brings
 from sfumato.training.run import Optimization, TrainingResult, train
 from sfumato.training.surroundings import caveats_of_callers, caveats_of_scorers, tell_of
@@ -46,6 +47,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: The step size of SGD.
         clip_norm: The bound of one row's gradient.
         ledger: Where the fit is charged; without one nothing is recorded.
+        unit: What one row is, such as "record" or "person"; a ledger of another unit refuses the fit.
         random_state: Seeds the first weights and, for tests, the noise: the fit is then not private.
 
     >>> X = np.array([[0.0], [1.0]] * 50); y = np.array([0, 1] * 50)
@@ -69,6 +71,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         learning_rate: float = 0.5,
         clip_norm: float = 1.0,
         ledger: Ledger | None = None,
+        unit: str = "record",
         random_state: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -82,6 +85,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         self.learning_rate = learning_rate
         self.clip_norm = clip_norm
         self.ledger = ledger
+        self.unit = unit
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> PrivateClassifier:
@@ -107,6 +111,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         targets = np.searchsorted(self.classes_, y)
         if not np.array_equal(self.classes_[np.minimum(targets, len(self.classes_) - 1)], y):
             raise InvalidInput("expected labels among the declared classes, got others; declare all of them")
+        named = self.unit != "record"  # each row is then a unit of its own under that name
         self.result_: TrainingResult = train(
             self.module_,
             (self._scaled(X), torch.from_numpy(targets)),
@@ -118,6 +123,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             clip_norm=self.clip_norm,
             optimization=Optimization(learning_rate=self.learning_rate),
             ledger=self.ledger,
+            unit=self.unit,
+            units=np.arange(len(X)) if named else None,
+            rows_per_unit=1 if named else None,
             caveats=(*caveats, *caveats_of_scorers(self), *own_code),
             sampler=None if self.random_state is None else SecretStream(test_seed=seed),
         )
@@ -160,6 +168,25 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         """
         scores = self._outputs(X)
         return self.classes_[scores.argmax(axis=1)]
+
+    def predict_apart(self, X: Any) -> npt.NDArray[Any]:
+        """Name the class of each row by that row alone, whatever the network does with rows together.
+
+        For counts on private rows, whose sensitivity rests on it; slower than `predict`.
+
+        Args:
+            X: (rows, features) numbers; a row with others that are no numbers decides nothing about the rest.
+
+        Returns:
+            (rows,) labels.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float32, reset=False, ensure_all_finite=False, ensure_min_samples=0)
+        numbers = answers(self.module_, self._scaled(X))
+        found = np.empty(len(numbers), dtype=object)
+        known = (numbers >= 0) & (numbers < len(self.classes_))
+        found[known] = self.classes_[numbers[known]]
+        return found
 
     def _outputs(self, X: Any) -> npt.NDArray[np.float32]:
         check_is_fitted(self)

@@ -367,7 +367,11 @@ class TrainingPlan:
             sigma /= 2  # the old gradient leaves and the new one enters: 2C
         if self.sampling != "poisson":
             return GaussianEvent(sigma)
-        return accounting.poisson_sampled(self.sample_rate, GaussianEvent(sigma))
+        replaced = (
+            self.relation is Relation.REPLACE_ONE
+        )  # then the price rests on the bound, C, of each gradient
+        noise = accounting.ClippedGaussianEvent(sigma) if replaced else GaussianEvent(sigma)
+        return accounting.poisson_sampled(self.sample_rate, noise)
 
     def _shares_event(self, noise: GaussianShares, holders_per_unit: int) -> DpEvent:
         """One step, of which a unit's parts are with at most m holders, who sample them independently.

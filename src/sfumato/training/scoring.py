@@ -11,9 +11,12 @@ from sklearn.base import BaseEstimator
 
 from sfumato import _validate
 from sfumato.accounting import Relation
-from sfumato.ledger import Ledger, Unrecorded
+from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import Sampler, SecretStream
+from sfumato.training.moment import refuse_listeners
+from sfumato.training.own_code import OWN_CODE, brings
+from sfumato.training.predictions import predictions
 from sfumato.trust import caveats_of_sampler
 
 PURPOSE = "score of a search"
@@ -24,13 +27,16 @@ class NoisyAccuracyScorer(BaseEstimator):
 
     *Guarantees*: released are the counts of right and of wrong answers with discrete Laplace noise of scale
     1/ε. A record is in one count of the part that is scored, and adding or removing it moves that count by one:
-    ε-differential privacy a score. Every part and every setting is charged; so is every training.
+    ε-differential privacy a score. For that each row is answered by itself, as in `Predictions`: estimators
+    that Sfumato does not know are shown one row at a time. Every part and every setting is charged; so is every
+    training. `certificate_` is that of the last score.
     Ghosh, Roughgarden & Sundararajan 2012; Dwork & Roth 2014, theorem 3.6.
 
     Args:
         epsilon: The ε of each score.
         ledger: The ledger that each score is charged to; None records nothing.
         delta: The δ at which scores are stated where no ledger is given; a ledger has its own.
+        unit: What one row is, such as "record" or "person"; a ledger of another unit refuses the score.
         sampler: Where the noise comes from; a fresh secret stream by default.
 
     >>> from sklearn.dummy import DummyClassifier
@@ -45,25 +51,30 @@ class NoisyAccuracyScorer(BaseEstimator):
         *,
         ledger: Ledger | None = None,
         delta: float = 1e-5,
+        unit: str = "record",
         sampler: Sampler | None = None,
     ) -> None:
         self.epsilon = epsilon
         self.ledger = ledger
         self.delta = delta
+        self.unit = unit
         self.sampler = sampler
 
     def __call__(self, estimator: Any, X: Any, y: Any) -> float:
         mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=self.epsilon)
         sampler = SecretStream() if self.sampler is None else self.sampler
-        (self.ledger or Unrecorded(delta=self.delta)).pay_for(
+        refuse_listeners()
+        asked = predictions(estimator)
+        own = asked.own_code or brings(X, y)
+        self.certificate_: Certificate = (self.ledger or Unrecorded(delta=self.delta)).pay_for(
             mechanism.event(),
             purpose=PURPOSE,
             relation=Relation.ADD_REMOVE,
-            unit="record" if self.ledger is None else self.ledger.budget.unit,
+            unit=self.unit,
             private=sampler.private,
-            caveats=caveats_of_sampler(sampler),
+            caveats=((OWN_CODE,) if own else ()) + caveats_of_sampler(sampler),
         )
-        right = int(np.sum(np.asarray(estimator.predict(X)) == np.asarray(y))) if len(y) else 0
+        right = int(asked.right(X, y).sum()) if len(y) else 0
         noisy = mechanism.release(np.array([right, len(y) - right]), sampler)
         counts = [max(0, int(count)) for count in noisy]
         return counts[0] / max(1, sum(counts))

@@ -1,9 +1,10 @@
 """Who calls `fit`: a pipeline whose earlier steps saw the rows, or a search that scores on them.
 
-An estimator is handed rows and is not told what was done to them. scikit-learn's pipelines and searches are
-found among the callers, by their protocol: an object with `steps` that ends in the estimator; a trial with the
-rows of its split, and perhaps a scorer; a search with its best estimator. What is done by hand before `fit`
-cannot be seen.
+An estimator is handed rows and is not told what was done to them. Whoever calls it is found among the frames
+of the interpreter. Three kinds of callers in scikit-learn are known, by their protocol: an object with `steps`
+that ends in the estimator; a trial with the rows of its split, and perhaps a scorer; a search with its best
+estimator. Any other code of scikit-learn that leads to the fit makes it not private, as nobody here knows what
+it does with the rows. What is done by hand before `fit`, or by other packages, cannot be seen.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
+from sfumato.training.known_steps import is_row_wise
 from sfumato.training.scoring import CoinRows, CoinSplit, NoisyAccuracyScorer
 from sfumato.trust import OWN_NOISE, draws_by_own_code
 
-FITTED = "not private: read from data: the pipeline's step {name} ({kind}) was fitted on the rows"
+FITTED = (
+    "not private: read from data: the pipeline's step {name} ({kind}) saw all rows, and is not known to keep "
+    "them apart"
+)
 SCORED = (
     "not private: the search scores on private rows without noise, or splits them by position; give it "
     "scoring=sfumato.NoisyAccuracyScorer(...) and cv=sfumato.CoinSplit(...), or use sfumato tune"
@@ -26,6 +32,20 @@ SPLIT = (
     "not private: the rows were split by position, so that a record that leaves moves others; give "
     "cv=sfumato.CoinSplit(...)"
 )
+UNKNOWN = (
+    "not private: {caller} of scikit-learn led to the fit, and what it does with the rows is not known; fit by "
+    "itself, in a Pipeline, or in a GridSearchCV"
+)
+_PASSING = {  # calls what it is given, and sees no rows of its own
+    ("sklearn.base", "wrapper"),
+    ("sklearn.utils._param_validation", "wrapper"),
+    ("sklearn.utils.parallel", "__call__"),
+}
+_OF_TRIALS = {  # what leads to a trial, whose frame tells how its rows were chosen
+    "sklearn.model_selection._validation",
+    "sklearn.model_selection._search",
+    "sklearn.calibration",
+}
 
 
 def caveats_of_callers(estimator: Any) -> tuple[str, ...]:
@@ -48,37 +68,49 @@ def tell_of(caveats: Sequence[str]) -> None:
 
 
 def _found(estimator: Any) -> Iterator[str]:
-    inner, frame = estimator, inspect.currentframe()
+    inner, tried, frame = estimator, False, inspect.currentframe()
     while frame is not None:
         seen = frame.f_locals
         owner: Any = seen.get("self")
         if _ends_in(owner, inner):
-            yield from (_fitted(step) for step in owner.steps[:-1] if _learns(step))
-            inner = owner
-        elif seen.get("estimator") is inner and "train" in seen:
+            yield from (_fitted(step) for step in owner.steps[:-1] if not is_row_wise(step[1]))
+            inner, tried = owner, False
+        elif inner is not None and seen.get("estimator") is inner and "train" in seen:
             by_coins = isinstance(seen["train"], CoinRows)
             if "scorer" in seen:
                 yield from _scored(seen["scorer"], by_coins)
             elif not by_coins:
                 yield SPLIT
+            inner, tried = None, True
         elif inner is not None and getattr(owner, "best_estimator_", None) is inner:
             yield from _scored(owner.scoring, isinstance(owner.cv, CoinSplit))
-            inner = owner
+            inner, tried = owner, False
+        elif _of_scikit_learn(frame) and not _passes(frame, inner, tried):
+            yield UNKNOWN.format(caller=_caller(frame))
+        elif tried and _of_scikit_learn(frame) and frame.f_code.co_name == "fit":
+            inner, tried = owner, False  # the search, or the like, that the trial was for
         frame = frame.f_back
+
+
+def _of_scikit_learn(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "sklearn"
+
+
+def _passes(frame: FrameType, inner: Any, tried: bool) -> bool:
+    """Whether a frame of scikit-learn only hands on, or belongs to a caller that was judged already."""
+    module, name = str(frame.f_globals["__name__"]), frame.f_code.co_name
+    judged = tried and module in _OF_TRIALS
+    return judged or (module, name) in _PASSING or (inner is not None and frame.f_locals.get("self") is inner)
+
+
+def _caller(frame: FrameType) -> str:
+    owner = frame.f_locals.get("self")
+    return frame.f_code.co_name.lstrip("_") if owner is None else type(owner).__name__
 
 
 def _ends_in(owner: Any, inner: Any) -> bool:
     steps = getattr(owner, "steps", None)
-    return isinstance(steps, list) and bool(steps) and steps[-1][-1] is inner
-
-
-def _learns(step: tuple[Any, ...]) -> bool:
-    """Whether a step takes anything from the rows that it is fitted on: by its tags, unless they deny it."""
-    transformer = step[1]
-    if transformer is None or isinstance(transformer, str):  # "passthrough"
-        return False
-    tags = getattr(transformer, "__sklearn_tags__", None)
-    return tags is None or bool(tags().requires_fit)
+    return inner is not None and isinstance(steps, list) and bool(steps) and steps[-1][-1] is inner
 
 
 def _fitted(step: tuple[Any, ...]) -> str:

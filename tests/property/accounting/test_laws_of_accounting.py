@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from sfumato import accounting
 from sfumato.accounting import (
+    ClippedGaussianEvent,
     DiscreteGaussianEvent,
     GaussianEvent,
     LaplaceEvent,
@@ -22,7 +23,7 @@ deltas = st.floats(1e-9, 1e-2)
 
 
 def dp_sgd(rate, sigma, count):
-    return repeat(poisson_sampled(rate, GaussianEvent(sigma)), count)
+    return repeat(poisson_sampled(rate, ClippedGaussianEvent(sigma)), count)
 
 
 @settings(max_examples=60, deadline=None)

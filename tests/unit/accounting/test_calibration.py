@@ -1,7 +1,15 @@
 import pytest
 
 from sfumato import accounting
-from sfumato.accounting import Budget, GaussianEvent, LaplaceEvent, Relation, poisson_sampled, repeat
+from sfumato.accounting import (
+    Budget,
+    ClippedGaussianEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    Relation,
+    poisson_sampled,
+    repeat,
+)
 from sfumato.errors import InvalidInput
 
 
@@ -32,7 +40,7 @@ def test_under_replace_one():
     budget = Budget(epsilon=1, delta=1e-5, relation=Relation.REPLACE_ONE)
 
     def make(sigma):
-        return repeat(poisson_sampled(0.1, GaussianEvent(sigma)), 50)
+        return repeat(poisson_sampled(0.1, ClippedGaussianEvent(sigma)), 50)
 
     value = accounting.calibrate(make, budget)
     assert 0.99 <= accounting.epsilon(make(value), 1e-5, relation=Relation.REPLACE_ONE) <= 1

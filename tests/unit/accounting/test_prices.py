@@ -8,6 +8,7 @@ import pytest
 from sfumato import accounting
 from sfumato.accounting import (
     ApproximateEvent,
+    ClippedGaussianEvent,
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     ExponentialMechanismEvent,
@@ -31,6 +32,7 @@ ATOMS = [
     DiscreteLaplaceEvent(0.4, 3),
     pure(0.7),
     poisson_sampled(0.1, GaussianEvent(1.2)),
+    poisson_sampled(0.1, ClippedGaussianEvent(1.2)),
 ]
 
 
@@ -129,7 +131,7 @@ def test_an_unsampled_release_costs_the_same_under_each_relation(relation):
 
 
 def test_sampling_under_replace_one_meets_the_unsampled_price_at_rate_one():
-    nearly = accounting.PoissonSampledEvent(1 - 1e-9, GaussianEvent(2.0))
+    nearly = accounting.PoissonSampledEvent(1 - 1e-9, ClippedGaussianEvent(2.0))
     assert accounting.epsilon(nearly, 1e-5, relation=Relation.REPLACE_ONE) == pytest.approx(
         accounting.epsilon(GaussianEvent(2.0), 1e-5), rel=1e-3
     )
@@ -139,7 +141,7 @@ def test_replacing_costs_at_most_removing_and_adding():
     """With σ/C = 2 the replace-one multiplier is σ/2C = 1; removing one and adding another bounds it."""
     steps = 50
     replace = accounting.epsilon(
-        repeat(poisson_sampled(0.05, GaussianEvent(1.0)), steps), 1e-5, relation=Relation.REPLACE_ONE
+        repeat(poisson_sampled(0.05, ClippedGaussianEvent(1.0)), steps), 1e-5, relation=Relation.REPLACE_ONE
     )
     add = repeat(poisson_sampled(0.05, GaussianEvent(2.0)), steps)
     assert (

@@ -131,6 +131,61 @@ def test_fixed_subsets_are_not_amplified():
     assert found.epsilon == pytest.approx(epsilon(repeat(GaussianEvent(4.0), 10), 1e-5))
 
 
+IN_ORDER = {
+    "noise_multiplier": 3.0,
+    "batch_size": 60,
+    "dataset_size": 100,
+    "sampling": "sequential",
+    "delta": 1e-6,
+}
+
+
+def test_a_short_last_batch_that_is_dropped_leaves_the_first_records_in_every_step():
+    """Ten steps of 60 of 100 records in order: the same 60 each time, not six passes over all."""
+    ten = epsilon(repeat(GaussianEvent(3.0), 10), 1e-6)
+    found = run(**IN_ORDER, library="tf-privacy", steps=10, epsilon=3.9)
+    assert found.epsilon == pytest.approx(ten)
+    assert found.holds is False
+    for steps, epochs in ((10, 10), (10, 2), (2, 10)):
+        both = run(**IN_ORDER, steps=steps, epochs=epochs)
+        assert both.epsilon == pytest.approx(ten)
+    assert run(**IN_ORDER, steps=2, epochs=10).assumed  # that they disagree
+
+
+@pytest.mark.parametrize(
+    "word", ["replace-one", "replace_one", "NeighboringRelation.REPLACE_ONE", "substitution"]
+)
+def test_a_claim_is_priced_under_the_relation_that_it_names(word):
+    removed = run(**TF_TUTORIAL, sampling="poisson")
+    claim = {**TF_TUTORIAL, "sampling": "poisson", "epsilon": removed.epsilon * 1.01, "relation": word}
+    found = run(**claim)
+    assert found.relation is Relation.REPLACE_ONE
+    assert found.epsilon > 1.3 * removed.epsilon
+    assert found.holds is False
+    assert found.others["add-remove"] == pytest.approx(removed.epsilon)
+    assert run(**{**claim, "relation": "zero-out"}).holds is True
+
+
+def test_a_claim_for_a_relation_without_a_price_does_not_hold():
+    claim = {**TF_TUTORIAL, "sampling": "shuffle", "relation": "add-or-remove-one", "epsilon": 1000}
+    found = run(**claim)
+    assert found.holds is False
+    assert "add-remove" in found.problems[0]
+    assert found.others["zero-out"] == pytest.approx(run(**TF_TUTORIAL, sampling="shuffle").epsilon)
+    assert run(**{**claim, "relation": "replace-one"}).epsilon == pytest.approx(found.others["replace-one"])
+    with pytest.raises(InvalidInput, match="expected relation"):
+        run(**{**claim, "relation": "the usual one"})
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.iterdir()), ids=lambda path: path.stem)
+@pytest.mark.parametrize("relation", list(Relation))
+def test_no_claim_is_judged_under_another_relation(example, relation):
+    from sfumato.governance import read_settings
+
+    found = opinion_of([*read_settings(example), ("relation", str(relation))])
+    assert found.relation is relation
+
+
 def test_no_noise_has_no_epsilon():
     found = run(**{**TF_TUTORIAL, "noise_multiplier": 0}, sampling="poisson", epsilon=1)
     assert found.epsilon == float("inf")

@@ -62,6 +62,7 @@ def judge_flower_local(run: Settings) -> Finding:
         problems=tuple(problems),
         assumed=("sensitivity is what one client's update can move, as the settings say",),
         others=others,
+        elsewhere={relation: event for event, relation in others.values()},
     )
 
 
@@ -72,7 +73,7 @@ def judge_flower_central(run: Settings) -> Finding:
     it would need a secret Poisson draw, where a fixed number of clients is taken.
     """
     noise, rounds = run.non_negative("noise_multiplier"), run.whole("rounds")
-    problems = []
+    problems, replaced = [], repeat(GaussianEvent(noise / 2), rounds)
     if run.has("clients", "sampled_clients") and run.whole("sampled_clients") < run.whole("clients"):
         problems.append(
             "Clients are picked by the coordinator, in fixed numbers: picking them amplifies nothing against "
@@ -86,7 +87,8 @@ def judge_flower_central(run: Settings) -> Finding:
         claimed=claimed(run),
         problems=tuple(problems),
         assumed=("the sum of updates is divided by a declared number of clients, not by those who came",),
-        others={"replace-one": (repeat(GaussianEvent(noise / 2), rounds), Relation.REPLACE_ONE)},
+        others={"replace-one": (replaced, Relation.REPLACE_ONE)},
+        elsewhere={Relation.REPLACE_ONE: replaced},
     )
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 
 from sfumato import _validate
-from sfumato.accounting import GaussianEvent, Relation, poisson_sampled, repeat
+from sfumato.accounting import (
+    ClippedGaussianEvent,
+    DpEvent,
+    GaussianEvent,
+    Relation,
+    poisson_sampled,
+    repeat,
+)
 from sfumato.errors import InvalidInput
 from sfumato.governance.outside.finding import Finding
 from sfumato.governance.outside.settings import Settings
@@ -46,11 +53,13 @@ _LEAK = (
 def judge_gradient(run: Settings, library: str) -> Finding:
     """Price DP-SGD by how its batches were really made.
 
-    *Poisson samples*: a record is in a step with probability q, independently: T sampled Gaussians, add-remove.
+    *Poisson samples*: a record is in a step with probability q, independently: T sampled Gaussians, add-remove,
+    or replace-one at twice the sensitivity, as no clipped gradient is longer than C.
     *Shuffled batches*: a record is in one step of each pass. Amplification by sampling does not hold (Chua et
     al. 2024, "How private are DP-SGD implementations?"). Under add-remove a record that leaves moves all later
     batches and nothing bounds the change, so the price is E Gaussians under zero-out, or replace-one at twice
-    the sensitivity. *Subsets of a fixed size*: priced without amplification under replace-one.
+    the sensitivity. So it is where batches come in the order of the file. *Subsets of a fixed size*: priced
+    without amplification under replace-one.
 
     *Microbatches*: means of several records are clipped. Where one record changes or turns to nothing in its
     place, one clipped mean moves by at most 2C, under zero-out as under replace-one. Where it leaves, all later
@@ -69,20 +78,20 @@ def judge_gradient(run: Settings, library: str) -> Finding:
     runs = run.whole("runs", 1)
     if runs > 1:
         problems.append(f"{runs} runs on the same records were made and each is a release: their costs add up.")
-    times = runs * (passes if kind == SHUFFLED else steps)
-    prices = {
-        Relation.ADD_REMOVE: repeat(poisson_sampled(rate, GaussianEvent(noise)), steps * runs),
-        Relation.ZERO_OUT: repeat(GaussianEvent(noise / 2 if means else noise), times),
-        Relation.REPLACE_ONE: repeat(GaussianEvent(noise / 2), times),
-    }
-    relation = _RELATIONS[kind]
-    if means and relation is Relation.ADD_REMOVE:
-        relation = Relation.ZERO_OUT
+    sampled = _sampled(rate, noise, steps * runs)
+    prices = sampled
+    if kind != POISSON or means:
+        times = runs * (passes if kind == SHUFFLED else steps)
+        prices = {
+            Relation.ZERO_OUT: repeat(GaussianEvent(noise / 2 if means else noise), times),
+            Relation.REPLACE_ONE: repeat(GaussianEvent(noise / 2), times),
+        }
+    relation = _RELATIONS[kind] if _RELATIONS[kind] in prices else Relation.ZERO_OUT
     others = {}
     if relation is Relation.ZERO_OUT:
         others["replace-one"] = (prices[Relation.REPLACE_ONE], Relation.REPLACE_ONE)
     if kind == SHUFFLED and not means:
-        others["if batches were Poisson samples"] = (prices[Relation.ADD_REMOVE], Relation.ADD_REMOVE)
+        others["if batches were Poisson samples"] = (sampled[Relation.ADD_REMOVE], Relation.ADD_REMOVE)
     problems += [*_BATCHES[kind], *_generator(run), *([_LEAK] if library == "opacus" else [])]
     return Finding(
         event=prices[relation],
@@ -93,7 +102,15 @@ def judge_gradient(run: Settings, library: str) -> Finding:
         problems=tuple(problems),
         assumed=tuple(assumed),
         others=others,
+        elsewhere=prices,
     )
+
+
+def _sampled(rate: float, noise: float, steps: int) -> dict[Relation, DpEvent]:
+    """Poisson samples of clipped gradients, as each relation sees them."""
+    alone = repeat(poisson_sampled(rate, GaussianEvent(noise)), steps)
+    replaced = repeat(poisson_sampled(rate, ClippedGaussianEvent(noise / 2)), steps)
+    return {Relation.ADD_REMOVE: alone, Relation.ZERO_OUT: alone, Relation.REPLACE_ONE: replaced}
 
 
 def claimed(run: Settings) -> float | None:
@@ -139,7 +156,12 @@ def _sampling(run: Settings, library: str, assumed: list[str]) -> str:
 
 
 def _schedule(run: Settings, assumed: list[str]) -> tuple[float, int, int]:
-    """The rate, the number of steps, and the number of passes over the data."""
+    """The rate, the number of steps, and the most passes over the data that these can be.
+
+    Where the short last batch is dropped, a pass has ⌊size/batch⌋ steps, and in a fixed order the first records
+    are in every pass. Where the settings state steps and epochs, steps are what is sampled, and passes are the
+    larger number that either gives.
+    """
     if run.has("sample_rate"):
         rate = _validate.probability("sample_rate", run.positive("sample_rate"))
     else:
@@ -149,17 +171,18 @@ def _schedule(run: Settings, assumed: list[str]) -> tuple[float, int, int]:
                 f"expected batch <= size, got batch={batch} and size={size}; one of them is wrong"
             )
         rate = batch / size
-    if run.has("steps"):
-        steps = run.whole("steps")
-        passes = math.ceil(steps * rate - 1e-9)
-    else:
-        passes = math.ceil(run.positive("epochs"))
-        steps = math.ceil(run.positive("epochs") / rate - 1e-9)
+    epochs = run.positive("epochs") if run.has("epochs") or not run.has("steps") else 0.0
+    steps = run.whole("steps") if run.has("steps") else math.ceil(epochs / rate - 1e-9)
     if steps >= 10**9:
         raise InvalidInput(f"expected fewer than 1e9 steps, got {steps}; epochs, batch or size is wrong")
-    if run.has("steps", "epochs") and abs(passes - run.positive("epochs")) > 1:
-        assumed.append(f"the number of steps, {steps}, counts; it is not what the number of epochs gives")
-    return rate, steps, max(1, passes)
+    least_a_pass = math.floor(1 / rate + 1e-9)
+    passes = max(math.ceil(epochs), math.ceil(steps / least_a_pass) if run.has("steps") else 1)
+    if run.has("steps", "epochs") and abs(steps * rate - epochs) > 1:
+        assumed.append(
+            f"the number of steps, {steps}, is not what the number of epochs gives: steps count where batches "
+            "are sampled, and the larger number of passes where they are not"
+        )
+    return rate, steps, passes
 
 
 def _generator(run: Settings) -> list[str]:

@@ -8,7 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.accounting import DpEvent, Relation, check_affordable, epsilon, event_to_json, protection_warning
+from sfumato.accounting import (
+    DpEvent,
+    NonPrivateEvent,
+    Relation,
+    check_affordable,
+    epsilon,
+    event_to_json,
+    protection_warning,
+)
 from sfumato.accounting.meaning import LARGEST_DELTA
 from sfumato.errors import InvalidInput, NotPrivate
 from sfumato.governance.outside.federated import judge_flower_central, judge_flower_local, judge_nvflare
@@ -103,6 +111,8 @@ def opinion_of(source: str | os.PathLike[str] | Sequence[Setting]) -> Opinion:
     run = Settings(settings)
     library, judge = _recognised(run)
     found = judge(run)
+    stated = run.relation()
+    found = found if stated is None else found.under(stated)
     check_affordable(found.event)
     price = _price(found.event, found.delta, found.relation)
     others = {name: _price(event, found.delta, relation) for name, (event, relation) in found.others.items()}
@@ -131,7 +141,7 @@ def _price(event: DpEvent, delta: float, relation: Relation) -> float:
 def _claims(found: Finding, price: float) -> list[str]:
     """The gravest thing first: whether the claim holds at all."""
     said = []
-    if not math.isfinite(price):
+    if not math.isfinite(price) and not isinstance(found.event, NonPrivateEvent):
         said.append("No finite ε holds: the noise is zero, or δ is zero where the noise needs one.")
     if found.claimed is not None and math.isfinite(price):
         if price > found.claimed * (1 + _AGREE):

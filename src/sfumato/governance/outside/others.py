@@ -30,6 +30,7 @@ def judge_votes(run: Settings) -> Finding:
         claimed=stated,
         problems=tuple(problems),
         assumed=("a record is in the shard of one teacher, and its shard depends on that record alone",),
+        elsewhere={Relation.REPLACE_ONE: repeat(LaplaceEvent(1 / gamma), 4 * queries)},  # two teachers
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sfumato import _validate
+from sfumato.accounting import Relation
 from sfumato.errors import InvalidInput
 from sfumato.governance.outside.reading import Setting, snake_case
 
@@ -144,6 +145,20 @@ class Settings:
     def delta(self) -> float:
         return _validate.delta("delta", self._required("delta", None))
 
+    def relation(self) -> Relation | None:
+        """Which data sets the claim calls neighbours; None where it does not say."""
+        word = self.text("relation")
+        if word is None:
+            return None
+        plain = word.strip().lower().replace("-", "_").replace(" ", "_").rpartition(".")[2]
+        for relation, words in _RELATIONS.items():
+            if plain in words:
+                return relation
+        raise InvalidInput(
+            "expected relation to be add-remove, replace-one or zero-out, got "
+            f"relation={_validate.shown(word)}; say which data sets the claimed ε calls neighbours"
+        )
+
     def _required(self, meaning: str, default: float | None) -> float:
         value = self.number(meaning)
         if value is None:
@@ -155,6 +170,14 @@ class Settings:
         return value
 
 
+_RELATIONS = {
+    Relation.ADD_REMOVE: ("add_remove", "add_or_remove_one", "add_or_remove", "addremove", "unbounded"),
+    Relation.REPLACE_ONE: (
+        "replace_one", "replace", "replacement", "substitute", "substitute_one", "substitution", "change_one",
+        "swap", "edit", "bounded",
+    ),
+    Relation.ZERO_OUT: ("zero_out", "zeroed_out", "replace_special", "replace_with_null", "null"),
+}  # fmt: skip
 _MEANINGS = {name: meaning for meaning, names in NAMES.items() for name in names}
 
 

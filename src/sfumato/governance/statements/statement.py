@@ -15,7 +15,7 @@ from sfumato.accounting import (
     largest_true_positive_rate,
     protection_warning,
 )
-from sfumato.accounting.events import atoms
+from sfumato.accounting.events import atoms, with_norm_bound
 from sfumato.errors import NotPrivate, NotVerified
 from sfumato.ledger import Budget, Charge, Ledger, PrivateKey, PublicKey
 from sfumato.ledger.exceeded import Exceeded
@@ -156,7 +156,7 @@ def _rate_so_far(charges: list[Charge], state: State) -> float:
     if plan is None:
         return rate
     try:
-        return min(rate, attacker_true_positive_rate(plan, relation=state.budget.relation))
+        return min(rate, attacker_true_positive_rate(with_norm_bound(plan), relation=state.budget.relation))
     except (NotPrivate, ArithmeticError, ValueError):
         return rate
 

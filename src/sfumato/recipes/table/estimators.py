@@ -26,7 +26,8 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
 
     Everything public is declared, and nothing read off the data: `bounds` are the lowest and the highest value
     of each column (one pair for all, or arrays), `target_bounds` those of the target, `public_size` about how
-    many rows there are. Values beyond bounds are clipped; NaN has a place of its own. Each row is one person.
+    many rows there are. Values beyond bounds are clipped; NaN has a place of its own. Each row is one `unit`,
+    and a ledger of another unit refuses the fit.
     `private_` is False, and the certificate says why, where a pipeline fitted an earlier step on the rows, or a
     search scores on them without noise.
 
@@ -46,6 +47,7 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
         delta: float = 1e-5,
         model: str = "linear",
         ledger: Ledger | None = None,
+        unit: str = "record",
     ) -> None:
         self.epsilon = epsilon
         self.bounds = bounds
@@ -54,6 +56,7 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
         self.delta = delta
         self.model = model
         self.ledger = ledger
+        self.unit = unit
 
     def fit(self, X: Any, y: Any) -> PrivateRegressor:
         own_code = [OWN_CODE] if brings(X, y) else []
@@ -94,8 +97,7 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
             name: Column(name=name, type="real", lower=lower, upper=upper)
             for name, (lower, upper) in ends.items()
         }
-        unit = "record" if self.ledger is None else self.ledger.budget.unit
-        budget = Budget(epsilon=self.epsilon, delta=self.delta, unit=unit)
+        budget = Budget(epsilon=self.epsilon, delta=self.delta, unit=self.unit)
         return Policy(table="rows", source="memory", columns=found, budget=budget, public_size=self.public_size)
 
 
