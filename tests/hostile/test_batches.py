@@ -1,6 +1,8 @@
 """What a step works on is what its own trainer drew for it, once: nobody else's batch, no second draw."""
 
 import copy
+import pickle
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from sfumato.accounting import Budget, Relation
 from sfumato.errors import InvalidInput, Refused
@@ -216,3 +219,38 @@ def test_a_step_that_is_taken_while_its_plan_is_reserved_is_not_taken_again(tmp_
 def test_what_a_run_is_priced_by_is_not_changed_from_outside(name, value):
     with pytest.raises(AttributeError):
         setattr(make(), name, value)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_trainer_has_no_copies_that_would_take_its_steps_again(copied):
+    with pytest.raises(Refused, match="taken twice"):
+        copied(make())
+
+
+class Noted:
+    """Notes each row that is read in a file, as workers are other processes."""
+
+    def __init__(self, notes):
+        self.notes = notes
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, row):
+        with self.notes.open("a") as file:
+            file.write(f"{row}\n")
+        return torch.zeros(2), torch.tensor(0)
+
+
+def test_workers_read_nothing_ahead_of_the_charge(tmp_path):
+    """A rehearsal has settled by then how rows will be read."""
+    example, notes = (torch.zeros(2), torch.tensor(0)), tmp_path / "read"
+    subject = make(replace(PLAN, sample_rate=1.0))
+    subject.rehearse((torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)), cross_entropy)
+    loader = DataLoader(Noted(notes), num_workers=1)
+    batches = subject.batches(loader, example=example)
+    batch = next(batches)
+    time.sleep(0.5)  # in which a worker would have read some
+    assert not notes.exists()
+    subject.step(batch, cross_entropy)
+    assert notes.exists()

@@ -235,6 +235,7 @@ def train(
     )
     trainer.setup = asdict(optimization) | {"first_weights": first_weights}
     history = _take_up(trainer, folder)
+    _check_kept_out(plan, stopping)
     _check_measured_alike(history, stopping, ledger)
     _check_room(trainer, stopping)
 
@@ -403,6 +404,15 @@ def _measured(
         )
         return report
     return replace(report, held_out_accuracy=found, held_out_epsilon=stopping.epsilon)
+
+
+def _check_kept_out(plan: TrainingPlan, stopping: EarlyStopping | None) -> None:
+    """A measurement is priced for one of the units that were kept out; the run, for one of the plan's."""
+    if stopping is not None and stopping.held.rows.unit != plan.unit:
+        raise InvalidInput(
+            f"expected records kept out that are one {plan.unit} each, as the plan protects, got "
+            f"unit={stopping.held.rows.unit!r}; declare the unit of the data set, of which each has one row"
+        )
 
 
 def _check_measured_alike(

@@ -146,6 +146,12 @@ class PrivateTrainer:
         self._prepared_for: Prepared | None = None  # for which chunks and η were chosen
         self._data: TrainingData | None = None  # that it was prepared for
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise Refused(
+            "expected one trainer for a run, got a copy of it; what was paid for once would be taken twice: make "
+            "a new trainer, or let one go on from a checkpoint with resume()"
+        )
+
     # Taking steps
 
     def batches(
@@ -203,7 +209,7 @@ class PrivateTrainer:
             source,
             self._owned,
             start=self.steps_done,
-            chunks=lambda: 0 if self.eta is None else self._chunks,
+            chunks=lambda: self._chunks if self._reserved else 0,  # no row is read before it is paid for
         )
         if self.steps_done == self.plan.steps:
             self.finish()

@@ -143,6 +143,21 @@ def test_looks_are_priced_under_the_relation_of_the_plan(rows, tmp_path, relatio
     assert [one.held_out_accuracy is not None for one in result.history] == [True] * 3
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_looks_at_records_are_refused_where_the_plan_is_about_persons(rows, tmp_path, recorded):
+    """A person may have several of them; the price of a look is for one."""
+    plan = replace(SHORT, unit="person", rows_per_unit=2)
+    budget = Budget(epsilon=20, delta=1e-5, unit="person")
+    ledger = Ledger.open(tmp_path / "l.db", budget=budget) if recorded else None
+    training, held = keep_out(rows, 0.2)
+    with pytest.raises(InvalidInput, match="kept out that are one person each"):
+        train(
+            nn.Linear(4, 2), (training.inputs, training.targets), plan, units=np.arange(len(training)) // 2,
+            ledger=ledger, stopping=EarlyStopping(held=held, epsilon=0.5),
+        )  # fmt: skip
+    assert ledger is None or ledger.epsilon_spent == 0
+
+
 class Died(BaseException):
     pass
 
