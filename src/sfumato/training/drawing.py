@@ -59,7 +59,7 @@ class Drawable:
 
     @classmethod
     def of(cls, data: Any, names: npt.ArrayLike | None) -> Drawable:
-        return cls(held_in(data), None if names is None else np.array(names))
+        return cls(held_in(data), None if names is None else np.asarray(names).copy())
 
     def is_same(self, other: Drawable) -> bool:
         """Whether numbers of units mean the same units in both."""

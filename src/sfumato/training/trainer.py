@@ -148,8 +148,8 @@ class PrivateTrainer:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise Refused(
-            "expected one trainer for a run, got a copy of it; what was paid for once would be taken twice: make "
-            "a new trainer, or let one go on from a checkpoint with resume()"
+            "expected one trainer for a run, got a copy of it; what was paid for once would be taken twice: "
+            "make a new trainer, or let one go on from a checkpoint with resume()"
         )
 
     # Taking steps
