@@ -196,6 +196,21 @@ def test_a_trainer_that_has_shown_a_draw_takes_no_run_up(tmp_path):
 # How often a step is taken
 
 
+def test_a_step_that_failed_is_not_drawn_again():
+    subject = make()
+
+    def breaks(outputs, targets):
+        if subject.steps_started:
+            raise ValueError("broken loss")
+        return cross_entropy(outputs, targets)
+
+    batch = next(subject.batches(ROWS))
+    with pytest.raises(ValueError, match="broken loss"):
+        subject.step(batch, breaks)
+    with pytest.raises(Refused, match="not repeated"):
+        next(subject.batches(ROWS))
+
+
 def test_a_step_that_is_taken_while_its_plan_is_reserved_is_not_taken_again(tmp_path):
     with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=5, delta=1e-5)) as ledger:
         subject = make(

@@ -536,9 +536,8 @@ class PrivateTrainer:
         )
 
     def _check_room(self) -> None:
-        """Refuse now what the ledger would refuse later; it reserves nothing."""
-        if self.charge is not None:
-            raise Refused("expected a trainer that is not finished; make a new one for further steps")
+        """Refuse now what a step or the ledger would refuse later; it reserves nothing."""
+        self._check_open()
         if self.ledger is not None and self.reservation is None and self.peers.leads:
             self.ledger.check(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
 
@@ -629,6 +628,11 @@ class PrivateTrainer:
 
     def _check_turn(self, batch: Batch) -> StepUnits:
         """What was drawn for the next step, if that may be taken and this batch stands for it."""
+        self._check_open()
+        return self._draws.find(batch, self.steps_done)
+
+    def _check_open(self) -> None:
+        """Refuse steps of a trainer that is finished, or one of whose steps was begun and not ended."""
         if self.charge is not None:
             raise Refused("expected a trainer that is not finished; make a new one for further steps")
         if self.steps_started != self.steps_done:
@@ -636,7 +640,6 @@ class PrivateTrainer:
                 f"expected to take step {self.steps_done} once, got it again; it was begun, and a step that "
                 "failed is not repeated: go on from a checkpoint, or make a new trainer"
             )
-        return self._draws.find(batch, self.steps_done)
 
     def _start(self, batch: Batch) -> None:
         """Count the step. What ran since its turn was checked, a loss or a listener, may have taken it."""
