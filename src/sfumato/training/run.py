@@ -235,9 +235,7 @@ def train(
     )
     trainer.setup = asdict(optimization) | {"first_weights": first_weights}
     history = _take_up(trainer, folder)
-    _check_kept_out(plan, stopping)
-    _check_measured_alike(history, stopping, ledger)
-    _check_room(trainer, stopping)
+    _check_stopping(trainer, history, stopping)
 
     def tell_epoch() -> None:
         history.append(_report(trainer, test, delta, folder, history, stopping))
@@ -249,13 +247,11 @@ def train(
         if on_step is not None:
             on_step(trainer)
         if _ends_epoch(trainer):
-            if folder is not None:
-                save_checkpoint(trainer, folder.private / CHECKPOINT)
+            _keep(trainer, folder)
             tell_epoch()
 
-    if _ends_epoch(trainer) and (not history or history[-1].step < trainer.steps_done):
+    if _ends_epoch(trainer) and trainer.steps_done not in [report.step for report in history]:
         tell_epoch()  # the process died when its steps were durable, and nobody had heard of them
-
     take_steps(
         trainer,
         data,
@@ -366,6 +362,12 @@ def _set_rate(trainer: PrivateTrainer, optimization: Optimization) -> None:
         group["lr"] = optimization.rate_at(trainer.steps_done / trainer.plan.steps)
 
 
+def _keep(trainer: PrivateTrainer, folder: RunFolder | None) -> None:
+    """Make the steps durable, if there is a place for them."""
+    if folder is not None:
+        save_checkpoint(trainer, folder.private / CHECKPOINT)
+
+
 def _ends_epoch(trainer: PrivateTrainer) -> bool:
     done, plan = trainer.steps_done, trainer.plan
     return done > 0 and (done % plan.steps_an_epoch == 0 or done == plan.steps)
@@ -404,6 +406,15 @@ def _measured(
         )
         return report
     return replace(report, held_out_accuracy=found, held_out_epsilon=stopping.epsilon)
+
+
+def _check_stopping(
+    trainer: PrivateTrainer, history: Sequence[EpochReport], stopping: EarlyStopping | None
+) -> None:
+    """Refuse measurements that have no price, or no room, before anything is spent."""
+    _check_kept_out(trainer.plan, stopping)
+    _check_measured_alike(history, stopping, trainer.ledger)
+    _check_room(trainer, stopping)
 
 
 def _check_kept_out(plan: TrainingPlan, stopping: EarlyStopping | None) -> None:
