@@ -50,7 +50,7 @@ from sfumato.training import (
 )
 from sfumato.training.checkpoint import can_resume
 from sfumato.training.devices import usable_device
-from sfumato.training.hold_out import size_without
+from sfumato.training.hold_out import price, size_without
 from sfumato.training.ownership import RECORD
 from sfumato.training.rowwise import Views
 from sfumato.training.run import CHECKPOINT
@@ -238,7 +238,8 @@ class Classifier:
     @property
     def events(self) -> list[DpEvent]:
         """All that the run releases: the training, and the accuracy on what is kept out."""
-        return [self.training_event(), *([] if self.hold_out is None else [self.hold_out.event])]
+        held = [] if self.hold_out is None else [price(self.hold_out.epsilon, self.plan.relation)]
+        return [self.training_event(), *held]
 
     def training_event(self, steps: int | None = None) -> DpEvent:
         """What is measured first, if anything, and the first steps of training.
@@ -259,7 +260,9 @@ class Classifier:
 
     @property
     def epsilon_with_hold_out(self) -> float | None:
-        return None if self.hold_out is None else priced(compose(*self.events), self.delta)
+        if self.hold_out is None:
+            return None
+        return priced(compose(*self.events), self.delta, relation=self.plan.relation)
 
     def estimate(self) -> CostEstimate:
         """Estimate time and memory.
@@ -434,7 +437,12 @@ class Classifier:
         if held is None or self.hold_out is None:
             return None
         answer = held.accuracy(
-            learner(network), epsilon=self.hold_out.epsilon, delta=self.delta, ledger=ledger, sampler=sampler
+            learner(network),
+            epsilon=self.hold_out.epsilon,
+            delta=self.delta,
+            relation=self.plan.relation,
+            ledger=ledger,
+            sampler=sampler,
         )
         if out is not None:
             RunFolder(Path(out)).write_json("hold_out.json", answer.to_json())

@@ -30,6 +30,7 @@ class EpochReport(Epoch):
         step: How many steps were taken.
         epsilon: ε of those steps, had their number been fixed in advance.
         held_out_accuracy: The noised share of right answers among records kept out, if it was paid for.
+        held_out_epsilon: ε of that measurement, on top of the steps.
 
     >>> EpochReport(epoch=1, step=60, epsilon=0.4, test_accuracy=0.93).test_accuracy
     0.93
@@ -38,6 +39,7 @@ class EpochReport(Epoch):
     step: Count
     epsilon: Epsilon  # of all steps so far
     held_out_accuracy: Share | None = None
+    held_out_epsilon: Epsilon | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -138,25 +138,40 @@ class TrainingData:
         return np.concatenate(rows or [order[:0]]), owner
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
-    """One step's units; their rows are fetched when the step works on them."""
+    """One step's units, to be handed to the `step` of the trainer that drew them.
+
+    It tells what was drawn, and is good for that step alone: the step works on the trainer's own record.
+    """
 
     step: int
     data: TrainingData
     sample: Sample
 
-    asked: dict[int, Asked] = field(default_factory=dict, compare=False)  # chunks that are being read
+
+class StepUnits:
+    """The units of a step; their rows are fetched when the step works on them."""
+
+    def __init__(self, data: TrainingData, sample: Sample) -> None:
+        self.data, self.sample = data, sample
+        self._asked: dict[int, Asked] = {}  # chunks that are being read
+        self._asked_for = 0  # so many chunks
+
+    @property
+    def read_already(self) -> bool:
+        """Whether its rows are being read, or are there."""
+        return bool(self._asked)
 
     def read_ahead(self, count: int) -> None:
         """Let the rows of all chunks be read, if somebody can do that meanwhile."""
-        if self.data.ahead and not self.asked:
-            self.asked.update(self._ask(count))
+        if self.data.ahead and self._asked_for != count:
+            self._asked, self._asked_for = dict(self._ask(count)), count
 
     def chunks(self, count: int) -> Iterator[tuple[int, Rows]]:
         """The number of each chunk and its rows; empty chunks are left out."""
         self.read_ahead(count)
-        for number, asked in list(self.asked.items()) or self._ask(count):
+        for number, asked in list(self._asked.items()) or self._ask(count):
             yield number, self.data.receive(asked)
 
     def _ask(self, count: int) -> Iterator[tuple[int, Asked]]:

@@ -127,8 +127,8 @@ def go_on(trainer: PrivateTrainer, path: str | os.PathLike[str], *, scheduler: S
     """As `resume`, without a word on the settings of the optimizer, which are then those of the checkpoint."""
     target, reservation, charge, content = Path(path), None, None, b""
     with trainer.peers.together("to take the run up", resumes=True):
-        if trainer.steps_started:
-            raise Refused("expected a fresh trainer; this one has taken steps of its own")
+        if not trainer.is_fresh:
+            raise Refused("expected a fresh trainer; this one has drawn batches or taken steps of its own")
         if trainer.peers.leads:
             if trainer.ledger is not None:
                 charge = _settled(trainer, trainer.ledger, target)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from sfumato import _validate
-from sfumato.accounting import DpEvent, repeat
+from sfumato.accounting import DpEvent, Relation, repeat
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.randomness import Sampler
@@ -25,7 +25,7 @@ class EarlyStopping:
     starts. The stop depends on noised figures only. Steps that were not started cost nothing, but the price of
     a run that was stopped is not that of a shorter plan: its certificate states prices that hold however the
     stop was decided (the whole plan's, or a privacy filter's; Feldman & Zrnic 2021). No record is in training
-    and in the measurement; their prices are added all the same.
+    and in the measurement; their prices are added all the same: the ε of the run is that of both.
 
     Args:
         held: The records kept out, from `keep_out`.
@@ -59,19 +59,26 @@ class EarlyStopping:
         _validate.integer("patience", self.patience, least=1)
         _validate.non_negative("least_gain", self.least_gain)
 
-    def event(self, epochs: int) -> DpEvent:
+    def event(self, epochs: int, *, relation: Relation = Relation.ADD_REMOVE) -> DpEvent:
         """Say what measuring after so many epochs releases.
 
         Args:
             epochs: How many.
+            relation: Which data sets are neighbours.
 
         Returns:
             The event.
         """
-        return repeat(price(self.epsilon), epochs)
+        return repeat(price(self.epsilon, relation), epochs)
 
     def measure(
-        self, model: nn.Module, *, delta: float, ledger: Ledger | None, sampler: Sampler | None
+        self,
+        model: nn.Module,
+        *,
+        delta: float,
+        ledger: Ledger | None,
+        sampler: Sampler | None,
+        relation: Relation = Relation.ADD_REMOVE,
     ) -> float:
         """Measure accuracy on the records kept out; it is charged first.
 
@@ -80,11 +87,14 @@ class EarlyStopping:
             delta: The δ at which the certificate is priced, without a ledger.
             ledger: Where the measurement is charged.
             sampler: The secret stream.
+            relation: Which data sets are neighbours.
 
         Returns:
             The noised share of right answers.
         """
-        found = self.held.accuracy(model, epsilon=self.epsilon, delta=delta, ledger=ledger, sampler=sampler)
+        found = self.held.accuracy(
+            model, epsilon=self.epsilon, delta=delta, relation=relation, ledger=ledger, sampler=sampler
+        )
         return found.accuracy
 
     def is_over(self, history: Sequence[EpochReport]) -> bool:

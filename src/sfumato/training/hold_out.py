@@ -82,6 +82,7 @@ class HeldOut:
         *,
         epsilon: float,
         delta: float = 1e-5,
+        relation: Relation = Relation.ADD_REMOVE,
         ledger: Ledger | None = None,
         sampler: Sampler | None = None,
     ) -> NoisyAccuracy:
@@ -89,7 +90,8 @@ class HeldOut:
 
         *Guarantees*: released are the counts of right and of wrong answers with discrete Laplace noise of scale
         1/ε. A record is in one count only, and adding or removing it moves that count by one: ε-differential
-        privacy. What training cost is added to it, although no record is in both: simple, and never too low.
+        privacy. Under another `relation`, where a record may go from one count to the other, the scale is 2/ε.
+        What training cost is added to it, although no record is in both: simple, and never too low.
         Ghosh, Roughgarden & Sundararajan 2012; Dwork & Roth 2014, theorem 3.6.
         """
         everyone = np.zeros(len(self.rows), dtype=np.int64)
@@ -98,6 +100,7 @@ class HeldOut:
             everyone,
             ("all",),
             purpose=PURPOSE,
+            relation=relation,
             epsilon=epsilon,
             delta=delta,
             ledger=ledger,
@@ -179,6 +182,7 @@ class HeldOut:
         names: Sequence[str],
         *,
         purpose: str,
+        relation: Relation = Relation.ADD_REMOVE,
         own_groups: bool = False,
         epsilon: float,
         delta: float,
@@ -191,12 +195,12 @@ class HeldOut:
         refuse_listeners()
         brought = own_groups or brings(self.rows, self.rows.inputs, self.rows.targets)
         caveats = dict.fromkeys([*((OWN_CODE,) if brought else ()), *caveats_with(model)])
-        mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=epsilon)
+        mechanism = _counting(epsilon, relation)
         sampler = SecretStream() if sampler is None else sampler
         certificate = (ledger or Unrecorded(delta=delta)).pay_for(
             mechanism.event(),
             purpose=purpose,
-            relation=Relation.ADD_REMOVE,
+            relation=relation,
             unit=self.rows.unit,
             private=sampler.private,
             caveats=(*caveats, *caveats_of_sampler(sampler)),
@@ -244,9 +248,14 @@ class NoisyGroups:
         }
 
 
-def price(epsilon: float) -> DpEvent:
+def price(epsilon: float, relation: Relation = Relation.ADD_REMOVE) -> DpEvent:
     """The event of one `accuracy` at ε."""
-    return DiscreteLaplace.calibrated(sensitivity=1, epsilon=epsilon).event()
+    return _counting(epsilon, relation).event()
+
+
+def _counting(epsilon: float, relation: Relation) -> DiscreteLaplace:
+    """A record that comes or goes moves one of two counts by one, and one that changes may move both."""
+    return DiscreteLaplace.calibrated(sensitivity=1 if relation is Relation.ADD_REMOVE else 2, epsilon=epsilon)
 
 
 def keep_out(

@@ -16,11 +16,12 @@ import torch
 from torch import nn
 
 from sfumato import _validate, results
-from sfumato.accounting import warn_of_little_protection
+from sfumato.accounting import DpEvent, NoEvent, Relation, compose, repeat, warn_of_little_protection
+from sfumato.accounting import epsilon as priced
 from sfumato.datasets import Dataset, public_name
-from sfumato.errors import BudgetExceeded, InvalidInput
+from sfumato.errors import BudgetExceeded, InvalidInput, Refused
 from sfumato.fitting import evaluate
-from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger import Certificate, Ledger, Prices
 from sfumato.randomness import Sampler
 from sfumato.released import ModelCard, Released
 from sfumato.results import EpochReport, read_history
@@ -35,6 +36,7 @@ from sfumato.training.checkpoint import (
 )
 from sfumato.training.compiled import as_written
 from sfumato.training.early_stopping import EarlyStopping
+from sfumato.training.hold_out import price
 from sfumato.training.hugging_face import default_loss
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rowwise import LossFunction, Views, cross_entropy
@@ -43,6 +45,10 @@ from sfumato.training.trainer import PrivateTrainer, trainable_parameters
 from sfumato.training.wanted import Wanted, check_whose
 
 CHECKPOINT = "checkpoint.safetensors"
+MEASURED_BESIDE = (
+    "the history holds measurements on records kept out, which are entries of their own in the ledger; ε of "
+    "training and measurements together:"
+)
 OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "adam": torch.optim.Adam,
@@ -105,7 +111,7 @@ class TrainingResult:
     Attributes:
         model: The trained model.
         plan: What was done.
-        epsilon: Its ε at δ.
+        epsilon: Its ε at δ, measurements on records kept out included.
         delta: The δ.
         history: What may be published of each epoch.
         certificate: The claim, to be put beside the model.
@@ -229,17 +235,23 @@ def train(
     )
     trainer.setup = asdict(optimization) | {"first_weights": first_weights}
     history = _take_up(trainer, folder)
-    _check_room(trainer, stopping)
+    _check_stopping(trainer, history, stopping)
+
+    def tell_epoch() -> None:
+        history.append(_report(trainer, test, delta, folder, history, stopping))
+        trainer.listeners.tell_epoch(history[-1])
+        if on_epoch is not None:
+            on_epoch(history[-1])
 
     def after_step(trainer: PrivateTrainer) -> None:
         if on_step is not None:
             on_step(trainer)
-        if trainer.steps_done % plan.steps_an_epoch == 0 or trainer.steps_done == plan.steps:
-            history.append(_end_epoch(trainer, test, delta, folder, history, stopping))
-            trainer.listeners.tell_epoch(history[-1])
-            if on_epoch is not None:
-                on_epoch(history[-1])
+        if _ends_epoch(trainer):
+            _keep(trainer, folder)
+            tell_epoch()
 
+    if _ends_epoch(trainer) and trainer.steps_done not in [report.step for report in history]:
+        tell_epoch()  # the process died when its steps were durable, and nobody had heard of them
     take_steps(
         trainer,
         data,
@@ -251,7 +263,7 @@ def train(
         on_step=after_step,
         is_over=lambda: stopping is not None and stopping.is_over(history),
     )
-    result = _result(trainer, delta, history, caveats, time.perf_counter() - started)
+    result = _result(trainer, delta, history, stopping, caveats, time.perf_counter() - started)
     if folder is not None:
         write_run(folder, result, trainer, data, released or Released(module=model, card=ModelCard.of(data)))
     return result
@@ -334,7 +346,7 @@ def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochRep
     trainer.setup = given
     for group, settings in zip(trainer.optimizer.param_groups, groups, strict=True):
         group.update(settings)
-    return read_history(folder)[: math.ceil(trainer.steps_done / trainer.plan.steps_an_epoch)]
+    return [report for report in read_history(folder) if report.step <= trainer.steps_done]
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -350,7 +362,18 @@ def _set_rate(trainer: PrivateTrainer, optimization: Optimization) -> None:
         group["lr"] = optimization.rate_at(trainer.steps_done / trainer.plan.steps)
 
 
-def _end_epoch(
+def _keep(trainer: PrivateTrainer, folder: RunFolder | None) -> None:
+    """Make the steps durable, if there is a place for them."""
+    if folder is not None:
+        save_checkpoint(trainer, folder.private / CHECKPOINT)
+
+
+def _ends_epoch(trainer: PrivateTrainer) -> bool:
+    done, plan = trainer.steps_done, trainer.plan
+    return done > 0 and (done % plan.steps_an_epoch == 0 or done == plan.steps)
+
+
+def _report(
     trainer: PrivateTrainer,
     test: Dataset | None,
     delta: float,
@@ -358,27 +381,80 @@ def _end_epoch(
     history: Sequence[EpochReport],
     stopping: EarlyStopping | None,
 ) -> EpochReport:
-    """Make the steps durable, and only then look at the public test data, and at what is kept out."""
-    if folder is not None:
-        save_checkpoint(trainer, folder.private / CHECKPOINT)
-    report = _report(trainer, test, delta)
+    """Once the steps are durable, look at the public test data, and last at what is kept out; write it down."""
+    report = _public_report(trainer, test, delta)
     if stopping is not None:
         with trainer.averaged() as model:
-            report = replace(report, held_out_accuracy=_held_out(stopping, model, trainer, delta))
+            report = _measured(report, stopping, model, trainer, delta)
     if folder is not None:
         results.write_history(folder, (*history, report))
     return report
 
 
-def _held_out(stopping: EarlyStopping, model: nn.Module, trainer: PrivateTrainer, delta: float) -> float | None:
-    """None where others have spent what was left: the run then goes on to the end of its plan."""
+def _measured(
+    report: EpochReport, stopping: EarlyStopping, model: nn.Module, trainer: PrivateTrainer, delta: float
+) -> EpochReport:
+    """As it was where others have spent what was left: the run then goes on to the end of its plan."""
+    relation = trainer.plan.relation
     try:
-        return stopping.measure(model, delta=delta, ledger=trainer.ledger, sampler=trainer.sampler)
+        found = stopping.measure(
+            model, delta=delta, ledger=trainer.ledger, sampler=trainer.sampler, relation=relation
+        )
     except BudgetExceeded as refusal:
         warnings.warn(
             f"not measured on the records kept out, so that nothing stops the run: {refusal}", stacklevel=2
         )
-        return None
+        return report
+    return replace(report, held_out_accuracy=found, held_out_epsilon=stopping.epsilon)
+
+
+def _check_stopping(
+    trainer: PrivateTrainer, history: Sequence[EpochReport], stopping: EarlyStopping | None
+) -> None:
+    """Refuse measurements that have no price, or no room, before anything is spent."""
+    _check_kept_out(trainer.plan, stopping)
+    _check_measured_alike(history, stopping, trainer.ledger)
+    _check_room(trainer, stopping)
+
+
+def _check_kept_out(plan: TrainingPlan, stopping: EarlyStopping | None) -> None:
+    """A measurement is priced for one of the units that were kept out; the run, for one of the plan's."""
+    if stopping is not None and stopping.held.rows.unit != plan.unit:
+        raise InvalidInput(
+            f"expected records kept out that are one {plan.unit} each, as the plan protects, got "
+            f"unit={stopping.held.rows.unit!r}; declare the unit of the data set, of which each has one row"
+        )
+
+
+def _check_measured_alike(
+    history: Sequence[EpochReport], stopping: EarlyStopping | None, ledger: Ledger | None
+) -> None:
+    """Without a ledger, whose filter holds for any choice, the price is that of what was fixed in advance."""
+    before = {report.held_out_epsilon for report in history if report.held_out_accuracy is not None}
+    now = None if stopping is None else stopping.epsilon
+    if before and ((ledger is None and before != {now}) or None in before):
+        raise Refused(
+            f"expected stopping= with the ε at which this run was measured before, got ε={now}; a run without "
+            "a ledger measures alike until its end: give the same, or begin anew in another folder"
+        )
+
+
+def _looks(history: Sequence[EpochReport], relation: Relation) -> DpEvent:
+    """What was released of the records kept out."""
+    prices = [report.held_out_epsilon for report in history if report.held_out_epsilon is not None]
+    return compose(*(repeat(price(one, relation), prices.count(one)) for one in dict.fromkeys(prices)))
+
+
+def _looks_at_most(
+    plan: TrainingPlan, history: Sequence[EpochReport], stopping: EarlyStopping | None
+) -> DpEvent:
+    """The same, and one more for each epoch of the plan that was not measured."""
+    done = _looks(history, plan.relation)
+    if stopping is None:
+        return done
+    measured = sum(report.held_out_epsilon is not None for report in history)
+    left = math.ceil(plan.steps / plan.steps_an_epoch) - measured
+    return compose(done, stopping.event(left, relation=plan.relation))
 
 
 def _check_room(trainer: PrivateTrainer, stopping: EarlyStopping | None) -> None:
@@ -386,7 +462,7 @@ def _check_room(trainer: PrivateTrainer, stopping: EarlyStopping | None) -> None
     if stopping is None or trainer.ledger is None or trainer.charge is not None:
         return
     plan, left = trainer.plan, trainer.plan.steps - trainer.steps_done
-    events = [stopping.event(math.ceil(left / plan.steps_an_epoch))]
+    events = [stopping.event(math.ceil(left / plan.steps_an_epoch), relation=plan.relation)]
     if trainer.reservation is None:
         events.append(plan.event())
     trainer.ledger.check(events, relation=plan.relation, unit=plan.unit)
@@ -396,14 +472,20 @@ def _result(
     trainer: PrivateTrainer,
     delta: float,
     history: Sequence[EpochReport],
+    stopping: EarlyStopping | None,
     caveats: tuple[str, ...],
     seconds: float,
 ) -> TrainingResult:
-    certificate = trainer.certificate(delta=delta, caveats=caveats)
+    looks = _looks(history, trainer.plan.relation)
+    at_most = _looks_at_most(trainer.plan, history, stopping)
+    epsilon = _epsilon_with(trainer, delta, looks, at_most)
+    if trainer.ledger is not None and not isinstance(looks, NoEvent):
+        caveats = (*caveats, f"{MEASURED_BESIDE} {epsilon:.4g}")
+    certificate = trainer.certificate(delta=delta, caveats=caveats, beside=looks, beside_planned=at_most)
     return TrainingResult(
         model=trainer.model,
         plan=trainer.plan,
-        epsilon=trainer.epsilon(delta) if certificate.planned is None else _price_of_stopped(certificate),
+        epsilon=epsilon,
         delta=delta,
         history=tuple(history),
         certificate=certificate,
@@ -411,13 +493,18 @@ def _result(
     )
 
 
-def _price_of_stopped(certificate: Certificate) -> float:
-    """Of a run that was stopped early: the better of the prices that hold however that was decided."""
-    prices = certificate.prices.pld, certificate.prices.rdp
-    return min(price for price in prices if price is not None)
+def _epsilon_with(trainer: PrivateTrainer, delta: float, looks: DpEvent, at_most: DpEvent) -> float:
+    """Of steps and measurements; stopped early, the better of the prices that hold however that was decided."""
+    plan, started = trainer.plan, trainer.steps_started
+    ran = compose(plan.event(started), looks)
+    if not 0 < started < plan.steps:
+        return priced(ran, delta, relation=plan.relation)
+    whole = compose(plan.event(), at_most)
+    prices = Prices.of(ran, delta, relation=plan.relation, planned=whole)
+    return min(found for found in (prices.pld, prices.rdp) if found is not None)
 
 
-def _report(trainer: PrivateTrainer, test: Dataset | None, delta: float) -> EpochReport:
+def _public_report(trainer: PrivateTrainer, test: Dataset | None, delta: float) -> EpochReport:
     with trainer.averaged() as model:
         measured = None if test is None else evaluate(model, test)
     return EpochReport(

@@ -21,6 +21,9 @@ class Sample:
     units: Indices
     places: Floats
 
+    def copy(self) -> Sample:
+        return Sample(self.units.copy(), self.places.copy())
+
     def chunks(self, count: int) -> list[Indices]:
         """The units dealt into `count` chunks by their places.
 

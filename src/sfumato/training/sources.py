@@ -82,6 +82,14 @@ def columns_of(data: Any) -> tuple[Any, Any] | None:
     return None if given is None else (_as_tensors(given[0]), _as_tensors(given[1]))
 
 
+def held_in(data: Any) -> list[Any]:
+    """The objects that hold the rows, as the user made them: the columns, or a data set of items."""
+    given = _given_columns(data)
+    if given is None:
+        return [data.dataset if isinstance(data, DataLoader) else data]
+    return pytree.tree_leaves(given, is_leaf=_is_array)
+
+
 def _given_columns(data: Any) -> tuple[Any, Any] | None:
     """The same as the user made them."""
     if isinstance(data, DataLoader) and data.collate_fn in _TORCHS_OWN:

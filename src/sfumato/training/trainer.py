@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from sfumato.accounting import NoEvent
+from sfumato.accounting import DpEvent, NoEvent, compose
 from sfumato.errors import InvalidInput, Refused, UnsupportedModel
 from sfumato.ledger import Certificate, Charge, Ledger, Reservation, Unrecorded
 from sfumato.mechanisms import Gaussian, GridGaussian, LambdaCGD, correlated_noise
@@ -20,14 +20,14 @@ from sfumato.mechanisms.correlated import Past
 from sfumato.randomness import FreshGenerators, NoiseSource, Sampler, SecretStream
 from sfumato.training.agreement import digest, terms
 from sfumato.training.averaging import WeightAverage
-from sfumato.training.batches import Batch, TrainingData, require_batch
+from sfumato.training.batches import Batch, StepUnits, TrainingData
 from sfumato.training.callbacks import Callback, Listeners
 from sfumato.training.clipping import SMALLEST_NORM
 from sfumato.training.compiled import as_written
 from sfumato.training.device_sum import DeviceSum
 from sfumato.training.devices import CPU, device_of
 from sfumato.training.distributed import ALONE, Peers
-from sfumato.training.drawing import drawn
+from sfumato.training.drawing import Drawable, Draws
 from sfumato.training.gradient import chunk_rows, clip_rows, prepare_blocks, rounding_bound
 from sfumato.training.hugging_face import decoder_inputs
 from sfumato.training.interrupts import bare
@@ -109,7 +109,7 @@ class PrivateTrainer:
         callbacks: Sequence[Callback] = (),
     ) -> None:
         model = as_written(model)
-        self.model, self.optimizer, self.plan, self.ledger = model, optimizer, plan, ledger
+        self.model, self.optimizer, self._plan, self.ledger = model, optimizer, plan, ledger
         self.purpose, self.on_reserved = purpose, on_reserved
         self.on_reserving: Callable[[PrivateTrainer], None] | None = None  # inside the ledger's transaction
         self._sampler: Sampler = SecretStream() if sampler is None else sampler
@@ -122,9 +122,9 @@ class PrivateTrainer:
         self.private_log = PrivateLog()
         self.listeners = Listeners(callbacks)
         self.keeps_checkpoints = False
-        self.clip_norm = plan.clip_norm
-        self.steps_done = 0
-        self.steps_started = 0
+        self._clip_norm = plan.clip_norm
+        self._steps_done = 0
+        self._steps_started = 0
         self.eta: float | None = None
         self.reservation: Reservation | None = None
         self.charge: Charge | None = None
@@ -142,9 +142,16 @@ class PrivateTrainer:
         self._views: str | None = None  # by which the rows of the run are seen, by name
         self.setup = setup_of(optimizer)  # what checkpoints keep of it, and compare
         self._owned = Ownership(None)
+        self._draws = Draws(plan, self._sampler)
         self._work: Prepared | None = None
         self._prepared_for: Prepared | None = None  # for which chunks and η were chosen
         self._data: TrainingData | None = None  # that it was prepared for
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise Refused(
+            "expected one trainer for a run, got a copy of it; what was paid for once would be taken twice: "
+            "make a new trainer, or let one go on from a checkpoint with resume()"
+        )
 
     # Taking steps
 
@@ -193,11 +200,18 @@ class PrivateTrainer:
             if source.shape_was_read:
                 self._caveats.add(SHAPE_READ)
             self._check_room()
-        self._join(data, units, views)
+            drawable = Drawable.of(data, units)
+            goes_on = self._draws.goes_on(drawable, start=self.steps_done)
+        self._join(data, units, views, goes_on=goes_on)
         weights = (*self.model.parameters(), *self.model.buffers(), *self.average.values.values())
         self.peers.share_weights(weights)
-        batches = self._draw(source, units)
-        yield from self._read_ahead(batches) if source.ahead else batches
+        yield from self._draws.batches(
+            drawable,
+            source,
+            self._owned,
+            start=self.steps_done,
+            chunks=lambda: self._chunks if self._reserved else 0,  # no row is read before it is paid for
+        )
         if self.steps_done == self.plan.steps:
             self.finish()
 
@@ -208,23 +222,23 @@ class PrivateTrainer:
             batch: What `batches` gave.
             loss_fn: `loss_fn(outputs, targets)` returns one loss for each row.
         """
-        self._check_turn(batch)
+        units = self._check_turn(batch)
         for parameter in self.parameters.values():
             parameter.grad = None  # whether there is one, or what it is, decides nothing
         with self.peers.together("to look at its model and loss"):
-            work = self._looked_at(batch.data, loss_fn)
+            work = self._looked_at(units.data, loss_fn)
         if self.eta is None or (not self._reserved and self._prepared_for is not work):
             with self.peers.together("to look at its model"):
-                self._prepare(batch.data, loss_fn, work)
+                self._prepare(units.data, loss_fn, work)
             self.peers.require_same({"bound of rounding": digest(str(self.eta))}, remedy="give each rank rows")
         self._reserve()
-        self.steps_started += 1
+        self._start(batch)
         mechanism = self._mechanism()
         failed: BaseException | None = None
         try:
             self._sum.prepare(mechanism, self._noise_source)
             with self.peers.together("in a step"):
-                below: float = self._add_up(batch, loss_fn, work, mechanism)
+                below: float = self._add_up(units, loss_fn, work, mechanism)
             gradients = self.peers.release(
                 self._sum, mechanism, self._noise_source, divisor=self.plan.expected_batch
             )
@@ -238,7 +252,7 @@ class PrivateTrainer:
         self._adapt(below)
         self.average.update()
         self.private_log.end_step()
-        self.steps_done += 1
+        self._steps_done += 1
         self._note(gradients)
 
     def rehearse(self, rows: Any, loss_fn: LossFunction, *, views: Views | None = None) -> None:
@@ -297,24 +311,24 @@ class PrivateTrainer:
             self._data = data
         return last
 
-    def _add_up(self, batch: Batch, loss_fn: LossFunction, work: Prepared, mechanism: GridGaussian) -> int:
-        """Add the clipped gradients of a batch; returns what adaptive clipping counts, which has no noise."""
+    def _add_up(self, units: StepUnits, loss_fn: LossFunction, work: Prepared, mechanism: GridGaussian) -> int:
+        """Add the clipped gradients of a step; returns what adaptive clipping counts, which has no noise."""
         clipping, below = self.plan.clipping_at(self.clip_norm), 0
-        trusted = not (work.runs_own_code or batch.data.runs_own_code or is_watched())
+        trusted = not (work.runs_own_code or units.data.runs_own_code or is_watched())
         if not trusted:
             self._caveats |= {OWN_CODE, *caveats_of_replaced(list(work.replaced))}
         unwritten = written_nowhere(work.tensors, by_version=trusted)
         generators = FreshGenerators(self.sampler, self.device, watched=not trusted)
         nobody_draws = trusted and not work.known.random
         with unwritten, nullcontext() if nobody_draws else generators:
-            task = work.task(loss_fn, batch.data.views, refresh=generators.refresh)
-            for number, rows in batch.chunks(self._chunks):
+            task = work.task(loss_fn, units.data.views, refresh=generators.refresh)
+            for number, rows in units.chunks(self._chunks):
                 into = self._sum.ground()
                 result = clip_rows(task, rows.inputs, rows.targets, clipping, units=rows.units, into=into)
                 self._check_rounding(result)
                 self._sum.add(result.sums, mechanism, chunk=number)
                 below += self._below(result)
-                batch.data.leave_out(rows.numbers[result.raised.cpu().numpy()])
+                units.data.leave_out(rows.numbers[result.raised.cpu().numpy()])
                 self.private_log.add(result)
         return below
 
@@ -337,6 +351,31 @@ class PrivateTrainer:
             destroy_past_noise(checkpoint)
         self.listeners.tell()
         return self.charge
+
+    @property
+    def plan(self) -> TrainingPlan:
+        """What is done; the same one for the whole run, by which it is priced."""
+        return self._plan
+
+    @property
+    def steps_done(self) -> int:
+        """How many steps were taken."""
+        return self._steps_done
+
+    @property
+    def steps_started(self) -> int:
+        """How many steps were begun, which is what is paid for."""
+        return self._steps_started
+
+    @property
+    def clip_norm(self) -> float:
+        """The clipping norm of the next step."""
+        return self._clip_norm
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it has neither begun a step nor shown a batch."""
+        return not (self.steps_started or self._draws.began)
 
     @property
     def sampler(self) -> Sampler:
@@ -374,8 +413,8 @@ class PrivateTrainer:
         Raises:
             Refused: If this trainer has taken steps of its own, or lacks the noise that the next ones need.
         """
-        if self.steps_started:
-            raise Refused("expected a fresh trainer; this one has taken steps of its own")
+        if not self.is_fresh:
+            raise Refused("expected a fresh trainer; this one has drawn batches or taken steps of its own")
         goes_on = 0 < state.step < self.plan.steps and state.charge is None
         if self._correlated is not None and self.peers.leads and goes_on:
             if state.past_noise is None:
@@ -385,8 +424,8 @@ class PrivateTrainer:
                 )
             self._correlated.go_on(state.past_noise, state.step)
         self.average.take_up(state.average, state.averaged)
-        self.clip_norm = state.clip_norm
-        self.steps_done = self.steps_started = state.step
+        self._clip_norm = state.clip_norm
+        self._steps_done = self._steps_started = state.step
         self._seeded_before = not state.private
         self.reservation, self.charge = state.reservation, state.charge
         self._ended_before = state.charge is not None
@@ -410,7 +449,14 @@ class PrivateTrainer:
         """
         return self.plan.epsilon(delta, self.steps_started)
 
-    def certificate(self, *, delta: float, caveats: tuple[str, ...] = ()) -> Certificate:
+    def certificate(
+        self,
+        *,
+        delta: float,
+        caveats: tuple[str, ...] = (),
+        beside: DpEvent | None = None,
+        beside_planned: DpEvent | None = None,
+    ) -> Certificate:
         """State what the steps so far cost and under which assumptions.
 
         With a ledger, call `finish` first: before that the certificate names no charge, and says so.
@@ -418,21 +464,24 @@ class PrivateTrainer:
         Args:
             delta: The δ at which it is priced.
             caveats: Sentences to add.
+            beside: What the run released beside its steps; a ledger has entries of its own for that.
+            beside_planned: All that it could have released, had it not been stopped.
 
         Returns:
             The certificate.
         """
+        other, others = beside or NoEvent(), beside_planned or beside or NoEvent()
         caveats = tuple(dict.fromkeys((*_standing_caveats(self.plan), *sorted(self._caveats), *caveats)))
         eta = self._largest_eta
         if self.ledger is not None and self.charge is not None:
             return self.ledger.certificate(self.charge, plan=self.plan.to_json(), eta=eta, caveats=caveats)
         return Unrecorded(delta=delta).pay_for(
-            self.plan.event(self.steps_started),
+            compose(self.plan.event(self.steps_started), other),
             purpose=self.purpose,
             relation=self.plan.relation,
             unit=self.plan.unit,
             private=self.private,
-            planned=self.plan.event() if 0 < self.steps_started < self.plan.steps else None,
+            planned=compose(self.plan.event(), others) if 0 < self.steps_started < self.plan.steps else None,
             plan=self.plan.to_json(),
             eta=eta,
             caveats=caveats,
@@ -496,9 +545,8 @@ class PrivateTrainer:
         )
 
     def _check_room(self) -> None:
-        """Refuse now what the ledger would refuse later; it reserves nothing."""
-        if self.charge is not None:
-            raise self._finished()
+        """Refuse now what a step or the ledger would refuse later; it reserves nothing."""
+        self._check_open()
         if self.ledger is not None and self.reservation is None and self.peers.leads:
             self.ledger.check_run(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
 
@@ -511,13 +559,19 @@ class PrivateTrainer:
             "another folder"
         )
 
-    def _join(self, data: Any, units: npt.ArrayLike | None, views: Views | None) -> None:
-        """Make sure that all ranks are about to do the same, on units that are on one rank each."""
+    def _join(self, data: Any, units: npt.ArrayLike | None, views: Views | None, *, goes_on: bool) -> None:
+        """Make sure that all ranks are about to do the same, on units that are on one rank each.
+
+        Where units were drawn before from the same data, each stays on its rank: what was drawn is not drawn
+        again by another.
+        """
         if self.peers.several:
             with self.peers.together("to say what it is about to do"):
                 facts = terms(self, data, units, views)
+                facts["batches that were drawn"] = digest(str((goes_on, self._draws.waiting)))
             self.peers.require_same(facts, remedy="start all ranks with the same script, files and settings")
-            self._owned = share_out(self.peers, data, units, key=self.peers.share_key(self.sampler))
+            if not goes_on:
+                self._owned = share_out(self.peers, data, units, key=self.peers.share_key(self.sampler))
 
     def _reserve(self) -> None:
         """Pay for the whole plan, or go on under what was paid, before the first row is looked at."""
@@ -582,20 +636,6 @@ class PrivateTrainer:
             )
         return noise.past()
 
-    def _draw(self, source: TrainingData, names: npt.ArrayLike | None) -> Iterator[Batch]:
-        for step, sample in drawn(self.plan, source.units, self.sampler, start=self.steps_done, names=names):
-            yield Batch(step, source, self._owned.of(sample))
-
-    def _read_ahead(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches; the rows of each are read while the step before it is taken."""
-        batch = next(batches, None)
-        while batch is not None:
-            following = next(batches, None)
-            if following is not None and self.eta is not None:
-                following.read_ahead(self._chunks)
-            yield batch
-            batch = following
-
     def _mechanism(self) -> GridGaussian:
         return GridGaussian(
             clip_norm=self.plan.clipping_at(self.clip_norm).sensitivity,
@@ -604,15 +644,26 @@ class PrivateTrainer:
             float_error=self._chunk_error + joining_error(self._chunks, self._largest_chunk),
         )
 
-    def _check_turn(self, batch: Batch) -> None:
-        require_batch(batch)
+    def _check_turn(self, batch: Batch) -> StepUnits:
+        """What was drawn for the next step, if that may be taken and this batch stands for it."""
+        self._check_open()
+        return self._draws.find(batch, self.steps_done)
+
+    def _check_open(self) -> None:
+        """Refuse steps of a trainer that is finished, or one of whose steps was begun and not ended."""
         if self.charge is not None:
             raise self._finished()
-        if batch.step != self.steps_done or self.steps_started != self.steps_done:
+        if self.steps_started != self.steps_done:
             raise Refused(
-                f"expected the batch of step {self.steps_done}, got that of step {batch.step}; "
-                "a batch is used once, in its turn, and a step that failed is not repeated"
+                f"expected to take step {self.steps_done} once, got it again; it was begun, and a step that "
+                "failed is not repeated: go on from a checkpoint, or make a new trainer"
             )
+
+    def _start(self, batch: Batch) -> None:
+        """Count the step. What ran since its turn was checked, a loss or a listener, may have taken it."""
+        self._check_turn(batch)
+        self._draws.take(batch, self.steps_done)
+        self._steps_started += 1
 
     def _check_rounding(self, result: ChunkResult) -> None:
         if len(result.norms) > self._largest_chunk or result.rounding > self._chunk_error * (1 + 1e-9):
@@ -653,7 +704,7 @@ class PrivateTrainer:
         fraction = noisy / self.plan.expected_batch + 0.5
         factor = math.exp(min(50.0, max(-50.0, -choice.rate * (fraction - choice.quantile))))
         least = max(norm / _FARTHEST, SMALLEST_NORM)
-        self.clip_norm = min(norm * _FARTHEST, max(least, self.clip_norm * factor))
+        self._clip_norm = min(norm * _FARTHEST, max(least, self.clip_norm * factor))
 
 
 def _sum_on(device: torch.device, parameters: dict[str, nn.Parameter]) -> StepSum:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sfumato.accounting import Budget
+from sfumato.accounting import Budget, Relation
 from sfumato.datasets import Dataset, strokes
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.fitting import evaluate
@@ -26,6 +26,7 @@ from sfumato.recipes import (
     Classifier,
     HoldOut,
     Recipe,
+    Settings,
     features,
     tuning,
 )
@@ -92,6 +93,21 @@ def test_a_prepared_run_can_be_trained_again_from_the_start(rows, test):
     assert all(value.equal(before[name]) for name, value in ready.network.state_dict().items())
     assert ready.at(2.0).plan.epsilon(1e-5) == pytest.approx(2.0, rel=0.01)
     assert ready.at(2.0).plan.epsilon(1e-5) <= 2.0
+
+
+def test_what_is_kept_out_is_measured_under_the_relation_of_the_plan(rows, tmp_path):
+    """Otherwise a ledger for it refuses the measurement when the training is paid for."""
+    ready = Classifier.prepare(
+        rows, epsilon=2, model="mlp", settings=Settings(noise="banded", epochs=1),
+        hold_out=HoldOut(share=0.5, epsilon=1.0),
+    )  # fmt: skip
+    budget = Budget(epsilon=4, delta=1e-5, relation=Relation.ZERO_OUT)
+    with Ledger.open(tmp_path / "l.db", budget=budget) as ledger:
+        trained = ready.train(ledger=ledger, out=tmp_path / "run")
+        assert [charge.relation for charge in ledger.charges()] == [Relation.ZERO_OUT] * 2
+    assert trained.held_out.certificate.event.sensitivity == 2
+    assert trained.held_out.certificate.verify().pld == pytest.approx(1.0, rel=1e-3)
+    assert 2.0 < ready.epsilon_with_hold_out <= 3.0
 
 
 def test_what_is_kept_out_is_paid_for_and_must_fit_before_anything_is_spent(rows, tmp_path):

@@ -12,10 +12,21 @@ from torch import nn
 from torch.nn import functional as F
 
 from sfumato.accounting import Budget, NoEvent, Relation
+from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded, DataCorrupted, InvalidInput, LedgerError, Refused, SettingsChanged
 from sfumato.ledger import Certificate, Ledger
 from sfumato.mechanisms import Independent, LambdaCGD
-from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, resume, run, save_checkpoint, train
+from sfumato.training import (
+    EarlyStopping,
+    HeldOut,
+    Optimization,
+    PrivateTrainer,
+    TrainingPlan,
+    resume,
+    run,
+    save_checkpoint,
+    train,
+)
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=6, noise_multiplier=1.0, average_decay=0.5)
 
@@ -225,15 +236,11 @@ def test_a_run_killed_when_it_reserved_reserves_once(tmp_path, ledger, last, cha
     ledger.verify(certificate=Certificate.read(tmp_path / "run" / "release" / "certificate.json"))
 
 
-class StopAfterTwo:
-    def event(self, times):
-        return NoEvent()
-
-    def measure(self, *args, **settings):
-        return 0.5
-
-    def is_over(self, history):
-        return len(history) == 2
+def stops_after_two():
+    """No second figure gains as much as is asked for."""
+    inputs, targets = rows()
+    held = Dataset(inputs=inputs.numpy(), targets=targets.numpy(), name="toy", visibility="private", classes=3)
+    return EarlyStopping(held=HeldOut(rows=held), epsilon=0.1, patience=1, least_gain=1.0)
 
 
 @pytest.mark.parametrize("noise", [Independent(), LambdaCGD(cancelled=0.8)])
@@ -241,14 +248,14 @@ def test_an_early_stop_that_died_before_its_release_is_released_as_it_stopped(tm
     """The noise of past steps is destroyed when it stops, and is not missed."""
     plan = replace(PLAN, noise=noise, sampling="cyclic", relation=Relation.ZERO_OUT)
     budget = Budget(epsilon=50, delta=1e-5, relation=Relation.ZERO_OUT)
-    ledger, more = Ledger.open(tmp_path / "ledger.db", budget), {"stopping": StopAfterTwo()}
+    ledger, more = Ledger.open(tmp_path / "ledger.db", budget), {"stopping": stops_after_two()}
     refuse_once(monkeypatch, run, "write_run", KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         train(nn.Linear(5, 3), rows(), plan, ledger=ledger, out=tmp_path / "run", **more)
     again = train(nn.Linear(5, 3), rows(), plan, ledger=ledger, out=tmp_path / "run", **more)
     assert again.certificate.planned == plan.event()
     assert [report.epoch for report in again.history] == [1, 2]
-    assert len(ledger.charges()) == 1
+    assert len(ledger.charges()) == 3  # two of them for figures on what is kept out
     ledger.verify(certificate=again.certificate)
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 from torch import nn
 
-from sfumato.accounting import Budget
+from sfumato import results
+from sfumato.accounting import Budget, Relation, compose, epsilon, pure, repeat
 from sfumato.datasets import Dataset
-from sfumato.errors import BudgetExceeded, InvalidInput
+from sfumato.errors import BudgetExceeded, InvalidInput, Refused
+from sfumato.fitting import evaluate
 from sfumato.ledger import Ledger
-from sfumato.results import EpochReport
+from sfumato.ledger.charge import same_releases
+from sfumato.results import EpochReport, read_history, read_run
+from sfumato.storage import RunFolder
 from sfumato.training import EarlyStopping, Optimization, TrainingPlan, keep_out, train
+from sfumato.training.hold_out import price
+from sfumato.training.run import MEASURED_BESIDE
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=400, steps=40, noise_multiplier=8.0)  # 20 epochs
+SHORT = replace(PLAN, steps=6)  # 3 epochs
 
 
 @pytest.fixture
@@ -72,7 +82,9 @@ def test_a_stopped_run_is_charged_for_its_looks_and_priced_as_stopped(rows, tmp_
         assert run.stopped_early
     assert result.certificate.planned is not None
     assert any("stopped early" in caveat for caveat in result.certificate.caveats)
-    assert PLAN.epsilon(1e-5, 4) < result.epsilon <= PLAN.epsilon(1e-5)  # not that of a shorter plan
+    trained = min(result.certificate.prices.pld, result.certificate.prices.rdp)
+    assert PLAN.epsilon(1e-5, 4) < trained <= PLAN.epsilon(1e-5)  # not that of a shorter plan
+    assert trained < result.epsilon  # with the looks
     result.certificate.verify()
 
 
@@ -84,6 +96,140 @@ def test_a_run_without_room_for_all_its_looks_does_not_start(rows, tmp_path):
                 nn.Linear(4, 2), training, PLAN, ledger=ledger, stopping=EarlyStopping(held=held, epsilon=1.0)
             )
         assert ledger.epsilon_spent == 0
+
+
+def looked(rows, *, plan=SHORT, epsilon=0.5, patience=99, gain=0.0, **more):
+    training, held = keep_out(rows, 0.2)
+    stopping = EarlyStopping(held=held, epsilon=epsilon, patience=patience, least_gain=gain)
+    return train(nn.Linear(4, 2), training, plan, stopping=stopping, **more)
+
+
+@pytest.mark.parametrize("patience", [99, 1])
+def test_without_a_ledger_result_and_certificate_count_every_look(rows, tmp_path, patience):
+    result = looked(rows, patience=patience, gain=0.9, out=tmp_path / "run")
+    looks = len(result.history)
+    assert looks == (3 if patience == 99 else 2)
+    assert all(one.held_out_epsilon == 0.5 for one in result.history)
+    whole = compose(SHORT.event(2 * looks), repeat(price(0.5), looks))
+    assert same_releases(result.certificate.event, whole)
+    stated = result.certificate.verify()
+    assert epsilon(whole, 1e-5) <= result.epsilon == pytest.approx(min(stated.pld, stated.rdp))
+    if patience == 1:
+        assert same_releases(result.certificate.planned, compose(SHORT.event(), repeat(price(0.5), 3)))
+    assert read_run(tmp_path / "run").result.epsilon == result.epsilon
+
+
+def test_with_a_ledger_the_result_counts_the_looks_and_the_certificate_speaks_of_them(rows, tmp_path):
+    with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=12, delta=1e-5)) as ledger:
+        result = looked(rows, ledger=ledger)
+    assert result.epsilon == pytest.approx(epsilon(compose(SHORT.event(), repeat(price(0.5), 3)), 1e-5))
+    assert any(caveat.startswith(MEASURED_BESIDE) for caveat in result.certificate.caveats)
+    assert result.certificate.verify().pld == pytest.approx(SHORT.epsilon(1e-5))
+
+
+@pytest.mark.parametrize("relation", [Relation.ZERO_OUT, Relation.REPLACE_ONE])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_looks_are_priced_under_the_relation_of_the_plan(rows, tmp_path, relation, recorded):
+    """A record that changes may leave one count and enter the other."""
+    plan = replace(SHORT, sampling="shuffle", relation=relation)
+    budget = Budget(epsilon=20, delta=1e-5, relation=relation)
+    ledger = Ledger.open(tmp_path / "l.db", budget=budget) if recorded else None
+    result = looked(rows, plan=plan, ledger=ledger)
+    assert result.epsilon == pytest.approx(
+        epsilon(compose(plan.event(), repeat(price(0.5, relation), 3)), 1e-5, relation=relation)
+    )
+    assert epsilon(price(0.5, relation), 0, relation=relation) == pytest.approx(0.5, rel=1e-3)
+    assert price(0.5, relation).sensitivity == 2
+    assert [one.held_out_accuracy is not None for one in result.history] == [True] * 3
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_looks_at_records_are_refused_where_the_plan_is_about_persons(rows, tmp_path, recorded):
+    """A person may have several of them; the price of a look is for one."""
+    plan = replace(SHORT, unit="person", rows_per_unit=2)
+    budget = Budget(epsilon=20, delta=1e-5, unit="person")
+    ledger = Ledger.open(tmp_path / "l.db", budget=budget) if recorded else None
+    training, held = keep_out(rows, 0.2)
+    with pytest.raises(InvalidInput, match="kept out that are one person each"):
+        train(
+            nn.Linear(4, 2), (training.inputs, training.targets), plan, units=np.arange(len(training)) // 2,
+            ledger=ledger, stopping=EarlyStopping(held=held, epsilon=0.5),
+        )  # fmt: skip
+    assert ledger is None or ledger.epsilon_spent == 0
+
+
+class Died(BaseException):
+    pass
+
+
+def dies_at(monkeypatch, epoch):
+    """The process ends when the steps of an epoch are durable, and before its line is."""
+    intact = results.write_history
+
+    def dying(folder, history):
+        if len(history) == epoch:
+            raise Died
+        intact(folder, history)
+
+    monkeypatch.setattr(results, "write_history", dying)
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_an_epoch_that_was_lost_with_the_process_is_told_again(rows, tmp_path, monkeypatch, epoch, recorded):
+    budget = Budget(epsilon=20, delta=1e-5)
+    ledger = Ledger.open(tmp_path / "l.db", budget=budget) if recorded else None
+    training, held = keep_out(rows, 0.2)
+    test, told = replace(rows, visibility="public"), []
+    run = partial(
+        train, nn.Linear(4, 2), training, SHORT, test=test, ledger=ledger, out=tmp_path / "run",
+        stopping=EarlyStopping(held=held, epsilon=0.5, patience=99), on_epoch=told.append,
+    )  # fmt: skip
+    with monkeypatch.context() as dying:
+        dies_at(dying, epoch)
+        with pytest.raises(Died):
+            run()
+    result = run()
+    assert [one.step for one in result.history] == [2, 4, 6]
+    assert list(result.history) == told == read_history(RunFolder(tmp_path / "run"))
+    assert result.test_accuracy == evaluate(result.model, test).accuracy
+    assert None not in [one.held_out_accuracy for one in result.history]
+    if recorded:  # the figure that nobody saw was paid for, and so is that in its place
+        assert sum("kept out" in charge.purpose for charge in ledger.charges()) == 4
+
+
+def test_a_lost_epoch_ends_a_run_whose_ledger_has_no_room_for_another_look(rows, tmp_path, monkeypatch):
+    need = [SHORT.event(), repeat(price(0.5), 3)]
+    with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=20, delta=1e-5)) as ledger:
+        training, held = keep_out(rows, 0.2)
+        run = partial(
+            train, nn.Linear(4, 2), training, SHORT, ledger=ledger, out=tmp_path / "run",
+            stopping=EarlyStopping(held=held, epsilon=0.5, patience=99),
+        )  # fmt: skip
+        with monkeypatch.context() as dying:
+            dies_at(dying, 3)
+            with pytest.raises(Died):
+                run()
+        ledger.charge(
+            pure(ledger.epsilon_left - 0.1), purpose="others", relation=Relation.ADD_REMOVE, unit="record"
+        )
+        with pytest.warns(UserWarning, match="not measured"):
+            result = run()
+    assert [one.step for one in result.history] == [2, 4, 6]
+    assert result.history[-1].held_out_accuracy is None
+    assert result.epsilon < epsilon(compose(*need), 1e-5)
+
+
+@pytest.mark.parametrize("other", [None, 0.25])
+def test_without_a_ledger_a_run_measures_alike_until_its_end(rows, tmp_path, monkeypatch, other):
+    with monkeypatch.context() as dying:
+        dies_at(dying, 2)
+        with pytest.raises(Died):
+            looked(rows, out=tmp_path / "run")
+    training, held = keep_out(rows, 0.2)
+    stopping = None if other is None else EarlyStopping(held=held, epsilon=other)
+    with pytest.raises(Refused, match="measures alike"):
+        train(nn.Linear(4, 2), training, SHORT, out=tmp_path / "run", stopping=stopping)
 
 
 def test_public_rows_are_no_records_kept_out(rows):
