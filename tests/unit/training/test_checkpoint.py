@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sfumato.accounting import Budget, NoEvent, Relation
+from sfumato.accounting import Budget, Relation
 from sfumato.datasets import Dataset
 from sfumato.errors import BudgetExceeded, DataCorrupted, InvalidInput, LedgerError, Refused, SettingsChanged
 from sfumato.ledger import Certificate, Ledger
