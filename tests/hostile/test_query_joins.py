@@ -377,7 +377,7 @@ REFUSED = {
     f"SELECT v.person, COUNT(*) FROM {ON} GROUP BY v.person": "only be counted",
     f"SELECT person, COUNT(*) FROM {ON} GROUP BY person": "only be counted",
     f"SELECT p.id, COUNT(*) FROM {ON} GROUP BY p.id": "only be counted",
-    "SELECT COUNT(DISTINCT p.id) FROM visits v LEFT JOIN people p ON v.person = p.id": "no column id",
+    "SELECT COUNT(DISTINCT p.id) FROM visits v LEFT JOIN people p ON v.person = p.id": "says who a row",
 }
 
 

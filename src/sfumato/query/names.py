@@ -78,8 +78,8 @@ class Names:
             return
         other = f"{quoted(table)}.{quoted(next(iter(self.tables.columns[table])))}"
         raise QueryRefused(
-            f"column {name} of {table} says who a row belongs to, and is not compared; that there is no row "
-            f"shows in another of its columns, one that no row lacks: {other} IS NULL",
+            f"column {name} of {table} says who a row belongs to, and is neither compared nor counted after "
+            f"LEFT JOIN; that there is no row shows in a column that no row lacks: {other} IS NULL",
             nearest=f"{self.example_count()} WHERE {other} IS NULL",
         )
 
