@@ -337,6 +337,11 @@ def bare(recipe: Recipe, *, classes: int) -> FeatureClassifier:
     return model
 
 
+def width(recipe: Recipe) -> int:
+    """How many values the head gets of an image."""
+    return bare(recipe, classes=1).head.in_features
+
+
 def card(recipe: Recipe, rows: Dataset, *, nets: Path | None = None) -> ModelCard:
     """What a reader of the released classifier needs to build it again."""
     return ModelCard(

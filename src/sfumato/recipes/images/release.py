@@ -99,6 +99,11 @@ class ImageRequest:
         warn_of_little_protection("these images", epsilon, delta)
         found = settings or StyleSettings.for_data(rows.name, None if public is None else PUBLIC)
         recipe = recipe or features.head_only(rows.name)
+        if recipe.shape != features.SHAPE:
+            raise InvalidInput(
+                f"expected a recipe for images of shape {features.SHAPE}, as they are drawn, got "
+                f"shape={recipe.shape}; choose another recipe"
+            )
         plan = ImagePlan.calibrated(
             epsilon=epsilon,
             delta=delta,
@@ -230,12 +235,15 @@ def learn_sampler(
 
 def _head(request: ImageRequest, rows: Dataset, sampler: Sampler) -> FeatureClassifier | None:
     """The classifier of the recipe, trained under the plan that was paid for, and under no other."""
-    if request.plan.head is None:
+    plan = request.plan
+    if plan.head is None:
         return None
     ready = Classifier.prepare(
         rows, epsilon=request.head_share * request.epsilon, delta=request.delta, recipe=request.recipe
     )
-    trained = replace(ready, plan=request.plan.head).train(sampler=sampler)
+    trained = replace(ready, statistic=plan.measured, plan=plan.head).train(
+        paid=plan.head_event(), sampler=sampler
+    )
     assert isinstance(trained.model, FeatureClassifier)
     return trained.model.eval()
 
