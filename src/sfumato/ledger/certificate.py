@@ -94,6 +94,14 @@ class Certificate:
     time: str | None = None
     signature: Mapping[str, str] | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse texts that `from_json` would refuse: no certificate is written that nobody can read."""
+        for name in ("purpose", "unit", "dataset"):
+            if getattr(self, name) is not None:
+                _validate.text(name, getattr(self, name))
+        for caveat in self.caveats:
+            _validate.text("caveats", caveat)
+
     @classmethod
     def of(
         cls,
@@ -151,7 +159,7 @@ class Certificate:
             dataset=dataset,
             plan=dict(plan or {}),
             eta=eta,
-            caveats=(*own, *caveats),
+            caveats=(*own, *_validate.sentences("caveats", caveats)),
             versions=versions(),
             head=head,
             epsilon_ledger=epsilon_ledger,
@@ -308,6 +316,17 @@ class Certificate:
             The certificate.
         """
         return cls.from_json(read_object(path, "a certificate"))
+
+
+def check_statable(plan: Mapping[str, Any] | None, caveats: Sequence[str]) -> None:
+    """Raise InvalidInput for what no certificate can state; for before the charge."""
+    _validate.sentences("caveats", caveats)
+    try:
+        json.dumps(dict(plan or {}), ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"expected a plan that can be written as JSON, got one that cannot: {error}"
+        ) from error
 
 
 def _signed(certificate: Certificate) -> Certificate:

@@ -8,10 +8,10 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import Any
 
+from sfumato import _validate
 from sfumato.accounting import Budget
 from sfumato.errors import InvalidInput, LedgerError
 from sfumato.ledger.chain import Row, seal
-from sfumato.ledger.charge import check_text
 from sfumato.ledger.state import State
 from sfumato.ledger.store import Store
 
@@ -32,7 +32,7 @@ def make(store: Store, budget: Budget, dataset: str | None) -> bool:
 
 
 def _checked(dataset: str) -> str:
-    if check_text("dataset", dataset) != dataset.strip():
+    if _validate.text("dataset", dataset) != dataset.strip():
         raise InvalidInput(
             f"expected dataset without spaces around it, got dataset={dataset!r}; two ids that look the same "
             "would be two budgets"

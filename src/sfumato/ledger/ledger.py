@@ -14,9 +14,9 @@ from sfumato import _validate
 from sfumato.accounting import Budget, DpEvent, Relation, event_to_json
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, RelationMismatch
 from sfumato.ledger import settling, spending
-from sfumato.ledger.certificate import Certificate
+from sfumato.ledger.certificate import Certificate, check_statable
 from sfumato.ledger.chain import Entry, Head
-from sfumato.ledger.charge import Charge, ChargeRequest, as_one, check_text
+from sfumato.ledger.charge import Charge, ChargeRequest, as_one
 from sfumato.ledger.conversion import counted_event
 from sfumato.ledger.creation import absent, make, other_budget
 from sfumato.ledger.exceeded import KIND as EXCEEDED
@@ -156,7 +156,7 @@ class Ledger(Book):
         if allocation is not None:
             self.state.left(allocation)  # raises for one that is not there
         self.allocation = allocation
-        self._purpose = None if purpose is None else check_text("purpose", purpose)
+        self._purpose = None if purpose is None else _validate.text("purpose", purpose)
         return self
 
     def charge(
@@ -302,7 +302,7 @@ class Ledger(Book):
         Raises:
             BudgetExceeded: If it does not fit. Nothing is written.
         """
-        plan, name = as_one(event), check_text("name", name)
+        plan, name = as_one(event), _validate.text("name", name)
         if Relation(relation) is not self.budget.relation:
             raise RelationMismatch(
                 f"expected a plan priced under {self.budget.relation}, as the budget is, got {relation}; "
@@ -343,6 +343,7 @@ class Ledger(Book):
         Raises:
             BudgetExceeded: If it does not fit. Nothing is written.
         """
+        check_statable(plan, caveats)
         charge = self.charge(event, purpose=purpose, relation=relation, unit=unit, private=private)
         return self.certificate(charge, plan=plan, eta=eta, caveats=caveats)
 
@@ -488,8 +489,10 @@ class Ledger(Book):
         Raises:
             InvalidInput: If a name has a share, or so much is not left. Nothing is written.
         """
-        said = {} if purpose is None else {"purpose": check_text("purpose", purpose)}
-        sizes = {check_text("name", name): _validate.positive("epsilon", size) for name, size in shares.items()}
+        said = {} if purpose is None else {"purpose": _validate.text("purpose", purpose)}
+        sizes = {
+            _validate.text("name", name): _validate.positive("epsilon", size) for name, size in shares.items()
+        }
         spending.set_aside(self._journal, sizes, said)
 
     def note(self, text: str) -> Head:
@@ -501,7 +504,7 @@ class Ledger(Book):
         Returns:
             Its entry.
         """
-        text = check_text("text", text)
+        text = _validate.text("text", text)
         with self._journal.writing() as last:
             return self._journal.append({"kind": "note", "text": text}, self._journal.state(last), last).head
 
@@ -518,7 +521,7 @@ class Ledger(Book):
         purpose = purpose if self._purpose is None else f"{self._purpose}: {purpose}"
         return {
             "kind": kind,
-            "purpose": check_text("purpose", purpose),
+            "purpose": _validate.text("purpose", purpose),
             "allocation": self._share(allocation),
             "private": bool(private),
             "event": event_to_json(plan),

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sfumato.accounting import Budget, DpEvent, Relation
 from sfumato.datasets.clean import read_rows
+from sfumato.display import visible
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.local.artefact import NoisedData
@@ -135,7 +136,7 @@ def release_images(
     plan.check(labels, vectors)
     certificate = ledger.pay_for(
         plan.event(),
-        purpose=f"local release of {name}",
+        purpose=visible(f"local release of {name}"),
         relation=Relation.REPLACE_ONE,
         unit="person",
         private=sampler.private,
@@ -222,7 +223,7 @@ def release_table(
     plan.check(frame)
     certificate = ledger.pay_for(
         plan.event(),
-        purpose=f"local release of {name}",
+        purpose=visible(f"local release of {name}"),
         relation=Relation.REPLACE_ONE,
         unit="person",
         private=sampler.private,
