@@ -26,6 +26,12 @@ from sfumato.ledger.reading import Book
 from sfumato.ledger.reservation import Reservation
 from sfumato.ledger.store import Store, store_at
 
+_MOST_UNUSED = 10_000  # charges that are remembered until something is released under them
+_NOT_UNUSED = (
+    "expected a charge that this ledger has just made, and under which nothing was released yet, got another: "
+    "one charge pays for one release; charge again"
+)
+
 
 class Ledger(Book):
     """Append-only charges against one budget, hash-chained, safe for many processes.
@@ -57,6 +63,7 @@ class Ledger(Book):
     def __init__(self, store: Store) -> None:
         super().__init__(Journal(store, spends=_spent_here))
         self._purpose: str | None = None
+        self._unused: dict[Head, Charge] = {}  # charged by this object, with nothing released under them yet
 
     @classmethod
     def open(
@@ -242,10 +249,32 @@ class Ledger(Book):
                 for allocation in one.allocations
             ]
             wanted.append((bodies, counted))
-        return [
+        answers = [
             Charge.from_entry(found, unit=one.unit, settled=True) if isinstance(found, Entry) else found
             for one, found in zip(requests, spending.spend_each(self._journal, wanted), strict=True)
         ]
+        self._unused |= {charge.head: charge for charge in answers if isinstance(charge, Charge)}
+        if len(self._unused) > _MOST_UNUSED:
+            for head in list(self._unused)[: _MOST_UNUSED // 2]:
+                self._unused.pop(head, None)
+        return answers
+
+    def use(self, charge: Charge) -> None:
+        """Take a charge for one release; no other release can be made under it.
+
+        Whoever is handed a charge, and does not make it itself, calls this before it touches a row. What counts
+        is that this very object made the charge: one that was read from a ledger may have been used by anyone.
+
+        Args:
+            charge: What `charge` gave.
+
+        Raises:
+            InvalidInput: If it is not a charge that this object made, or was used before.
+        """
+        if not isinstance(charge, Charge) or self._unused.get(charge.head) != charge:
+            raise InvalidInput(_NOT_UNUSED)
+        if self._unused.pop(charge.head, None) is None:  # another thread was first
+            raise InvalidInput(_NOT_UNUSED)
 
     def record(self, event: DpEvent, *, purpose: str, relation: Relation, unit: str) -> Charge | None:
         """Enter a release that has happened already, outside the ledger; it is charged, or closes the ledger.
