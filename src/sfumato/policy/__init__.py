@@ -74,7 +74,7 @@ Several private tables of the same people have [tables.NAME] sections in place o
 """
 
 from sfumato.policy.declared import ENGINES, NUMERIC, TYPES, Column, Key, Policy, PublicTable, Unit
-from sfumato.policy.file import declares_study, load_policy, policy_from_dict
+from sfumato.policy.file import declares_study, ledger_place, load_policy, policy_from_dict
 
 __all__ = [
     "ENGINES",
@@ -86,6 +86,7 @@ __all__ = [
     "PublicTable",
     "Unit",
     "declares_study",
+    "ledger_place",
     "load_policy",
     "policy_from_dict",
 ]
