@@ -174,13 +174,17 @@ def _on_features(card: ModelCard, tensors: Tensors) -> Scores:
 
 def _check_sizes(recipe: Recipe, classes: int, tensors: Tensors) -> None:
     """The file must hold all that the recipe and the classes would have us allocate."""
-    size = len(features.bare(replace(recipe, directions=None, statistic=None), classes=1).centre)
+    size = len(features.bare(replace(recipe, directions=None, statistic=None, products=0), classes=1).centre)
     width = size if recipe.directions is None else recipe.directions
-    expected = {"centre": (size,), "head.weight": (classes, width)}
+    expected = {
+        "centre": (size,),
+        "head.weight": (classes, width + recipe.products * (recipe.products + 1) // 2),
+    }
     expected |= {"head.bias": (classes,)} if recipe.bias else {}
     expected |= {} if recipe.directions is None else {"directions": (size, width)}
     if recipe.statistic is not None:
-        expected |= {"shift": (width,)} if recipe.statistic == "mean" else {"basis": (width, width)}
+        expected |= {"basis": (width, width)} if recipe.statistic == "moment" else {"shift": (width,)}
+        expected |= {"leading": (width, recipe.products)} if recipe.products else {}
     if any(tuple(tensors[name].shape) != shape for name, shape in expected.items()):
         raise ValueError("expected a head of the declared classes and directions")
 

@@ -32,7 +32,10 @@ def test_features_of_the_default_recipe(data):
     assert neighbours_agree(model.features, images)
 
 
-def test_a_scene_that_leaves_changes_no_other_and_moves_what_is_measured_by_its_own_share():
+@pytest.mark.parametrize(
+    "more", [{"kind": "mean"}, {"kind": "leading", "places": ((0, 4), (8, 12)), "directions": 3}]
+)
+def test_a_scene_that_leaves_changes_no_other_and_moves_what_is_measured_by_its_own_share(more):
     shape = (3, 16, 16)
     opponents = (OpponentScattering(side=16, kind=kind) for kind in ("roots", "relative"))
     kinds = (PatchCodes(patches=3), PatchCodes(patches=3, shrink=2), ScatteringCodes(side=16), *opponents)
@@ -42,7 +45,7 @@ def test_a_scene_that_leaves_changes_no_other_and_moves_what_is_measured_by_its_
     model.fit_to(drawn[:60])
     whole, without = (rows_apart(model.features, rows) for rows in (drawn[60:], drawn[61:]))
     assert without.equal(whole[1:])
-    plan = StatisticPlan(kind="mean", width=40, noise_multiplier=1.0)
+    plan = StatisticPlan(width=40, noise_multiplier=1.0, **more)
 
     def moved(rows):
         return np.linalg.norm(plan._sums(whole) - plan._sums(rows))
@@ -50,6 +53,13 @@ def test_a_scene_that_leaves_changes_no_other_and_moves_what_is_measured_by_its_
     assert moved(without) <= plan.mechanism.sensitivity
     company = 1 - 1 / len(whole)  # sabotaged: a row's length hangs on how many there are
     assert moved(without * company**3) > plan.mechanism.sensitivity
+
+
+def test_products_of_leading_directions():
+    model = FeatureClassifier([torch.nn.Flatten()], classes=2, adapts="products", products=9)
+    generator = torch.Generator().manual_seed(1)
+    model.adapt(torch.randn(10, 784, generator=generator))
+    assert neighbours_agree(model.adapted, torch.randn(200, 784, generator=generator))
 
 
 def test_features_of_teachers():

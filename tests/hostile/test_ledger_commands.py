@@ -13,7 +13,7 @@ import pytest
 from sfumato import TrainingPlan
 from sfumato.accounting import Budget, GaussianEvent, Relation, pure
 from sfumato.cli import app
-from sfumato.errors import InvalidInput
+from sfumato.errors import InvalidInput, LedgerError
 from sfumato.ledger import Ledger, PrivateKey, move
 
 TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
@@ -195,3 +195,184 @@ def test_no_entry_drives_a_terminal(command, place, words):
     assert not {"\x1b", "\x07"} & set(out + error)
     if code:
         assert "holds hidden or control characters" in error
+
+
+# Ledgers that were changed
+
+
+def rewrite(place, sequence, old, new, *, seal=False):
+    """Change an entry in the file, as whoever has the file can; `seal` writes the hash that fits, too."""
+    with sqlite3.connect(place) as connection:
+        connection.execute("DROP TRIGGER IF EXISTS entries_stay")
+        connection.execute("DROP TRIGGER IF EXISTS entries_remain")
+        (text,) = connection.execute("SELECT text FROM entries WHERE sequence = ?", (sequence,)).fetchone()
+        changed = bytes(text).replace(old, new)
+        assert changed != bytes(text)
+        connection.execute("UPDATE entries SET text = ? WHERE sequence = ?", (changed, sequence))
+        if seal:
+            digest = hashlib.sha256(changed).digest()
+            connection.execute("UPDATE entries SET digest = ? WHERE sequence = ?", (digest, sequence))
+    connection.close()
+
+
+@pytest.fixture
+def several(place):
+    with Ledger.open(place) as ledger:
+        for number in range(2, 6):
+            ledger.charge(pure(0.1), purpose=f"count {number}", **TERMS)
+    return place
+
+
+@pytest.mark.parametrize("words", [("verify",), ("show",), ("show", "--json")])
+def test_every_entry_at_fault_is_named_with_what_it_says_now(command, several, words):
+    rewrite(several, 2, b"count 2", b"party 2")
+    rewrite(several, 5, b"count 5", b"party 5")
+    code, _, error = command("ledger", words[0], several, *words[1:])
+    assert code == 1
+    assert "2 of 6 entries at fault" in error
+    for entry in (2, 5):
+        assert f"ledger entry {entry} does not have the hash it was written with" in error
+        assert f"entry {entry} now says 'party {entry}', 20" in error
+    assert "count 3" not in error
+    assert "ask whoever keeps copies for the original" in error
+
+
+def test_a_first_entry_at_fault_is_explained_too(command, several):
+    rewrite(several, 0, b'"epsilon":3', b'"epsilon":9')
+    assert "1 of 6 entries at fault" in command("ledger", "verify", several)[2]
+
+
+def test_an_entry_that_was_sealed_again_shows_in_the_next(command, several):
+    rewrite(several, 2, b"count 2", b"party 2", seal=True)
+    error = command("ledger", "verify", several)[2]
+    assert "ledger entry 3 does not follow entry 2" in error
+
+
+def test_an_entry_that_was_taken_out_is_named(command, several):
+    with sqlite3.connect(several) as connection:
+        connection.execute("DROP TRIGGER entries_remain")
+        connection.execute("DELETE FROM entries WHERE sequence = 2")
+    connection.close()
+    assert "ledger entry 2 is missing" in command("ledger", "verify", several)[2]
+
+
+# Certificates of another ledger
+
+
+@pytest.mark.parametrize("dataset", [None, "clinic-2026"])
+def test_a_certificate_of_another_ledger_may_be_what_is_wrong(command, place, tmp_path, dataset):
+    with Ledger.create(tmp_path / "other.db", Budget(epsilon=3, delta=1e-5), dataset=dataset) as other:
+        for number in range(4):
+            charge = other.charge(pure(0.1), purpose=f"count {number}", **TERMS)
+        other.certificate(charge).write(tmp_path / "c.json")
+    error = command("ledger", "verify", place, "--certificate", tmp_path / "c.json")[2]
+    expected = "that entry is of another ledger" if dataset is None else "the certificate is of another ledger"
+    assert expected in error
+
+
+# Exports
+
+
+@pytest.fixture
+def export(command, several, tmp_path):
+    path = tmp_path / "export.json"
+    path.write_text(command("ledger", "export", several)[1])
+    return path
+
+
+def test_an_export_is_read_and_checked_as_the_ledger_is(command, several, export):
+    said = json.loads(command("ledger", "verify", export, "--json")[1])
+    with Ledger.open(several) as ledger:
+        assert said["head"] == ledger.head.to_json()
+        assert said["exported"] is True
+        spent = ledger.epsilon_spent
+    assert json.loads(command("ledger", "show", export, "--json")[1])["epsilon_spent"] == spent
+    assert "This is an export" in command("ledger", "show", export)[1]
+
+
+def test_a_changed_export_is_found(command, export):
+    export.write_text(export.read_text().replace("count 3", "party 3"))
+    code, _, error = command("ledger", "verify", export)
+    assert code == 1
+    assert "ledger entry 3 does not have the hash" in error
+
+
+def test_an_export_that_was_cut_off_is_found(command, export):
+    data = json.loads(export.read_text())
+    export.write_text(json.dumps({**data, "entries": data["entries"][:-1]}))
+    assert "not the head that it names" in command("ledger", "verify", export)[2]
+
+
+def test_an_export_cannot_be_charged(export):
+    with Ledger.open(export) as ledger, pytest.raises(LedgerError, match="an export"):
+        ledger.charge(pure(0.1), purpose="a count", **TERMS)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"entries": [], "budget": {}, "head": {}}', '{"entries": 3}'])
+def test_other_json_is_no_ledger(command, tmp_path, text):
+    (tmp_path / "odd.json").write_text(text)
+    code, _, error = command("ledger", "verify", tmp_path / "odd.json")
+    assert code == 1
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    "entry", [3, {}, {"hash": 3}, {"hash": "zz", "sequence": 0}, {"hash": "00", "sequence": True}]
+)
+def test_odd_entries_of_an_export_are_a_sentence(command, export, entry):
+    data = json.loads(export.read_text())
+    data["entries"][2] = entry
+    export.write_text(json.dumps(data))
+    code, _, error = command("ledger", "verify", export)
+    assert code == 1
+    assert "entry 2 of the export is not written as a ledger writes" in error
+
+
+# One kind of file in the place of another
+
+
+def test_a_statement_is_called_one(command, place, tmp_path):
+    PrivateKey.create(tmp_path / "holder")
+    statement = tmp_path / "s.json"
+    assert command("statement", "make", place, "--out", statement, "--key", tmp_path / "holder")[0] == 0
+    for words in (("verify", statement), ("key", "sign", statement, "--key", tmp_path / "holder")):
+        code, _, error = command(*words)
+        assert code
+        assert "expected a certificate, got a statement; check it with: sfumato statement check" in error
+    error = command("ledger", "verify", place, "--witness", statement)[2]
+    assert "expected a witness of a ledger, got a statement" in error
+    assert "got a statement" in command("ledger", "show", statement)[2]
+
+
+def test_a_certificate_is_no_statement(command, place, tmp_path):
+    with Ledger.open(place) as ledger:
+        ledger.certificate(ledger.charges()[0]).write(tmp_path / "c.json")
+    error = command("statement", "check", tmp_path / "c.json")[2]
+    assert "expected a statement, got a certificate; check it with: sfumato verify" in error
+
+
+@pytest.mark.parametrize("ending", ["json", "html"])
+def test_a_statement_is_not_overwritten(command, place, tmp_path, ending):
+    out = tmp_path / f"s.{ending}"
+    assert command("statement", "make", place, "--out", out)[0] == 0
+    before = out.read_bytes()
+    code, _, error = command("statement", "make", place, "--out", out, "--holder", "Another")
+    assert (code, out.read_bytes()) == (2, before)
+    assert "expected no file at" in error
+
+
+def test_whose_word_a_witness_is_stands_beside_the_verdict(command, place, tmp_path):
+    key = PrivateKey.create(tmp_path / "holder")
+    command("ledger", "head", place, "--out", tmp_path / "plain.json")
+    command("ledger", "head", place, "--out", tmp_path / "signed.json", "--sign", tmp_path / "holder")
+    said = " ".join(command("ledger", "verify", place, "--witness", tmp_path / "plain.json")[1].split())
+    assert "The witness is not signed: whoever had the file could change it." in said
+    said = " ".join(command("ledger", "verify", place, "--witness", tmp_path / "signed.json")[1].split())
+    assert f"The witness is signed by the key {key.public.id}; whose that is was not checked" in said
+    asked = ("ledger", "verify", place, "--witness", tmp_path / "signed.json", "--key", tmp_path / "holder.pub")
+    assert "not checked" not in command(*asked)[1]
+    assert json.loads(command(*asked, "--json")[1])["signers"] == {"witness": key.public.id}
+
+
+def test_a_ledger_that_is_not_there_may_be_a_wrong_path(command, tmp_path):
+    assert "check the path, or make one with" in command("ledger", "verify", tmp_path / "nothere.db")[2]

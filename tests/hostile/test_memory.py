@@ -26,8 +26,9 @@ from sfumato import Budget, Ledger, PrivateTrainer, TrainingPlan
 from sfumato.errors import UnsupportedModel
 from sfumato.randomness import SecretStream
 from sfumato.training import Flat, clip_chunk, clipped_gradient_sum, cross_entropy
-from sfumato.training.memory import Memory, _is_trusted
+from sfumato.training.memory import Memory
 from sfumato.training.sources import Items
+from sfumato.trust import is_trusted_module
 
 CLIP = 0.1
 MARK = 90.0
@@ -561,7 +562,7 @@ def of_borrowed_file(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "antigravity", raising=False)
     module = importlib.import_module("antigravity")
-    _is_trusted.cache_clear()
+    is_trusted_module.cache_clear()
 
     def loss(outputs, targets):
         return lie(module.state, outputs, targets)
@@ -639,7 +640,7 @@ def test_a_loss_that_keeps_something_in_a_library(make):
 def test_a_loss_that_keeps_something_in_a_file_with_a_library_name(tmp_path, monkeypatch):
     sums = [sum_of(of_borrowed_file(tmp_path, monkeypatch), marked) for marked in (True, False)]
     monkeypatch.delitem(sys.modules, "antigravity")
-    _is_trusted.cache_clear()
+    is_trusted_module.cache_clear()
     assert float((sums[0] - sums[1]).norm()) / CLIP <= 1.001
 
 

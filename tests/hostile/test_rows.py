@@ -7,6 +7,7 @@ promise is 1 and a little rounding.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import gc
 import traceback
 
@@ -200,11 +201,12 @@ def test_views_with_a_generator_of_their_own_are_refused():
 @pytest.mark.filterwarnings("ignore:the model calls")
 def test_what_is_random_in_a_step_does_not_come_from_a_public_seed(monkeypatch):
     drawn = []
+    monkeypatch.setitem(copyreg.dispatch_table, "drawn", drawn)  # where nobody looks, to put it back
 
     def spied(draw):
         def spy(*words, **more):  # torch passes words by name where calls are watched
-            drawn.append(draw(*words, **more))
-            return drawn[-1]
+            copyreg.dispatch_table["drawn"].append(found := draw(*words, **more))
+            return found
 
         return spy
 

@@ -17,7 +17,9 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import sfumato
 from sfumato import BoundedScaler, Budget, CoinSplit, Ledger, NoisyAccuracyScorer, PrivateClassifier
 from sfumato.errors import LedgerError
+from sfumato.randomness import SecretStream
 from sfumato.recipes.table import PrivateRegressor
+from sfumato.trust import OWN_NOISE
 
 X = np.linspace(-3, 3, 120)[:, None] * np.array([1.0, -2.0])
 Y = (X[:, 0] > 0).astype(np.int64)
@@ -191,3 +193,20 @@ def test_coins_split_every_row_once():
     parts = list(CoinSplit(3).split(X))
     assert sorted(np.concatenate([test for _, test in parts]).tolist()) == list(range(120))
     assert all(sorted([*train, *test]) == list(range(120)) for train, test in parts)
+
+
+class Own(SecretStream):
+    """A stream with code of somebody else's."""
+
+    def integers(self, *arguments):
+        return super().integers(*arguments)
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+@pytest.mark.parametrize(("sampler", "expected"), [(None, False), (Own(), True)])
+def test_noise_of_ones_own_by_which_a_search_chose_is_named(ledger, make, sampler, expected):
+    scorer = NoisyAccuracyScorer(1.0, ledger=ledger, sampler=sampler)
+    search = GridSearchCV(make(ledger=ledger), {"epsilon": [1.0]}, scoring=scorer, cv=CoinSplit(2))
+    best = search.fit(X, Y if make is classifier else X[:, 0]).best_estimator_
+    assert best.private_
+    assert (OWN_NOISE in best.result_.certificate.caveats) == expected

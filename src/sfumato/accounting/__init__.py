@@ -40,7 +40,12 @@ from sfumato.accounting.events import (
     repeat,
 )
 from sfumato.accounting.filter import PrivacyFilter
-from sfumato.accounting.meaning import attacker_true_positive_rate, in_words, protection_warning
+from sfumato.accounting.meaning import (
+    attacker_true_positive_rate,
+    in_words,
+    largest_true_positive_rate,
+    protection_warning,
+)
 from sfumato.accounting.pld import delta, epsilon
 from sfumato.accounting.rdp import rdp, rdp_delta, rdp_epsilon
 from sfumato.accounting.selection import best_of, calibrate_selection, draw_trials, selection_epsilon
@@ -79,6 +84,7 @@ __all__ = [
     "for_group",
     "gaussian_noise_multiplier",
     "in_words",
+    "largest_true_positive_rate",
     "parallel",
     "poisson_sampled",
     "protection_warning",

@@ -9,7 +9,7 @@ from sfumato.errors import LittleProtection
 
 
 def warn_of_little_protection(what: str, epsilon: float, delta: float) -> None:
-    """Warn, in one sentence about `what`, where (ε, δ) gives practically no protection.
+    """Warn, in one sentence about `what`, where (ε, δ) promises practically no protection.
 
     Args:
         what: The subject of the sentence, such as "this training".

@@ -10,16 +10,17 @@ from sfumato import _validate
 from sfumato.accounting.events import DpEvent, Relation
 from sfumato.accounting.pld import deltas, epsilon
 
-LARGEST_EPSILON = 50.0
-"""Beyond it even the kindest mechanism protects nobody: Gaussian noise of ε = 50 at δ = 1e-5 is 6.6-GDP, and an
-attacker who accuses 1 in 100 of the others finds all but 1 in 100,000 of the members."""
+LARGEST_EPSILON = 10.0
+"""Beyond it the promise itself says little: an attacker who accuses 1 in 100 of the others may find all but
+1 in 22,000 of the members. What is known of one mechanism can be better than that: Gaussian noise of ε = 10
+at δ = 1e-5 lets the attacker find less than half."""
 
 LARGEST_DELTA = 1e-3
 """From here on, to publish one record in a thousand as it is would count as private."""
 
 
 def protection_warning(epsilon: float | None, delta: float) -> str | None:
-    """One sentence about an (ε, δ) that gives practically no protection; None where it gives some.
+    """One sentence about an (ε, δ) that promises practically no protection; None where it promises some.
 
     Args:
         epsilon: The ε, or None where no accountant could give one.
@@ -31,7 +32,7 @@ def protection_warning(epsilon: float | None, delta: float) -> str | None:
     >>> protection_warning(1.0, 1e-5) is None
     True
     >>> protection_warning(1e6, 1e-5)
-    'gives practically no protection: expected epsilon <= 50, got epsilon=1e+06; add noise'
+    'promises practically no protection: expected epsilon <= 10, got epsilon=1e+06; add noise'
     """
     reasons, remedies = [], []
     if epsilon is None or not math.isfinite(epsilon):
@@ -48,7 +49,7 @@ def protection_warning(epsilon: float | None, delta: float) -> str | None:
         remedies.append("choose delta well below 1 / number of people")
     if not reasons:
         return None
-    return f"gives practically no protection: {', and '.join(reasons)}; {', and '.join(remedies)}"
+    return f"promises practically no protection: {', and '.join(reasons)}; {', and '.join(remedies)}"
 
 
 def attacker_true_positive_rate(
@@ -80,6 +81,29 @@ def attacker_true_positive_rate(
     one_way = np.exp(levels) * alpha + failures
     other_way = 1 - np.exp(-levels) * (1 - failures - alpha)
     return max(alpha, min(1.0, float(one_way.min()), float(other_way.min())))
+
+
+def largest_true_positive_rate(epsilon: float, delta: float, *, false_positive_rate: float = 0.01) -> float:
+    """The most true positives any attacker can have on whatever keeps to (ε, δ).
+
+    The bound of `attacker_true_positive_rate` where the two figures are all that is known, as of a budget: what
+    will be charged to it is not known yet.
+
+    Args:
+        epsilon: The ε.
+        delta: The δ.
+        false_positive_rate: How often the attacker names somebody who is not in the data, between 0 and 1.
+
+    Returns:
+        The largest share of members that such an attacker can name.
+
+    >>> round(largest_true_positive_rate(1.0, 0.0), 4), round(largest_true_positive_rate(49.0, 1e-5), 4)
+    (0.0272, 1.0)
+    """
+    alpha = _validate.probability("false_positive_rate", false_positive_rate)
+    one_way = math.exp(min(epsilon, 700.0)) * alpha + delta
+    other_way = 1 - math.exp(-epsilon) * (1 - delta - alpha)
+    return max(alpha, min(1.0, one_way, other_way))
 
 
 def in_words(true_positive_rate: float, relation: Relation = Relation.ADD_REMOVE) -> str:

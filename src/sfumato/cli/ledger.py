@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sfumato.cli import show
 from sfumato.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from sfumato.ledger import PublicKey
+
 Place = Annotated[str, typer.Argument(help="A file, or a postgresql:// address.")]
+Readable = Annotated[str, typer.Argument(help="A file, an export of one, or a postgresql:// address.")]
+EXPORTED = "This is an export: what was charged since it was written is not in it."
 
 
 def register(app: typer.Typer) -> None:
@@ -47,7 +52,7 @@ def create(
             show.console.print(f"Made {place}: ε = {budget.epsilon:g} at δ = {budget.delta:g} for each {unit}.")
 
 
-def show_(place: Place, json: show.Json = False) -> None:
+def show_(place: Readable, json: show.Json = False) -> None:
     """Show what was spent, on what, and what is left.
 
     Every entry is checked against its hash and the one before. `ledger verify` also computes prices and sums
@@ -64,6 +69,8 @@ def show_(place: Place, json: show.Json = False) -> None:
             show.emit_json(statement.as_json(ledger, price=prices))
         else:
             show.console.print(statement.render(ledger, price=prices))
+            if ledger.exported:
+                show.console.print(EXPORTED, markup=False)
         prices.keep()
 
 
@@ -96,7 +103,7 @@ def head(
 
 
 def verify(
-    place: Place,
+    place: Readable,
     certificate: Annotated[
         Path | None,
         typer.Option(help="Newest certificate. Fail if the ledger was cut off or rolled back since."),
@@ -128,13 +135,32 @@ def verify(
             check_signer(presented.signer, key, [])
     with Ledger.open(place) as ledger:
         expected = None if seen is None else seen.expected_in(ledger)
+        exported = ledger.exported
         head, moved_to = ledger.verify(certificate=newest, head=expected), ledger.moved_to
     if json:
-        show.emit_json({"valid": True, "head": head.to_json(), "moved_to": moved_to})
+        signers = {
+            name: None if one.signer is None else one.signer.id
+            for name, one in (("certificate", newest), ("witness", seen))
+            if one is not None
+        }
+        show.emit_json(
+            {
+                "valid": True,
+                "head": head.to_json(),
+                "moved_to": moved_to,
+                "exported": exported,
+                "signers": signers,
+            }
+        )
     else:
         show.console.print(f"All {head.sequence + 1} entries hold. Head: {head.hash}")
         if moved_to is not None:
             show.console.print(f"Moved to {moved_to}: closed here, and charged there.", markup=False)
+        for name, presented in (("certificate", newest), ("witness", seen)):
+            if presented is not None and key is None:
+                show.console.print(_whose(name, presented.signer), markup=False)
+        if exported:
+            show.console.print(EXPORTED, markup=False)
         if certificate is None and witness is None:
             show.console.print(
                 "A cut-off tail shows only against --certificate FILE or --witness FILE.",
@@ -142,8 +168,15 @@ def verify(
             )
 
 
+def _whose(name: str, signer: PublicKey | None) -> str:
+    """What the signature of something that was presented is worth, where no key was asked for."""
+    if signer is None:
+        return f"The {name} is not signed: whoever had the file could change it."
+    return f"The {name} is signed by the key {signer.id}; whose that is was not checked: give --key."
+
+
 def export(place: Place) -> None:
-    """Print the whole ledger as JSON.
+    """Print the whole ledger as JSON, for others to read. `ledger show` and `ledger verify` take that file too.
 
     Example: sfumato ledger export people.db > people-ledger.json
     """

@@ -45,6 +45,8 @@ def make(
     from sfumato.governance import Statement, checklist, write_statement
     from sfumato.ledger import Ledger, PrivateKey
 
+    if out.exists():
+        raise InvalidInput(f"expected no file at {out}, got one; choose another --out, or move that one away")
     if certificate and not hazards:
         raise InvalidInput("expected --hazards with --certificate, got none; caveats are counted in that list")
     signing = None if key is None else PrivateKey.read(key)
@@ -66,9 +68,11 @@ def check(
     """
     from sfumato.governance import Statement
     from sfumato.ledger import PublicKey
+    from sfumato.ledger.documents import STATEMENT, refuse_others
     from sfumato.ledger.strict_json import read_object
 
     statement = Statement(read_object(file, "a statement"))
+    refuse_others(statement.data, STATEMENT)
     if key is not None:
         statement.check(PublicKey.read(key))
     signer = statement.signer

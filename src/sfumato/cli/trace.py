@@ -33,7 +33,9 @@ def trace(
     agents: Annotated[int, typer.Option(help="Number of people in the simulated town.")] = 100_000,
     days: Annotated[int, typer.Option(help="Number of days to simulate.")] = 100,
     epsilon: Annotated[float, typer.Option(help="ε of one message.")] = 1.0,
-    delta: Annotated[float, typer.Option(help="The δ at which ε is stated.")] = 1e-3,
+    delta: Annotated[
+        float, typer.Option(help="The δ at which ε is stated. The published work has 0.001, which is large.")
+    ] = 1e-5,
     simulator: Annotated[str, typer.Option(help="seir or covasim.")] = "seir",
     method: Annotated[
         str, typer.Option(help="dpfn, dpfn-daily, dpfn-s, per-message, traditional, random or none.")

@@ -21,6 +21,11 @@ Trust = Annotated[
     list[Path] | None,
     typer.Option(help="A rotation or revocation of that key. May be repeated."),
 ]
+BOTH = ("ε, exact (PLD)", "ε, Rényi bound (RDP)")
+OF_STOPPED = ("ε, whole plan (PLD)", "ε, steps that ran (filter)")
+QUOTE = "the whole plan's ε, which was fixed before the run; the run was stopped early"
+EVENTS_ALONE = "not needed: the events alone say what it costs"
+PLACES = ("release/certificate.json", "certificate.json")
 UNSIGNED = "nobody: whoever had the file could change it"
 UNKNOWN = "{id}, which fits the text; --key shows whose it is"
 
@@ -30,7 +35,9 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    certificate: Annotated[Path, typer.Argument(help="The certificate.json beside a release.")],
+    certificate: Annotated[
+        Path, typer.Argument(help="The certificate.json beside a release, or the run folder.")
+    ],
     key: Key = None,
     trust: Trust = None,
     json: show.Json = False,
@@ -39,7 +46,7 @@ def verify(
 
     Example: sfumato verify out/release/certificate.json --key holder.pub
     """
-    stated, found, compared = _judged(certificate, key, trust or [])
+    stated, found, compared = _judged(_found_in(certificate), key, trust or [])
     warning = stated.warning
     if json:
         show.emit_json(
@@ -48,6 +55,7 @@ def verify(
                 "pld": found.pld,
                 "rdp": found.rdp,
                 "delta": stated.delta,
+                "stopped_early": stated.planned is not None,
                 "warning": warning,
                 "signer": stated.signer.id if stated.signer else None,
                 "plan_compared": compared,
@@ -55,6 +63,18 @@ def verify(
         )
         return
     show.facts(_rows(stated, found, compared, known=key is not None), title=_title(warning))
+
+
+def _found_in(place: Path) -> Path:
+    """The certificate of a run folder; any other place is that of a certificate."""
+    if not place.is_dir():
+        return place
+    for name in PLACES:
+        if (place / name).is_file():
+            return place / name
+    raise InvalidInput(
+        f"expected a certificate, or a folder with {' or '.join(PLACES)} in it, got {place}, which has none"
+    )
 
 
 def _judged(path: Path, key: Path | None, trust: Sequence[Path]) -> tuple[Certificate, Prices, bool]:
@@ -95,6 +115,10 @@ def check_signer(signer: PublicKey | None, key: Path | None, trust: Sequence[Pat
         )
 
 
+def _figure(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"
+
+
 def _title(warning: str | None) -> str:
     if warning is None:
         return "The certificate states what its events cost."
@@ -106,10 +130,14 @@ def _rows(stated: Certificate, found: Prices, compared: bool, *, known: bool) ->
     return [
         ("release", stated.purpose),
         ("protects", f"each {stated.unit}, neighbours by {stated.relation}"),
-        ("ε, exact (PLD)", "none" if found.pld is None else f"{found.pld:.4f}"),
-        ("ε, Rényi bound (RDP)", "none" if found.rdp is None else f"{found.rdp:.4f}"),
+        *zip(
+            BOTH if stated.planned is None else OF_STOPPED,
+            (_figure(found.pld), _figure(found.rdp)),
+            strict=True,
+        ),
         ("at δ", f"{stated.delta:g}"),
-        ("plan", "agrees with the events" if compared else "none that could be compared with the events"),
+        *([] if stated.planned is None else [("quote", QUOTE)]),
+        ("plan", "agrees with the events" if compared else EVENTS_ALONE),
         ("signed by", f"{stated.signer.id}, as asked" if known and stated.signer else signer),
         *(("caveat", caveat) for caveat in stated.caveats),
     ]

@@ -8,7 +8,7 @@ from typing import Any
 from sfumato.desk.datasets import Dataset
 from sfumato.desk.desk import Desk
 from sfumato.ledger import Charge, Ledger
-from sfumato.ledger.rule import exact_epsilon
+from sfumato.ledger.single import epsilon_alone
 from sfumato.policy import Column, Policy
 
 
@@ -98,9 +98,10 @@ def charge_in_words(ledger: Ledger, charge: Charge) -> dict[str, Any]:
         "time": charge.time,
         "purpose": charge.purpose,
         "allocation": charge.allocation,
-        "epsilon": exact_epsilon(charge.counted, ledger.budget),
+        "epsilon": epsilon_alone(charge, ledger.state.of_whole),
         "spent": charge.epsilon_spent,
         "settled": charge.settled,
+        "stopped_early": charge.stopped_early,
         "private": charge.private,
         "hash": charge.head.hash,
     }

@@ -36,6 +36,10 @@ STOPPED = (
     "does not hold; pld is that of the whole plan, rdp that of what ran by a filter at orders fixed before; "
     "each holds however the stop was decided"
 )
+RESERVED = (
+    "reserved as entry {entry} of a ledger, and not settled: the whole plan counts there; call finish(), and "
+    "take the certificate then"
+)
 UNRECORDED = "not entered in a ledger: other releases from the same data are not counted here"
 _PACKAGES = ("sfumato", "dp-accounting", "numpy", "scipy", "torch", "opendp", "randomgen")
 _SLACK = 1e-4  # relative: versions of the accountant discretise otherwise
@@ -120,6 +124,7 @@ class Certificate:
         head: Head | None = None,
         epsilon_ledger: float | None = None,
         time: str | None = None,
+        reserved: Head | None = None,
     ) -> Certificate:
         """Make a certificate with prices computed here and now.
 
@@ -138,13 +143,14 @@ class Certificate:
             head: The ledger's entry; without one a caveat says so.
             epsilon_ledger: ε of all charges of the ledger up to this one.
             time: When it was charged.
+            reserved: The entry that holds the whole plan, of a run that is not settled yet.
 
         Returns:
             The certificate.
         """
         delta = _validate.delta("delta", delta)
         own = [] if private else [SEEDED]
-        own += [] if head else [UNRECORDED]
+        own += [] if head else [UNRECORDED if reserved is None else RESERVED.format(entry=reserved.sequence)]
         prices = Prices.of(event, delta, relation=Relation(relation), planned=planned)
         own += [] if planned is None else [f"{STOPPED}; {_smaller(prices)}"]
         made = cls(
@@ -171,7 +177,7 @@ class Certificate:
 
     @property
     def warning(self) -> str | None:
-        """One sentence where (ε, δ) gives practically no protection."""
+        """One sentence where (ε, δ) promises practically no protection."""
         known = [value for value in (self.prices.pld, self.prices.rdp) if value is not None]
         return protection_warning(min(known, default=None), self.delta)
 

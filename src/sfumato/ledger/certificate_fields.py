@@ -20,6 +20,7 @@ from sfumato.accounting import (
 )
 from sfumato.errors import InvalidInput, NotPrivate
 from sfumato.ledger.chain import Head
+from sfumato.ledger.documents import CERTIFICATE, refuse_others
 from sfumato.ledger.signing import FIELD
 
 FORMAT = 1
@@ -97,6 +98,7 @@ def _odometer(event: DpEvent, whole: Prices, delta: float, relation: Relation) -
 
 def parsed(data: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a certificate by their names there; InvalidInput where one is not of its kind."""
+    refuse_others(data, CERTIFICATE)
     if data.get("format") != FORMAT or isinstance(data.get("format"), bool):
         raise _unexpected("format", f"{FORMAT}", data.get("format"))
     unknown = set(data) - {"format", "epsilon", "epsilon_means", FIELD, *_FIELDS, *_LATER}

@@ -90,7 +90,8 @@ def now() -> str:
 def absent(place: str) -> LedgerError:
     """Why a place cannot be opened, and how to make a ledger there."""
     return LedgerError(
-        f"there is no ledger at {place}; make one with: sfumato ledger create {place} --epsilon 1 --delta 1e-6"
+        f"there is no ledger at {place}; check the path, or make one with: sfumato ledger create {place} "
+        "--epsilon 1 --delta 1e-6"
     )
 
 

@@ -11,6 +11,7 @@ from sfumato.errors import LedgerError, LedgerTampered
 from sfumato.ledger.chain import Entry, Head, Row, linked, seal, unseal
 from sfumato.ledger.creation import FINE_SINCE, READABLE, absent, now
 from sfumato.ledger.exceeded import exceeded_by
+from sfumato.ledger.faults import all_faults
 from sfumato.ledger.state import State
 from sfumato.ledger.store import Store
 
@@ -27,7 +28,8 @@ class Journal:
         row = store.row(0)
         if row is None:
             raise absent(store.place)
-        self.first = unseal(row)
+        with self.explained():
+            self.first = unseal(row)
         if self.first.body.get("format") not in READABLE:
             raise LedgerError(f"{store.place} has a format this version cannot read; use a newer sfumato")
         self.budget = Budget(**self.first.body["budget"])
@@ -36,13 +38,25 @@ class Journal:
 
     # Reading
 
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Where one entry is at fault, name all that are."""
+        try:
+            yield
+        except LedgerTampered as error:
+            found = all_faults(self.store.rows(), self.store.place)
+            if found is None:
+                raise
+            raise found from error
+
     def last(self) -> Entry:
         """The newest entry."""
         row, known = self.store.last(), self._newest
         if row is None:
             raise LedgerTampered(f"the ledger {self.store.place} has lost its entries")
         if known is None or known[0] != row:
-            entry = unseal(row)
+            with self.explained():
+                entry = unseal(row)
             self._newest = known = row, entry, self._read_state(entry)
         return known[1]
 
@@ -71,7 +85,8 @@ class Journal:
         if row is None:
             raise LedgerTampered(
                 f"the ledger {self.store.place} has lost entry {head.sequence}: it was cut off, or is an older "
-                "copy; restore the newest one"
+                "copy, or that entry is of another ledger; restore the newest one, or compare with what this "
+                "ledger wrote"
             )
         entry = unseal(row)
         if entry.hash != head.hash:

@@ -457,7 +457,11 @@ class Ledger(Book):
             if noted is not None:
                 noted(held(entry))
 
-        return held(spending.spend(self._journal, {**body, "lease": lease.to_json()}, counted, noted=note))
+        try:
+            entry = spending.spend(self._journal, {**body, "lease": lease.to_json()}, counted, noted=note)
+        except BudgetExceeded as refusal:
+            raise self._beside_unfinished(refusal, request.event, allocation) from refusal
+        return held(entry)
 
     def reservation(self, head: Head, *, seen: Lease | None = None, private: bool = True) -> Reservation:
         """Take an open reservation up, to go on with and settle; whoever held it before no longer does.

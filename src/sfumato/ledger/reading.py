@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sfumato.accounting import DpEvent, Relation
-from sfumato.errors import InvalidInput, LedgerError, LedgerTampered
+from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerTampered
 from sfumato.ledger.agreement import check_agreement
 from sfumato.ledger.certificate import Certificate
 from sfumato.ledger.chain import Entry, Head, check_follows, unseal
@@ -23,6 +23,7 @@ from sfumato.ledger.replay import replay
 from sfumato.ledger.settling import lease_of, settlement_of
 from sfumato.ledger.state import State
 from sfumato.ledger.store import Store
+from sfumato.ledger.unfinished import pointing_at
 
 
 class Book:
@@ -107,6 +108,11 @@ class Book:
         return self._store.place
 
     @property
+    def exported(self) -> bool:
+        """Whether it is read from a file that `ledger export` wrote, and may be older than the ledger."""
+        return self._store.exported
+
+    @property
     def moved_to(self) -> str | None:
         """Where the ledger went on; None while it is open here."""
         last = self._journal.last()
@@ -149,7 +155,8 @@ class Book:
         Returns:
             The charges, oldest first.
         """
-        return charges_in(self._store.rows(), unit=self.budget.unit)
+        with self._journal.explained():
+            return charges_in(self._store.rows(), unit=self.budget.unit)
 
     def open_reservations(self) -> list[Charge]:
         """Every reservation that was not settled, as crashes leave them; `reservation` takes one up.
@@ -192,8 +199,9 @@ class Book:
             The charges, their sums and the newest entry.
         """
         rows = list(self._store.rows())
-        charges = charges_in(rows, unit=self.budget.unit)
-        last = unseal(rows[-1])
+        with self._journal.explained():
+            charges = charges_in(rows, unit=self.budget.unit)
+            last = unseal(rows[-1])
         return charges, self._journal.state(last), last.head
 
     def export(self) -> dict[str, Any]:
@@ -275,6 +283,36 @@ class Book:
         else:
             state.admit(counted, share)
 
+    def check_run(
+        self,
+        event: DpEvent | Sequence[DpEvent],
+        *,
+        relation: Relation,
+        unit: str,
+        allocation: str | None = None,
+    ) -> None:
+        """As `check`, for a run that can be resumed: a refusal names the same plan if it is reserved already.
+
+        Args:
+            event: What would be released.
+            relation: The relation under which it is priced.
+            unit: The unit for which it is priced.
+            allocation: The name of the share it would be charged to.
+
+        Raises:
+            BudgetExceeded: If it would not fit.
+        """
+        try:
+            self.check(event, relation=relation, unit=unit, allocation=allocation)
+        except BudgetExceeded as refusal:
+            raise self._beside_unfinished(refusal, event, allocation) from refusal
+
+    def _beside_unfinished(
+        self, refusal: BudgetExceeded, event: DpEvent | Sequence[DpEvent], allocation: str | None
+    ) -> BudgetExceeded:
+        wanted = [event] if isinstance(event, DpEvent) else [*event, as_one(event)]
+        return pointing_at(refusal, wanted, self.charges(), self._share(allocation))
+
     def verify(self, *, certificate: Certificate | None = None, head: Head | None = None) -> Head:
         """Check every entry, link and sum; and that nothing newer than what is presented was lost.
 
@@ -291,7 +329,8 @@ class Book:
         Raises:
             LedgerTampered: If something does not agree.
         """
-        entries = list(self.entries())
+        with self._journal.explained():
+            entries = list(self.entries())
         if not entries:
             raise LedgerTampered(f"the ledger {self.place} has lost its entries")
         try:
@@ -340,6 +379,11 @@ class Book:
         if certificate.head is None:
             raise InvalidInput(
                 "expected a certificate that names a ledger entry, got one of an unrecorded release"
+            )
+        if certificate.dataset is not None and certificate.dataset != self.dataset:
+            raise LedgerTampered(
+                f"the certificate is of another ledger, of dataset={certificate.dataset!r}; the ledger "
+                f"{self.place} is of dataset={self.dataset!r}"
             )
         entry = self._journal.holding(certificate.head)
         check_agreement(certificate, entry, self.budget, dataset=self.dataset)

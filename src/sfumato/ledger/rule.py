@@ -211,6 +211,12 @@ class Rule:
         counted = self._filter(account.taken).epsilon(account.tally.spending())
         return counted if account.exact is None else min(account.exact, counted)
 
+    def spent_on_stopped(self, ran: DpEvent, whole: DpEvent, exact: float | None) -> float:
+        """ε that a ledger has spent whose only plan, of the price `exact`, was stopped when `ran` had run."""
+        passes = self.passes(Account(tally=self.price(whole)), slack=0.0)
+        taken = 0.0 if passes else self.failure(whole)
+        return self.spent(Account(tally=self.price(ran), plans=1, exact=exact, taken=taken))
+
     def counted_after(self, account: Account, event: DpEvent) -> float:
         """ε that later charges would start from after `event`, whether it fits or not."""
         total = account.tally + self.price(event)

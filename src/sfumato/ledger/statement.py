@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import math
+import os
+import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -20,6 +22,7 @@ from sfumato.ledger.chain import canonical
 from sfumato.ledger.charge import Charge
 from sfumato.ledger.ledger import Ledger
 from sfumato.ledger.rule import Price, exact_epsilon
+from sfumato.ledger.single import epsilon_alone
 from sfumato.ledger.state import State
 
 FIXED = "if all charges had been fixed in advance"
@@ -27,6 +30,12 @@ NO_SUM = (
     "Spent and left do not add up to the budget: ε of several charges is not their sum; left is what the "
     "privacy filter, which holds for charges made after seeing answers, would still accept."
 )
+ONE_CHARGE = (
+    "Spent and left do not add up to the budget: a further charge may be chosen after seeing answers, so from "
+    "then on all of them are counted by the privacy filter; left is what it would accept."
+)
+ASIDE = "{figure} is set aside in shares, and left is what no share claims."
+EMPTY = "Nothing was charged yet."
 TRAINING = (
     "A training fits up to about the ε of a Gaussian release, or to less if it takes few steps; "
     "sfumato train --dry-run --ledger says whether one does."
@@ -38,13 +47,30 @@ _KINDS = 200  # of releases, beyond which composing them exactly takes too long 
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Without a search for garbage, a fifth of the time: all that a statement makes is kept."""
-    was_on = gc.isenabled()
+    if not gc.isenabled():
+        yield
+        return
+    here = threading.get_ident()
+    _without.add(here)
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        gc.enable()
+        _without.discard(here)
+
+
+_without: set[int] = set()  # threads that have switched it off, to switch it on again
+
+
+def _collect_after_fork() -> None:
+    """In a child only the thread that forked goes on; the others would never switch it on again."""
+    if _without - {threading.get_ident()}:
+        gc.enable()
+    _without.intersection_update({threading.get_ident()})
+
+
+os.register_at_fork(after_in_child=_collect_after_fork)
 
 
 @_uncollected()
@@ -52,11 +78,13 @@ def as_json(ledger: Ledger, *, price: Price = exact_epsilon) -> dict[str, Any]:
     """The statement as one JSON object."""
     charges, state, head = ledger.snapshot()
     broken = ledger.exceeded
-    known: dict[int, _Event] = {}
+    events: dict[int, dict[str, Any]] = {}
+    costs: dict[tuple[int, int], float | None] = {}
     for charge in charges:  # those that are alike share an event
-        for event in (charge.event, charge.counted):
-            if id(event) not in known:
-                known[id(event)] = _Event(event_to_json(event), price(event, ledger.budget))
+        if id(charge.event) not in events:
+            events[id(charge.event)] = event_to_json(charge.event)
+        if _alike(charge) not in costs:
+            costs[_alike(charge)] = epsilon_alone(charge, state.of_whole, price)
     return {
         "ledger": ledger.name,
         "dataset": ledger.dataset,
@@ -73,7 +101,7 @@ def as_json(ledger: Ledger, *, price: Price = exact_epsilon) -> dict[str, Any]:
         "exceeded_by": None if broken is None else broken.purpose,
         "allocations": {name: _share(state, name) for name in state.shares},
         "plans": {name: {"epsilon_left": state.left(name)} for name in state.plans},
-        "charges": [_line(charge, known) for charge in charges],
+        "charges": [_line(charge, costs[_alike(charge)], events[id(charge.event)]) for charge in charges],
         "head": head.to_json(),
     }
 
@@ -82,7 +110,8 @@ def as_json(ledger: Ledger, *, price: Price = exact_epsilon) -> dict[str, Any]:
 def render(ledger: Ledger, *, last: int = 40, price: Price = exact_epsilon) -> RenderableType:
     """A table of the newest charges, the shares, the sums and a bar, for a rich console."""
     charges, state, _ = ledger.snapshot()
-    parts: list[RenderableType] = [_charges_table(ledger, charges, last, price)]
+    parts: list[RenderableType] = [Text(_title(ledger), "italic")]
+    parts.append(_charges_table(state, charges, last, price) if charges else Text(EMPTY))
     if state.shares:
         parts.append(_shares_table(state))
     parts += [_bar(ledger, state), *_notes(ledger, state, charges, price)]
@@ -90,8 +119,13 @@ def render(ledger: Ledger, *, last: int = 40, price: Price = exact_epsilon) -> R
 
 
 def epsilon_if_fixed(ledger: Ledger, charges: list[Charge], price: Price) -> float | None:
-    """The exact ε of all charges together, had none been chosen after seeing answers of another."""
+    """The exact ε of all charges together, had none been chosen after seeing answers of another.
+
+    None where a run was stopped early: its end was not fixed in advance.
+    """
     paid = [charge for charge in charges if not charge.drawn]
+    if any(charge.stopped_early for charge in paid):
+        return None
     counts = Counter(id(charge.counted) for charge in paid)
     alike = {id(charge.counted): charge.counted for charge in paid}
     plan = compose(*(repeat(event, counts[identity]) for identity, event in alike.items()))
@@ -99,23 +133,23 @@ def epsilon_if_fixed(ledger: Ledger, charges: list[Charge], price: Price) -> flo
     return price(plan, ledger.budget) if len(kinds) <= _KINDS else None
 
 
-class _Event(NamedTuple):
-    json: dict[str, Any]
-    epsilon: float | None
+def _alike(charge: Charge) -> tuple[int, int]:
+    """The same for charges of the same events, which readers of a ledger make once."""
+    return id(charge.counted), id(charge.planned)
 
 
-def _line(charge: Charge, known: Mapping[int, _Event]) -> dict[str, Any]:
+def _line(charge: Charge, cost: float | None, event: dict[str, Any]) -> dict[str, Any]:
     return {
         "entry": charge.head.sequence,
         "time": charge.time,
         "purpose": charge.purpose,
         "allocation": charge.allocation,
-        "epsilon": known[id(charge.counted)].epsilon,
+        "epsilon": cost,
         "status": _status(charge),
         "drawn_from_plan": charge.drawn,
         "private": charge.private,
         "relation": str(charge.relation),
-        "event": known[id(charge.event)].json,
+        "event": event,
     }
 
 
@@ -130,23 +164,28 @@ def _share(state: State, name: str) -> dict[str, float]:
     return {"epsilon": state.limit(name), "epsilon_spent": spent, "epsilon_left": state.left(name)}
 
 
-def _charges_table(ledger: Ledger, charges: list[Charge], last: int, price: Price) -> Table:
+def _title(ledger: Ledger) -> str:
     budget = ledger.budget
     title = f"Privacy ledger: ε = {budget.epsilon:g}, δ = {budget.delta:g} per {budget.unit}, {budget.relation}"
-    if ledger.dataset is not None:
-        title = f"{title}, of {ledger.dataset}"
-    table = Table(title=Text(title), title_justify="left", caption_justify="left")
-    for heading in ("#", "when (UTC)", "what", "for"):
+    return title if ledger.dataset is None else f"{title}, of {ledger.dataset}"
+
+
+def _charges_table(state: State, charges: list[Charge], last: int, price: Price) -> Table:
+    """The newest charges; who paid is a column where anybody but the budget as a whole did."""
+    listed = charges[-last:] if last else []
+    named = any(charge.allocation is not None for charge in listed)
+    table = Table(caption_justify="left")
+    for heading in ("#", "when (UTC)", "what", *(["paid from"] if named else [])):
         table.add_column(heading, overflow="fold")
     table.add_column("ε", justify="right", no_wrap=True)
-    for charge in charges[-last:] if last else []:
-        table.add_row(*_cells(charge, price(charge.counted, budget)))
+    for charge in listed:
+        table.add_row(*_cells(charge, epsilon_alone(charge, state.of_whole, price), named=named))
     if len(charges) > last:
         table.caption = f"{len(charges) - last} earlier charges are not shown"
     return table
 
 
-def _cells(charge: Charge, cost: float | None) -> list[RenderableType]:
+def _cells(charge: Charge, cost: float | None, *, named: bool) -> list[RenderableType]:
     what = Text(charge.purpose)
     if _status(charge) != "settled":
         what.append(f"  {_status(charge)}", style="yellow")
@@ -154,7 +193,8 @@ def _cells(charge: Charge, cost: float | None) -> list[RenderableType]:
         what.append("  not private (seeded)", style="bold red")
     when = charge.time[:16].replace("T", " ")
     figure = "paid" if charge.drawn else _figure(cost)
-    return [str(charge.head.sequence), when, what, Text(charge.allocation or ""), figure]
+    payer = [Text(charge.allocation or "")] if named else []
+    return [str(charge.head.sequence), when, what, *payer, figure]
 
 
 def _shares_table(state: State) -> Table:
@@ -187,8 +227,7 @@ def _notes(ledger: Ledger, state: State, charges: list[Charge], price: Price) ->
     fixed = epsilon_if_fixed(ledger, charges, price)
     if fixed is not None and charges:
         lines.append(Text(f"{_figure(fixed)} {FIXED}"))
-    if not math.isclose(state.spent + state.left(), ledger.budget.epsilon, rel_tol=_SUMS):
-        lines.append(Text(NO_SUM, "dim"))
+    lines += [Text(text, "dim") for text in _about_the_sum(state)]
     if ledger.budget.delta and left != _figure(state.left()):
         lines.append(Text(TRAINING, "dim"))
     if ledger.moved_to is not None:
@@ -196,6 +235,15 @@ def _notes(ledger: Ledger, state: State, charges: list[Charge], price: Price) ->
     if any(not charge.private for charge in charges):
         lines.append(Text("NOT PRIVATE: a charge was made with seeded noise", "bold red"))
     return lines
+
+
+def _about_the_sum(state: State) -> Iterator[str]:
+    """Why spent and left are not the budget together, where they are not."""
+    aside = math.fsum(max(0.0, state.limit(name) - state.spent_by(name)) for name in state.shares)
+    if aside:
+        yield ASIDE.format(figure=_figure(aside))
+    if not math.isclose(state.spent + state.left() + aside, state.budget.epsilon, rel_tol=_SUMS):
+        yield NO_SUM if state.whole.plans > 1 else ONE_CHARGE
 
 
 def _left_for(state: State, price: Price) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sfumato.ledger.chain import Row
+from sfumato.ledger.store_export import ExportStore, is_export
 
 
 class Store(Protocol):
@@ -20,6 +21,8 @@ class Store(Protocol):
     place: str
     address: str
     """The place, told so that it is the same from every working folder."""
+    exported: bool
+    """Whether it is a file for readers, which nothing can be charged to."""
 
     def create(self, rows: Sequence[Row]) -> bool:
         """Make a ledger of these rows, whole or not at all; False if there is one already."""
@@ -88,6 +91,11 @@ STORES: tuple[StoreKind, ...] = (
 
 
 def store_at(place: str | os.PathLike[str]) -> Store:
-    """The store of the first kind whose prefix the place has: PostgreSQL by its address, else SQLite."""
+    """The store of the first kind whose prefix the place has: PostgreSQL by its address, else SQLite.
+
+    A file in JSON is an export of a ledger, which can be read.
+    """
     text = os.fspath(place)
+    if is_export(text):
+        return ExportStore(text)
     return next(kind for kind in STORES if text.startswith(kind.prefixes)).open(text)

@@ -54,6 +54,8 @@ class PostgresStore:
     `default`. A commit waits for the disk whatever the server's default.
     """
 
+    exported = False
+
     def __init__(self, url: str) -> None:
         self._url, self._ledger = _split(url)
         self.place = f"{_without_password(self._url)} (ledger {self._ledger!r})"

@@ -47,6 +47,8 @@ class SqliteStore:
     `synchronous=EXTRA` waits for the folder too, from which a commit removes the journal.
     """
 
+    exported = False
+
     def __init__(self, path: str) -> None:
         self.place = path
         self.address = str(Path(path).absolute())

@@ -9,6 +9,7 @@ from typing import Any
 from sfumato import _validate
 from sfumato.accounting import DpEvent, Relation
 from sfumato.ledger.certificate import Certificate, check_statable
+from sfumato.ledger.chain import Head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,7 @@ class Unrecorded:
         plan: Mapping[str, Any] | None = None,
         eta: float | None = None,
         caveats: Sequence[str] = (),
+        reserved: Head | None = None,
     ) -> Certificate:
         """The certificate of one release; `planned` is the whole plan of one that was stopped early.
 
@@ -56,6 +58,7 @@ class Unrecorded:
             plan: Settings that the certificate shall state.
             eta: η, the bound of rounding errors that the noise was scaled up for.
             caveats: Sentences that the certificate shall state.
+            reserved: The entry of a ledger that holds the whole plan, of a run that is not settled yet.
 
         Returns:
             The certificate.
@@ -72,4 +75,5 @@ class Unrecorded:
             plan=plan,
             eta=eta,
             caveats=caveats,
+            reserved=reserved,
         )

@@ -11,6 +11,7 @@ from typing import Any
 from sfumato import _validate
 from sfumato.errors import InvalidInput, LedgerTampered
 from sfumato.ledger.chain import Head
+from sfumato.ledger.documents import WITNESS, refuse_others
 from sfumato.ledger.ledger import Ledger
 from sfumato.ledger.signing import FIELD, PrivateKey, PublicKey, signer
 from sfumato.ledger.strict_json import read_object
@@ -69,6 +70,7 @@ class Witness:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Witness:
         """The witness in `data`; NotVerified where it carries a signature that does not fit."""
+        refuse_others(data, WITNESS)
         if set(data) - {FIELD} != _FIELDS or data["kind"] != PURPOSE:
             raise InvalidInput(f"expected a witness of the fields {sorted(_FIELDS)}, got another file")
         for name in ("name", "hash", "time"):

@@ -24,6 +24,7 @@ from sfumato.local.views import PRIORS, View
 from sfumato.policy import Policy, ledger_place
 from sfumato.randomness import Sampler
 from sfumato.storage import write_whole
+from sfumato.trust import caveats_of_sampler
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -162,7 +163,7 @@ def release_images(
             "shuffled": _shuffled(plan.event(), len(labels)),
         },
         eta=plan.eta,
-        caveats=caveats(view.kind),
+        caveats=[*caveats(view.kind), *caveats_of_sampler(sampler)],
     )
     said, noised = plan.randomise(labels, vectors, sampler)
     data = NoisedData(labels=said, vectors=noised, plan=plan, view=view, name=name)
@@ -243,7 +244,13 @@ def release_table(
         unit="person",
         private=sampler.private,
         plan={"columns": [asdict(column) for column in plan.columns]},
-        caveats=[ONE_REPORT, NO_CURATOR, "the sampler is taken as ideal", _who(plan)],
+        caveats=[
+            ONE_REPORT,
+            NO_CURATOR,
+            "the sampler is taken as ideal",
+            _who(plan),
+            *caveats_of_sampler(sampler),
+        ],
     )
     reports = plan.randomise(frame, sampler)
     buffer = io.BytesIO()

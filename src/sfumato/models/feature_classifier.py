@@ -6,6 +6,7 @@ Only the head learns from people's data. It is convex and small, so that little 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -20,6 +21,7 @@ _FLOOR = 0.002  # of the largest variance: directions that hardly vary are left 
 _MANY = 3000  # features and rows from which on exact directions would take a minute
 _MORE = 32  # directions beside those that are wanted, for exactness
 _CHUNK = 128  # images at a time: their maps stay in the cache
+_PRODUCTS = 0.5  # length of the products of private directions beside the features themselves
 
 
 class FeatureClassifier(nn.Module):
@@ -31,14 +33,16 @@ class FeatureClassifier(nn.Module):
     power −¼: noise has fewer places to go to, and steps are as long where features vary little (a
     preconditioner that costs nothing). The whole is brought to unit length again. An image's features depend on
     that image, and on public ones, alone. `adapt` takes what was measured of private features at a price: a
-    mean that is taken off, or a basis; what the head gets is then of unit length once more.
+    mean that is taken off, a basis, or a mean and directions whose products are joined to the features at half
+    their length; what the head gets is then of unit length once more.
 
     Args:
         extractors: Networks that turn images into features; they are not trained.
         classes: How many outputs there are.
         directions: How many principal directions of public images are kept; None keeps all features.
         shape: Channels, height and width of the images.
-        adapts: "shift" or "basis", if `adapt` will be given one.
+        adapts: "shift", "basis" or "products", if `adapt` will be given what it takes.
+        products: How many directions have their products joined, where it adapts by them.
         weights: The length of each extractor's part; 1 for all by default.
         bias: Whether the head has a constant for each class. Beside features of unit length it makes up half of
             the square of a row's gradient, so that a private head without it has √½ of the noise.
@@ -54,6 +58,7 @@ class FeatureClassifier(nn.Module):
 
     shift: Tensor | None
     basis: Tensor | None
+    leading: Tensor | None  # (features, directions)
 
     def __init__(
         self,
@@ -63,6 +68,7 @@ class FeatureClassifier(nn.Module):
         directions: int | None = None,
         shape: tuple[int, int, int] = (1, 28, 28),
         adapts: str | None = None,
+        products: int = 0,
         weights: Sequence[float] = (),
         bias: bool = False,
     ) -> None:
@@ -71,13 +77,15 @@ class FeatureClassifier(nn.Module):
         self.weights = tuple(weights) or (1.0,) * len(extractors)
         self.shape = shape
         with torch.no_grad():
-            size = self._joined(torch.zeros(1, *shape)).shape[1]
-        width = directions or size
+            self.sizes = tuple(part.shape[1] for part in self._parts(torch.zeros(1, *shape)))
+        size = sum(self.sizes)
+        self.width = width = directions or size
         self.register_buffer("centre", torch.zeros(size))
         self.register_buffer("directions", None if directions is None else torch.eye(size, directions))
-        self.register_buffer("shift", torch.zeros(width) if adapts == "shift" else None)
+        self.register_buffer("shift", torch.zeros(width) if adapts in ("shift", "products") else None)
         self.register_buffer("basis", torch.eye(width) if adapts == "basis" else None)
-        self.head = nn.Linear(width, classes, bias=bias)
+        self.register_buffer("leading", torch.eye(width, products) if adapts == "products" else None)
+        self.head = nn.Linear(width + products * (products + 1) // 2, classes, bias=bias)
         for values in self.head.parameters():
             nn.init.zeros_(values)
 
@@ -100,7 +108,14 @@ class FeatureClassifier(nn.Module):
 
     @torch.no_grad()
     def adapt(self, measured: Tensor) -> None:
-        """Take the mean, or the basis, that was measured of private features with noise."""
+        """Take what was measured of private features with noise: the mean, the basis, or mean and directions.
+
+        Mean and directions are the rows of one matrix, the mean first.
+        """
+        if self.leading is not None and self.shift is not None:
+            self.shift.copy_(measured[0])
+            self.leading.copy_(measured[1:].T)
+            return
         place = self.basis if self.shift is None else self.shift
         if place is None:
             raise InvalidInput("expected a classifier that adapts to its rows, got one that does not")
@@ -110,7 +125,8 @@ class FeatureClassifier(nn.Module):
     def adapted(self, features: Tensor) -> Tensor:
         """What the head gets of these features, each row by itself."""
         if self.shift is not None:
-            return functional.normalize(features - self.shift, dim=1)
+            centred = functional.normalize(features - self.shift, dim=1)
+            return centred if self.leading is None else _with_products(centred, self.leading)
         return features if self.basis is None else functional.normalize(features @ self.basis, dim=1)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -118,9 +134,12 @@ class FeatureClassifier(nn.Module):
         return logits
 
     def _joined(self, images: Tensor) -> Tensor:
-        laid_out = images.contiguous(memory_format=torch.channels_last)
-        parts = [functional.normalize(part(laid_out).flatten(1), dim=1) for part in self.extractors]
+        parts = self._parts(images)
         return torch.cat([w * part for w, part in zip(self.weights, parts, strict=True)], dim=1)
+
+    def _parts(self, images: Tensor) -> list[Tensor]:
+        laid_out = images.contiguous(memory_format=torch.channels_last)
+        return [functional.normalize(part(laid_out).flatten(1), dim=1) for part in self.extractors]
 
     def _projected(self, rows: Tensor) -> Tensor:
         centred = rows - self.centre
@@ -168,6 +187,18 @@ class Whitened(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         found: Tensor = (self.extractor(images).flatten(1) - self.centre) @ self.directions
         return found
+
+
+def _with_products(rows: Tensor, leading: Tensor) -> Tensor:
+    """Rows of unit length beside the products uᵢuⱼ, i ≤ j, of their unit places u along some directions.
+
+    Those of i < j have √2, so that the products of two rows have (u·v)² as theirs: a quadratic kernel.
+    """
+    along = functional.normalize(rows @ leading, dim=1)
+    first, second = torch.triu_indices(along.shape[1], along.shape[1])
+    weights = torch.where(first == second, 1.0, math.sqrt(2.0)).to(rows)
+    products = along[:, first] * along[:, second] * weights
+    return functional.normalize(torch.cat([rows, _PRODUCTS * products], dim=1), dim=1)
 
 
 def _weighed_directions(rows: Tensor, count: int) -> Tensor:

@@ -32,6 +32,7 @@ from sfumato.randomness import Sampler, SecretStream
 from sfumato.released import ModelCard, Predictor, Released, model_bytes
 from sfumato.results import Ballot, Votes, write_run
 from sfumato.storage import RunFolder, json_bytes
+from sfumato.trust import caveats_of_sampler
 
 CAVEATS = (
     "features come from a public prior drawn by code, adapted to the public images without their labels",
@@ -250,7 +251,7 @@ def run(
         answers,
         settings,
         delta,
-        _certificate(answers, settings, delta, ledger, private.unit),
+        _certificate(answers, settings, delta, ledger, private.unit, sampler),
         started,
     )
     if folder is not None:
@@ -423,11 +424,12 @@ def _digests(prior: str) -> dict[str, str]:
 
 
 def _certificate(
-    answers: Answers, settings: PateSettings, delta: float, ledger: Ledger | None, unit: str
+    answers: Answers, settings: PateSettings, delta: float, ledger: Ledger | None, unit: str, sampler: Sampler
 ) -> Certificate:
+    caveats = (*CAVEATS, *caveats_of_sampler(sampler))
     plan = {"votes": settings.plan.to_json(), "prior": _digests(settings.adaptation.prior)}
     if ledger is not None and answers.charge is not None:
-        return ledger.certificate(answers.charge, plan=plan, caveats=CAVEATS)
+        return ledger.certificate(answers.charge, plan=plan, caveats=caveats)
     return Unrecorded(delta=delta).pay_for(
         settings.plan.event(),
         purpose=PURPOSE,
@@ -435,7 +437,7 @@ def _certificate(
         unit=unit,
         private=answers.private,
         plan=plan,
-        caveats=CAVEATS,
+        caveats=caveats,
     )
 
 

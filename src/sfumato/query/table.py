@@ -41,6 +41,7 @@ from sfumato.query.sql import checked, parse_query
 from sfumato.query.stages import Compiled, Planned, Ready
 from sfumato.query.trying import Trial, trials
 from sfumato.randomness import Sampler, SecretStream
+from sfumato.trust import caveats_of_sampler
 
 RELATION = accounting.Relation.ADD_REMOVE
 """Under which queries are priced: contributions are bounded for a unit that comes or goes."""
@@ -585,10 +586,13 @@ class Table:
             delta=cost.delta,
             epsilon_spent=ledger.epsilon_spent,
             epsilon_left=ledger.epsilon_left,
-            notes=notes_for(
-                rows_policy(plan.joined, self.policy),
-                grouped=bool(plan.keys),
-                family=cost.noises[0].family,
+            notes=(
+                *notes_for(
+                    rows_policy(plan.joined, self.policy),
+                    grouped=bool(plan.keys),
+                    family=cost.noises[0].family,
+                ),
+                *caveats_of_sampler(self._sampler),
             ),
         )
 

@@ -23,6 +23,7 @@ from sfumato.recipes.classifier import Classifier, Place, Trained, Watch
 from sfumato.released import Predictor, Released
 from sfumato.storage import RunFolder
 from sfumato.training import EpochReport, HeldOut, TrainingResult, train
+from sfumato.trust import caveats_of_sampler
 
 
 def train_adapted(
@@ -50,7 +51,11 @@ def train_adapted(
         private=stream.private,
         plan=plan,
         eta=None if ready.statistic is None else ready.statistic.mechanism.eta,
-        caveats=(*caveats, "rounding errors are stated for what is measured first; the head has its own bound"),
+        caveats=(
+            *caveats,
+            "rounding errors are stated for what is measured first; the head has its own bound",
+            *caveats_of_sampler(stream),
+        ),
     )
     network = _adapt(ready, rows, stream)
     test = None if ready.test is None else features.adapted(network, ready.test)

@@ -288,7 +288,7 @@ class Classifier:
         )
         events = self.events[1:] if resumed else self.events
         if events:
-            ledger.check(events, relation=self.plan.relation, unit=self.plan.unit)
+            ledger.check_run(events, relation=self.plan.relation, unit=self.plan.unit)
 
     def train(
         self,
@@ -510,10 +510,10 @@ def _terms(
     choices: dict[str, Any],
 ) -> dict[str, Any]:
     """Plans and optimization of a recipe at ε."""
-    width = learner(network).in_features
-    assert isinstance(width, int)
+    assert isinstance(network, FeatureClassifier)
+    sizes = network.sizes if recipe.directions is None else (network.width,)
     statistic, plan = recipe.plans(
-        epsilon=epsilon, delta=delta, public_size=size + canaries, width=width, **choices
+        epsilon=epsilon, delta=delta, public_size=size + canaries, sizes=sizes, **choices
     )
     return {
         "statistic": statistic,

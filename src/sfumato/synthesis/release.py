@@ -28,6 +28,7 @@ from sfumato.synthesis.plan import RELATION, SynthesisPlan, default_picks
 from sfumato.synthesis.rules import Rules
 from sfumato.synthesis.synthesizer import TOO_LITTLE, Progress, Synthesizer, tells, with_target, workload
 from sfumato.synthesis.values import FORMATS, to_table, write_table
+from sfumato.trust import caveats_of_sampler
 
 PURPOSE = "synthetic table"
 _FEWEST_CELLS = 4  # of two columns that can depend on each other
@@ -274,7 +275,9 @@ def release(
     drawn = len(next(iter(cells.values())))
     notes = (*_left_out(request.left_out), *found.notes, *_fewer(request.rows, drawn))
     stated = {**plan.to_json(), "table": policy.table, "version": policy.version, "drawn": drawn}
-    certificate = ledger.certificate(charge, plan=stated, caveats=(*CAVEATS, *notes))
+    certificate = ledger.certificate(
+        charge, plan=stated, caveats=(*CAVEATS, *notes, *caveats_of_sampler(sampler))
+    )
     certificate.write(places.certificate)
     write_table(to_table(request.drawn, cells, sampler), places.table)
     report = fidelity.report(found, request.candidates, notes)

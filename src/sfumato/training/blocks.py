@@ -55,7 +55,8 @@ class Heights:
 
     Which height a block gets depends on the number of units in it and on public facts alone. Blocks have a
     multiple of 32 rows, so that whole vectors hold them and no row is computed by the code for what is left
-    over, which rounds otherwise; where so many rows do not fit, a trial has every unit at every place. A height
+    over, which rounds otherwise; or a multiple of 16, if whole vectors hold all that is not computed exactly
+    (`Steps.in_whole_vectors`). Where so many rows do not fit, a trial has every unit at every place. A height
     is tried the first time it is wanted, and anew with another number of threads. `stamp` names the weights of
     the moment: the bits to compare with are those of these weights. No block has more than `most_rows` rows,
     but one unit may.
@@ -108,6 +109,13 @@ class Heights:
         """Units of the block that all others are compared with, if its own places agree."""
         return reference_height(rows_per_unit, self._most_rows)
 
+    def is_whole(self, height: int, rows_per_unit: int) -> bool:
+        """Whether whole vectors hold such a block by its height, or it has few rows, each tried everywhere."""
+        return not (
+            height * rows_per_unit % REFERENCE_ROWS
+            and self.reference_height(rows_per_unit) * rows_per_unit % REFERENCE_ROWS == 0
+        )
+
     def _refer(self, rows_per_unit: int, bits: Bits, stamp: Any) -> Known | None:
         """The bits to compare with, of the weights of the moment."""
         key = rows_per_unit, stamp
@@ -138,6 +146,8 @@ class Heights:
         else:
             step = max(reference, 1 << max(0, units.bit_length() - 6))
             steps = [-(-step // reference) * reference * times for times in (1, 2)]
+            if step == reference and reference % 2 == 0:
+                steps.insert(0, reference // 2)
         found = dict.fromkeys(-(-units // step) * step for step in steps)
         return [height for height in found if height * rows_per_unit <= self._most_rows]
 

@@ -40,7 +40,7 @@ from sfumato.ledger.charge import same_releases
 from sfumato.storage import rename, write_whole
 from sfumato.training.past_noise import destroy_past_noise, keep_past_noise, read_past_noise
 from sfumato.training.plan import TrainingPlan
-from sfumato.training.setup import check_setup, plain, setup_of, warn_that_kept_go_on
+from sfumato.training.setup import check_setup, in_words, plain, setup_of, warn_that_kept_go_on
 from sfumato.training.state import TrainerState
 from sfumato.training.trainer import PrivateTrainer
 
@@ -161,7 +161,10 @@ def _load(
     tensors, record = _parsed(content, target)
     _check_plan(trainer, record, target)
     if record["reservation"] is not None and trainer.ledger is None and trainer.peers.leads:
-        raise Refused(f"expected the ledger that paid for {target}, got none; give it to the trainer")
+        raise Refused(
+            f"expected the ledger that paid for {target}, got none; name it: --ledger in a command, ledger= in "
+            "Python"
+        )
     _load_model(trainer, _under("model", tensors), target)
     _load_optimizer(trainer.optimizer, _under("optimizer", tensors), record)
     if scheduler is not None:
@@ -364,8 +367,13 @@ def _older(target: Path, lease: Lease) -> Refused:
 
 
 def _check_plan(trainer: PrivateTrainer, record: Mapping[str, Any], target: Path) -> None:
-    if TrainingPlan.from_json(record["plan"]) != trainer.plan:
-        raise Refused(f"expected the plan of {target}; a checkpoint goes on under the plan it was priced with")
+    kept = TrainingPlan.from_json(record["plan"])
+    if kept != trainer.plan:
+        before, now = in_words(kept.to_json(), trainer.plan.to_json())
+        raise Refused(
+            f"expected the plan that {target} was priced with, of {before}, got one of {now}; give the same ε, "
+            "epochs and batch as before, or begin anew in another folder, which is charged anew"
+        )
     check_setup(record.get("setup", {}), trainer.setup, target)
 
 

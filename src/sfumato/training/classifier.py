@@ -19,7 +19,7 @@ from sfumato.ledger import Ledger
 from sfumato.randomness import SecretStream
 from sfumato.training.own_code import OWN_CODE, brings
 from sfumato.training.run import Optimization, TrainingResult, train
-from sfumato.training.surroundings import caveats_of_callers, tell_of
+from sfumato.training.surroundings import caveats_of_callers, caveats_of_scorers, tell_of
 
 READ_FROM_DATA = "not private: read from data: "
 
@@ -118,7 +118,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             clip_norm=self.clip_norm,
             optimization=Optimization(learning_rate=self.learning_rate),
             ledger=self.ledger,
-            caveats=(*caveats, *own_code),
+            caveats=(*caveats, *caveats_of_scorers(self), *own_code),
             sampler=None if self.random_state is None else SecretStream(test_seed=seed),
         )
         self.epsilon_ = self.result_.epsilon

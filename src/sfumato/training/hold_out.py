@@ -28,7 +28,8 @@ from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import RunFolder, write_whole
 from sfumato.training.answers import answers
 from sfumato.training.moment import refuse_listeners
-from sfumato.training.own_code import OWN_CODE, OWN_NOISE, brings, draws_by, runs_with
+from sfumato.training.own_code import OWN_CODE, brings, caveats_with
+from sfumato.trust import caveats_of_sampler
 
 PURPOSE = "accuracy on records kept out"
 _KEPT_OUT, _KEPT = "kept_out.bin", "kept.bin"  # coins, in the private half of a run folder
@@ -188,7 +189,8 @@ class HeldOut:
         if not names or len(set(names)) != len(names):
             raise InvalidInput(f"expected names that are all different, got names={tuple(names)!r}")
         refuse_listeners()
-        own = own_groups or runs_with(model) or brings(self.rows, self.rows.inputs, self.rows.targets)
+        brought = own_groups or brings(self.rows, self.rows.inputs, self.rows.targets)
+        caveats = dict.fromkeys([*((OWN_CODE,) if brought else ()), *caveats_with(model)])
         mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=epsilon)
         sampler = SecretStream() if sampler is None else sampler
         certificate = (ledger or Unrecorded(delta=delta)).pay_for(
@@ -197,7 +199,7 @@ class HeldOut:
             relation=Relation.ADD_REMOVE,
             unit=self.rows.unit,
             private=sampler.private,
-            caveats=((OWN_CODE,) if own else ()) + ((OWN_NOISE,) if draws_by(sampler) else ()),
+            caveats=(*caveats, *caveats_of_sampler(sampler)),
         )
         right = answers(model, self.rows.tensors()[0]) == self.rows.targets
         counts = np.array([_counts(right[groups == number]) for number in range(len(names))])

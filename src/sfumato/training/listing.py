@@ -6,7 +6,6 @@ written over, as soon as it is not needed any more.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -26,9 +25,10 @@ class Room(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its elements."""
-        shape, _, _, dtype = self.layout
-        return math.prod(shape) * int(dtype.itemsize)
+        """Bytes that it spans."""
+        shape, strides, _, dtype = self.layout
+        steps = [(size - 1) * step for size, step in zip(shape, strides, strict=True)]
+        return 0 if 0 in shape else (sum(steps) + 1) * int(dtype.itemsize)
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class Listing:
     values: dict[str, Any] = field(default_factory=dict)  # what names stand for from the start
     rooms: dict[str, Room] = field(default_factory=dict)  # of what lines make
     kept: dict[str, Tensor] = field(default_factory=dict)  # what came out of no tensors at all
+    own: Tensor = field(default_factory=lambda: torch.zeros(0))  # memory of what a function keeps to itself
 
     def value(self, value: Any) -> str:
         """A name for something that stays as it is."""
@@ -90,11 +91,8 @@ class Listing:
         """The lines but those that make the same each time, which nobody writes or is handed."""
         for line in self.lines:
             fixed = [name for name in line.makes if name in self.kept and name not in results]
-            if (
-                line.stays
-                or len(fixed) < len(line.makes)
-                or any(self.rooms[n].memory in written for n in fixed)
-            ):
+            changed = any(self.rooms[name].memory in written for name in fixed)
+            if line.stays or changed or len(fixed) < len(line.makes):
                 yield line
             else:
                 self.values.update((name, self.kept[name]) for name in fixed)
@@ -102,36 +100,52 @@ class Listing:
     def _laid_out_alike(self, lines: Sequence[Line]) -> Iterator[Line]:
         """The same, but gradients come to pooling laid out as what was pooled: it is slow to do so itself."""
         for line in lines:
-            if (
-                line.func is _aten.max_pool2d_with_indices_backward.default
-                and set(line.needs) <= self.rooms.keys()
-            ):
+            if line.func is _aten.max_pool2d_with_indices_backward.default:
                 gradient, pooled = line.needs[:2]
-                last = _is_channels_last(self.rooms[pooled])
-                if last and not _is_channels_last(self.rooms[gradient]):
+                lasts = [
+                    name in self.rooms and _is_channels_last(self.rooms[name]) for name in (gradient, pooled)
+                ]
+                if lasts == [False, True]:
                     name, form = f"{gradient}_", f"memory_format={self.value(torch.channels_last)}"
                     yield Line(_aten.clone.default, [gradient, form], [gradient], [name])
                     line = replace(line, arguments=[name, *line.arguments[1:]], needs=[name, *line.needs[1:]])
             yield line
 
     def _in_one_place(self, lines: Sequence[Line], results: Sequence[str]) -> Iterator[Line]:
-        """The same, but small tensors that nobody is handed have memory of their own, as have their views."""
+        """The same, but small tensors that nobody is handed lie in memory of their own, as do their views."""
         handed = {self.rooms[name].memory for name in results if name in self.rooms}
-        places: dict[int, Tensor] = {}
+        first = {
+            room.memory: line.makes[0]
+            for line in reversed(lines)
+            if (room := self._made(line))
+            and room.size <= _SMALL
+            and room.memory not in handed
+            and _writing(line.func)
+        }
+        places = self._laid_side_by_side(first.values())
         for line in lines:
-            room = self.rooms.get(line.makes[0]) if len(line.makes) == 1 else None
-            if room is None:
+            room = self._made(line)
+            place = None if room is None else places.get(room.memory)
+            if room is None or place is None:
                 yield line
-            elif room.memory in places:  # a view
-                name, (shape, strides, offset, _) = line.makes[0], room.layout
-                self.values[name] = places[room.memory].as_strided(shape, strides, offset)
-            elif (twin := _writing(line.func)) and room.size <= _SMALL and room.memory not in handed:
-                shape, strides, _, dtype = room.layout
-                name, place = line.makes[0], torch.empty_strided(shape, strides, dtype=dtype)
-                places[room.memory] = self.values[name] = place
+                continue
+            name, (shape, strides, offset, _) = line.makes[0], room.layout
+            self.values[name] = place.as_strided(shape, strides, place.storage_offset() + offset)
+            twin = _writing(line.func)
+            if name == first[room.memory] and twin is not None:
                 yield Line(twin.func, [*line.arguments, f"{twin.keyword}={name}"], line.needs, writes=True)
-            else:
-                yield line
+
+    def _made(self, line: Line) -> Room | None:
+        """Where the one tensor lies that a line makes."""
+        return self.rooms.get(line.makes[0]) if len(line.makes) == 1 else None
+
+    def _laid_side_by_side(self, names: Iterable[str]) -> dict[int, Tensor]:
+        """Memory for tensors, one after the other in `own`."""
+        rooms = [self.rooms[name] for name in names]
+        sizes = [-(-room.size // _ALIGNED) * _ALIGNED for room in rooms]
+        self.own = torch.zeros(sum(sizes), dtype=torch.uint8)
+        parts = zip(rooms, torch.split(self.own, sizes), strict=True)
+        return {room.memory: part[: room.size].view(room.layout[3]) for room, part in parts}
 
     def _body(self, lines: Sequence[Line], results: Sequence[str]) -> Iterator[str]:
         last = _last_needs(lines)
@@ -215,6 +229,7 @@ def _writing(func: Any) -> _Twin | None:
 
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _SMALL = 1 << 16  # bytes
+_ALIGNED = 64
 
 
 _aten = torch.ops.aten

@@ -17,11 +17,8 @@ import dis
 import functools
 import math
 import os
-import site
 import sys
-import sysconfig
 import types
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -34,9 +31,19 @@ from sfumato.errors import UnsupportedModel
 from sfumato.randomness import GLOBAL_GENERATORS
 from sfumato.training import places
 from sfumato.training.places import Place
+from sfumato.training.replaced import replaced
 from sfumato.training.structure import Structure, tensors_of
-
-TRUSTED = frozenset(["torch", "torchvision", "torchaudio", "numpy", "scipy", "transformers", "peft", "sfumato"])
+from sfumato.trust import (
+    TRUSTED,
+    WRITTEN_IN_PYTHON,
+    defined_in,
+    home_of,
+    is_class_of,
+    is_trusted,
+    is_trusted_class,
+    is_trusted_module,
+    own_code_in,
+)
 
 
 class Memory:
@@ -80,7 +87,7 @@ class Memory:
         if isinstance(thing, types.FunctionType):
             yield from self._function(thing)
         elif isinstance(thing, types.ModuleType):
-            if not _is_trusted(thing.__name__):
+            if not is_trusted_module(thing.__name__):
                 yield from self._globals(vars(thing), frozenset(vars(thing)), frozenset())
         elif isinstance(thing, type):
             yield from self._class(thing)
@@ -88,8 +95,8 @@ class Memory:
             yield from self._object(thing)
 
     def _function(self, function: types.FunctionType) -> Iterator[Any]:
-        if _is_trusted(_defined_in(function)):
-            yield from _own_code(function)
+        if is_trusted_module(defined_in(function)):
+            yield from own_code_in(function)
             return
         yield from self._note(places.Function(function))
         used, stored, modules, reaches = _names_in(function.__code__)
@@ -113,7 +120,7 @@ class Memory:
         for value in values:
             if not isinstance(value, types.ModuleType):
                 yield value
-            elif not _is_trusted(value.__name__):
+            elif not is_trusted_module(value.__name__):
                 yield from self._globals(vars(value), used, stored)
             else:
                 yield from self._on_library(value, used, stored)
@@ -143,7 +150,7 @@ class Memory:
         for one in kind.__mro__:
             if not is_class_of(one, TRUSTED):
                 yield from self._note(places.ClassAttributes(one))
-            elif one.__flags__ & _WRITTEN_IN_PYTHON and one not in self._classes:
+            elif one.__flags__ & WRITTEN_IN_PYTHON and one not in self._classes:
                 self._classes.add(one)
                 self._note(places.ClassAttributes(one))  # what code hangs on it; its own is trusted
 
@@ -177,20 +184,13 @@ def keeps_nothing(model: nn.Module) -> bool:
     """
     tensors = tensors_of(model).values()
     return (
-        _torch_is_its_own()
+        not replaced(model)
         and all(is_trusted_class(type(tensor)) and not vars(tensor) for tensor in tensors)
         and all(
             is_trusted_class(type(module)) and is_trusted(type(module).forward) and _holds_trusted(module)
             for module in model.modules()
         )
     )
-
-
-def _torch_is_its_own() -> bool:
-    """Whether what all modules run by is torch's: how they are called, and the functions that they call."""
-    called = (nn.Module.__call__, nn.Module._call_impl, nn.Module.__getattr__)
-    functions = [each for each in vars(nn.functional).values() if isinstance(each, types.FunctionType)]
-    return all(is_trusted(each) for each in (*called, *functions))
 
 
 def _holds_trusted(module: nn.Module) -> bool:
@@ -356,7 +356,7 @@ def _inside(thing: Any) -> Iterable[Any]:
 
 def _is_ours(thing: Any) -> bool:
     """A trainer, a ledger: nothing can be hung on them, and what is inside is none of the code's business."""
-    home = _home_of(type(thing)) or ""
+    home = home_of(type(thing)) or ""
     return home.partition(".")[0] == "sfumato" and not isinstance(thing, nn.Module)
 
 
@@ -410,145 +410,3 @@ def _names_in(code: types.CodeType) -> _Names:
 _SETTING = frozenset(["setattr", "__setattr__", "__dict__", "vars"])
 _FINDING = frozenset(["globals", "eval", "exec", "__import__"])  # as functions: torch's modules have `eval`
 _REACHING = frozenset(["__globals__", "f_globals", "import_module"])
-_WRITTEN_IN_PYTHON = 1 << 9  # of a class: it can be written
-
-
-def is_trusted(thing: Any) -> bool:
-    """Whether a function, or an object by its class, is code of packages in `TRUSTED`, and carries no other."""
-    return not _own_code(thing)
-
-
-def _own_code(thing: Any) -> list[Any]:
-    """Functions, classes and objects of the user's that a library's function, method or partial carries.
-
-    A decorator of a library makes a function of its own, which holds the user's in its closure.
-    """
-    found: list[Any] = []
-    waiting, seen = [thing], set()
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen or _is_plain(one):
-            continue
-        seen.add(id(one))
-        if isinstance(one, types.FunctionType) and _is_trusted(_defined_in(one)):
-            waiting += _carried(one)
-        elif isinstance(one, types.MethodType):
-            waiting += [one.__func__, one.__self__]
-        elif isinstance(one, functools.partial):
-            waiting += [one.func, *one.args, *one.keywords.values()]
-        elif isinstance(one, dict | types.MappingProxyType):
-            waiting += one.values()
-        elif isinstance(one, list | tuple | set | frozenset):
-            waiting += one
-        elif isinstance(one, types.FunctionType) or not is_trusted_class(
-            one if isinstance(one, type) else type(one)
-        ):
-            found.append(one)
-    return found
-
-
-def _carried(function: types.FunctionType) -> list[Any]:
-    """What a function holds in its closure, its defaults and its attributes."""
-    held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *vars(function).values()]
-    for cell in function.__closure__ or ():
-        try:
-            held.append(cell.cell_contents)
-        except ValueError:  # not filled yet
-            continue
-    return held
-
-
-def is_trusted_class(kind: type) -> bool:
-    """By all classes that it inherits from: one that a library makes of the user's runs the user's code."""
-    return all(is_class_of(one, TRUSTED) for one in kind.__mro__)
-
-
-def is_class_of(kind: type, packages: frozenset[str]) -> bool:
-    """Whether a class by itself, whatever it inherits from, is of one of the packages or of Python's own."""
-    return _is_trusted(_home_of(kind), packages)
-
-
-def _home_of(kind: type) -> str | None:
-    """The module that a class is found in under its name; what it says of itself later counts for nothing.
-
-    A class that a library makes in a function is found nowhere. It is the library's if all it holds is. Classes
-    are known by identity: equality and hashes may be the user's code.
-    """
-    known = _found.get(id(kind))
-    if known is None or known[0]() is not kind:
-        number = id(kind)
-        known = weakref.ref(kind, lambda _: _found.pop(number, None)), _found_in(kind)
-        _found[number] = known
-    if known[1] is not None:
-        return known[1]
-    return _said(kind, "__module__") if _holds_nothing_else(kind) else None
-
-
-_found: dict[int, tuple[weakref.ref[type], str | None]] = {}
-_in_question: set[int] = set()  # classes that may hold objects of their own
-
-
-def _found_in(kind: type) -> str | None:
-    said = _said(kind, "__module__")
-    if not kind.__flags__ & _WRITTEN_IN_PYTHON:  # Python code makes none of these
-        return said
-    found: Any = sys.modules.get(said or "")
-    for name in (_said(kind, "__qualname__") or "").split("."):
-        found = vars(found).get(name) if isinstance(found, type | types.ModuleType) else None
-    return said if found is kind else None
-
-
-def _said(kind: type, name: str) -> str | None:
-    said = getattr(kind, name, None)
-    return said if isinstance(said, str) else None
-
-
-def _holds_nothing_else(kind: type) -> bool:
-    """Whether no code of the user's is in a class; objects of its own in it decide nothing."""
-    if id(kind) in _in_question:
-        return True
-    _in_question.add(id(kind))
-    try:
-        held = list(vars(kind).values())
-        while held:
-            one = held.pop()
-            if isinstance(one, property | staticmethod | classmethod):
-                held += _inside(one)
-            elif not is_trusted(one):
-                return False
-        return True
-    finally:
-        _in_question.discard(id(kind))
-
-
-def _defined_in(function: types.FunctionType) -> str | None:
-    """The module whose names it looks up, whatever it or its file says of itself; generated code has none."""
-    defined = function.__globals__.get("__name__")
-    module = sys.modules.get(defined) if isinstance(defined, str) else None
-    return defined if module is not None and vars(module) is function.__globals__ else None
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_trusted(module: str | None, packages: frozenset[str] = TRUSTED) -> bool:
-    """By its name, and by where its file lies: a file of the user's may have the name of a library."""
-    package = (module or "").partition(".")[0]
-    if package == "__main__" or not (package in packages or package in sys.stdlib_module_names):
-        return False
-    return package == "sfumato" or _is_installed(sys.modules.get(package))
-
-
-def _is_installed(module: types.ModuleType | None) -> bool:
-    where = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
-    return where is None or any(os.path.realpath(where).startswith(folder + os.sep) for folder in _INSTALLED)
-
-
-_LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-_INSTALLED = {
-    os.path.realpath(folder)
-    for folder in (
-        *_LIBRARIES,
-        *site.getsitepackages(),
-        site.getusersitepackages(),
-        os.path.dirname(os.__file__),
-    )
-}

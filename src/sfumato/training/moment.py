@@ -17,9 +17,11 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from sfumato.errors import UnsupportedModel
-from sfumato.training.memory import Memory, is_trusted, keeps_nothing
+from sfumato.training.memory import Memory, keeps_nothing
+from sfumato.training.replaced import replaced
 from sfumato.training.rowwise import LossFunction, Views, memory_of
 from sfumato.training.structure import tensors_of
+from sfumato.trust import is_trusted
 
 
 class Moment:
@@ -36,11 +38,15 @@ class Moment:
         *,
         trusted: bool | None = None,
         weights: Iterable[Tensor] | None = None,
+        beside: Iterable[Any] | None = None,
     ) -> None:
-        """`trusted`: whether the model runs no code of the user's; `weights`: its tensors. If known."""
+        """`trusted`: whether the model runs no code of the user's; `weights`: its tensors; `beside`: what the
+        user has put in the place of libraries' functions. If known.
+        """
         weights = list(tensors_of(model).values() if weights is None else weights)
         trusted = keeps_nothing(model) if trusted is None else trusted
-        found = [None if trusted else Memory(model, name="the model", but=weights)]
+        roots = () if trusted else (model, *(replaced(model).values() if beside is None else beside))
+        found = [Memory(*roots, name="the model", but=weights) if roots else None]
         found.append(memory_of(loss_fn, "loss_fn", weights))
         found.append(None if views is None else memory_of(views, "views", weights))
         self._memories = [memory for memory in found if memory is not None]

@@ -1,6 +1,6 @@
 """Whether code of the user's own runs beside private rows, and what certificates then say.
 
-Code is the user's unless it comes from a package that is taken to keep nothing (`memory.TRUSTED`). It runs in a
+Code is the user's unless it comes from a package that is taken to keep nothing (`trust.TRUSTED`). It runs in a
 model, loss, views or data set; in a class of columns that turns itself into arrays; and in whatever the
 interpreter calls with every frame, such as a profiler, a debugger or a tool that measures coverage.
 """
@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
-from types import FunctionType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from sfumato.training.memory import is_class_of, is_trusted, keeps_nothing
+from sfumato.training.memory import keeps_nothing
+from sfumato.training.replaced import replaced
+from sfumato.trust import is_class_of, is_trusted
 
 OWN_CODE = (
     "code of the user's own ran beside the rows (model, loss, views or data set); it is taken to be honest, "
     "not written to deceive"
 )
-OWN_NOISE = (
-    "the noise came from a sampler of the user's own; that its draws are secret, and as random as the price "
-    "assumes, is taken on trust"
-)
+REPLACED = "code of the user's own stood in the place of a library's ({names}); it is taken to be honest"
 _TABLES = frozenset(["pandas", "polars", "pyarrow"])  # whose columns turn into arrays by code of their own
-_GENERATORS = frozenset(["randomgen"])
+_MOST_NAMES = 5
 _TOOLS = range(6)  # identifiers that sys.monitoring gives away
 
 
@@ -46,18 +44,16 @@ def runs_with(model: nn.Module) -> bool:
     return not keeps_nothing(model) or is_watched()
 
 
-def draws_by(sampler: Any) -> bool:
-    """Whether a sampler draws by code of the user's: of its class, or hung on it or on that."""
-    kinds = type(sampler).__mro__
-    functions = [each for kind in kinds for each in vars(kind).values() if isinstance(each, FunctionType)]
-    held = getattr(sampler, "__dict__", {}).values()
-    return not all(is_trusted(each) or _is_generator(each) for each in (type(sampler), *functions, *held))
+def caveats_with(model: nn.Module) -> tuple[str, ...]:
+    """What a certificate says of the code that sees the rows that a model is shown."""
+    return ((OWN_CODE,) if runs_with(model) else ()) + caveats_of_replaced(list(replaced(model)))
 
 
-def _is_generator(thing: Any) -> bool:
-    """One of those behind Sfumato's own streams."""
-    kind = type(thing)
-    return kind.__module__.partition(".")[0] == "randomgen" and is_class_of(kind, _GENERATORS)
+def caveats_of_replaced(names: Sequence[str]) -> tuple[str, ...]:
+    """Which names of libraries the user's code stood under."""
+    more = len(names) - _MOST_NAMES
+    said = [*names[:_MOST_NAMES], *([f"and {more} more"] if more > 0 else [])]
+    return (REPLACED.format(names=", ".join(said)),) if names else ()
 
 
 def brings(*data: Any) -> bool:

@@ -43,6 +43,7 @@ from sfumato.training.memory import Memory, Tensors, keeps_nothing, written_nowh
 from sfumato.training.moment import Moment, refuse_listeners
 from sfumato.training.precision import plain_float32
 from sfumato.training.public_rows import first, other_weights, random_rows, repeated, with_row
+from sfumato.training.replaced import replaced, versions
 from sfumato.training.rowwise import (
     VIEWS,
     WANTED_OF_VIEWS,
@@ -64,6 +65,7 @@ from sfumato.training.unsuitable import (
     other_targets,
     other_type,
     refuse_batch_statistics,
+    refuse_hooks_on_weights,
     refuse_low_precision,
     refuse_low_precision_inside,
     refuse_own_tensors,
@@ -146,7 +148,9 @@ def survey(
     """
     refuse_listeners()
     refuse_own_tensors(model)
-    key, now = signature(model, inputs, targets), Moment(model, loss_fn, views)
+    refuse_hooks_on_weights(model)
+    key = signature(model, inputs, targets), versions(model)
+    now = Moment(model, loss_fn, views)
     known = _surveyed.setdefault(model, [])
     for seen, same_loss, same_views, moment, found in known:
         if seen == key and same_loss(loss_fn) and same_views(views) and _is_like(now, moment()):
@@ -429,7 +433,7 @@ class _Look:
 
 def model_memory(model: nn.Module) -> Memory:
     """What the model could remember; nothing, where all of its code is of packages that keep nothing."""
-    roots = () if keeps_nothing(model) else (model,)
+    roots = () if keeps_nothing(model) else (model, *replaced(model).values())
     return Memory(*roots, name="the model", but=tensors_of(model).values())
 
 

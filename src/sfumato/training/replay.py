@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
@@ -42,13 +43,17 @@ class Recording:
 
     function: Function
     layouts: Sequence[Layout]  # of what was given
+    own: Tensor  # memory that it uses, which holds nothing afterwards
 
     def play(self, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """Do it again; None where tensors lie otherwise, or where Python would be told another number."""
         if [_layout(tensor) for tensor in given] != self.layouts:
             return None
-        with torch.no_grad():
-            return self.function(*given)
+        try:
+            with torch.no_grad():
+                return self.function(*given)
+        finally:
+            self.own.zero_()
 
 
 class Example(NamedTuple):
@@ -79,7 +84,8 @@ def record(
         given = [*examples[0].given, *into]
         with _Recorder(given, len(examples[0].given), scratch) as recorder:
             found = examples[0].compute()
-        recording = Recording(recorder.function(found), [_layout(tensor) for tensor in given])
+        function, layouts = recorder.function(found), [_layout(tensor) for tensor in given]
+        recording = Recording(function, layouts, recorder.listing.own)
         apart(found)
     except Unrecordable:
         return None
@@ -162,15 +168,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, given: Sequence[Tensor], read_only: int, scratch: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._listing = Listing([f"g{number}" for number in range(len(given))])
+        self.listing = Listing([f"g{number}" for number in range(len(given))])
         self._names: dict[Room, str] = {}
         self._storages: dict[int, _Storage] = {}
         self._written: set[int] = set()  # storages
         self._refused: list[str] = []
-        for number, (name, tensor) in enumerate(zip(self._listing.parameters, given, strict=True)):
+        for number, (name, tensor) in enumerate(zip(self.listing.parameters, given, strict=True)):
             self._enter(tensor, name, _GIVEN if number < read_only else _INTO)
         for tensor in scratch:
-            self._enter(tensor, self._listing.value(tensor), _SCRATCH)
+            self._enter(tensor, self.listing.value(tensor), _SCRATCH)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -181,7 +187,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         names = [self._name(tensor) for tensor in results]
         if self._refused:
             raise Unrecordable(self._refused[0])
-        return self._listing.function(names, self._written)
+        return self.listing.function(names, self._written)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -192,18 +198,28 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         arguments += [f"{name}={self._argument(value, needs)}" for name, value in kwargs.items()]
         line = Line(func, arguments, needs)
         changed = {tensor.untyped_storage()._cdata for tensor in _changed(func, args, kwargs)}
-        result = func(*args, **kwargs)
+        with self._drawing_nothing(func, kwargs):
+            result = func(*args, **kwargs)
         if torch.Tag.data_dependent_output in func.tags:
             self._tell(line, result)
         else:
             self._note(line, result, changed)
         return result
 
+    @contextmanager
+    def _drawing_nothing(self, func: Any, kwargs: Any) -> Iterator[None]:
+        """Refuse an operation that draws; one that could, such as attention without dropout, may not."""
+        may = torch.Tag.nondeterministic_seeded in func.tags
+        before = torch.get_rng_state() if may else None
+        yield
+        if before is not None and (kwargs.get("generator") or not torch.equal(before, torch.get_rng_state())):
+            self._refuse(f"{func} draws")
+
     def _tell(self, line: Line, number: Any) -> None:
         """Python is told a number: the next time it must be the same."""
         if any(self._storages[where].kind == _INTO for where in self._written):
             self._refuse("a number is asked for after what was given was written")
-        self._listing.lines.append(replace(line, told=self._listing.value(number)))
+        self.listing.lines.append(replace(line, told=self.listing.value(number)))
 
     def _note(self, line: Line, result: Any, changed: set[int]) -> None:
         """An operation that makes or writes something; a view needs no line."""
@@ -216,9 +232,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             new = isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in self._storages
             makes.append(self._enter(tensor, f"v{len(self._names)}", _MADE) if new else "_")
             if new and (not line.needs or line.func in _ALWAYS_THE_SAME):
-                self._listing.kept[makes[-1]] = tensor
+                self.listing.kept[makes[-1]] = tensor
         if changed or any(name != "_" for name in makes):
-            self._listing.lines.append(replace(line, makes=makes, one=one, writes=bool(changed)))
+            self.listing.lines.append(replace(line, makes=makes, one=one, writes=bool(changed)))
 
     def _argument(self, value: Any, needs: list[str]) -> str:
         """The source of an argument; tensors in it are added to what is needed."""
@@ -231,7 +247,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             value = tuple(value)
         plain = value if isinstance(value, tuple) else (value,)
         is_literal = all(each is None or type(each) in (bool, int) for each in plain)
-        return repr(value) if is_literal else self._listing.value(value)
+        return repr(value) if is_literal else self.listing.value(value)
 
     def _enter(self, tensor: Tensor, name: str, kind: str) -> str:
         """From now on this tensor has a name, and its memory is known."""
@@ -240,7 +256,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         known = self._storages.setdefault(room.memory, _Storage(_reference(storage), kind, []))
         known.tensors.append((name, _span(tensor), tensor.dtype))
         if known.kind == _MADE:
-            self._listing.rooms[name] = room
+            self.listing.rooms[name] = room
         return name
 
     def _name(self, tensor: Tensor) -> str:
@@ -251,15 +267,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return found
         known = self._storages.get(room.memory)
         if known is None or known.kind in (_OUTSIDE, _SCRATCH):
-            return self._enter(tensor, self._listing.value(tensor), _OUTSIDE)
+            return self._enter(tensor, self.listing.value(tensor), _OUTSIDE)
         first, end = _span(tensor)
         for base, (start, stop), dtype in known.tensors:
             if dtype == tensor.dtype and start <= first and end <= stop:
                 name, layout = f"v{len(self._names)}", map(repr, room.layout[:3])
-                self._listing.lines.append(Line(_AS_STRIDED, [base, *layout], [base], [name]))
+                self.listing.lines.append(Line(_AS_STRIDED, [base, *layout], [base], [name]))
                 return self._enter(tensor, name, known.kind)
         self._refuse("no tensor spans these elements")
-        return self._listing.value(tensor)
+        return self.listing.value(tensor)
 
     def _refuse(self, reason: str) -> None:
         """Said at the end: code in between could catch it and go on."""
@@ -295,9 +311,8 @@ def _span(tensor: Tensor) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def _is_refused(func: Any) -> bool:
-    """Whether an operation draws, has a result as long as values say, or moves a tensor to other memory."""
-    tags = {torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape}
-    return not tags.isdisjoint(func.tags) or func.overloadpacket.__name__ in _MOVING
+    """Whether an operation has a result as long as values say, or moves a tensor to other memory."""
+    return torch.Tag.dynamic_output_shape in func.tags or func.overloadpacket.__name__ in _MOVING
 
 
 def _by_numbers(func: Any, args: Any) -> bool:

@@ -14,6 +14,7 @@ from sfumato.accounting import Relation
 from sfumato.ledger import Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import Sampler, SecretStream
+from sfumato.trust import caveats_of_sampler
 
 PURPOSE = "score of a search"
 
@@ -60,6 +61,7 @@ class NoisyAccuracyScorer(BaseEstimator):
             relation=Relation.ADD_REMOVE,
             unit="record" if self.ledger is None else self.ledger.budget.unit,
             private=sampler.private,
+            caveats=caveats_of_sampler(sampler),
         )
         right = int(np.sum(np.asarray(estimator.predict(X)) == np.asarray(y))) if len(y) else 0
         noisy = mechanism.release(np.array([right, len(y) - right]), sampler)

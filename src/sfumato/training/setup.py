@@ -59,6 +59,16 @@ def warn_that_given_go_on(began: Setup, given: Setup) -> None:
         _warn(f"this run goes on with {new}; it began with {old}")
 
 
+def in_words(before: Setup, now: Setup) -> tuple[str, str]:
+    """What differs between two lots of settings, as each has it; a name that only one has is None in the other.
+
+    >>> in_words({"steps": 8, "clip_norm": 1.0}, {"steps": 16, "clip_norm": 1.0})
+    ('steps=8', 'steps=16')
+    """
+    names = dict.fromkeys((*before, *now))
+    return _said(_changed({name: before.get(name) for name in names}, {name: now.get(name) for name in names}))
+
+
 def _warn(sentence: str) -> None:
     warnings.warn(sentence, SettingsChanged, stacklevel=3)
 

@@ -6,10 +6,13 @@ same operations run there, with sizes that are equal or grow with the rows.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -63,12 +66,44 @@ class Steps(TorchDispatchMode):  # type: ignore[no-untyped-call]
             any(alike(step, other) for other in known[step[0]]) for step in {*self.found[self.forward :]}
         )
 
+    def in_whole_vectors(self, size: int) -> bool:
+        """Whether whole vectors of such a size hold all that is computed, but where that cannot matter.
+
+        Torch's loops have other code for the elements that are left over. Sums, products, quotients and roots
+        are rounded correctly by either, choices and copies not at all; an exponential is not.
+        """
+        rounded = (arguments for func, arguments in self.found if _rounds(func))
+        return all(max(map(_elements, arguments), default=0) % size == 0 for arguments in rounded)
+
     def _alike(self, few: Steps) -> Callable[[Step, Step], bool]:
         def alike(mine: Step, other: Step) -> bool:
             same = mine[0] is other[0] and len(mine[1]) == len(other[1])
             return same and all(map(_grown(few.rows, self.rows), other[1], mine[1]))
 
         return alike
+
+
+@lru_cache(maxsize=4096)
+def _rounds(func: Any) -> bool:
+    """Whether the rounding of an operation may depend on where in a vector an element is."""
+    return func.overloadpacket.__name__.strip("_") not in _EXACT
+
+
+_EXACT = frozenset(
+    [
+        *("add", "sub", "mul", "div", "neg", "abs", "sqrt", "relu", "threshold", "threshold_backward", "clamp"),
+        *("maximum", "minimum", "where", "masked_fill", "fill", "eq", "ne", "lt", "le", "gt", "ge"),
+        *("copy", "to_copy", "clone", "ones_like", "zeros_like", "view", "unsafe_view", "reshape_alias", "t"),
+        *("expand", "detach", "alias", "permute", "transpose", "squeeze", "unsqueeze", "slice", "select"),
+        "sum",  # of all losses, where the backward pass begins
+    ]
+)
+
+
+def _elements(described: Any) -> int:
+    """Of a tensor that was described."""
+    is_tensor = isinstance(described, tuple) and len(described) == 2 and isinstance(described[0], torch.dtype)
+    return math.prod(described[1]) if is_tensor else 0
 
 
 def _described(value: Any) -> Any:

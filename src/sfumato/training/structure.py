@@ -53,12 +53,24 @@ class Structure:
 
     def _facts_now(self) -> list[tuple[Any, ...]]:
         tensors = self.tensors.values()
-        return [(type(t), t.requires_grad, t.dtype, t.device, t.shape) for t in tensors]
+        return [
+            (type(t), t.requires_grad, t.dtype, t.device, t.shape, *map(len, filter(None, _hooks(t))))
+            for t in tensors
+        ]
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Weights, trained or frozen, and buffers by name."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def hooks_on(tensor: Tensor) -> list[Any]:
+    """What is to be called with a gradient of this tensor, or after it was added up."""
+    return [hook for kind in _hooks(tensor) if kind for hook in kind.values()]
+
+
+def _hooks(tensor: Any) -> tuple[dict[int, Any] | None, ...]:
+    return tensor._backward_hooks, tensor._post_accumulate_grad_hooks
 
 
 def _dictionaries(module: nn.Module) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sfumato.training.scoring import CoinRows, CoinSplit, NoisyAccuracyScorer
+from sfumato.trust import OWN_NOISE, draws_by_own_code
 
 FITTED = "not private: read from data: the pipeline's step {name} ({kind}) was fitted on the rows"
 SCORED = (
@@ -29,7 +30,14 @@ SPLIT = (
 
 def caveats_of_callers(estimator: Any) -> tuple[str, ...]:
     """What the certificate of a fit must say about who called it; nothing where the rows came as they are."""
-    return tuple(dict.fromkeys(_found(estimator)))
+    caveats = dict.fromkeys(_found(estimator))
+    caveats.pop(OWN_NOISE, None)
+    return tuple(caveats)
+
+
+def caveats_of_scorers(estimator: Any) -> tuple[str, ...]:
+    """What it must say of the noise by which a search chose its settings."""
+    return (OWN_NOISE,) if OWN_NOISE in _found(estimator) else ()
 
 
 def tell_of(caveats: Sequence[str]) -> None:
@@ -79,5 +87,6 @@ def _fitted(step: tuple[Any, ...]) -> str:
 
 def _scored(scorer: Any, by_coins: bool) -> list[str]:
     each = list(scorer.values()) if isinstance(scorer, Mapping) else [scorer]
-    paid = all(isinstance(one, NoisyAccuracyScorer) for one in each)
-    return [] if paid and by_coins else [SCORED]
+    paid = [one for one in each if isinstance(one, NoisyAccuracyScorer)]
+    own = [OWN_NOISE] if any(draws_by_own_code(one.sampler) for one in paid) else []
+    return own if len(paid) == len(each) and by_coins else [*own, SCORED]

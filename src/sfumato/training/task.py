@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from sfumato.errors import Refused
 from sfumato.randomness import fresh_seed
 from sfumato.training import probe, public_rows
-from sfumato.training.blocks import POOL, Bits
+from sfumato.training.blocks import POOL, REFERENCE_ROWS, Bits
 from sfumato.training.capture import LayerCall, Part, Pass, Wiring, count_rows, run
 from sfumato.training.clipped_sums import (
     accumulate,
@@ -33,6 +33,7 @@ from sfumato.training.following import stay_apart
 from sfumato.training.memory import Memory, Tensors, keeps_nothing
 from sfumato.training.moment import Moment, listens, refuse_listeners
 from sfumato.training.probe import Survey
+from sfumato.training.replaced import Standing, replaced
 from sfumato.training.replay import Example, Recorded, Recordings, Unrecordable, record
 from sfumato.training.rowwise import DIRECT, Identity, LossFunction, RowMap, Views
 from sfumato.training.rules.rounding import Use, bounds, chunk_errors
@@ -110,6 +111,8 @@ class Prepared:
     same_loss: Identity
     same_views: Identity
     moment: Moment | None  # at which it was prepared, if for several steps
+    standing: Standing | None  # what libraries' names stood for before the survey, likewise
+    replaced: Mapping[str, Any]  # code of the user's under such names
     recordings: Recordings[Clipped] = field(default_factory=Recordings)
 
     @property
@@ -118,13 +121,23 @@ class Prepared:
         maps = [each for each in (self.known.loss, self.known.views) if each is not None]
         return not self.keeps_nothing or any(each.how != DIRECT for each in maps)
 
+    def stands(self) -> bool:
+        """Whether libraries' functions are those of the survey."""
+        return self.standing is not None and self.standing.same()
+
+    def refuse_replaced(self) -> None:
+        """Refuse code of the user's that was put in the place of a library's since."""
+        if self.standing is not None:
+            self.standing.refuse_own()
+
     def holds(self, loss_fn: LossFunction, views: Views | None) -> bool:
         """Whether nothing was changed since."""
         refuse_listeners()
         if not (self.same_loss(loss_fn) and self.same_views(views) and self.structure.same()):
             return False
         weights = self.structure.tensors.values()
-        now = Moment(self.model, loss_fn, views, trusted=self.keeps_nothing, weights=weights)
+        beside = self.replaced.values()
+        now = Moment(self.model, loss_fn, views, trusted=self.keeps_nothing, weights=weights, beside=beside)
         return self.moment is not None and now.like(self.moment)
 
     def task(
@@ -137,7 +150,8 @@ class Prepared:
             loss = known.loss.of(loss_fn, but=())
             tensors, recordings = tuple(weights), self.recordings if self._repeats else None
             return Task(self.model, loss, view_map, known, None, self.device, self.wiring, tensors, recordings)
-        memory = Memory(*(() if self.keeps_nothing else (self.model,)), name="the model", but=weights)
+        roots = () if self.keeps_nothing else (self.model, *self.replaced.values())
+        memory = Memory(*roots, name="the model", but=weights)
         loss = known.loss.of(loss_fn, but=weights)
         return Task(self.model, loss, view_map, known, memory, self.device, self.wiring, refresh=refresh)
 
@@ -148,9 +162,17 @@ class Prepared:
 
 
 def prepared(
-    model: nn.Module, loss_fn: LossFunction, views: Views | None, known: Survey, *, once: bool = True
+    model: nn.Module,
+    loss_fn: LossFunction,
+    views: Views | None,
+    known: Survey,
+    *,
+    standing: Standing | None = None,
 ) -> Prepared:
-    """Walk over a model of which all is known; if not only `once`, note what the user's code could read."""
+    """Walk over a model of which all is known; for several steps, note what the user's code could read.
+
+    `standing` is given for several steps: what stood under libraries' names before the survey.
+    """
     structure = Structure(model)
     return Prepared(
         model=model,
@@ -162,7 +184,9 @@ def prepared(
         keeps_nothing=keeps_nothing(model),
         same_loss=Identity(loss_fn),
         same_views=Identity(views),
-        moment=None if once else Moment(model, loss_fn, views),
+        moment=None if standing is None else Moment(model, loss_fn, views),
+        standing=standing,
+        replaced=replaced(model),
     )
 
 
@@ -430,6 +454,9 @@ class Block:
         """
         steps, passed = self.task.noted(self.inputs, self.targets)
         if not self.task.does_as_few(steps) or not self.task.keeps_apart(self.inputs, self.targets):
+            return None
+        whole = self.task.known.heights.is_whole(self.height, self.rows_per_unit)
+        if not whole and not steps.in_whole_vectors(REFERENCE_ROWS):
             return None
         return self._bits(passed)
 

@@ -33,17 +33,19 @@ from sfumato.training.hugging_face import decoder_inputs
 from sfumato.training.interrupts import bare
 from sfumato.training.memory import written_nowhere
 from sfumato.training.noise import NoisySum, StepSum, joining_error
-from sfumato.training.own_code import OWN_CODE, OWN_NOISE, draws_by, is_watched, runs_with
+from sfumato.training.own_code import OWN_CODE, caveats_of_replaced, caveats_with, is_watched
 from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.past_noise import destroy_past_noise
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
 from sfumato.training.probe import Survey, survey
+from sfumato.training.replaced import Standing
 from sfumato.training.rowwise import LossFunction, Views
 from sfumato.training.setup import setup_of
 from sfumato.training.state import TrainerState
 from sfumato.training.task import ChunkResult, Prepared, prepared
 from sfumato.training.trial import try_step
+from sfumato.trust import caveats_of_sampler
 
 SHAPE_READ = (
     "read from data: the shape and type of a row, from the first record; one of another shape in its place "
@@ -134,9 +136,8 @@ class PrivateTrainer:
         self._largest_chunk = 0
         self._chunks = 0
         self._reserved = False
-        self._caveats: set[str] = {OWN_CODE} if runs_with(model) else set()  # from what the steps met
-        if draws_by(self._sampler):
-            self._caveats.add(OWN_NOISE)
+        # From what the steps met.
+        self._caveats: set[str] = {*caveats_with(model), *caveats_of_sampler(self._sampler)}
         self._eta_before: float | None = None  # the largest of steps before a resume
         self._views: str | None = None  # by which the rows of the run are seen, by name
         self.setup = setup_of(optimizer)  # what checkpoints keep of it, and compare
@@ -285,9 +286,14 @@ class PrivateTrainer:
     def _looked_at(self, data: TrainingData, loss_fn: LossFunction) -> Prepared:
         """Model, loss and views after a survey; what nobody changed since the last step is not walked over."""
         last = self._work
+        if last is not None and not last.stands():
+            if self._reserved:
+                last.refuse_replaced()
+            last = None
         if last is None or self._data is not data or not last.holds(loss_fn, data.views):
+            standing = Standing(self.model)
             known = survey(self.model, loss_fn, *data.example, views=data.views)
-            last = self._work = prepared(self.model, loss_fn, data.views, known, once=False)
+            last = self._work = prepared(self.model, loss_fn, data.views, known, standing=standing)
             self._data = data
         return last
 
@@ -296,7 +302,7 @@ class PrivateTrainer:
         clipping, below = self.plan.clipping_at(self.clip_norm), 0
         trusted = not (work.runs_own_code or batch.data.runs_own_code or is_watched())
         if not trusted:
-            self._caveats.add(OWN_CODE)
+            self._caveats |= {OWN_CODE, *caveats_of_replaced(list(work.replaced))}
         unwritten = written_nowhere(work.tensors, by_version=trusted)
         generators = FreshGenerators(self.sampler, self.device, watched=not trusted)
         nobody_draws = trusted and not work.known.random
@@ -407,6 +413,8 @@ class PrivateTrainer:
     def certificate(self, *, delta: float, caveats: tuple[str, ...] = ()) -> Certificate:
         """State what the steps so far cost and under which assumptions.
 
+        With a ledger, call `finish` first: before that the certificate names no charge, and says so.
+
         Args:
             delta: The δ at which it is priced.
             caveats: Sentences to add.
@@ -428,6 +436,7 @@ class PrivateTrainer:
             plan=self.plan.to_json(),
             eta=eta,
             caveats=caveats,
+            reserved=None if self.reservation is None else self.reservation.head,
         )
 
     @property
@@ -489,9 +498,18 @@ class PrivateTrainer:
     def _check_room(self) -> None:
         """Refuse now what the ledger would refuse later; it reserves nothing."""
         if self.charge is not None:
-            raise Refused("expected a trainer that is not finished; make a new one for further steps")
+            raise self._finished()
         if self.ledger is not None and self.reservation is None and self.peers.leads:
-            self.ledger.check(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
+            self.ledger.check_run(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
+
+    def _finished(self) -> Refused:
+        """Why no more steps are taken: what did not run was given back."""
+        return Refused(
+            f"expected a run that is not finished, got one that ended after {self.steps_done} of "
+            f"{self.plan.steps} steps, which the ledger has settled; its model can be released as it is; for "
+            "further steps begin a new run, which is charged anew: a fresh trainer without resume(), or "
+            "another folder"
+        )
 
     def _join(self, data: Any, units: npt.ArrayLike | None, views: Views | None) -> None:
         """Make sure that all ranks are about to do the same, on units that are on one rank each."""
@@ -589,7 +607,7 @@ class PrivateTrainer:
     def _check_turn(self, batch: Batch) -> None:
         require_batch(batch)
         if self.charge is not None:
-            raise Refused("expected a trainer that is not finished; make a new one for further steps")
+            raise self._finished()
         if batch.step != self.steps_done or self.steps_started != self.steps_done:
             raise Refused(
                 f"expected the batch of step {self.steps_done}, got that of step {batch.step}; "

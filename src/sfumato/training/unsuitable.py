@@ -12,7 +12,8 @@ from torch.utils import _pytree as pytree
 
 from sfumato.errors import UnsupportedModel
 from sfumato.training.capture import Pass
-from sfumato.training.memory import is_trusted_class
+from sfumato.training.structure import hooks_on
+from sfumato.trust import INSTALLED, is_trusted, is_trusted_class
 
 
 def refuse_own_tensors(model: nn.Module) -> None:
@@ -23,6 +24,17 @@ def refuse_own_tensors(model: nn.Module) -> None:
                 f"expected parameters and buffers of torch's own classes, got {name} of "
                 f"{type(tensor).__name__}, whose code would see every operation; use nn.Parameter(tensor)"
             )
+
+
+def refuse_hooks_on_weights(model: nn.Module) -> None:
+    """Gradients of single rows pass no weight: a hook there would wait for nothing."""
+    for name, parameter in model.named_parameters():
+        for hook in hooks_on(parameter):
+            if not is_trusted(hook, INSTALLED):
+                raise UnsupportedModel(
+                    f"expected no hook of your own on a weight, got one on {name}; gradients of single rows do "
+                    "not pass there: remove it, and change what a step gives in the optimizer"
+                )
 
 
 def refuse_low_precision(model: nn.Module) -> None:

@@ -3,9 +3,15 @@
 import math
 
 import pytest
-from scipy import stats
 
-from sfumato.accounting import GaussianEvent, attacker_true_positive_rate, gaussian_noise_multiplier
+from sfumato.accounting import (
+    ApproximateEvent,
+    GaussianEvent,
+    attacker_true_positive_rate,
+    gaussian_noise_multiplier,
+    largest_true_positive_rate,
+    pure,
+)
 from sfumato.accounting.meaning import LARGEST_DELTA, LARGEST_EPSILON, protection_warning
 
 
@@ -29,13 +35,25 @@ def test_a_budget_that_protects_gets_no_warning(epsilon, delta):
 def test_a_budget_that_protects_nobody_is_named_in_one_sentence(epsilon, delta, named):
     warning = protection_warning(epsilon, delta)
     assert warning is not None
-    assert warning.startswith("gives practically no protection: ")
+    assert warning.startswith("promises practically no protection: ")
     assert all(words in warning for words in named)
     assert "\n" not in warning
 
 
-def test_the_largest_epsilon_leaves_nothing_of_the_kindest_mechanism():
-    """The attacker on Gaussian noise at the limit, by the formula Φ(μ − Φ⁻¹(1 − FPR))."""
-    noise = gaussian_noise_multiplier(LARGEST_EPSILON, 1e-5)
-    found = stats.norm.cdf(1 / noise - stats.norm.isf(0.01))
-    assert 0.9999 < found <= attacker_true_positive_rate(GaussianEvent(noise))
+@pytest.mark.parametrize("delta", [0.0, 1e-5, LARGEST_DELTA / 2])
+def test_the_largest_epsilon_promises_nothing(delta):
+    """Something that keeps to it gives practically every member away: the event that is (ε, δ) and no more."""
+    found = attacker_true_positive_rate(ApproximateEvent(LARGEST_EPSILON, delta))
+    assert 0.9999 < found == pytest.approx(largest_true_positive_rate(LARGEST_EPSILON, delta), abs=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0, 3.0, 8.0, 2000.0])
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_the_rate_of_a_budget_bounds_that_of_every_mechanism_within_it(epsilon, delta):
+    most = largest_true_positive_rate(epsilon, delta)
+    assert 0.01 <= most <= 1
+    if 0 < epsilon < 100:
+        assert attacker_true_positive_rate(pure(epsilon)) <= most + 1e-9
+        if delta:
+            noise = gaussian_noise_multiplier(epsilon, delta)
+            assert attacker_true_positive_rate(GaussianEvent(noise)) <= most + 1e-9

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from sfumato.accounting import Budget, GaussianEvent, LaplaceEvent, Relation, repeat
+from sfumato.accounting import (
+    Budget,
+    GaussianEvent,
+    LaplaceEvent,
+    Relation,
+    attacker_true_positive_rate,
+    poisson_sampled,
+    repeat,
+)
 from sfumato.cli import statement as command
 from sfumato.errors import InvalidInput, NotVerified
 from sfumato.governance import Statement, checklist, registry_entry, write_statement
@@ -41,6 +50,52 @@ def test_figures_are_the_ledgers(ledger):
     assert [line["entry"] for line in book["charges"]] == [1, 2, 3]
     assert book["warnings"] == []
     assert "finds at most" in book["meaning"]
+
+
+def test_the_attacker_is_told_by_now_and_for_the_whole_budget(ledger):
+    """0.3 is spent, in three charges: e^0.3 · 1%. The budget of 2 allows e^2 · 1%."""
+    meaning = Statement.of(ledger).data["meaning"]
+    assert meaning.startswith("From what has been released so far, an attacker")
+    assert "finds at most 1.3% of those who did" in meaning
+    assert meaning.endswith("Once the whole budget is spent, at most 7.4%.")
+
+
+def test_a_fresh_ledger_is_not_said_to_protect_by_what_it_has_not_spent(tmp_path):
+    with Ledger.create(tmp_path / "loud.db", Budget(epsilon=49, delta=1e-5)) as book:
+        data = Statement.of(book).data
+    assert data["meaning"].startswith("Nothing has been released so far.")
+    assert "at most 100.0%" in data["meaning"]
+    assert any("epsilon <= 10" in text for text in data["warnings"])
+
+
+@pytest.mark.parametrize(("epsilon", "warned"), [(10.0, False), (10.5, True)])
+def test_statement_and_checklist_warn_from_the_same_epsilon_on(tmp_path, epsilon, warned):
+    with Ledger.create(tmp_path / "l.db", Budget(epsilon=epsilon, delta=1e-5)) as book:
+        statement = Statement.of(book)
+    assert bool(statement.data["warnings"]) is warned
+    assert (checklist(statement)[0].status == "problem") is warned
+
+
+def test_the_attacker_on_a_stopped_run_is_that_of_the_whole_plan(tmp_path):
+    step = poisson_sampled(0.02, GaussianEvent(1.5))
+    terms = {"relation": Relation.ADD_REMOVE, "unit": "record"}
+    with Ledger.create(tmp_path / "l.db", Budget(epsilon=3, delta=1e-5)) as book:
+        book.reserve(repeat(step, 600), purpose="training", **terms).settle(repeat(step, 380))
+        meaning = Statement.of(book).data["meaning"]
+    whole, shorter = (attacker_true_positive_rate(repeat(step, steps)) for steps in (600, 380))
+    assert f"{whole:.1%}" != f"{shorter:.1%}"
+    assert f"finds at most {whole:.1%} of those who did" in meaning
+
+
+def test_several_charges_are_not_told_by_an_exact_price_of_all(tmp_path):
+    """Each may have been chosen on the answers before it: what the ledger has spent is what holds."""
+    terms = {"relation": Relation.ADD_REMOVE, "unit": "record"}
+    with Ledger.create(tmp_path / "l.db", Budget(epsilon=3, delta=1e-5)) as book:
+        for number in range(20):
+            book.charge(GaussianEvent(20.0), purpose=f"sum {number}", **terms)
+        meaning, spent = Statement.of(book).data["meaning"], book.epsilon_spent
+    assert attacker_true_positive_rate(repeat(GaussianEvent(20.0), 20)) < 0.02
+    assert f"finds at most {0.01 * math.exp(spent) + 1e-5:.1%} of those who did" in meaning
 
 
 def test_a_signature_covers_every_word(ledger, key, tmp_path):

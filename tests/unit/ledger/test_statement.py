@@ -1,13 +1,25 @@
 from __future__ import annotations
 
+import gc
 import io
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from sfumato.accounting import DpEvent, GaussianEvent, Relation, gaussian_noise_multiplier, pure, repeat
+from sfumato.accounting import (
+    DpEvent,
+    GaussianEvent,
+    Relation,
+    epsilon,
+    gaussian_noise_multiplier,
+    poisson_sampled,
+    pure,
+    repeat,
+)
 from sfumato.errors import BudgetExceeded
 from sfumato.ledger import Budget, Ledger
 from sfumato.ledger.statement import as_json, render
@@ -62,8 +74,33 @@ def test_shares_are_shown(ledger: Ledger) -> None:
     }  # fmt: skip
 
 
+def test_what_is_set_aside_is_named_where_it_is_the_gap(ledger: Ledger) -> None:
+    """One charge of pure ε adds up with the rest: 0.25 + 1.25 + 0.5 is the budget."""
+    ledger.allocate("research", 0.5)
+    text = " ".join(shown(ledger).split())
+    assert "0.5000 is set aside in shares, and left is what no share claims" in text
+    assert "do not add up" not in text
+
+
+def test_several_charges_are_spoken_of_from_the_second_on(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "two.db", Budget(epsilon=2, delta=1e-5, unit="person"))
+    ledger.charge(repeat(GaussianEvent(10.0), 2), purpose="training", **TERMS)
+    text = " ".join(shown(ledger).split())
+    assert "several charges" not in text
+    assert "a further charge may be chosen after seeing answers" in text
+    ledger.charge(repeat(GaussianEvent(10.0), 2), purpose="another", **TERMS)
+    assert "ε of several charges is not their sum" in " ".join(shown(ledger).split())
+
+
+def test_who_paid_is_a_column_where_a_share_did(ledger: Ledger) -> None:
+    assert "paid from" not in shown(ledger)
+    ledger.allocate("research", 0.5)
+    ledger.charge(pure(0.1), purpose="a count", allocation="research", **TERMS)
+    assert "paid from" in shown(ledger)
+
+
 def test_json_has_the_names_that_others_rely_on(ledger: Ledger) -> None:
-    ledger.reserve(repeat(GaussianEvent(20.0), 4), purpose="training", **TERMS).settle(GaussianEvent(20.0))
+    ledger.charge(repeat(GaussianEvent(20.0), 4), purpose="training", **TERMS)
     data = json.loads(json.dumps(as_json(ledger), allow_nan=False))
     assert data["epsilon_spent"] == pytest.approx(ledger.epsilon_spent)
     assert data["epsilon_left"] == pytest.approx(ledger.epsilon_left)
@@ -76,6 +113,8 @@ def test_json_has_the_names_that_others_rely_on(ledger: Ledger) -> None:
 def test_an_empty_ledger_has_a_statement_too(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "empty.db", budget=Budget(epsilon=1))
     assert "0% spent" in shown(ledger)
+    assert "Nothing was charged yet." in shown(ledger)
+    assert "┃" not in shown(ledger)  # no box around nothing
     assert as_json(ledger)["charges"] == []
 
 
@@ -115,3 +154,81 @@ def test_a_ledger_without_delta_has_none_left_for_training(tmp_path: Path) -> No
     ledger = Ledger.create(tmp_path / "pure.db", Budget(epsilon=2))
     assert as_json(ledger)["epsilon_left_to_gaussian"] == 0
     assert "none for training (δ is 0)" in shown(ledger)
+
+
+def collects_in_a_child() -> bool:
+    child = os.fork()
+    if not child:
+        os._exit(0 if gc.isenabled() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks beside threads
+def test_a_child_that_is_forked_while_another_thread_makes_a_statement_collects_garbage(ledger: Ledger) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def price(event: DpEvent, budget: Budget) -> float:
+        inside.set()
+        leave.wait(60)
+        return 0.0
+
+    other = threading.Thread(target=as_json, args=(ledger,), kwargs={"price": price})
+    other.start()
+    assert inside.wait(60)
+    assert not gc.isenabled()
+    found = collects_in_a_child()
+    leave.set()
+    other.join()
+    assert found
+    assert gc.isenabled()
+
+
+def test_a_statement_leaves_garbage_collection_as_it_was(ledger: Ledger) -> None:
+    gc.disable()
+    try:
+        as_json(ledger)
+        assert not gc.isenabled()
+        assert not collects_in_a_child()
+    finally:
+        gc.enable()
+
+
+STEP = poisson_sampled(0.02, GaussianEvent(1.5))
+
+
+def stopped(tmp_path: Path, *, relation: Relation = Relation.ADD_REMOVE) -> Ledger:
+    """A ledger whose only run was stopped after 380 of 600 steps."""
+    ledger = Ledger.create(
+        tmp_path / "stopped.db", Budget(epsilon=6, delta=1e-5, unit="person", relation=relation)
+    )
+    ledger.reserve(repeat(STEP, 600), purpose="training", **TERMS).settle(repeat(STEP, 380))
+    return ledger
+
+
+@pytest.mark.parametrize("relation", [Relation.ADD_REMOVE, Relation.REPLACE_ONE])
+def test_a_stopped_run_is_priced_as_the_ledger_counts_it(tmp_path: Path, relation: Relation) -> None:
+    ledger = stopped(tmp_path, relation=relation)
+    (line,) = as_json(ledger)["charges"]
+    assert line["status"] == "stopped early"
+    assert line["epsilon"] == ledger.epsilon_spent
+    assert line["epsilon"] > 1.2 * epsilon(repeat(STEP, 380), 1e-5)  # of a plan that was shorter from the start
+
+
+def test_a_stopped_run_costs_no_more_than_its_whole_plan(tmp_path: Path) -> None:
+    (line,) = as_json(stopped(tmp_path))["charges"]
+    assert line["epsilon"] <= epsilon(repeat(STEP, 600), 1e-5)
+
+
+def test_nothing_is_said_to_have_been_fixed_in_advance_once_a_run_was_stopped(tmp_path: Path) -> None:
+    ledger = stopped(tmp_path)
+    ledger.charge(pure(0.1), purpose="a count", **TERMS)
+    assert as_json(ledger)["epsilon_if_fixed_in_advance"] is None
+    assert "fixed in advance" not in shown(ledger)
+
+
+def test_a_stopped_run_that_its_plan_paid_for_changes_nothing(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "planned.db", Budget(epsilon=6, delta=1e-5, unit="person"))
+    ledger.prepay("year", repeat(STEP, 600), purpose="all of it", **TERMS)
+    run = ledger.reserve(repeat(STEP, 600), purpose="training", allocation="year", **TERMS)
+    run.settle(repeat(STEP, 380))
+    assert as_json(ledger)["epsilon_if_fixed_in_advance"] == pytest.approx(epsilon(repeat(STEP, 600), 1e-5))

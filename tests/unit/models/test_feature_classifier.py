@@ -86,3 +86,17 @@ def test_a_row_moves_the_head_by_no_more_than_its_error():
 
 def test_no_images_have_no_features():
     assert FeatureClassifier([Pixels()], classes=2).features(torch.zeros(0, 1, 28, 28)).shape == (0, 784)
+
+
+def test_products_of_directions_have_the_square_of_a_product_and_half_the_length():
+    model = FeatureClassifier([Pixels()], classes=2, adapts="products", products=3)
+    rows = nn.functional.normalize(torch.randn(4, 784, generator=torch.Generator().manual_seed(1)), dim=1)
+    mean, leading = rows.mean(0), torch.eye(784)[[5, 9, 11]] * torch.tensor([[1.0], [2.0], [3.0]])
+    model.adapt(torch.cat([mean[None], leading]))
+    found = model.adapted(rows)
+    assert found.shape == (4, 784 + 6)
+    assert torch.allclose(found.norm(dim=1), torch.ones(4), atol=1e-6)
+    centred = nn.functional.normalize(rows - mean, dim=1)
+    along = nn.functional.normalize(centred @ leading.T, dim=1)
+    kernel = (centred @ centred.T + 0.25 * (along @ along.T) ** 2) / 1.25
+    assert torch.allclose(found @ found.T, kernel, atol=1e-6)

@@ -14,6 +14,7 @@ from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.pate import Adaptation, EnsembleFit, PateSettings, PublicSide, TeacherConfig, VotePlan
 from sfumato.randomness import SecretStream
+from sfumato.trust import OWN_NOISE
 
 ONE_NET = Adaptation(prior="strokes", steps=0)
 
@@ -179,3 +180,18 @@ def test_a_positional_split_would_be_caught():
 
     assert changed(lambda part: pate.assign(part, teachers=8, key=bytes(32))) == 1
     assert changed(lambda part: np.arange(len(part)) * 8 // len(part)) > 1
+
+
+class Own(SecretStream):
+    """A stream with code of somebody else's."""
+
+    def integers(self, *arguments):
+        return super().integers(*arguments)
+
+
+@pytest.mark.parametrize(("sampler", "expected"), [(None, False), (Own(), True)])
+def test_a_sampler_of_ones_own_is_named(data, side, tmp_path, sampler, expected):
+    with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=1000, delta=1e-5)) as ledger:
+        for book in (None, ledger):
+            found = pate.run(*data, settings_for(), side=side, sampler=sampler, ledger=book)
+            assert (OWN_NOISE in found.certificate.caveats) == expected

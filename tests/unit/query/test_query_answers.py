@@ -17,6 +17,7 @@ from sfumato.query import Answer, KeptAnswers, Policy, Table, count, policy_from
 from sfumato.query.kept import name_of
 from sfumato.query.magic import load_ipython_extension
 from sfumato.randomness import SecretStream
+from sfumato.trust import OWN_NOISE
 
 SQL = "SELECT city, COUNT(*) AS n FROM people GROUP BY city"
 PEOPLE = pd.DataFrame({"person": range(100), "age": [30, 40] * 50, "city": ["Delft", "Utrecht"] * 50})
@@ -236,3 +237,18 @@ def test_a_notebook_asks_in_a_cell(tmp_path: Path) -> None:
     assert found.epsilon_left == pytest.approx(0.5)
     with pytest.raises(InvalidInput, match="--epsilon"):
         ask(str(place), sql)
+
+
+class Own(SecretStream):
+    """A stream with code of somebody else's."""
+
+    def integers(self, *arguments: Any) -> Any:
+        return super().integers(*arguments)
+
+
+@pytest.mark.parametrize(("sampler", "expected"), [(None, False), (SecretStream(), False), (Own(), True)])
+def test_a_sampler_of_ones_own_is_named(ledger: Ledger, sampler: SecretStream | None, expected: bool) -> None:
+    people = Table(policy(), ledger, data=PEOPLE, sampler=sampler)
+    asked = people.ask(SQL, epsilon=1.0)
+    assert (OWN_NOISE in asked.notes) == expected
+    assert (OWN_NOISE in people.certificate(asked).caveats) == expected

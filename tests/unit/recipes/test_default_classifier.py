@@ -156,10 +156,15 @@ def test_the_parts_of_a_recipe_of_colour_scattering_as_released_before_are_still
     before = asdict(SCENES) | {
         "extractors": ["patches", "wide-patches", "colour-scattering"],
         "weights": [1.0, 0.7, 1.0],
+        "statistic": "mean",
+        "statistic_share": 0.01,
     }
+    del before["products"]  # of which such a card says nothing
     model = features.bare(Recipe.from_json(json.loads(json.dumps(before))), classes=10)
     assert model.head.in_features == 1500 + 1000 + 1000
     assert isinstance(model.extractors[2].extractor, ScatteringCodes)
+    assert model.shift is not None
+    assert model.leading is None
 
 
 def test_scattering_needs_no_drawing():

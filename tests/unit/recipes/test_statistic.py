@@ -23,6 +23,7 @@ from sfumato.recipes import CLOTHES, SCENES, Canaries, Classifier, HoldOut, feat
 from sfumato.recipes.statistic import KINDS, StatisticPlan
 
 WIDTH = 12
+MORE = {"leading": {"places": ((0, 4), (6, 9)), "directions": 3}}
 QUICK = replace(
     CLOTHES, extractors=("shapes",), drawn=200, directions=32, steps=10, sample_rate=0.5, statistic_share=0.2
 )
@@ -45,7 +46,7 @@ def images_of(count, seed=3):
 @given(seed=st.integers(0, 10**6), scale=st.sampled_from([0.5, 1.0, 1.0001, 3.0, 1e30, math.nan, math.inf]))
 @settings(max_examples=25, deadline=None)
 def test_one_row_moves_the_sums_by_at_most_its_bound(kind, seed, scale):
-    plan = StatisticPlan(kind=kind, width=WIDTH, noise_multiplier=1.0)
+    plan = StatisticPlan(kind=kind, width=WIDTH, noise_multiplier=1.0, **MORE.get(kind, {}))
     rows = rows_of(20, seed)
     rows[7] *= scale  # what a broken extractor might give
     without = torch.cat([rows[:7], rows[8:]])
@@ -56,7 +57,7 @@ def test_one_row_moves_the_sums_by_at_most_its_bound(kind, seed, scale):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_order_of_rows_changes_no_bit(kind):
-    plan = StatisticPlan(kind=kind, width=WIDTH, noise_multiplier=1.0)
+    plan = StatisticPlan(kind=kind, width=WIDTH, noise_multiplier=1.0, **MORE.get(kind, {}))
     rows = rows_of(500)
     assert np.array_equal(plan._sums(rows), plan._sums(rows[torch.randperm(500)]))
 
@@ -93,13 +94,47 @@ def test_noise_alone_does_not_stretch_any_direction():
     assert lengths.max() / lengths.min() < 1.5
 
 
+def test_leading_directions_are_found_beside_the_mean():
+    generator = torch.Generator().manual_seed(2)
+    scales = torch.tensor([3.0, 1, 1, 1, 9, 9, 2, 1, 1, 1, 1, 1])  # the widest are not at the places
+    rows = functional.normalize(torch.randn(20_000, WIDTH, generator=generator) * scales, dim=1)
+    plan = StatisticPlan(kind="leading", width=WIDTH, noise_multiplier=1.0, **MORE["leading"])
+    found = plan.measure(rows, public_size=20_000, sampler=SecretStream())
+    assert found.shape == (4, WIDTH)
+    # Noise of deviation √11·1.002/20,000 in each value: six of them fail by chance with 2e-8.
+    assert (found[0] - rows.mean(0)).abs().max() < 6 * 3.33 / 20_000
+    assert not found[1:, 4:6].any()
+    assert not found[1:, 9:].any()
+    directions = functional.normalize(found[1:], dim=1)
+    assert directions[0, 0].abs() > 0.99
+    assert directions[1, 6].abs() > 0.99
+    assert torch.all(found[1:].norm(dim=1).diff() > 0)  # narrower ones are longer
+    some = functional.normalize(rows[:, [0, 1, 2, 3, 6, 7, 8]], dim=1).square().mean(0)
+    assert found[2].norm() == pytest.approx(float(some[0] / some[4]) ** 0.25, rel=0.01)
+
+
+def test_leading_values_that_are_not_there_are_refused():
+    whole = StatisticPlan(kind="leading", width=WIDTH, noise_multiplier=1.0, **MORE["leading"])
+    for change in (
+        {"directions": 8},
+        {"directions": 0},
+        {"places": ()},
+        {"places": ((6, 9), (0, 4))},
+        {"places": ((0, 6), (4, 9))},  # a value twice would count twice
+        {"places": ((8, 13),)},
+        {"kind": "mean"},
+    ):
+        with pytest.raises(InvalidInput, match="expected"):
+            replace(whole, **change)
+
+
 def test_both_parts_have_one_exact_price():
-    statistic, head = SCENES.plans(epsilon=1.0, delta=1e-5, public_size=50_000, width=1500)
+    statistic, head = SCENES.plans(epsilon=1.0, delta=1e-5, public_size=50_000, sizes=(1500, 100))
     assert statistic is not None
     # All are Gaussian releases of all rows: one of them, with 1/σ² summed.
     whole = (statistic.noise_multiplier**-2 + head.steps * head.noise_multiplier**-2) ** -0.5
     assert 0.998 < epsilon(GaussianEvent(whole), 1e-5) <= 1.0
-    assert statistic.noise_multiplier**-2 * whole**2 == pytest.approx(0.01, rel=0.01)
+    assert statistic.noise_multiplier**-2 * whole**2 == pytest.approx(0.11, rel=0.01)
 
 
 def test_a_run_is_charged_once_and_loads_again(tmp_path):
@@ -124,6 +159,25 @@ def test_a_run_is_charged_once_and_loads_again(tmp_path):
     assert right == pytest.approx(trained.test_accuracy)
     assert not torch.equal(trained.model.basis, torch.eye(32))
     assert torch.equal(ready.network.basis, torch.eye(32))  # prepared once, trained often
+
+
+def test_products_of_leading_directions_are_learned_from_and_load_again(tmp_path):
+    rows, test = images_of(400), replace(images_of(100, seed=4), visibility="public")
+    leading = replace(QUICK, directions=None, statistic="leading", products=5)
+    ready = Classifier.prepare(rows, test, epsilon=8, recipe=leading)
+    width = ready.network.width
+    assert ready.statistic.places == ((0, 200),)
+    trained = ready.train(out=tmp_path / "run")
+    assert trained.model.head.weight.shape == (10, width + 15)
+    assert not torch.equal(trained.model.leading, ready.network.leading)
+    assert trained.model.head.weight[:, width:].any()
+    assert check_plan(trained.certificate)
+    loaded = sfumato.load(tmp_path / "run")
+    assert np.array_equal(loaded.predict(test.inputs), trained.predictor.predict(test.inputs))
+    with pytest.raises(InvalidInput, match="products"):
+        replace(leading, products=0)
+    with pytest.raises(InvalidInput, match="directions"):
+        replace(leading, directions=32)
 
 
 def test_nothing_is_measured_that_is_not_paid_for(tmp_path, monkeypatch):

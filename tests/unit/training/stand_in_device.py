@@ -14,6 +14,7 @@ import os
 import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
+from sfumato import trust
 from sfumato.errors import UnsupportedModel
 from sfumato.mechanisms import GridGaussian
 from sfumato.mechanisms.grid import to_grid
@@ -43,6 +45,22 @@ from sfumato.training.rules import covered_types
 
 NAME = "elsewhere"
 GENERATOR = torch.Generator()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def file_of_a_library():
+    """This file stands for one of torch's, here and in no other test."""
+    folder = str(Path(__file__).resolve().parents[3])
+    caches = trust.is_trusted_module.cache_clear, trust.is_installed_file.cache_clear
+    trust._INSTALLED.add(folder)
+    torch.Remote = Remote  # found where it says it is, as a class of torch's would be
+    for clear in caches:
+        clear()
+    yield
+    trust._INSTALLED.discard(folder)
+    del torch.Remote
+    for clear in caches:
+        clear()
 
 
 class Mixed(RuntimeError):
@@ -81,9 +99,6 @@ class Remote(Tensor):
 
     def __repr__(self, *, tensor_contents=None):
         return f"Remote({tuple(self.shape)}, {self.dtype})"
-
-
-torch.Remote = Remote  # found where it says it is, as a class of torch's would be
 
 
 class Module(_DummyBackendModule):

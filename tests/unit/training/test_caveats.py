@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from sfumato import trust
 from sfumato.accounting import Budget
 from sfumato.audit.replay import RecordingSampler
 from sfumato.datasets import Dataset
@@ -25,13 +26,13 @@ from sfumato.training import (
     PrivateTrainer,
     TrainingPlan,
     cross_entropy,
-    memory,
     own_code,
     resume,
     save_checkpoint,
 )
-from sfumato.training.own_code import OWN_CODE, OWN_NOISE
+from sfumato.training.own_code import OWN_CODE
 from sfumato.training.trainer import SHAPE_READ
+from sfumato.trust import OWN_NOISE
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=1, noise_multiplier=4.0)
 ROWS = torch.rand(20, 2), torch.zeros(20, dtype=torch.long)
@@ -400,14 +401,14 @@ def test_a_stream_that_was_given_another_method_is_named(monkeypatch):
 def test_classes_that_libraries_make_on_the_way_need_no_caveat():
     model = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))  # torch makes a class of its own for it
     assert type(model).__qualname__ == "ParametrizedLinear"
-    assert memory.is_class_of(type(model), memory.TRUSTED)
+    assert trust.is_class_of(type(model), trust.TRUSTED)
 
 
 def test_classes_are_forgotten_with_their_modules():
     kind = type("Short", (), {})
     own_code.brings(kind())
     number = id(kind)
-    assert number in memory._found
+    assert number in trust._found
     del kind
     gc.collect()
-    assert number not in memory._found
+    assert number not in trust._found

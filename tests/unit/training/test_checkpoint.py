@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sfumato.accounting import Budget, NoEvent, Relation
-from sfumato.errors import DataCorrupted, InvalidInput, LedgerError, Refused, SettingsChanged
+from sfumato.errors import BudgetExceeded, DataCorrupted, InvalidInput, LedgerError, Refused, SettingsChanged
 from sfumato.ledger import Certificate, Ledger
 from sfumato.mechanisms import Independent, LambdaCGD
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, resume, run, save_checkpoint, train
@@ -250,6 +250,63 @@ def test_an_early_stop_that_died_before_its_release_is_released_as_it_stopped(tm
     assert [report.epoch for report in again.history] == [1, 2]
     assert len(ledger.charges()) == 1
     ledger.verify(certificate=again.certificate)
+
+
+def test_a_finished_run_says_where_it_ended_and_what_a_new_one_needs(tmp_path, ledger):
+    trainer = make_trainer(ledger)
+    take(trainer, 3)
+    save_checkpoint(trainer, tmp_path / "c.safetensors")
+    trainer.finish()
+    again = make_trainer(ledger)
+    resume(again, tmp_path / "c.safetensors")
+    with pytest.raises(Refused, match=r"ended after 3 of 6 steps.*begin a new run, which is charged anew"):
+        take(again, 6)
+
+
+def test_what_differs_from_the_plan_of_a_checkpoint_is_named(tmp_path, ledger):
+    trainer = make_trainer(ledger)
+    take(trainer, 3)
+    save_checkpoint(trainer, tmp_path / "c.safetensors")
+    with pytest.raises(Refused, match="priced with, of steps=6, got one of steps=8; give the same") as refused:
+        resume(make_trainer(ledger, plan=replace(PLAN, steps=8)), tmp_path / "c.safetensors")
+    assert "sample_rate" not in str(refused.value)
+
+
+def test_a_checkpoint_that_a_ledger_paid_for_asks_for_it_by_both_names(tmp_path, ledger):
+    trainer = make_trainer(ledger)
+    take(trainer, 3)
+    save_checkpoint(trainer, tmp_path / "c.safetensors")
+    with pytest.raises(Refused, match="--ledger in a command, ledger= in Python"):
+        resume(make_trainer(), tmp_path / "c.safetensors")
+
+
+@pytest.fixture
+def narrow(tmp_path):
+    """A ledger with room for the plan, once."""
+    with Ledger.create(tmp_path / "narrow.db", Budget(epsilon=PLAN.epsilon(1e-5) * 1.01, delta=1e-5)) as opened:
+        yield opened
+
+
+def test_a_run_that_is_started_again_is_told_of_the_unfinished_one(narrow):
+    take(make_trainer(narrow), 3)
+    with pytest.raises(BudgetExceeded, match=r"entry 1, 'private training', holds the same plan.*resume\(\)"):
+        take(make_trainer(narrow), 3)
+
+
+def test_a_refusal_does_not_tell_of_other_runs(narrow):
+    take(make_trainer(narrow), 3)
+    with pytest.raises(BudgetExceeded) as refused:
+        take(make_trainer(narrow, plan=replace(PLAN, steps=8)), 3)
+    assert "entry" not in str(refused.value)
+
+
+def test_a_finished_run_is_no_unfinished_one(narrow):
+    trainer = make_trainer(narrow)
+    take(trainer, 6)
+    trainer.finish()
+    with pytest.raises(BudgetExceeded) as refused:
+        narrow.reserve(PLAN.event(), purpose="again", relation=PLAN.relation, unit=PLAN.unit)
+    assert "entry" not in str(refused.value)
 
 
 def test_another_plan_is_refused(tmp_path):

@@ -32,6 +32,8 @@ CHANGES = {
     "renamed": rename,
     "hook": lambda model: model[0].register_forward_hook(lambda *_: None),
     "backward hook": lambda model: model[2].register_full_backward_hook(lambda *_: None),
+    "hook on a weight": lambda model: model[0].weight.register_hook(lambda gradient: gradient),
+    "later hook on a weight": lambda model: model[0].weight.register_post_accumulate_grad_hook(lambda _: None),
     "forward": lambda model: setattr(model[0], "forward", lambda x: x),
     "module": lambda model: model.__setitem__(1, nn.ReLU()),
     "module added": lambda model: model.append(nn.ReLU()),

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from sfumato.accounting import Budget, NoEvent, Relation
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused, RelationMismatch, UnsupportedModel
 from sfumato.ledger import Ledger
+from sfumato.ledger.certificate import UNRECORDED
 from sfumato.randomness import SecretStream
 from sfumato.training import AdaptiveClipping, PrivateTrainer, TrainingPlan, clipped_gradient_sum
 from sfumato.training.batches import TrainingData
@@ -400,6 +401,26 @@ def test_the_certificate_can_be_recomputed(ledger):
     assert certificate.verify().pld == pytest.approx(PLAN.epsilon(1e-5))
     assert certificate.eta == trainer.eta
     assert "20" not in str(certificate.plan)  # the number of rows is in no field
+
+
+def test_a_certificate_before_the_end_says_that_its_plan_is_reserved(ledger):
+    trainer = make_trainer(ledger=ledger)
+    for batch in trainer.batches(rows()):
+        trainer.step(batch, loss_fn)
+        break
+    early = trainer.certificate(delta=1e-5)
+    assert early.head is None
+    assert any("reserved as entry 1 of a ledger, and not settled" in caveat for caveat in early.caveats)
+    assert UNRECORDED not in early.caveats
+    early.verify()
+    trainer.finish()
+    final = trainer.certificate(delta=1e-5)
+    assert final.head is not None
+    assert not any("settled" in caveat for caveat in final.caveats)
+
+
+def test_a_certificate_without_a_ledger_says_that_none_counts_it():
+    assert UNRECORDED in run(make_trainer(), rows()).certificate(delta=1e-5).caveats
 
 
 def test_nothing_ran_costs_nothing():

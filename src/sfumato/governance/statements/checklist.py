@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sfumato.accounting.meaning import LARGEST_DELTA
+from sfumato.accounting.meaning import LARGEST_DELTA, LARGEST_EPSILON
 from sfumato.governance.statements.statement import Statement
 from sfumato.ledger import Certificate
 
@@ -72,7 +72,7 @@ _SPOKEN_OF = {
     "noise in floating point betrays low bits": ("taken as ideal",),
     "the generator of the noise can be predicted": ("seeded",),
     "tuning, exploration and failed runs are not counted": ("chosen on", "not charged", "uncharged"),
-    "losses of many releases are not added up": ("not entered in a ledger",),
+    "losses of many releases are not added up": ("not entered in a ledger", "not settled"),
     "ε is so large that it protects nobody": ("practically no protection",),
 }
 """Words of caveats by the hazard that they speak of."""
@@ -121,8 +121,9 @@ def _guarantee(book: Any) -> list[Hazard]:
         Hazard(
             layer=layer,
             hazard="ε is so large that it protects nobody",
-            status=YES if epsilon <= 10 else NO,
-            answer=f"The budget is ε = {epsilon:g}." + ("" if epsilon <= 10 else " Above 10 it says little."),
+            status=YES if epsilon <= LARGEST_EPSILON else NO,
+            answer=f"The budget is ε = {epsilon:g}."
+            + ("" if epsilon <= LARGEST_EPSILON else f" Above {LARGEST_EPSILON:g} it says little."),
         ),
         Hazard(
             layer=layer,

@@ -9,12 +9,19 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
 
-from sfumato.accounting import attacker_true_positive_rate, compose, in_words, protection_warning
+from sfumato.accounting import (
+    attacker_true_positive_rate,
+    in_words,
+    largest_true_positive_rate,
+    protection_warning,
+)
 from sfumato.accounting.events import atoms
 from sfumato.errors import NotPrivate, NotVerified
-from sfumato.ledger import Ledger, PrivateKey, PublicKey
+from sfumato.ledger import Budget, Charge, Ledger, PrivateKey, PublicKey
 from sfumato.ledger.exceeded import Exceeded
 from sfumato.ledger.signing import signer
+from sfumato.ledger.single import only_plan
+from sfumato.ledger.state import State
 from sfumato.ledger.statement import as_json
 
 PURPOSE = "statement"
@@ -121,15 +128,37 @@ def _owed(broken: Exceeded) -> str:
 
 
 def _meaning(ledger: Ledger) -> str | None:
-    """What an attacker who sees everything could gain; None where the accountants cannot tell."""
+    """What an attacker who sees everything could gain, by now and in the end; None where nothing holds."""
     if ledger.exceeded is not None:
         return None
-    event = compose(*(charge.counted for charge in ledger.charges() if not charge.drawn))
+    charges, state, _ = ledger.snapshot()
+    budget = ledger.budget
+    most = largest_true_positive_rate(budget.epsilon, budget.delta)
+    if not charges:
+        return f"Nothing has been released so far. Once the whole budget is spent, {_lowered(most, budget)}"
+    so_far = _lowered(_rate_so_far(charges, state), budget)
+    return f"From what has been released so far, {so_far} Once the whole budget is spent, at most {most:.1%}."
+
+
+def _lowered(rate: float, budget: Budget) -> str:
+    sentence = in_words(rate, budget.relation)
+    return sentence[0].lower() + sentence[1:]
+
+
+def _rate_so_far(charges: list[Charge], state: State) -> float:
+    """By what the ledger has spent; better, where one plan alone was charged, by the plan's own noise.
+
+    Several charges may have been chosen on answers, so that no exact price of all of them holds. Of a run that
+    was stopped early the whole plan counts.
+    """
+    rate = largest_true_positive_rate(state.spent, state.budget.delta)
+    plan = only_plan(charges, state)
+    if plan is None:
+        return rate
     try:
-        rate = attacker_true_positive_rate(event, relation=ledger.budget.relation)
+        return min(rate, attacker_true_positive_rate(plan, relation=state.budget.relation))
     except (NotPrivate, ArithmeticError, ValueError):
-        return None
-    return in_words(rate, ledger.budget.relation)
+        return rate
 
 
 def _warnings(ledger: Ledger, book: Mapping[str, Any]) -> list[str]:

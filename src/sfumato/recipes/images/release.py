@@ -30,6 +30,7 @@ from sfumato.recipes.images.statistics import Layout
 from sfumato.recipes.images.styles import PUBLIC, PublicSet, Styles, StyleSettings
 from sfumato.released import MODEL, class_names
 from sfumato.storage import CERTIFICATE, json_bytes, make_folder, write_whole
+from sfumato.trust import caveats_of_sampler
 
 PURPOSE = "synthetic images"
 CAVEATS = (
@@ -216,7 +217,7 @@ def learn_sampler(
         private=sampler.private,
         plan=request.to_json(),
         eta=request.plan.eta,
-        caveats=request.caveats,
+        caveats=(*request.caveats, *caveats_of_sampler(sampler)),
     )
     private = features.fitted(rows)
     statistics = request.plan.statistics

@@ -33,6 +33,7 @@ from sfumato.results import Training, write_run
 from sfumato.storage import RunFolder
 from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy, train
 from sfumato.training.rowwise import LossFunction
+from sfumato.trust import caveats_of_sampler
 
 SETTINGS = (
     "settings of table models were chosen among about a hundred on training rows of the public data set Adult, "
@@ -255,7 +256,7 @@ class TableTraining:
             private=sampler.private,
             plan=self.plan.to_json(),
             eta=ETA,
-            caveats=self.caveats,
+            caveats=(*self.caveats, *caveats_of_sampler(sampler)),
         )
 
     def rows(self, source: Source, sampler: Sampler) -> tuple[Rows, Any]:
