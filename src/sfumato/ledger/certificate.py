@@ -192,6 +192,32 @@ class Certificate:
         """
         return replace(self, signature=key.sign(PURPOSE, self.to_json())[FIELD])
 
+    def with_part(self, part: Certificate) -> Certificate:
+        """The same certificate with what the certificate of one part of the release says besides.
+
+        Args:
+            part: The certificate of something that was made under this charge, and says what it was made with.
+
+        Returns:
+            The certificate with the caveats of both; private only if both are.
+        """
+        told = [caveat for caveat in part.caveats if caveat not in (UNRECORDED, part.warning)]
+        both = replace(self, private=self.private and part.private)
+        return both.with_caveats([caveat for caveat in told if not caveat.startswith(STOPPED)])
+
+    def with_caveats(self, caveats: Sequence[str]) -> Certificate:
+        """The same certificate with further sentences, signed anew if it is to be signed.
+
+        Args:
+            caveats: The sentences; those that it states already are not repeated.
+
+        Returns:
+            The certificate.
+        """
+        all_of_them = dict.fromkeys((*self.caveats, *_validate.sentences("caveats", caveats)))
+        all_of_them.pop(UNSIGNED, None)
+        return _signed(replace(self, caveats=tuple(all_of_them), signature=None))
+
     @property
     def signer(self) -> PublicKey | None:
         """Whose signature it carries; NotVerified where that does not fit."""

@@ -511,7 +511,7 @@ def _terms(
 ) -> dict[str, Any]:
     """Plans and optimization of a recipe at ε."""
     assert isinstance(network, FeatureClassifier)
-    sizes = network.sizes if recipe.directions is None else (network.width,)
+    sizes = features.part_sizes(network)
     statistic, plan = recipe.plans(
         epsilon=epsilon, delta=delta, public_size=size + canaries, sizes=sizes, **choices
     )

@@ -365,9 +365,9 @@ def bare(recipe: Recipe, *, classes: int) -> FeatureClassifier:
     return model
 
 
-def width(recipe: Recipe) -> int:
-    """How many values the head gets of an image."""
-    return bare(recipe, classes=1).head.in_features
+def part_sizes(network: FeatureClassifier) -> tuple[int, ...]:
+    """The widths of the parts that features consist of; directions make one part of all."""
+    return network.sizes if network.directions is None else (network.width,)
 
 
 def card(recipe: Recipe, rows: Dataset, *, nets: Path | None = None) -> ModelCard:

@@ -68,7 +68,7 @@ class ImagePlan:
                 epsilon=head_share * epsilon,
                 delta=delta,
                 public_size=public_size,
-                width=features.width(recipe),
+                sizes=features.part_sizes(features.bare(recipe, classes=1)),
                 unit=unit,
             )
         trained = cls(head=head, statistics=None, measured=measured) if head_share else None
