@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Table
@@ -24,8 +24,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 Out = Annotated[Path, typer.Option(help="Folder for figures and their numbers.")]
 
 
+WIDE = 4096
+"""Columns of what is no terminal: lines are not broken for a reader that has no width."""
+
+
 class _Console(Console):
     """Text is shown, never obeyed: only styles of our own move a terminal, whatever a name holds."""
+
+    @property  # type: ignore[misc]
+    def size(self) -> ConsoleDimensions:
+        found = super().size
+        if self.is_terminal or self._width is not None:  # a width that COLUMNS or a caller asked for
+            return found
+        return ConsoleDimensions(WIDE, found.height)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):

@@ -94,7 +94,7 @@ OWN = ("--data", "own.npz", "--classes", "2", "--model", "mlp")  # 400 images
         (("sigma", "--epsilon", "abc", "--delta", "1e-5"), 2, "--epsilon"),
         (("report", "/nowhere"), 2, "runs are made with --out"),
         (("report", "."), 2, "runs are made with --out"),
-        (("verify", "."), 1, "name a file in it"),
+        (("verify", "."), 1, "name the file"),
         (("verify", "/nowhere/certificate.json"), 1, "check the path"),
         (("ledger", "create", "/nowhere/l.db", "--epsilon", "1"), 1, "folder that exists"),
         (("ledger", "show", "file"), 1, "is not a ledger"),
@@ -153,7 +153,7 @@ def test_the_disk_says_no(sfumato, monkeypatch, tmp_path, number):
         raise OSError(number, os.strerror(number), str(tmp_path))
 
     monkeypatch.setattr("sfumato.ledger.Certificate.read", refuse)
-    code, _, error = sfumato("verify", tmp_path)
+    code, _, error = sfumato("verify", tmp_path / "certificate.json")
     assert code == 1
     assert os.strerror(number) in error
     assert "; " in error

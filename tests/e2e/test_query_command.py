@@ -214,3 +214,22 @@ def test_weights_are_read_and_checked(folder: Path) -> None:
             run(*words, "--split", wrong)
     with pytest.raises(InvalidInput, match="laplace"):
         run(*words, "--noise", "none")
+
+
+def test_what_spends_nothing_makes_no_ledger(folder: Path) -> None:
+    """A draft that is tried out settles no budget: the policy can be filled in afterwards."""
+    (folder / "people.toml").unlink()
+    run("init", folder / "people.csv")
+    words = (folder / "people.toml", "SELECT COUNT(*) FROM people", "--epsilon", 0.1)
+    assert "left 1." in run(*words, "--dry-run")
+    run(folder / "people.toml", text="\\left\n\\try SELECT COUNT(*) FROM people\nSELECT AVG(age) FROM people\n")
+    with pytest.raises(QueryRefused):
+        run(folder / "people.toml", "SELECT AVG(age) FROM people", "--epsilon", 0.1)
+    with pytest.raises(BudgetExceeded):
+        run(folder / "people.toml", "SELECT COUNT(*) FROM people", "--epsilon", 7)
+    assert not (folder / "people.ledger.db").exists()
+    text = (folder / "people.toml").read_text()
+    (folder / "people.toml").write_text(text.replace("epsilon = 1.0", "epsilon = 4.0"))
+    run(*words)
+    with Ledger.open(folder / "people.ledger.db") as ledger:
+        assert (ledger.budget.epsilon, len(ledger.charges())) == (4.0, 1)

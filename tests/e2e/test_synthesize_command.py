@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sfumato.ledger import Ledger
 from sfumato.randomness import public_generator
 
 POLICY = """
@@ -80,3 +81,41 @@ def test_wrong_usage_costs_nothing(policy, sfumato):
         assert code == 2
         assert "expected" in error
     assert not policy.with_suffix(".ledger.db").exists()
+
+
+def test_a_dry_run_prices_and_makes_nothing(policy, sfumato):
+    pytest.importorskip("mbi")
+    common = ["synthesize", str(policy), "--rows", "10", "--dry-run"]
+    code, text, _ = sfumato(*common, "--epsilon", "1", "--json")
+    answer = json.loads(text)
+    assert (code, answer["dry_run"], answer["columns"]) == (0, True, ["age", "city"])
+    assert 0.99 <= answer["epsilon"] <= 1
+    assert "Nothing was spent; ε left 2." in sfumato(*common, "--epsilon", "1")[1]
+    assert sfumato(*common, "--epsilon", "3")[0] == 3  # does not fit
+    assert sorted(place.name for place in policy.parent.iterdir()) == ["people.csv", "people.toml"]
+
+
+def test_what_was_written_is_named_and_more_is_drawn_for_nothing(policy, sfumato):
+    pytest.importorskip("mbi")
+    out = policy.with_name("s.csv")
+    words = ["--rows", "50", "--epsilon", "1", "--out", str(out), "--columns", "city", "--purpose", "a trial"]
+    code, text, _ = sfumato("synthesize", str(policy), *words, "--attack")
+    shown = "".join(text.split())
+    assert code == 0
+    for file in ("s.csv", "s.certificate.json", "s.model.npz", "s.fidelity.html", "private/s.distances.json"):
+        assert file in shown
+        assert (policy.parent / file).exists()
+    assert "guessesright" in shown
+    with Ledger.open(policy.with_suffix(".ledger.db")) as ledger:
+        (charge,) = ledger.charges()
+        assert charge.purpose == "a trial: synthetic table"
+    more = policy.with_name("more.csv")
+    drawing = ["synthesize", "--from", str(policy.with_name("s.model.npz")), "--rows", "70", "--out", str(more)]
+    code, text, _ = sfumato(*drawing)
+    assert code == 0
+    assert "Nothing was spent" in text
+    found = pd.read_csv(more)
+    assert (len(found), set(found["city"])) == (70, {"Delft", "Gouda"})
+    assert sfumato(*drawing)[0] == 2  # the file is there
+    assert sfumato(*drawing[:-1], str(policy.with_name("x.csv")), "--epsilon", "1")[0] == 2
+    assert sfumato("synthesize", str(policy), "--rows", "5", "--out", "x.csv")[0] == 2  # no --epsilon

@@ -9,6 +9,7 @@ import typer
 
 from sfumato.cli import show
 from sfumato.cli.default_command import by_default
+from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
     from sfumato.query.check import FileCheck
@@ -37,7 +38,6 @@ def fetch(
     Example: sfumato data mnist
     """
     from sfumato.datasets import DATASETS, fetch, load
-    from sfumato.errors import InvalidInput
 
     if name == "adult":
         _write_adult(out or Path(name), json=json)
@@ -82,6 +82,10 @@ def check(
     policy: Annotated[
         Path | None, typer.Option(help="Its policy; default: the .toml of the same name beside it, if any.")
     ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(help="Table of a policy of several. Default: the one whose source is the file."),
+    ] = None,
     delimiter: Annotated[str, typer.Option(help="Separator of values, if there is no policy.")] = ",",
     json: show.Json = False,
 ) -> None:
@@ -92,10 +96,12 @@ def check(
     Example: sfumato data check people.csv --policy people.toml
     """
     from sfumato.query import load_policy
-    from sfumato.query.check import check_file
+    from sfumato.query.check import check_file, policy_of_file
 
     place = policy or _policy_beside(file)
-    rules = None if place is None else load_policy(place)
+    if place is None and table is not None:
+        raise InvalidInput("expected --policy with --table, got none; the policy says what is in its tables")
+    rules = None if place is None else policy_of_file(load_policy(place), file, table)
     with show.errors.status("reading"):
         found = check_file(file, rules, delimiter=delimiter)
     if json:
@@ -111,7 +117,8 @@ def _policy_beside(file: str) -> Path | None:
 
 def _show_check(found: FileCheck) -> None:
     tally = found.tally
-    rows = [("rows", f"{tally.rows:,}"), ("lines left out", f"{tally.dropped:,}")]
+    rows = [] if found.table is None else [("table of the policy", found.table)]
+    rows += [("rows", f"{tally.rows:,}"), ("lines left out", f"{tally.dropped:,}")]
     noun = "line" if found.text else "row"
     for words, count in tally.faults.items():
         places = ", ".join(map(str, tally.places[words]))

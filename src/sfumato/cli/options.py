@@ -23,6 +23,13 @@ Unit = Annotated[
     ),
 ]
 Purpose = Annotated[str | None, typer.Option(help="What this is for. The ledger shows it with the charge.")]
+TableName = Annotated[
+    str | None,
+    typer.Option(
+        "--table",
+        help="Table of a policy of several. Default: the one that has the named columns, or the first.",
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +77,7 @@ def _was_given(context: typer.Context, name: str) -> bool:
 
 def _flag(option: str) -> str:
     name, _, value = option.partition("=")
-    return f"--{name.replace('_', '-')} {value}".rstrip()
+    return f"--{name.rstrip('_').replace('_', '-')} {value}".rstrip()
 
 
 PAYS = Rule(

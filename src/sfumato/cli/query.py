@@ -14,7 +14,7 @@ from rich.text import Text
 from sfumato.cli import prompt, show
 from sfumato.cli.default_command import by_default
 from sfumato.cli.expected import Expected, show_expected
-from sfumato.cli.options import Allocation, Purpose
+from sfumato.cli.options import Allocation, Purpose, TableName
 from sfumato.errors import InvalidInput, SfumatoError
 
 if TYPE_CHECKING:
@@ -220,8 +220,12 @@ def init(
 @app.command()
 def bounds(
     policy: Annotated[Path, typer.Argument(help="The policy of the table, a TOML file.")],
-    column: Annotated[str, typer.Argument(help="A column of numbers, with bounds or without.")],
+    column: Annotated[
+        str,
+        typer.Argument(help="A column of numbers, with bounds or without; of several tables as visits.cost."),
+    ],
     epsilon: Annotated[float, typer.Option(help="What the bounds may cost.")],
+    table: TableName = None,
     allocation: Allocation = None,
     purpose: Purpose = None,
     engine: Annotated[
@@ -240,7 +244,8 @@ def bounds(
     rules = load_policy(policy)
     with open_ledger(rules, policy) as ledger:
         ledger.spend_under(allocation, purpose=purpose)
-        found = Table(rules, ledger, engine=engine, master=master).approx_bounds(column, epsilon=epsilon)
+        asked = Table(rules, ledger, engine=engine, master=master)
+        found = asked.approx_bounds(column, epsilon=epsilon, table=table)
     if json:
         show.emit_json(found.to_json())
         return
@@ -343,7 +348,7 @@ def _cells(
     for value, interval, has_interval in zip(row, intervals, measured, strict=True):
         yield Text(str(value) if _is_key(value, interval) else _shown(value))
         if has_interval:
-            yield Text("" if interval is None else f"{interval[0]:,.6g} to {interval[1]:,.6g}")
+            yield Text("" if interval is None else f"{_figure(interval[0])} to {_figure(interval[1])}")
 
 
 def _is_key(value: object, interval: tuple[float, float] | None) -> bool:
@@ -355,8 +360,13 @@ def _shown(value: object) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:,.6g}"
+        return _figure(value)
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _figure(value: float) -> str:
+    """Six digits; of a larger number all before the point: 3,680,330 and not 3.68033e+06."""
+    return f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.6g}"
 
 
 def _show_risk(found: Risk) -> None:

@@ -12,6 +12,7 @@ from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
     from sfumato.datasets import Dataset
+    from sfumato.ledger import Ledger
     from sfumato.recipes.images import PublicSet
 
 
@@ -25,12 +26,12 @@ def synthesize_images(
     prior: str | None,
     public_size: int | None,
     classes: str | None,
-    ledger: str | None,
+    book: Ledger | None,
     test_seed: int | None,
     json: bool,
 ) -> None:
     """Plan, charge, learn, draw, and say what it cost."""
-    from sfumato.ledger import Ledger, Unrecorded
+    from sfumato.ledger import Unrecorded
     from sfumato.randomness import SecretStream
     from sfumato.recipes.images import ImagePlaces, ImageRequest, StyleSettings, release_images
     from sfumato.recipes.images.release import STAGES
@@ -48,12 +49,11 @@ def synthesize_images(
     request = ImageRequest.of(
         rows, images=images, epsilon=epsilon, delta=delta, settings=settings, public=public
     )
-    book = Unrecorded(delta=delta) if ledger is None else Ledger.open(ledger)
     with show.stages(STAGES) as next_stage:
         made = release_images(
             request,
             rows,
-            ledger=book,
+            ledger=Unrecorded(delta=delta) if book is None else book,
             out=out,
             sampler=SecretStream(test_seed=test_seed),
             test=test,
@@ -67,7 +67,7 @@ def synthesize_images(
         "rows": images,
         "sampler": str(places.sampler),
         "fidelity": made.report,
-        "epsilon_left": book.epsilon_left if isinstance(book, Ledger) else None,
+        "epsilon_left": None if book is None else book.epsilon_left,
         "seconds": time.perf_counter() - started,
     }
     if json:

@@ -10,7 +10,7 @@ import typer
 
 from sfumato.cli import show
 from sfumato.cli.inputs import read_data, take_some
-from sfumato.cli.options import SHARES, Allocation, Purpose, Rule, Unit, charged, check
+from sfumato.cli.options import SHARES, Allocation, Purpose, Rule, TableName, Unit, charged, check
 from sfumato.cli.train_table import PolicyFile, TargetColumn, train_from_policy
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def train(
     context: typer.Context,
     policy: PolicyFile = None,
     target: TargetColumn = None,
+    table: TableName = None,
     data: Annotated[
         str, typer.Option(help="mnist, fashion-mnist, cifar10, digits; or your folder or .npz of images.")
     ] = "",

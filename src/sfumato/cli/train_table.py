@@ -26,8 +26,12 @@ DEFAULT = "boosted"
 _TAKEN = {"policy", "target", "model", "epsilon", "delta", "test_data", "out", "dry_run", "json"} | {
     "allocation",
     "purpose",
+    "table",
 }
-_RULES = (Rule(option="target", needs=("policy",), because="it is a column of a policy's table"),)
+_RULES = (
+    Rule(option="target", needs=("policy",), because="it is a column of a policy's table"),
+    Rule(option="table", needs=("policy",), because="it is a table of a policy"),
+)
 
 
 def train_from_policy(context: typer.Context) -> bool:
@@ -64,7 +68,7 @@ def _run(given: dict[str, Any]) -> dict[str, Any]:
     from sfumato.policy import load_policy
     from sfumato.recipes.table import TableTraining
 
-    policy = load_policy(given["policy"])
+    policy = load_policy(given["policy"]).one_table(given.get("table"), having=[given["target"]])
     ready = TableTraining.prepare(
         policy,
         target=given["target"],
@@ -75,11 +79,11 @@ def _run(given: dict[str, Any]) -> dict[str, Any]:
     with _open_ledger(policy, given) as book:
         if given.get("dry_run"):
             book.check(ready.event, relation=policy.budget.relation, unit=policy.budget.unit)
-            return _priced(ready)
+            return {"table": policy.table, **_priced(ready)}
         out = given.get("out") or _free_folder(policy.table, ready.target.name)
         run = _trained(ready, book, out, given.get("test_data"))
         spent = {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}
-        return {**_answer(run), **spent, "out": str(out)}
+        return {**_answer(run), **spent, "table": policy.table, "out": str(out)}
 
 
 def _open_ledger(policy: Policy, given: dict[str, Any]) -> Ledger:

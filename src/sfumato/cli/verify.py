@@ -72,8 +72,9 @@ def _found_in(place: Path) -> Path:
     for name in PLACES:
         if (place / name).is_file():
             return place / name
-    raise InvalidInput(
-        f"expected a certificate, or a folder with {' or '.join(PLACES)} in it, got {place}, which has none"
+    raise NotVerified(
+        f"expected a certificate, or a folder with {' or '.join(PLACES)} in it, got {place} without one; name "
+        "the file"
     )
 
 

@@ -19,7 +19,7 @@ from sfumato.ledger.charge import add_charges
 from sfumato.ledger.state import State
 from sfumato.policy import Column, Policy
 from sfumato.query import Table
-from sfumato.query.opening import open_ledger
+from sfumato.query.opening import make_ledger
 
 _T = TypeVar("_T")
 MOST_WAITING = 1000
@@ -60,7 +60,7 @@ class Dataset:
 
     @classmethod
     def open(cls, place: Path, policy: Policy, *, images: bool = False) -> Dataset:
-        return cls(policy.private_names[0], policy, place, open_ledger(policy, place), images)
+        return cls(policy.private_names[0], policy, place, make_ledger(policy, place), images)
 
     def charges(self) -> tuple[list[Charge], State, Head]:
         """All charges, what they add up to and the head; of the ledger, only what is new is read."""

@@ -38,6 +38,7 @@ from sfumato.query.answer import notes_for
 from sfumato.query.apart import Apart, Numbers
 from sfumato.query.intervals import Family
 from sfumato.query.opening import open_ledger
+from sfumato.query.plan import ungrouped_rows
 
 _SAID = ("kind", "name", "dropped", "colluding", "holders_per_unit")
 _PEOPLE = 2.0**40  # more than any sum is expected of; beyond it a sum may wrap, and is no less private
@@ -226,7 +227,12 @@ class TableStudy:
         grouped = bool(asked.query.keys)
         several = "; a person with several of them counts at each" if self.holders_per_unit > 1 else ""
         return (
-            *notes_for(asked.table.policy, grouped=grouped, family=Family.GAUSSIAN),
+            *notes_for(
+                asked.table.policy,
+                grouped=grouped,
+                family=Family.GAUSSIAN,
+                ungrouped=ungrouped_rows(asked.query, asked.table.policy),
+            ),
             f"Over the rows of {holders} of {self.parties.holders} holders{several}.",
         )
 

@@ -23,11 +23,10 @@ READABLE = (1, 2, 3)
 FINE_SINCE = 3
 
 
-def make(store: Store, budget: Budget, dataset: str | None) -> bool:
+def make(store: Store, first: Row, dataset: str | None) -> bool:
     """Write the first entry, unless another process just did."""
     if dataset is None:
-        return store.create([_first_row(budget, None)])
-    first = _first_row(budget, check_id(dataset))
+        return store.create([first])
     with alone(store, dataset):
         return store.create([first])
 
@@ -42,11 +41,11 @@ def alone(store: Store, dataset: str | None, *, own: Row | None = None) -> Itera
         yield
         return
     with store.creating(known_as(dataset)):
-        _refuse_second(store, dataset, own)
+        refuse_second(store, dataset, own)
         yield
 
 
-def _refuse_second(store: Store, dataset: str, own: Row | None = None) -> None:
+def refuse_second(store: Store, dataset: str, own: Row | None = None) -> None:
     """Two budgets for one data set add up unseen; where their ledgers lie side by side, it shows."""
     for place, row in store.neighbours():
         declared = _declared(row)
@@ -68,12 +67,13 @@ def _declared(row: Row) -> Any:
     return body.get("dataset") if isinstance(body, dict) else None
 
 
-def _first_row(budget: Budget, dataset: str | None) -> Row:
+def first_row(budget: Budget, dataset: str | None) -> Row:
+    """The entry that a ledger begins with."""
     body = {
         "kind": "create",
         "format": FORMAT,
         "name": str(uuid.uuid4()),  # so that no two ledgers share a hash
-        "dataset": dataset,
+        "dataset": None if dataset is None else check_id(dataset),
         "time": now(),
         "budget": asdict(budget),
         "epsilon_spent": 0.0,
@@ -95,11 +95,17 @@ def absent(place: str) -> LedgerError:
     )
 
 
-def other_budget(place: str, has: Budget, given: Budget) -> LedgerError:
-    """Why a ledger does not stand for the budget that was given."""
+def other_budget(place: str, has: Budget, given: Budget, *, unused_file: bool = False) -> LedgerError:
+    """Why a ledger does not stand for the budget that was given.
+
+    `unused_file`: it is a file, and nothing was ever charged to it.
+    """
     names = [item.name for item in fields(Budget) if getattr(has, item.name) != getattr(given, item.name)]
     expected, got = (" and ".join(f"{name}={getattr(one, name)}" for name in names) for one in (has, given))
-    return LedgerError(
-        f"expected the budget of {place}, {expected}, got {got}; declare the same (a policy in [budget]) "
-        "or make another ledger for other data"
+    remedy = (
+        "nothing was ever charged to this ledger, so you may delete the file: the first charge makes it anew "
+        "with the budget that is declared then"
+        if unused_file
+        else "declare the same (a policy in [budget]) or make another ledger for other data"
     )
+    return LedgerError(f"expected the budget of {place}, {expected}, got {got}; {remedy}")

@@ -25,18 +25,23 @@ class Journal:
     def __init__(self, store: Store, *, spends: Callable[[], None] = lambda: None) -> None:
         self.store = store
         self.spends = spends
-        row = store.row(0)
-        if row is None:
-            raise absent(store.place)
-        with self.explained():
-            self.first = unseal(row)
-        if self.first.body.get("format") not in READABLE:
+        body = self.first.body
+        if body.get("format") not in READABLE:
             raise LedgerError(f"{store.place} has a format this version cannot read; use a newer sfumato")
-        self.budget = Budget(**self.first.body["budget"])
-        self.fine = self.first.body["format"] >= FINE_SINCE
+        self.budget = Budget(**body["budget"])
+        self.fine = body["format"] >= FINE_SINCE
         self._newest: tuple[Row, Entry, State] | None = None  # as long as the store's newest row is this one
 
     # Reading
+
+    @property
+    def first(self) -> Entry:
+        """The first entry. Read anew, as a ledger may be made by somebody else after it was opened here."""
+        row = self.store.row(0)
+        if row is None:
+            raise absent(self.store.place)
+        with self.explained():
+            return unseal(row)
 
     @contextmanager
     def explained(self) -> Iterator[None]:

@@ -18,10 +18,11 @@ from sfumato.ledger.certificate import Certificate, check_statable
 from sfumato.ledger.chain import Entry, Head
 from sfumato.ledger.charge import Charge, ChargeRequest, as_one
 from sfumato.ledger.conversion import counted_event
-from sfumato.ledger.creation import absent, make, other_budget
+from sfumato.ledger.creation import absent, first_row, make, other_budget
 from sfumato.ledger.exceeded import KIND as EXCEEDED
 from sfumato.ledger.journal import Journal
 from sfumato.ledger.lease import Lease
+from sfumato.ledger.pending import PendingStore
 from sfumato.ledger.reading import Book
 from sfumato.ledger.reservation import Reservation
 from sfumato.ledger.store import Store, store_at
@@ -74,6 +75,7 @@ class Ledger(Book):
         dataset: str | None = None,
         certificate: Certificate | None = None,
         head: Head | None = None,
+        when_charged: bool = False,
     ) -> Ledger:
         """Open the ledger at a path or a postgresql:// URL; make it with `budget` if there is none.
 
@@ -85,6 +87,8 @@ class Ledger(Book):
             certificate: The newest certificate from this ledger: a ledger that has forgotten its charge is
                 refused.
             head: The newest entry that was noted elsewhere, with the same effect.
+            when_charged: True to make a new ledger with its first charge: whoever charges nothing leaves no
+                ledger behind, and its budget can still be changed.
 
         Returns:
             The open ledger; `with` closes it.
@@ -97,11 +101,15 @@ class Ledger(Book):
         if store.last() is None:
             if budget is None:
                 raise absent(store.place)
-            make(store, budget, dataset)
+            if when_charged:
+                store = PendingStore(store, budget, dataset)
+            else:
+                make(store, first_row(budget, dataset), dataset)
         ledger = cls(store)
         ledger.check_dataset(dataset)
         if budget is not None and budget != ledger.budget:
-            raise other_budget(store.place, ledger.budget, budget)
+            unused_file = os.path.isfile(store.address) and ledger.unused
+            raise other_budget(store.place, ledger.budget, budget, unused_file=unused_file)
         ledger._check_newest(certificate, head)
         return ledger
 
@@ -121,7 +129,7 @@ class Ledger(Book):
             LedgerError: If there is one already.
         """
         store = store_at(place)
-        if store.last() is not None or not make(store, budget, dataset):
+        if store.last() is not None or not make(store, first_row(budget, dataset), dataset):
             raise LedgerError(f"expected no ledger at {store.place}, got one; open it, or choose another place")
         return cls(store)
 

@@ -95,6 +95,11 @@ class Book:
         return all(charge.private for charge in self.charges())
 
     @property
+    def unused(self) -> bool:
+        """Whether nothing was ever charged, reserved or recorded here."""
+        return all(entry.kind in ("create", "allocate", "note") for entry in self._journal.entries())
+
+    @property
     def name(self) -> str:
         return str(self._journal.first.body["name"])
 

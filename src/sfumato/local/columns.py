@@ -17,7 +17,7 @@ from sfumato.errors import InvalidInput
 from sfumato.local.bounded import LaplaceVector
 from sfumato.local.estimates import Estimate, frequencies, mean
 from sfumato.mechanisms import KaryResponse
-from sfumato.policy import Column, Policy, load_policy
+from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column, Policy, load_policy
 from sfumato.randomness import Sampler
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ class ReportedColumn:
         """
         if self.categories is not None:
             places = {_spelling(category): place for place, category in enumerate(self.categories)}
+            if self.categories == (False, True):
+                places |= {**dict.fromkeys(FALSE_WORDS, 0), **dict.fromkeys(TRUE_WORDS, 1)}
+                cells = [cell.lower() if isinstance(cell, str) else cell for cell in cells]
             said = (0 if _is_missing(cell) else places.get(_spelling(cell), 0) for cell in cells)
             return np.fromiter(said, dtype=np.int64, count=len(cells))
         assert self.lower is not None

@@ -73,12 +73,25 @@ Several private tables of the same people have [tables.NAME] sections in place o
     groups = 1                       # which hold for what is joined
 """
 
-from sfumato.policy.declared import ENGINES, NUMERIC, TYPES, Column, Key, Policy, PublicTable, Unit
+from sfumato.policy.declared import (
+    ENGINES,
+    FALSE_WORDS,
+    NUMERIC,
+    TRUE_WORDS,
+    TYPES,
+    Column,
+    Key,
+    Policy,
+    PublicTable,
+    Unit,
+)
 from sfumato.policy.file import declares_study, ledger_place, load_policy, policy_from_dict
 
 __all__ = [
     "ENGINES",
+    "FALSE_WORDS",
     "NUMERIC",
+    "TRUE_WORDS",
     "TYPES",
     "Column",
     "Key",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +16,8 @@ from sfumato.errors import InvalidInput
 TYPES = ("integer", "real", "text", "boolean", "date")
 NUMERIC = ("integer", "real")
 ENGINES = ("duckdb", "postgres", "spark")
+TRUE_WORDS, FALSE_WORDS = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
+"""How true and false may be written in a text, in any case."""
 Key = str | int | bool
 """The value of a group: a category, a whole number, or true and false."""
 
@@ -59,6 +61,15 @@ class Column:
     @property
     def numeric(self) -> bool:
         return self.type in NUMERIC
+
+    @property
+    def trimmed(self) -> bool:
+        """Whether blanks around a value do not count: of categories, none of which has any itself."""
+        return (
+            self.type == "text"
+            and self.categories is not None
+            and all(str(value).strip(" ") == value for value in self.categories)
+        )
 
     @property
     def bounds(self) -> tuple[float, float] | None:
@@ -253,6 +264,69 @@ class Policy:
     def private_names(self) -> tuple[str, ...]:
         return tuple(self.tables) or (self.table,)
 
+    def one_table(self, name: str | None = None, *, having: Collection[str] = ()) -> Policy:
+        """The policy of what is made of one table: its columns, its form, and its own bound of rows.
+
+        Budget, ledger and data set stay those of all tables.
+
+        Args:
+            name: The table; None for the only one that has the columns `having`, or else the first.
+            having: Columns that are asked for.
+
+        Returns:
+            The same policy with that table in the first place.
+
+        Raises:
+            InvalidInput: If there is no such table, or if several have the columns.
+
+        >>> from sfumato.accounting import Budget
+        >>> age = Column(name="age", type="integer", lower=0, upper=120)
+        >>> policy = Policy(table="people", source="people.csv", columns={"age": age}, budget=Budget(epsilon=3))
+        >>> policy.one_table("people").table
+        'people'
+        """
+        one = self._having(having) if name is None else self.private(name)
+        if one is None:
+            raise InvalidInput(
+                f"expected a table of the policy, got {name!r}; it has {', '.join(self.private_names)}"
+            )
+        if not self.tables:
+            return self
+        own = ("table", "source", "columns", "unit", "public_size", "version", *map(_name, fields(TextForm)))
+        found = replace(self, **{item: getattr(one, item) for item in own})
+        return replace(found, synthesis=self._synthesis_of(one))
+
+    def _having(self, names: Collection[str]) -> Policy:
+        every = list(self.tables.values()) or [self]
+        found = [one for one in every if all(one.column(name) is not None for name in names)] if names else []
+        if len(found) > 1:
+            raise InvalidInput(
+                f"expected --table to say which table is meant, got none; {', '.join(names)} is in "
+                + " and in ".join(one.table for one in found)
+            )
+        return found[0] if found else every[0]
+
+    def _synthesis_of(self, one: Policy) -> dict[str, Any]:
+        """The rules of [synthesis], without those that speak of the columns of another table."""
+        others = [set(other.columns) for other in self.tables.values() if other.table != one.table]
+
+        def stays(names: set[str]) -> bool:
+            return names <= set(one.columns) or not any(names <= other for other in others)
+
+        follows, impossible = self.synthesis.get("follows"), self.synthesis.get("impossible")
+        found = dict(self.synthesis)
+        if isinstance(follows, Mapping):
+            found["follows"] = {
+                name: each
+                for name, each in follows.items()
+                if stays({name, str(each.get("given"))} if isinstance(each, Mapping) else {name})
+            }
+        if isinstance(impossible, list):
+            found["impossible"] = [
+                each for each in impossible if not isinstance(each, Mapping) or stays(set(each))
+            ]
+        return found
+
     @property
     def form(self) -> TextForm:
         """How the source is written, if it is a text file."""
@@ -264,6 +338,10 @@ class Policy:
             if known.lower() == name.lower():
                 return column
         return None
+
+
+def _name(item: Any) -> str:
+    return str(item.name)
 
 
 def _check_names(columns: Collection[str]) -> None:

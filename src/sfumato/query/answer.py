@@ -138,12 +138,18 @@ class Answer:
         return f"{cost} {paid}; spent {self.epsilon_spent:.4g}, left {self.epsilon_left:.4g}."
 
 
-def notes_for(policy: Policy, *, grouped: bool, family: Family = Family.LAPLACE) -> tuple[str, ...]:
-    """What an answer may leave out, said from the policy alone: the data may have lost nothing."""
+def notes_for(
+    policy: Policy, *, grouped: bool, family: Family = Family.LAPLACE, ungrouped: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """What an answer may leave out, said from the policy alone: the data may have lost nothing.
+
+    `ungrouped` says which rows are in no group, such as "city is missing".
+    """
     unit, notes = policy.unit, []
     if unit.column is not None:
         groups = f", in at most {_several(unit.groups, 'group')}" if grouped else ""
         notes.append(f"Each {unit.column} counts with at most {_several(unit.rows, 'row')}{groups}.")
+    notes += [f"Rows whose {words} are in no group." for words in ungrouped]
     if family is Family.GAUSSIAN:
         notes.append("Noise is Gaussian, which needs the budget's δ.")
     return tuple(notes)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from sfumato.datasets.clean import Tally, tally_parquet
 from sfumato.datasets.text_table import Rows, TextForm, header_of, is_text, rows_of
 from sfumato.errors import DataUnavailable, InvalidInput
-from sfumato.policy import Column, Policy
+from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column, Policy
 from sfumato.query.columns import PATTERNS, columns_of
 from sfumato.query.sources import clean_files, is_database, parquet_files, stored_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TRUTHS = ("true", "t", "yes", "1", "false", "f", "no", "0")
+_TRUTHS = (*TRUE_WORDS, *FALSE_WORDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,8 @@ class FileCheck:
     tally: Tally
     copies: tuple[Path, ...]
     """What queries will read; empty without a policy."""
+    table: str | None = None
+    """The policy's table that the file was taken for; None without a policy."""
 
     @property
     def text(self) -> bool:
@@ -42,6 +44,7 @@ class FileCheck:
         ]
         return {
             "file": self.path,
+            "table": self.table,
             "rows": self.tally.rows,
             "dropped": self.tally.dropped,
             "problems": problems,
@@ -71,7 +74,26 @@ def check_file(path: str | Path, policy: Policy | None = None, *, delimiter: str
         for part in parquet_files(str(path)):
             tally_parquet(part, columns, tally)
     copies = () if policy is None else clean_files(replace(policy, source=str(path))).paths
-    return FileCheck(path=str(path), tally=tally, copies=copies)
+    table = None if policy is None else policy.table
+    return FileCheck(path=str(path), tally=tally, copies=copies, table=table)
+
+
+def policy_of_file(policy: Policy, file: str | Path, table: str | None = None) -> Policy:
+    """The policy of the table that a file holds: the named one, or of several the one whose source it is.
+
+    Raises:
+        InvalidInput: If none of several tables has this source, or if more than one has.
+    """
+    if table is not None or not policy.tables:
+        return policy.one_table(table)
+    place = Path(file).absolute().resolve()
+    found = [name for name, one in policy.tables.items() if Path(one.source).absolute().resolve() == place]
+    if len(found) != 1:
+        raise InvalidInput(
+            f"expected --table with a policy of several tables, got none, and {Path(file).name} is the source "
+            f"of {' and of '.join(found) or 'none of them'}; it has {', '.join(policy.tables)}"
+        )
+    return policy.one_table(found[0])
 
 
 def _check_text(path: Path, policy: Policy | None, delimiter: str, tally: Tally) -> None:
@@ -92,10 +114,11 @@ def _check_values(part: Rows, column: Column, tally: Tally) -> None:
 
     values = part.table[column.name]
     if column.type == "text":
-        known = pc.is_in(values, _texts(column.categories)) if column.categories else None
-        words = f"{column.name}: a text that is no declared category"
+        plain = pc.utf8_trim(values, " ") if column.trimmed else values
+        known = pc.is_in(plain, _texts(column.categories)) if column.categories else None
+        words = f"{column.name}: a text that is no declared category, read as missing"
     elif column.type == "boolean":
-        known = pc.is_in(pc.utf8_lower(values), _texts(_TRUTHS))
+        known = pc.is_in(pc.utf8_lower(pc.utf8_trim(values, " ")), _texts(_TRUTHS))
         words = f"{column.name}: neither true nor false, read as missing"
     else:
         kind = "date" if column.type == "date" else "real"

@@ -21,7 +21,7 @@ _KINDS = {
     "date": ("DATE", "TIMESTAMP"),
 }  # fmt: skip
 PATTERNS = {
-    "boolean": re.compile(r"(?i:true|false|yes|no)"),
+    "boolean": re.compile(r"(?i:true|false|yes|no|y|n)"),
     "integer": re.compile(r"[+-]?[0-9]{1,18}"),
     "real": re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"),
     "date": re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"),
@@ -64,7 +64,7 @@ def _text_columns(path: Path, header: bool | None, delimiter: str) -> dict[str, 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
     """Names that look like names; no message shows the line, which may be somebody's."""
-    if not all(_NAME.fullmatch(name) and _guessed([name]) == "text" for name in names):
+    if not all(_NAME.fullmatch(name) and (len(name) == 1 or _guessed([name]) == "text") for name in names):
         raise InvalidInput(
             f"expected {path.name} to begin with a line of column names, and its first line looks like "
             "data; use --no-header if it is somebody's row, --header if it holds the names of the columns"

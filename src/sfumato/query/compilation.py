@@ -146,7 +146,11 @@ def _snapped(value: Value, found: Range) -> Value:
 
 @compiled.register
 def _(expression: ColumnValue, table: Value, policy: Policy) -> Value:
-    return table[column_name(expression.name, policy)]
+    value, column = table[column_name(expression.name, policy)], policy.columns[expression.name]
+    if column.type != "text" or column.categories is None:
+        return value
+    # What is not declared counts as missing; as a key it is in no group anyway.
+    return value.isin(column.categories).ifelse(value, ibis.null("string"))
 
 
 @compiled.register

@@ -9,17 +9,9 @@ from pathlib import Path
 from sfumato.datasets.text_table import is_text
 from sfumato.query.columns import columns_of
 
-UNIT_NAMES = (
-    "person",
-    "person_id",
-    "user",
-    "user_id",
-    "patient",
-    "patient_id",
-    "customer",
-    "customer_id",
-    "id",
-)
+UNIT_NAMES = ("person", "user", "patient", "customer", "member", "client")
+"""Names of people; alone, or with id or number behind them: patient_id, PatientID, "Patient no"."""
+_BEHIND = ("", "id", "no", "nr", "number", "key")
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,7 @@ def draft_policy(
     """
     path = Path(path)
     columns = columns_of(path, header=header, delimiter=delimiter, table=table)
-    unit = next((name for name in columns if name.lower() in UNIT_NAMES), None)
+    unit = next((name for name in columns if tells_people_apart(name)), None)
     form = _form(list(columns), header, delimiter) if is_text(path) else ""
     sections = [_head(path, table or _table_name(path)) + form, _unit(unit, list(columns)), _budget(path)]
     blanks = ["[budget] epsilon and delta: how much may be lost in all; check the drafted values"]
@@ -74,12 +66,18 @@ def draft_policy(
         blanks.append("[unit] rows and groups: how much of one person counts")
     if is_text(path):
         blanks.append("[columns] type: each is a guess; confirm it")
-    for name, kind in columns.items():
+    for place, (name, kind) in enumerate(columns.items()):
         if name != unit:
-            text, blank = _column(name, kind, guessed=is_text(path))
+            text, blank = _column(name, kind, guessed=is_text(path), proposed=unit is None and place == 0)
             sections.append(text)
             blanks += [blank] if blank else []
     return Draft("\n\n".join(sections) + "\n", tuple(blanks))
+
+
+def tells_people_apart(name: str) -> bool:
+    """Whether a column is called as if it did; a guess that the holder confirms."""
+    plain = "".join(letter for letter in name.lower() if letter.isalnum())
+    return plain == "id" or plain in {f"{who}{behind}" for who in UNIT_NAMES for behind in _BEHIND}
 
 
 _GUESSED = (
@@ -131,12 +129,22 @@ def _budget(path: Path) -> str:
     )
 
 
-def _column(name: str, kind: str, *, guessed: bool) -> tuple[str, str]:
+def _column(name: str, kind: str, *, guessed: bool, proposed: bool) -> tuple[str, str]:
+    """A column's section, and what is to be filled in; `proposed` if it may be what tells people apart."""
     confirm = "    # a guess: integer, real, text, boolean or date?" if guessed else ""
     head = f"[columns.{_quoted(name)}]\ntype = {_quoted(kind)}{confirm}"
+    if proposed:
+        head = f"# Delete this section if [unit] column is {_quoted(name)}.\n{head}"
     if kind in ("integer", "real"):
         blank = f"[columns.{name}] lower and upper: from public knowledge; without them no SUM, AVG, MEDIAN"
         return f"{head}\n# lower =     # fill in from public knowledge, not from the data\n# upper =", blank
+    if kind == "date":
+        blank = (
+            f"[columns.{name}] lower and upper: days, optional; without them GROUP BY month or year spends δ"
+        )
+        return f"{head}\n# lower = 2000-01-01    # optional, from public knowledge\n# upper = 2029-12-31", blank
+    if kind == "text" and proposed:
+        return head, ""
     if kind == "text":
         blank = (
             f"[columns.{name}] categories: the public list of values; without it GROUP BY spends δ to find them"

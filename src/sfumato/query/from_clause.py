@@ -78,8 +78,10 @@ def _with_join(node: Expr, joined: Joined, tables: Tables, policy: Policy) -> tu
     if private is not None:
         _check_person(node, alias, private, tables, joined)
         join, columns = Join(private.table, alias, left), private.columns
-        if not left and private.unit.column is not None:
-            tables = replace(tables, units={**tables.units, alias.lower(): private.unit.column.lower()})
+        if private.unit.column is not None:
+            known = "absent" if left else "units"
+            person = {**getattr(tables, known), alias.lower(): private.unit.column.lower()}
+            tables = replace(tables, **{known: person})
     else:
         public = next(table for known, table in policy.public.items() if known.lower() == name.lower())
         column = _public_column(node, alias, public, _names_so_far(joined, tables, policy))

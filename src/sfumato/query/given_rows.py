@@ -18,8 +18,8 @@ import numpy as np
 
 from sfumato.datasets.clean import Tally, is_sound, repaired
 from sfumato.errors import DataError, InvalidInput
-from sfumato.policy import Policy
-from sfumato.query.sanitizing import DAY_PATTERN, FALSE_WORDS, NUMBER_PATTERN, TRUE_WORDS
+from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Policy
+from sfumato.query.sanitizing import DAY_PATTERN, NUMBER_PATTERN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,7 +147,7 @@ def _number(value: Any) -> float | None:
 
 def _truth(value: Any) -> bool | None:
     if isinstance(value, str):
-        word = value[:1000].lower()
+        word = value[:1000].strip(" ").lower()
         return True if word in TRUE_WORDS else False if word in FALSE_WORDS else None
     number = _number(value)
     return bool(number) if number in (0.0, 1.0) else None

@@ -131,4 +131,4 @@ def _endpoint(parts: Floats, shares: Floats, noise: Noise, level: float, *, side
         weights = shares[None, :] - p[:, None]  # (groups, parts)
         excess = (weights * parts).sum(axis=1) - side * np.interp(p, points, widths) * noise.scale
         low, high = np.where(excess > 0, p, low), np.where(excess > 0, high, p)
-    return (low + high) / 2
+    return low if side > 0 else high  # outwards: 0 and 1 themselves where nothing within agrees

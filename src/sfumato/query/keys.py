@@ -18,9 +18,12 @@ from sfumato.query.expressions import (
     Choice,
     ColumnValue,
     DateExpression,
+    Day,
     Expression,
     FirstOf,
+    Missing,
     Nothing,
+    Number,
     Text,
     Truncated,
     kind_of,
@@ -168,6 +171,26 @@ def label(key: AnyKey, value: Key, policy: Policy) -> Key:
     width, number = (found.high - found.low) / key.bins, int(value)
     end = "]" if number == key.bins - 1 else ")"
     return f"[{found.low + number * width:g}, {found.low + (number + 1) * width:g}{end}"
+
+
+def ungrouped(key: AnyKey, policy: Policy) -> str | None:
+    """Which rows are in no group, in words; None if every row is in one. A fact of the query and the policy."""
+    of = expression_of(key)
+    if not _may_be_missing(of):
+        return None
+    column = policy.columns.get(of.name) if isinstance(of, ColumnValue) else None
+    listed = column is not None and column.categories is not None
+    return f"{key.column} is missing" + (" or not among its categories" if listed else "")
+
+
+def _may_be_missing(of: Expression) -> bool:
+    if isinstance(of, Text | Number | Day | Missing):
+        return False
+    if isinstance(of, FirstOf):
+        return all(map(_may_be_missing, of.values))
+    if isinstance(of, Choice):
+        return _may_be_missing(of.then) or _may_be_missing(of.otherwise)
+    return True
 
 
 def key_type(key: AnyKey, policy: Policy) -> type:

@@ -62,11 +62,22 @@ def _found(value: Value, edges: tuple[float, ...], first: int, last: int) -> Val
     return ibis.ifelse(value < edge, _found(value, edges, first, middle), _found(value, edges, middle, last))
 
 
+def table_and_column(name: str, policy: Policy, table: str | None = None) -> tuple[Policy, str]:
+    """The policy of the one table that is meant, and the column's name: `cost`, or `visits.cost`."""
+    before, dot, after = name.partition(".")
+    if table is None and dot and policy.tables and policy.private(before) is not None:
+        return policy.one_table(before), after
+    return policy.one_table(table, having=[name]), name
+
+
 def magnitudes(name: str, policy: Policy) -> Magnitudes:
     column = policy.column(name)
     if column is None or not column.numeric:
         known = ", ".join(item.name for item in policy.columns.values() if item.numeric)
-        raise QueryRefused(f"bounds are found for a column of numbers, and {name} is none; there are: {known}")
+        raise QueryRefused(
+            f"bounds are found for a column of numbers, and {name} is none of {policy.table}; there are: "
+            + known
+        )
     return Magnitudes(ColumnValue(column.name), 0 if column.type == "integer" else _SMALLEST_POWER)
 
 
@@ -77,6 +88,7 @@ class ApproximateBounds:
     A few rows may lie outside: a range of values shows once it has more rows than noise alone would give it.
 
     Attributes:
+        table: The table, where the policy has several; else None.
         column: The column.
         type: Its type, as the policy has it.
         lower: The lower bound.
@@ -97,6 +109,7 @@ class ApproximateBounds:
     delta: float
     epsilon_spent: float
     epsilon_left: float
+    table: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary, as `sfumato query bounds --json` prints it."""
@@ -104,9 +117,14 @@ class ApproximateBounds:
 
     def to_toml(self) -> str:
         """The column's section of a policy, to be written in by whoever accepts them."""
-        name = self.column if self.column.isidentifier() and self.column.isascii() else json.dumps(self.column)
+        where = "columns" if self.table is None else f"tables.{_key(self.table)}.columns"
         ends = [int(end) if self.type == "integer" else end for end in (self.lower, self.upper)]
-        return f'[columns.{name}]\ntype = "{self.type}"\nlower = {ends[0]}\nupper = {ends[1]}'
+        return f'[{where}.{_key(self.column)}]\ntype = "{self.type}"\nlower = {ends[0]}\nupper = {ends[1]}'
+
+
+def _key(name: str) -> str:
+    """A key of TOML: bare where it can be."""
+    return name if name.isidentifier() and name.isascii() else json.dumps(name, ensure_ascii=False)
 
 
 def bounds_from(measure: Magnitudes, counts: Integers, noise: WholeNoise) -> tuple[float, float, bool]:

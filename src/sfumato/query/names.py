@@ -20,12 +20,13 @@ _RESERVED = {name.upper() for name in DuckDB.Generator.RESERVED_KEYWORDS} | {"VA
 class Tables:
     """The names of joined tables, in lower case: each one's columns and where they are in the policy.
 
-    `units` says what tells people apart in those tables where every row has it. `merged` holds the names that
-    USING makes one column.
+    `units` says what tells people apart in those tables where every row has it, and `absent` in those that
+    were joined with LEFT JOIN. `merged` holds the names that USING makes one column.
     """
 
     columns: Mapping[str, Mapping[str, str]]
     units: Mapping[str, str] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
     merged: Mapping[str, str] = field(default_factory=dict)
 
     def places(self, table: str, name: str) -> list[str]:
@@ -63,11 +64,24 @@ class Names:
             )
         column = self.policy.column(name) if self.tables is None else self._joined_column(table, name)
         if column is None:
+            self._refuse_absent(table, name)
+            known = self.policy.columns if self.tables is not None else map(quoted, self.policy.columns)
             raise QueryRefused(
-                f"there is no column {name} in the policy, which has {', '.join(self.policy.columns)}",
+                f"there is no column {name} in the policy, which has {', '.join(known)}",
                 nearest=self.example_count(),
             )
         return column
+
+    def _refuse_absent(self, table: str, name: str) -> None:
+        """Refuse the person of a table after LEFT JOIN: whether there is a row shows in its other columns."""
+        if self.tables is None or self.tables.absent.get(table) != name.lower():
+            return
+        other = f"{quoted(table)}.{quoted(next(iter(self.tables.columns[table])))}"
+        raise QueryRefused(
+            f"column {name} of {table} says who a row belongs to, and is not compared; that there is no row "
+            f"shows in another of its columns, one that no row lacks: {other} IS NULL",
+            nearest=f"{self.example_count()} WHERE {other} IS NULL",
+        )
 
     def _joined_column(self, table: str, name: str) -> Column | None:
         assert self.tables is not None

@@ -85,8 +85,12 @@ def _repaired(select: exp.Select, source: exp.Select, attempt: Attempt) -> exp.S
         return None
     found = source.copy()
     for item in conditions:
-        if attempt(_count(source).where(item.copy())) is None:
+        refused = attempt(_count(source).where(item.copy()))
+        own = None if refused is None else _parsed(refused.nearest)
+        if refused is None:
             found = found.where(item.copy())
+        elif own is not None and own.args.get("where") and attempt(own) is None:
+            found = found.where(own.args["where"].this.copy())
     named = {item.alias: item.unalias() for item in select.expressions if item.alias}
     nodes = [named.get(node.name, node) for node in (group.expressions if group is not None else [])]
     keys, instead = _keys(nodes, source, attempt)

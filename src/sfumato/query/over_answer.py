@@ -52,8 +52,15 @@ def _items(expressions: list[Expr], inner: PostProcessing) -> list[tuple[Expr, s
             node, alias = parts(item, "this", "alias")
             found.append((node, str(alias.name)))
         else:
-            found.append((item, item.name.lower() if type(item) is exp.Column else shown(item).lower()))
+            found.append((item, _name(item, inner)))
     return found
+
+
+def _name(item: Expr, inner: PostProcessing) -> str:
+    """A column as the answer inside spells it; anything else in small letters."""
+    if type(item) is not exp.Column:
+        return shown(item).lower()
+    return next((name for name in inner.names if name.lower() == item.name.lower()), item.name.lower())
 
 
 def _has_total(node: Expr) -> bool:

@@ -138,8 +138,20 @@ def _person_value(node: Expr, names: Names) -> PersonValue:
     if function in ("sum", "avg") or kind_of(found, names.policy) == CONDITION:
         found = as_number(found, inside, names)
     if kind_of(found, names.policy) == TEXT:
-        raise QueryRefused(f"{shown(node)} is not answered: engines sort texts differently")
+        instead = _in_time(node, names)
+        raise QueryRefused(f"{shown(node)} is not answered: engines sort texts differently{instead}")
     return PersonValue("", function, found)
+
+
+def _in_time(node: Expr, names: Names) -> str:
+    """What stands in for the least or largest text: that of the row with the first or last day, or number."""
+    columns = list(names.policy.columns.values())
+    days = [column for column in columns if column.type == "date"]
+    by = next(iter(days or [column for column in columns if column.numeric]), None)
+    if by is None:
+        return ""
+    function = "ARG_MIN" if type(node) is exp.Min else "ARG_MAX"
+    return f"; that of one row of a person is {function}({shown(node.this)}, {names.written(by.name)})"
 
 
 def _count(inside: Expr | None, names: Names) -> PersonValue:

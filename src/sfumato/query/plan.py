@@ -9,7 +9,7 @@ from sfumato import _validate
 from sfumato.policy import Key, Policy, Unit
 from sfumato.query.expressions import Condition, Expression, columns_of
 from sfumato.query.joining import Joined, rows_policy
-from sfumato.query.keys import AnyKey, expression_of, public_values
+from sfumato.query.keys import AnyKey, expression_of, public_values, ungrouped
 from sfumato.query.per_person import PerPerson, person_policy
 from sfumato.query.postprocessing import PostProcessing
 from sfumato.query.refusal import QueryRefused
@@ -33,9 +33,10 @@ class Aggregate:
 
     def __post_init__(self) -> None:
         if not 0 < _validate.real("level", self.level) < 1:
+            meant = f"for {self.level:g}% write {self.level / 100:g}; " if 1 < self.level < 100 else ""
             raise QueryRefused(
-                f"a quantile's level lies between 0 and 1, got {self.level:g}; the least and the largest "
-                "value are single people's",
+                f"a quantile's level lies between 0 and 1, got {self.level:g}; {meant}the least and the "
+                "largest value are single people's",
                 nearest="QUANTILE(column, 0.01) or QUANTILE(column, 0.99)",
             )
 
@@ -94,6 +95,12 @@ def scope(query: Query, policy: Policy) -> Policy:
 def public_keys(query: Query, policy: Policy) -> tuple[tuple[Key, ...], ...] | None:
     """For each key its public values; None if one has none, so that keys must be selected privately."""
     return public_values(query.keys, policy)
+
+
+def ungrouped_rows(query: Query, policy: Policy) -> tuple[str, ...]:
+    """Which rows are in no group of a query, in words; nothing if all are in one."""
+    seen = scope(query, policy)
+    return tuple(words for key in query.keys if (words := ungrouped(key, seen)) is not None)
 
 
 def touched_unit(query: Query, policy: Policy) -> Unit:

@@ -20,7 +20,7 @@ import pandas as pd
 from sfumato import _validate
 from sfumato.errors import DataUnavailable, InvalidInput
 from sfumato.mechanisms import DiscreteLaplace
-from sfumato.query.draft import UNIT_NAMES
+from sfumato.query.draft import tells_people_apart
 from sfumato.randomness import Sampler, SecretStream
 
 Integers = npt.NDArray[np.int64]
@@ -108,7 +108,7 @@ def _quasi_identifiers(table: pd.DataFrame, named: tuple[str, ...], sensitive: s
     unknown = [name for name in wanted if name not in table.columns]
     if unknown:
         raise InvalidInput(f"expected columns among {', '.join(table.columns)}, got {', '.join(unknown)}")
-    others = [name for name in table.columns if name.lower() not in UNIT_NAMES and name != sensitive]
+    others = [name for name in table.columns if not tells_people_apart(name) and name != sensitive]
     chosen = named or tuple(others)
     if not chosen or sensitive in chosen:
         raise InvalidInput("expected at least one quasi-identifier, and the sensitive column not among them")

@@ -5,6 +5,7 @@ What has no translation is refused, with the reason and the nearest query that c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -68,11 +69,34 @@ def parse_query(text: str, policy: Policy) -> Query:
     >>> [output.name for output in parse_query("SELECT COUNT(*) AS n FROM people", policy).outputs]
     ['n']
     """
-    select = _single_select(text, policy)
+    try:
+        select = _single_select(text, policy)
+    except QueryRefused as refused:
+        raise _with_quotes(text, policy) or refused from None
     try:
         return _planned(select, policy)
     except QueryRefused as refused:
-        raise _with_a_way_out(refused, select, policy) from None
+        raise _with_quotes(text, policy) or _with_a_way_out(refused, select, policy) from None
+
+
+def _with_quotes(text: str, policy: Policy) -> QueryRefused | None:
+    """Why a query is refused that names a column with blanks as it is; None if quotes do not help."""
+    every = [one.columns for one in (policy, *policy.tables.values())]
+    every += [one.columns for one in policy.public.values()]
+    names = {name for columns in every for name in columns if quoted(name) != name}
+    found, wrong = text, []
+    for name in sorted(names, key=len, reverse=True):
+        written = re.compile(rf'(?<!["\w]){re.escape(name)}(?!["\w])', re.IGNORECASE)
+        repaired = written.sub(lambda match, name=name: quoted(name), found)  # type: ignore[misc]
+        wrong += [quoted(name)] if repaired != found else []
+        found = repaired
+    if not wrong or len(found) > MOST_TEXT:
+        return None
+    try:
+        _planned(_single_select(found, policy), policy)
+    except QueryRefused:
+        return None
+    return QueryRefused(f"a name such as {wrong[0]} is written in double quotes", nearest=found)
 
 
 def _planned(select: exp.Select, policy: Policy, *, post: bool = False) -> Query:
@@ -183,7 +207,7 @@ def _post_processed(
 
     def aggregate_place(node: Expr) -> int:
         found = parse_aggregate(node, names)
-        asked.setdefault(found, _plain_name(node))
+        asked.setdefault(found, _shown_name(node, names))
         return list(asked).index(found)
 
     nodes = [_unaliased(item) for item in items]
@@ -192,7 +216,7 @@ def _post_processed(
         key=key_place, aggregate=aggregate_place, is_aggregate=is_aggregate, derived=DERIVED, aliases=aliases
     )
     post = PostProcessing(
-        names=tuple(alias or _plain_name(node) for node, alias in nodes),
+        names=tuple(alias or _shown_name(node, names) for node, alias in nodes),
         outputs=tuple(as_sql(rewritten(node, places, aliased=False)) for node, _ in nodes),
         having=_clause(select, "having", places) or "TRUE",
         qualify=_clause(select, "qualify", places),
@@ -424,12 +448,35 @@ def _outputs(items: list[Expr], keys: tuple[AnyKey, ...], names: Names) -> tuple
             key = _binned(histogram, names)
             outputs += [Output(key.column, keys.index(key)), Output(alias or "count", Aggregate("count"))]
         else:
-            outputs.append(Output(alias or _plain_name(node), _output_value(node, keys, names)))
+            outputs.append(Output(alias or _shown_name(node, names), _output_value(node, keys, names)))
     return tuple(outputs)
 
 
+def _shown_name(node: Expr, names: Names) -> str:
+    """What a column of the answer is called where the query does not say: columns as the policy spells them."""
+    root = exp.Paren(this=node.copy())
+    spelled: list[str] = []
+    for column in list(root.find_all(exp.Column)):
+        try:
+            declared = names.column(column).name
+        except QueryRefused:
+            declared = column.name if not isinstance(column.this, exp.Star) else "*"
+        own = declared if names.tables is None else declared.partition(".")[2] or declared
+        if column.table and type(node) is not exp.Column:  # of two joined tables both may have it
+            own = f"{column.table.lower()}.{own}"
+        column.replace(exp.column(f"{_HELD}{len(spelled)}_"))
+        spelled.append(own)
+    text = _plain_name(root.this)
+    for place, name in enumerate(spelled):
+        text = text.replace(f"{_HELD}{place}_", name)
+    return text
+
+
+_HELD = "sfumato_held_"  # stands for a column while the rest of an expression is put in small letters
+
+
 def _plain_name(node: Expr) -> str:
-    """What a column of the answer is called where the query does not say."""
+    """An expression in small letters, as names are compared."""
     if type(node) is exp.Column:
         return node.name.lower()
     return node.sql(dialect="duckdb").lower().replace('"', "")

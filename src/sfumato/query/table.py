@@ -29,10 +29,18 @@ from sfumato.query.joined_rows import joined_rows
 from sfumato.query.joining import rows_policy
 from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
 from sfumato.query.keys import AnyKey
-from sfumato.query.magnitudes import ApproximateBounds, bounds_from, magnitudes
+from sfumato.query.magnitudes import ApproximateBounds, bounds_from, magnitudes, table_and_column
 from sfumato.query.measures import UNITS, Counted
 from sfumato.query.per_person import person_table
-from sfumato.query.plan import Aggregate, Query, columns_used, public_keys, scope, touched_unit
+from sfumato.query.plan import (
+    Aggregate,
+    Query,
+    columns_used,
+    public_keys,
+    scope,
+    touched_unit,
+    ungrouped_rows,
+)
 from sfumato.query.pricing import Price, Spending, price
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, add_noise
@@ -358,14 +366,15 @@ class Table:
 
         return trials(self.policy, grouped=bool(self._plan(query).keys), expect=expect)
 
-    def approx_bounds(self, column: str, *, epsilon: float) -> ApproximateBounds:
+    def approx_bounds(self, column: str, *, epsilon: float, table: str | None = None) -> ApproximateBounds:
         """Find bounds for a column of numbers, for ε: what to declare where nobody knows them.
 
         They are released, not declared: no query uses them until somebody writes them into the policy.
 
         Args:
-            column: A column of numbers.
+            column: A column of numbers; of several tables as TABLE.COLUMN.
             epsilon: What it may cost.
+            table: The table, of several; by default the only one that has the column.
 
         Returns:
             The bounds. Few rows lie outside.
@@ -373,13 +382,14 @@ class Table:
         Raises:
             BudgetExceeded: If the ledger has no room.
         """
-        ledger, measure = self._charged(), magnitudes(column, self.policy)
-        cost = price((measure,), self.policy.unit, Spending(epsilon=epsilon))
+        policy, column = table_and_column(column, self.policy, table)
+        ledger, measure = self._charged(), magnitudes(column, policy)
+        cost = price((measure,), policy.unit, Spending(epsilon=epsilon))
         counts = bounding.cell_counts(
-            self._connected().declared(self.policy),
+            self._connected().declared(policy),
             Query(outputs=()),
             measure,
-            self.policy,
+            policy,
             keys=None,
             salt=secrets.token_hex(16),
         )
@@ -390,7 +400,8 @@ class Table:
         lower, upper, found = bounds_from(measure, noisy[0], cost.noises[0])
         return ApproximateBounds(
             column=measure.of.name,
-            type=self.policy.columns[measure.of.name].type,
+            table=policy.table if policy.tables else None,
+            type=policy.columns[measure.of.name].type,
             lower=lower,
             upper=upper,
             found=found,
@@ -591,6 +602,7 @@ class Table:
                     rows_policy(plan.joined, self.policy),
                     grouped=bool(plan.keys),
                     family=cost.noises[0].family,
+                    ungrouped=ungrouped_rows(plan, self.policy),
                 ),
                 *caveats_of_sampler(self._sampler),
             ),

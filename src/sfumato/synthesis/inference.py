@@ -9,7 +9,7 @@ one for every operation outside of it. So each fit is one program, and everythin
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -65,8 +65,18 @@ def independent(sizes: Mapping[str, int], shares: Mapping[str, Floats]) -> Fitte
     return Fitted(sizes, {clique: np.log(np.maximum(table, 1e-12)) for clique, table in tables.items()}, tables)
 
 
-def fit(measurements: Sequence[Measurement], *, total: float, start: Fitted, blocks: int) -> Fitted:
-    """The model that fits the measurements best, looked for from `start` on in `blocks` of fifty steps."""
+def fit(
+    measurements: Sequence[Measurement],
+    *,
+    total: float,
+    start: Fitted,
+    blocks: int,
+    before: Callable[[int], None] = lambda block: None,
+) -> Fitted:
+    """The model that fits the measurements best, looked for from `start` on in `blocks` of fifty steps.
+
+    `before` is called with the number of each block before it begins; the first takes longest to prepare.
+    """
     mbi = load_mbi()
     domain = mbi.Domain.fromdict(dict(start.sizes))
     tree, _ = mbi.junction_tree.make_junction_tree(domain, [item.clique for item in measurements])
@@ -75,7 +85,8 @@ def fit(measurements: Sequence[Measurement], *, total: float, start: Fitted, blo
     potentials = _vector(mbi, domain, expanded(start.potentials, loss.cliques, start.sizes))
     descend = _program(mbi, nodes, quick=blocks <= _QUICK_BLOCKS)
     state = _nowhere(mbi, domain, nodes, potentials, 2.0 / loss.lipschitz)
-    for _ in range(blocks):
+    for block in range(blocks):
+        before(block)
         state = descend(state, loss)
     return Fitted(start.sizes, _tables(state.potentials), _normalised(_tables(state.tables)))
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,10 @@ from sfumato.storage import write_whole
 from sfumato.synthesis.cells import CellColumn
 from sfumato.synthesis.counting import Clique
 from sfumato.synthesis.rules import Rules
+from sfumato.synthesis.values import to_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -53,10 +57,11 @@ class SyntheticModel:
         steps: What is drawn after what.
         total: The noisy number of rows.
         rules: What holds for every row.
+        order: The names of the table's columns in order; of older files empty.
 
     ```python
-    model = SyntheticModel.read(Path("people.model.json"))
-    cells = model.draw(1000)
+    model = SyntheticModel.read(Path("people.model.npz"))
+    more = model.table(1000).to_pandas()
     ```
     """
 
@@ -65,6 +70,7 @@ class SyntheticModel:
     steps: tuple[Step, ...]
     total: float
     rules: Rules = field(default_factory=Rules)
+    order: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -77,8 +83,29 @@ class SyntheticModel:
         """From the probabilities of each clique of a junction tree."""
         return cls(tuple(columns), dict(shares), steps_of(tables), total)
 
+    def table(self, rows: int, *, sampler: Sampler | None = None) -> pa.Table:
+        """So many rows as a table with values, as the released file has them; it costs nothing.
+
+        Args:
+            rows: How many rows to draw. Fewer come out where the model gives hardly anything but impossible
+                combinations.
+            sampler: The secret stream; a new one by default.
+
+        Returns:
+            An Arrow table; `to_pandas()` makes a DataFrame of it.
+        """
+        sampler = SecretStream() if sampler is None else sampler
+        return to_table(self.drawn, self.draw(rows, sampler=sampler), sampler)
+
+    @property
+    def drawn(self) -> tuple[CellColumn, ...]:
+        """The columns of the table, also those that follow from others, in its order."""
+        every = (*self.columns, *self.rules.looked_up)
+        place = {name: number for number, name in enumerate(self.order)}
+        return tuple(sorted(every, key=lambda column: place.get(column.name, len(place))))
+
     def draw(self, rows: int, *, sampler: Sampler | None = None) -> dict[str, Integers]:
-        """So many rows, as the cells of each column.
+        """So many rows, as the number of each column's cell; `table` has the values.
 
         Chances are met as closely as whole rows allow: draws are spread evenly over each group's chances. Rows
         with an impossible combination are drawn again; those that still have one in the end are left out.
@@ -136,6 +163,7 @@ class SyntheticModel:
             "steps": [{"given": list(step.given), "new": list(step.new)} for step in self.steps],
             "total": self.total,
             "rules": self.rules.to_json(),
+            "order": list(self.order),
         }
         arrays = {f"shares{place}": self.shares[column.name] for place, column in enumerate(self.columns)}
         arrays |= {f"chances{place}": step.chances for place, step in enumerate(self.steps)}
@@ -163,7 +191,8 @@ class SyntheticModel:
         _check_shapes(shares, steps, columns)
         _check_chances(shares, steps)
         rules = Rules.from_json(described["rules"], columns) if "rules" in described else Rules()
-        return cls(columns, shares, steps, _validate.positive("total", described["total"]), rules)
+        order = tuple(str(name) for name in described.get("order", ()))
+        return cls(columns, shares, steps, _validate.positive("total", described["total"]), rules, order)
 
 
 def _check_shapes(shares: Mapping[str, Floats], steps: Sequence[Step], columns: Sequence[CellColumn]) -> None:

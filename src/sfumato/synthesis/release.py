@@ -26,7 +26,15 @@ from sfumato.synthesis.page import page
 from sfumato.synthesis.paid import PaidTable
 from sfumato.synthesis.plan import RELATION, SynthesisPlan, default_picks
 from sfumato.synthesis.rules import Rules
-from sfumato.synthesis.synthesizer import TOO_LITTLE, Progress, Synthesizer, tells, with_target, workload
+from sfumato.synthesis.synthesizer import (
+    TOO_LITTLE,
+    Progress,
+    Synthesizer,
+    stages_of,
+    tells,
+    with_target,
+    workload,
+)
 from sfumato.synthesis.values import FORMATS, to_table, write_table
 from sfumato.trust import caveats_of_sampler
 
@@ -123,7 +131,7 @@ class Request:
     @property
     def stages(self) -> int:
         """How many stages a release tells of, at most."""
-        return 2 + len(self.plan.picks)
+        return stages_of(self.plan) + 1
 
     @property
     def forecast(self) -> str | None:
@@ -269,7 +277,8 @@ def release(
     run = Synthesizer(paid, request.columns, request.candidates, fixed=request.fixed, progress=progress)
     found = run.run()
     progress("drawing")
-    model = replace(found.model, rules=request.rules)
+    order = tuple(column.name for column in request.drawn)
+    model = replace(found.model, rules=request.rules, order=order)
     model.write(places.model)  # first: whatever happens next, more rows can be drawn from it for nothing
     cells = model.draw(request.rows, sampler=sampler)
     drawn = len(next(iter(cells.values())))

@@ -81,6 +81,12 @@ def workload(
     )
 
 
+def stages_of(plan: SynthesisPlan) -> int:
+    """How often a run of a plan tells of its progress, at most."""
+    fits = len(plan.picks) + bool(plan.fixed)
+    return 1 + fits * (1 + ROUND_BLOCKS) + (LAST_BLOCKS - ROUND_BLOCKS if fits else 0)
+
+
 def with_target(columns: Sequence[CellColumn], target: str) -> tuple[Clique, ...]:
     """Every other column together with the target: measured in any case where there is one."""
     names = [column.name for column in columns]
@@ -164,23 +170,29 @@ class Synthesizer:
         fitted = independent(sizes, _shares(self.measurements, total))
         fixed, waiting = (self._learnable(some, sizes, total) for some in (self.fixed, self.candidates))
         if fixed:
+            self.progress("columns with the target")
             self._measure_joint(fixed)
-            fitted = self._fitted(fitted, total, last=not waiting)
+            fitted = self._fitted(fitted, total, "columns with the target", last=not waiting)
         rounds = len(self.plan.picks) if waiting else 0
         for number in range(rounds):
-            self.progress(f"round {number + 1} of {rounds}")
+            words = f"round {number + 1} of {rounds}"
+            self.progress(words)
             chosen = self._choose(fitted, waiting, self.plan.picks[number], total)
             waiting = [clique for clique in waiting if clique not in chosen]
             self._measure_joint(chosen)
-            fitted = self._fitted(fitted, total, last=number == rounds - 1)
+            fitted = self._fitted(fitted, total, words, last=number == rounds - 1)
         notes = (TOO_LITTLE,) if self.plan.measured and not (fixed or rounds) else ()
         shares = {name: bucket.shares for name, bucket in self.buckets.items()}
         model = SyntheticModel.of(self.columns, shares, fitted.tables, total)
         return Synthesis(model, self.buckets, tuple(self.measurements), notes)
 
-    def _fitted(self, start: Fitted, total: float, *, last: bool) -> Fitted:
+    def _fitted(self, start: Fitted, total: float, words: str, *, last: bool) -> Fitted:
         blocks = LAST_BLOCKS if last else ROUND_BLOCKS
-        return fit(self.measurements, total=total, start=start, blocks=blocks)
+
+        def tell(block: int) -> None:
+            self.progress(f"{words}: fitting, {block + 1} of {blocks}")
+
+        return fit(self.measurements, total=total, start=start, blocks=blocks, before=tell)
 
     def _measure_single(self) -> float:
         """Measure every column by itself and merge what holds next to nobody; the number of rows, noisy."""

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sfumato.accounting import GaussianEvent, LaplaceEvent, poisson_sampled, repeat
 from sfumato.cli import verify as command
-from sfumato.errors import InvalidInput
+from sfumato.errors import NotVerified
 from sfumato.ledger import Certificate
 
 STEP = poisson_sampled(0.02, GaussianEvent(1.5))
@@ -67,5 +67,5 @@ def test_the_certificate_of_a_run_folder_is_found(tmp_path: Path, place: str) ->
 
 
 def test_a_folder_without_one_is_told_where_it_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"release/certificate\.json"):
+    with pytest.raises(NotVerified, match=r"release/certificate\.json"):
         verified(tmp_path)

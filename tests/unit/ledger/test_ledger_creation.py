@@ -46,14 +46,14 @@ def make_both_at_once(places: list[str], dataset: str) -> list[str]:
 def test_of_two_that_are_created_at_one_moment_one_is_refused(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked, met = creation._refuse_second, threading.Barrier(2)
+    looked, met = creation.refuse_second, threading.Barrier(2)
 
     def look_and_wait(store: Store, dataset: str, own: Row | None) -> None:
         looked(store, dataset, own)
         with suppress(threading.BrokenBarrierError):
             met.wait(0.5)  # both have looked before either creates, unless one waits for the other
 
-    monkeypatch.setattr(creation, "_refuse_second", look_and_wait)
+    monkeypatch.setattr(creation, "refuse_second", look_and_wait)
     refused, made = make_both_at_once([place, beside(place)], f"people-{uuid.uuid4()}")
     assert made == "made"
     assert SECOND in refused

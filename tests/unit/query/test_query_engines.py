@@ -93,3 +93,86 @@ def test_a_remainder_that_the_parser_binds_wrongly_is_refused(number: str) -> No
 @pytest.mark.parametrize("number", ["age + (age % 7)", "(age + age) % 7", "MOD(age + age, 7)", "age % 7 + 1"])
 def test_a_remainder_in_brackets_is_answered(number: str) -> None:
     parse_query(f"SELECT SUM({number}) FROM people", POLICY)
+
+
+@pytest.mark.parametrize("engine", ["duckdb_engine", "postgres_engine", "spark_engine"])
+def test_blanks_around_a_category_do_not_count(
+    tmp_path: Path, request: pytest.FixtureRequest, engine: str
+) -> None:
+    """Spaces go and nothing else does, on every engine; what is not declared then counts as missing."""
+    cities = [
+        "Delft",
+        " Delft",
+        "Delft ",
+        "  Delft  ",
+        "Delft\t",
+        "\nDelft",
+        "Del ft",
+        "delft",
+        "\u00a0Delft",
+        None,
+    ]
+    smokers = ["Y", "n", " y ", "NO", "T", "f", "maybe", "1", "", None]
+    rows = pd.DataFrame(
+        {"city": cities * 40, "smoker": smokers * 40, "age": 1, "income": 1.0, "born": "2000-01-01"}
+    )
+    rows["born"] = pd.to_datetime(rows.born)
+    load: Callable[[pd.DataFrame], Any] = request.getfixturevalue(engine)
+    with Ledger.open(tmp_path / "l.db", budget=POLICY.budget) as ledger:
+        table = Table(POLICY, ledger, engine=load(rows.astype({"city": "string", "smoker": "string"})))
+
+        def asked(sql: str) -> dict[Any, int]:
+            return {row[0]: row[1] for row in table.ask(sql, epsilon=100.0).rows}
+
+        by_city = asked("SELECT city, COUNT(*) AS n FROM people GROUP BY city")
+        known = asked("SELECT COALESCE(city, 'unknown') AS c, COUNT(*) AS n FROM people GROUP BY c")
+        smoking = asked("SELECT smoker, COUNT(*) AS n FROM people GROUP BY smoker")
+        (counts,) = table.ask(
+            "SELECT COUNT(city) AS n, COUNT_IF(city IS NULL) AS m, COUNT_IF(city <> 'Utrecht') AS k "
+            "FROM people",
+            epsilon=100.0,
+        ).rows
+    assert by_city == {"Delft": 160, "Utrecht": 0, "Nowhere": 0}
+    assert known == {**by_city, "unknown": 240}
+    assert smoking == {True: 160, False: 120}
+    assert counts == (160, 240, 160)
+
+
+def test_categories_with_blanks_of_their_own_are_compared_as_they_are(tmp_path: Path) -> None:
+    column = {"type": "text", "categories": [" a", "a"]}
+    table = {"name": "t", "source": "t.csv"}
+    policy = policy_from_dict({"table": table, "budget": {"epsilon": 1e9}, "columns": {"x": column}})
+    with Ledger.open(tmp_path / "l.db", budget=policy.budget) as ledger:
+        asked = Table(policy, ledger, data=pd.DataFrame({"x": [" a", "a", "a", "a "]}))
+        rows = asked.ask("SELECT x, COUNT(*) FROM t GROUP BY x", epsilon=100.0).rows
+    assert rows == ((" a", 1), ("a", 2))
+
+
+def test_many_categories_are_trimmed_too(tmp_path: Path) -> None:
+    column = {"type": "text", "categories": [f"c{i}" for i in range(40)]}
+    table = {"name": "t", "source": "t.csv"}
+    policy = policy_from_dict({"table": table, "budget": {"epsilon": 1e9}, "columns": {"x": column}})
+    with Ledger.open(tmp_path / "l.db", budget=policy.budget) as ledger:
+        asked = Table(policy, ledger, data=pd.DataFrame({"x": ["c7", "c7 ", " c7", "c70"]}))
+        rows = dict(asked.ask("SELECT x, COUNT(*) FROM t GROUP BY x", epsilon=100.0).rows)
+    assert rows["c7"] == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("city", "Rows whose city is missing or not among its categories are in no group."),
+        ("smoker", "Rows whose smoker is missing are in no group."),
+        ("BIN(age, 4)", "Rows whose age is missing are in no group."),
+        ("COALESCE(city, 'unknown')", None),
+        ("CASE WHEN age > 50 THEN 'old' ELSE 'young' END", None),
+        ("CASE WHEN age > 50 THEN 'old' END", "are in no group"),
+    ],
+)
+def test_rows_without_a_group_are_told_of(tmp_path: Path, key: str, words: str | None) -> None:
+    with Ledger.open(tmp_path / "l.db", budget=POLICY.budget) as ledger:
+        table = Table(POLICY, ledger, data=people())
+        notes = table.ask(f"SELECT {key} AS k, COUNT(*) AS n FROM people GROUP BY k", epsilon=1.0).notes
+    found = [note for note in notes if "no group" in note]
+    assert (words is None) == (not found)
+    assert words is None or words in found[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.query import KeptAnswers, Policy, Query, Table, parse_query, policy_from_dict
 from sfumato.query.aggregates import measures_for
-from sfumato.query.intervals import Family
+from sfumato.query.intervals import Family, ratio_interval
 from sfumato.query.noise import WholeGaussian
 from sfumato.query.pricing import NOISES, Price, Spending, price
 
@@ -243,3 +244,14 @@ def test_sql_is_kept_for_the_same_file_only(tmp_path: Path, monkeypatch: pytest.
         people(50).to_csv(place, index=False)
         assert table.ask("SELECT COUNT(*) FROM t", epsilon=4e3).rows[0][0] == 50
     assert len(compiled) == 2
+
+
+def test_an_interval_that_reaches_an_end_has_that_end() -> None:
+    """Not 2⁻⁴⁹ beside it, where halving stopped."""
+    parts = np.array([[50.0, 3.0], [3.0, 50.0]])
+    low, high = ratio_interval(
+        parts, np.array([0.0, 1.0]), SimpleNamespace(family=Family.LAPLACE, scale=5.0, discrete=False)
+    )
+    assert low[0] == 0.0
+    assert high[1] == 1.0
+    assert 0 < high[0] < 1 > low[1] > 0

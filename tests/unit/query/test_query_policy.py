@@ -80,6 +80,30 @@ def test_a_draft_holds_no_value_of_the_data(tmp_path: Path) -> None:
     assert load_policy(tmp_path / "p.toml").columns["age"].bounds is None
 
 
+@pytest.mark.parametrize("name", ["PatientID", "patient_id", "Patient No", "ID", "user"])
+def test_a_draft_does_not_ask_for_values_of_what_tells_people_apart(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text(f"{name},age,ward\n" + "p1,30,heart\n" * 20)
+    draft = draft_policy(path)
+    assert tomllib.loads(draft.text)["unit"]["column"] == name
+    assert not any(f"columns.{name}]" in blank for blank in draft.blanks)
+    assert name not in tomllib.loads(draft.text)["columns"]
+
+
+def test_a_column_that_may_tell_people_apart_is_not_asked_for_categories(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text("badge,ward,day\n" + "p1,heart,2024-01-31\n" * 20)
+    draft = draft_policy(path)
+    assert '# Delete this section if [unit] column is "badge".' in draft.text
+    assert [blank for blank in draft.blanks if "categories" in blank] == [
+        blank for blank in draft.blanks if "columns.ward" in blank
+    ]
+    assert any("columns.day] lower and upper" in blank for blank in draft.blanks)
+    filled = draft.text.replace("# lower = 2000", "lower = 2000").replace("# upper = 2029", "upper = 2029")
+    (tmp_path / "p.toml").write_text(filled)
+    assert load_policy(tmp_path / "p.toml").columns["day"].days is not None
+
+
 def test_no_single_row_decides_the_type_of_a_drafted_column(tmp_path: Path) -> None:
     """A person with an odd value would otherwise turn a column of numbers into one of texts."""
     path = tmp_path / "people.csv"

@@ -231,3 +231,92 @@ def test_deep_nesting_is_refused_not_a_crash(policy: Policy) -> None:
     sql = "SELECT COUNT(*) FROM people WHERE " + "(" * 3000 + "age > 1" + ")" * 3000
     with pytest.raises(QueryRefused):
         parse_query(sql, policy)
+
+
+@pytest.fixture
+def clinic() -> Policy:
+    return policy_from_dict(
+        {
+            "tables": {
+                "Patients": {
+                    "source": "patients.csv",
+                    "unit": "PatientID",
+                    "rows": 1,
+                    "columns": {
+                        "Age (years)": {"type": "integer", "lower": 0, "upper": 120},
+                        "Department": {"type": "text", "categories": ["heart", "lung"]},
+                        "Income": {"type": "real", "lower": 0, "upper": 1e5},
+                        "Admitted": {"type": "date"},
+                    },
+                },
+                "visits": {
+                    "source": "visits.csv",
+                    "columns": {
+                        "days": {"type": "integer", "lower": 0, "upper": 30},
+                        "Income": {"type": "real", "lower": 0, "upper": 1e5},
+                    },
+                },
+            },
+            "unit": {"column": "patient", "rows": 2},
+            "budget": {"epsilon": 1, "delta": 1e-6},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("sql", "nearest"),
+    [
+        ("SELECT AVG(Age (years)) FROM Patients", 'SELECT AVG("Age (years)") FROM Patients'),
+        ("SELECT avg(age (YEARS)) FROM Patients", 'SELECT avg("Age (years)") FROM Patients'),
+        (
+            "SELECT COUNT(*) FROM Patients WHERE Age (years) > 3",
+            'SELECT COUNT(*) FROM Patients WHERE "Age (years)" > 3',
+        ),
+        ("SELECT QUANTILE(Income, 25) FROM Patients", "SELECT QUANTILE(Income, 0.25) FROM Patients"),
+        (
+            "SELECT COUNT(*) FROM Patients AS p LEFT JOIN visits AS v ON p.PatientID = v.patient "
+            "WHERE v.patient IS NULL AND p.Income > 3",
+            "SELECT COUNT(*) FROM Patients AS p LEFT JOIN visits AS v ON p.PatientID = v.patient "
+            "WHERE v.days IS NULL AND p.Income > 3",
+        ),
+    ],
+)
+def test_what_was_meant_is_suggested(clinic: Policy, sql: str, nearest: str) -> None:
+    with pytest.raises(QueryRefused) as refused:
+        parse_query(sql, clinic)
+    assert refused.value.nearest == nearest
+    parse_query(refused.value.nearest, clinic)
+
+
+def test_the_first_text_of_a_person_has_a_remedy(clinic: Policy) -> None:
+    sql = "SELECT d, COUNT(*) FROM (SELECT PatientID, {} AS d FROM Patients GROUP BY PatientID) GROUP BY d"
+    for function in ("MIN", "MAX"):
+        with pytest.raises(QueryRefused, match=rf"ARG_{function}\(Department, Admitted\)"):
+            parse_query(sql.format(f"{function}(Department)"), clinic)
+    parse_query(sql.format("ARG_MIN(Department, Admitted)"), clinic)
+
+
+@pytest.mark.parametrize(
+    ("sql", "names"),
+    [
+        (
+            "SELECT department, COUNT(*), AVG(INCOME) FROM patients GROUP BY 1",
+            ["Department", "count(*)", "avg(Income)"],
+        ),
+        ("SELECT DEPARTMENT AS Ward, COUNT(*) AS N FROM patients GROUP BY Ward", ["Ward", "N"]),
+        ('SELECT AVG("age (years)") FROM patients ORDER BY avg("Age (YEARS)")', ["avg(Age (years))"]),
+        (
+            "SELECT p.department, AVG(P.income), AVG(v.INCOME) FROM patients p JOIN visits v "
+            "ON p.PatientID = v.patient GROUP BY p.Department",
+            ["Department", "avg(p.Income)", "avg(v.Income)"],
+        ),
+        ("SELECT SUM(income) / COUNT(*) FROM patients", ["sum(Income) / count(*)"]),
+        ("SELECT department FROM (SELECT Department, COUNT(*) AS n FROM patients GROUP BY 1)", ["Department"]),
+    ],
+)
+def test_columns_of_an_answer_are_spelled_as_the_policy_does(
+    clinic: Policy, sql: str, names: list[str]
+) -> None:
+    found = parse_query(sql, clinic)
+    shown = found.post.names if found.post is not None else [output.name for output in found.outputs]
+    assert list(shown) == names

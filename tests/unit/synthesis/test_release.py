@@ -126,6 +126,34 @@ def test_more_rows_can_be_drawn_from_the_model(made):
     assert model.marginal(("ill",)).sum() == pytest.approx(1)
 
 
+def test_more_rows_have_values_as_the_released_table_has_them(made):
+    released = pd.read_parquet(made / "s.parquet")
+    more = SyntheticModel.read(made / "s.model.npz").table(500)
+    assert (list(released), more.num_rows) == (more.column_names, 500)
+    found = more.to_pandas()
+    assert [str(kind) for kind in found.dtypes] == [str(kind) for kind in released.dtypes]
+    assert set(found["city"].dropna()) <= {"Delft", "Gouda", "Urk"}
+    assert found["ill"][found["age"] >= 52].astype(float).mean() > 0.8
+
+
+def test_progress_is_told_as_often_as_foretold_at_most(tmp_path):
+    pytest.importorskip("mbi")
+    request = Request.of(policy(), rows=50, epsilon=4.0, target="ill", columns=["ill", "city"])
+    told: list[str] = []
+    with Ledger.open(tmp_path / "l.db", budget=request.policy.budget) as ledger:
+        release(
+            request,
+            counted(request, people()),
+            ledger=ledger,
+            out=tmp_path / "s.csv",
+            sampler=SecretStream(test_seed=3),
+            progress=told.append,
+        )
+    assert told[0] == "single columns"
+    assert any(words.startswith("columns with the target: fitting") for words in told)
+    assert len(told) == request.stages
+
+
 def test_the_report_says_what_was_measured_and_what_was_not(made):
     report = json.loads((made / "s.fidelity.json").read_text())
     pairs = {tuple(item["columns"]) for item in report["measured"]}

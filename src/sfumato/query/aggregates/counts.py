@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -52,11 +53,18 @@ class Count(Function):
         if measure.missing and aggregate.of is not None:
             weights[-1] = 0.0
         found = linear(source, weights.tolist())
-        return NoisyEstimate(np.rint(found.values).astype(np.int64), found.low, found.high)
+        values = np.rint(found.values).astype(np.int64)
+        width = _whole(float(reach([weights.tolist()], source.noise)[0]))
+        return NoisyEstimate(values, *((values + end).astype(np.float64) for end in (-width, width)))
 
     def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         assert isinstance(measure, Moments)
         numbers = measure.degree + 1 + (measure.missing and aggregate.of is None)
         if numbers == 1:
             return Error(whole_reach(noise), of_a_row=1.0)
-        return Error(float(reach([[1.0] * numbers], noise)[0]) / measure.span, of_a_row=1.0)
+        return Error(_whole(float(reach([[1.0] * numbers], noise)[0]) / measure.span), of_a_row=1.0)
+
+
+def _whole(width: float) -> float:
+    """How far a rounded estimate of a whole number lies from it, if before rounding it was within `width`."""
+    return float(max(0, math.ceil(width - 0.5)))

@@ -43,6 +43,8 @@ class Quantile(Function):
         level = (
             0.5 if isinstance(node, exp.Median) else level_of(quantile if quantile is not None else expression)
         )
+        if 1 < level < 100:
+            raise in_percent(level, f"QUANTILE({of.sql(dialect='duckdb')}, {level / 100:g})", names)
         return Aggregate("quantile", restricted(number(of, names), only), level)
 
     def measure(self, aggregate: Aggregate, policy: Policy) -> Measure:
@@ -67,6 +69,14 @@ class Quantile(Function):
         return Error(min(100.0, 100 * error / rows), sized=True, in_units_of="percentiles")
 
 
+def in_percent(level: float, instead: str, names: Names) -> QueryRefused:
+    """Why a level of 25 is refused, and what it would be as a share."""
+    return QueryRefused(
+        f"a quantile's level lies between 0 and 1, got {level:g}; for {level:g}% write {level / 100:g}",
+        nearest=names.example_count().replace("COUNT(*)", instead, 1),
+    )
+
+
 def _within_group(node: exp.WithinGroup, names: Names, only: Condition | None) -> Aggregate:
     inside, order = parts(node, "this", "expression")
     items = parts(order, "expressions")[0]
@@ -74,4 +84,7 @@ def _within_group(node: exp.WithinGroup, names: Names, only: Condition | None) -
         raise QueryRefused(f"{shown(node)} is not answered: WITHIN GROUP goes with PERCENTILE_CONT")
     level = level_of(parts(inside, "this")[0])
     of, descending = parts(items[0], "this", "desc")
+    if 1 < level < 100:
+        share = 1 - level / 100 if descending else level / 100
+        raise in_percent(level, f"QUANTILE({of.sql(dialect='duckdb')}, {share:g})", names)
     return Aggregate("quantile", restricted(number(of, names), only), 1 - level if descending else level)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.errors import InvalidInput
-from sfumato.policy import Column, Policy
+from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column, Policy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,11 +149,14 @@ def range_of(column: Column) -> tuple[float, float]:
 def typed(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
     """The values in the column's type; what a text file holds is read value by value, or is missing."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     if column.type == "date" and pa.types.is_timestamp(values.type):
         return values.cast(pa.date32(), safe=False)
-    if column.type == "text" or not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         return values
+    if column.type == "text":
+        return pc.utf8_trim(values, " ") if column.trimmed else values
     read = _READERS[column.type]
     kinds = {"integer": pa.int64(), "real": pa.float64(), "boolean": pa.bool_(), "date": pa.date32()}
     return pa.chunked_array([pa.array([_read(text, read) for text in values.to_pylist()], kinds[column.type])])
@@ -176,7 +179,7 @@ def _whole(text: str) -> int | None:
 
 
 _LARGEST = 2**63
-_TRUTHS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+_TRUTHS = {word: word in TRUE_WORDS for word in (*TRUE_WORDS, *FALSE_WORDS)}
 _READERS: dict[str, Callable[[str], Any]] = {
     "integer": _whole,
     "real": float,

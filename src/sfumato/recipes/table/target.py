@@ -32,9 +32,10 @@ class Target:
             raise InvalidInput(f"expected a target other than {name}, which tells people apart")
         column = policy.column(name)
         if column is None:
+            section = f"tables.{policy.table}.columns" if policy.tables else "columns"
             raise InvalidInput(
                 f"expected the target to be one of {', '.join(policy.columns)}, got {name!r}; or declare it "
-                f"as [columns.{name}]"
+                f"as [{section}.{name}]"
             )
         classes = categories_of(column)
         if classes is None and column.bounds is None:
