@@ -19,7 +19,7 @@ class PendingStore:
     """
 
     def __init__(self, store: Store, budget: Budget, dataset: str | None) -> None:
-        self.place, self.address = store.place, store.address
+        self.place, self.address, self.exported = store.place, store.address, store.exported
         self._store, self._budget, self._dataset = store, budget, dataset
         self._first = first_row(budget, dataset)
         self._made = False
