@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, SupportsFloat, SupportsIndex, TypeVar
 
+from sfumato.display import visible
 from sfumato.errors import InvalidInput
 
 T = TypeVar("T")
@@ -89,6 +90,24 @@ def integer(name: str, value: SupportsIndex, *, least: int = 0, remedy: str = ""
     if number < least:
         raise _refuse(name, value, f"to be a whole number >= {least}", remedy)
     return number
+
+
+def text(name: str, value: object, *, remedy: str = "it is shown in statements") -> str:
+    """A few words in which every character is seen: the one check of texts, when written and when read."""
+    if not isinstance(value, str) or not value.strip() or visible(value) != value:
+        raise _refuse(name, value, "to be a few printable words", remedy)
+    return value
+
+
+def sentences(name: str, value: Iterable[object]) -> tuple[str, ...]:
+    r"""Sentences that name what others have named: what cannot be seen in one is an escape.
+
+    >>> sentences("caveats", ["left out: free\ntext"])
+    ('left out: free\\x0atext',)
+    """
+    if isinstance(value, str):
+        raise _refuse(name, value, "to be a list of sentences")
+    return tuple(text(name, visible(one) if isinstance(one, str) else one) for one in value)
 
 
 def truth(name: str, value: object) -> bool:

@@ -12,9 +12,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-# Controls, marks that turn the direction of writing, ends of lines and paragraphs, halves of characters.
+# Controls, marks that turn the direction of writing, ends of lines and paragraphs, halves of characters, tags.
+# Joiners are not among them, which some scripts are written with, and neither are blanks of other widths.
 _HIDDEN = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _FORMULA = tuple("=+-@\t\r")
 
@@ -34,7 +36,7 @@ def visible_json(text: str) -> str:
     >>> visible_json('{"class": "red\x9b"}')
     '{"class": "red\\u009b"}'
     """
-    return _HIDDEN.sub(lambda found: found[0] if found[0] in "\n\t\r" else f"\\u{ord(found[0]):04x}", text)
+    return _HIDDEN.sub(lambda found: found[0] if found[0] in "\n\t\r" else _json_escape(found[0]), text)
 
 
 def csv_bytes(rows: Iterable[Iterable[Any]]) -> bytes:
@@ -60,4 +62,10 @@ def _is_number(text: str) -> bool:
 
 
 def _escape(character: str) -> str:
-    return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
+    number = ord(character)
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 2**16 else f"\\U{number:08x}"
+
+
+def _json_escape(character: str) -> str:
+    pairs = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{pairs[start : start + 4]}" for start in range(0, len(pairs), 4))

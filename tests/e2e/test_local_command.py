@@ -8,8 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from sfumato.accounting import Budget, Relation
 from sfumato.cli import local
-from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
+from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, SfumatoError
+from sfumato.ledger import Ledger
 from sfumato.results import read_run
 
 
@@ -88,3 +90,50 @@ def test_no_epsilon_no_release(tmp_path, epsilon):
 
 def test_help_shows_an_example():
     assert "sfumato local release mnist" in run("release", "--help").replace("\n", " ")
+
+
+TABLE = """
+[table]
+name = "people"
+source = "people.csv"
+[columns.age]
+type = "integer"
+lower = 0
+upper = 100
+[budget]
+epsilon = 1
+unit = "person"
+"""
+
+
+@pytest.mark.parametrize(
+    "named", ["", 'dataset = "clinic-2026"\n', 'dataset = "clinic-2026"\nledger = "l.db"\n']
+)
+def test_a_second_release_under_one_policy_is_refused_wherever_it_goes(tmp_path, named):
+    pd.DataFrame({"age": [20, 40] * 10}).to_csv(tmp_path / "people.csv", index=False)
+    policy = tmp_path / "people.toml"
+    policy.write_text(TABLE + named)
+    run("release", policy, "--out", tmp_path / "a.npz", "--json")
+    for words in ((), ("--epsilon", 0.5)):
+        with pytest.raises(BudgetExceeded):
+            run("release", policy, "--out", tmp_path / "b.npz", *words)
+    assert not (tmp_path / "b.npz").exists()
+    book = tmp_path / ("l.db" if "ledger" in named else "people.ledger.db")
+    with Ledger.open(book) as ledger:
+        assert len(ledger.charges()) == 1
+        assert ledger.dataset == ("clinic-2026" if named else None)
+    if named:  # one ledger for one data set, and a ledger of another one is not charged
+        with pytest.raises((InvalidInput, LedgerError), match="ledger"):
+            run("release", policy, "--out", tmp_path / "b.npz", "--ledger", tmp_path / "other.db")
+        assert not (tmp_path / "other.db").exists()
+
+
+def test_a_ledger_of_another_data_set_is_not_charged(tmp_path):
+    pd.DataFrame({"age": [20, 40] * 10}).to_csv(tmp_path / "people.csv", index=False)
+    policy = tmp_path / "people.toml"
+    policy.write_text(TABLE + 'dataset = "clinic-2026"\nledger = "l.db"\n')
+    budget = Budget(epsilon=9, unit="person", relation=Relation.REPLACE_ONE)
+    with Ledger.create(tmp_path / "l.db", budget, dataset="another") as ledger:
+        with pytest.raises(LedgerError, match="dataset"):
+            run("release", policy, "--out", tmp_path / "a.npz")
+        assert not ledger.charges()

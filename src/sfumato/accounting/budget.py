@@ -19,7 +19,7 @@ class Budget:
         relation: Which data sets are neighbours; add-remove unless another is named.
 
     Raises:
-        InvalidInput: If ε or δ is outside its range.
+        InvalidInput: If ε or δ is outside its range, or the unit holds characters that are not seen.
 
     >>> Budget(epsilon=3, delta=1e-5)
     Budget(epsilon=3.0, delta=1e-05, unit='record', relation=<Relation.ADD_REMOVE: 'add-remove'>)
@@ -35,3 +35,4 @@ class Budget:
         object.__setattr__(self, "delta", _validate.delta("delta", self.delta))
         _validate.one_of("relation", str(self.relation), [str(relation) for relation in Relation])
         object.__setattr__(self, "relation", Relation(self.relation))
+        _validate.text("unit", self.unit)

@@ -64,7 +64,10 @@ def release(
         int, typer.Option(help="Number of classes of a .npz file. It is declared, never counted.")
     ] = 10,
     ledger: Annotated[
-        Path | None, typer.Option(help="Ledger to charge. Default: a new one beside the noised data.")
+        Path | None,
+        typer.Option(
+            help="Ledger to charge. Default: the policy's, or for images a new one beside the noised data."
+        ),
     ] = None,
     test_seed: Seed = None,
     json: show.Json = False,
@@ -78,16 +81,16 @@ def release(
     check(context, RULES)
     started = time.perf_counter()
     out.parent.mkdir(parents=True, exist_ok=True)
-    book = out.with_suffix(".ledger.db") if ledger is None else ledger
     if data.endswith(".toml") and policy is not None:
         raise InvalidInput(f"expected one policy, got {data} and --policy {policy}; leave one out")
     if data.endswith(".toml"):
-        answer = _release_table(None, Path(data), epsilon, out, book, test_seed)
+        answer = _release_table(None, Path(data), epsilon, out, ledger, test_seed)
     elif policy is not None:
-        answer = _release_table(data, policy, epsilon, out, book, test_seed)
+        answer = _release_table(data, policy, epsilon, out, ledger, test_seed)
     else:
         if epsilon is None:
             raise InvalidInput("expected --epsilon, got none; say how much each person may lose")
+        book = out.with_suffix(".ledger.db") if ledger is None else ledger
         rows = _images(data, size, classes)
         kind = {"none": "low-frequencies", None: prior_for(data)}.get(prior, prior)
         answer = _release_images(rows, str(kind), dimension, epsilon, delta, randomiser, out, book, test_seed)
@@ -227,26 +230,32 @@ def _release_images(
 
 
 def _release_table(
-    data: str | None, policy: Path, epsilon: float | None, out: Path, book: Path, test_seed: int | None
+    data: str | None, policy: Path, epsilon: float | None, out: Path, ledger: Path | None, test_seed: int | None
 ) -> dict[str, Any]:
-    from sfumato.local import certificate_place, open_ledger, table_plan
-    from sfumato.local.release import read_people, refuse_beyond_budget, refuse_to_overwrite, release_table
+    from sfumato.local import certificate_place, table_plan
+    from sfumato.local.release import (
+        open_policy_ledger,
+        read_people,
+        refuse_beyond_budget,
+        refuse_to_overwrite,
+        release_table,
+    )
     from sfumato.policy import load_policy
 
     refuse_to_overwrite(out)
     declared = load_policy(policy, source=data)
     plan = table_plan(declared, epsilon=epsilon)
-    with open_ledger(book, epsilon=plan.epsilon, delta=0.0) as ledger:
-        refuse_beyond_budget(ledger, plan.event())  # before a large table is read
+    with open_policy_ledger(declared, policy, ledger) as book:
+        refuse_beyond_budget(book, plan.event())  # before a large table is read
         certificate = release_table(
             read_people(declared.source, plan),
             plan=plan,
             name=declared.table,
             sampler=_sampler(test_seed),
-            ledger=ledger,
+            ledger=book,
             out=out,
         )
-        left = ledger.epsilon_left
+        left = book.epsilon_left
     return {
         "out": str(out),
         "certificate": str(certificate_place(out)),

@@ -99,6 +99,14 @@ class Certificate:
     time: str | None = None
     signature: Mapping[str, str] | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse texts that `from_json` would refuse: no certificate is written that nobody can read."""
+        for name in ("purpose", "unit", "dataset"):
+            if getattr(self, name) is not None:
+                _validate.text(name, getattr(self, name))
+        for caveat in self.caveats:
+            _validate.text("caveats", caveat)
+
     @classmethod
     def of(
         cls,
@@ -160,7 +168,7 @@ class Certificate:
             dataset=dataset,
             plan=dict(plan or {}),
             eta=eta,
-            caveats=(*own, *caveats),
+            caveats=(*own, *_validate.sentences("caveats", caveats)),
             versions=versions(),
             head=head,
             epsilon_ledger=epsilon_ledger,
@@ -186,6 +194,32 @@ class Certificate:
             The same certificate with a signature over all that it says.
         """
         return replace(self, signature=key.sign(PURPOSE, self.to_json())[FIELD])
+
+    def with_part(self, part: Certificate) -> Certificate:
+        """The same certificate with what the certificate of one part of the release says besides.
+
+        Args:
+            part: The certificate of something that was made under this charge, and says what it was made with.
+
+        Returns:
+            The certificate with the caveats of both; private only if both are.
+        """
+        told = [caveat for caveat in part.caveats if caveat not in (UNRECORDED, part.warning)]
+        both = replace(self, private=self.private and part.private)
+        return both.with_caveats([caveat for caveat in told if not caveat.startswith(STOPPED)])
+
+    def with_caveats(self, caveats: Sequence[str]) -> Certificate:
+        """The same certificate with further sentences, signed anew if it is to be signed.
+
+        Args:
+            caveats: The sentences; those that it states already are not repeated.
+
+        Returns:
+            The certificate.
+        """
+        all_of_them = dict.fromkeys((*self.caveats, *_validate.sentences("caveats", caveats)))
+        all_of_them.pop(UNSIGNED, None)
+        return _signed(replace(self, caveats=tuple(all_of_them), signature=None))
 
     @property
     def signer(self) -> PublicKey | None:
@@ -317,6 +351,17 @@ class Certificate:
             The certificate.
         """
         return cls.from_json(read_object(path, "a certificate"))
+
+
+def check_statable(plan: Mapping[str, Any] | None, caveats: Sequence[str]) -> None:
+    """Raise InvalidInput for what no certificate can state; for before the charge."""
+    _validate.sentences("caveats", caveats)
+    try:
+        json.dumps(dict(plan or {}), ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"expected a plan that can be written as JSON, got one that cannot: {error}"
+        ) from error
 
 
 def _signed(certificate: Certificate) -> Certificate:

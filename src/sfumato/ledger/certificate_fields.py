@@ -131,9 +131,7 @@ def _price(name: str, value: Any) -> None:
 
 
 def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise _unexpected(name, "a few printable words", value)
-    return value
+    return _validate.text(name, value)
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 from sfumato.accounting import DpEvent, Relation, compose, event_from_json, event_to_json
 from sfumato.accounting.events import atoms, with_norm_bound
@@ -212,11 +211,3 @@ def check_part_of(event: DpEvent, whole: DpEvent) -> None:
 def as_one(event: DpEvent | Sequence[DpEvent]) -> DpEvent:
     """A plan of several releases as one event."""
     return event if isinstance(event, DpEvent) else compose(*event)
-
-
-def check_text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise InvalidInput(
-            f"expected {name} to be a few printable words, got {name}={value!r}; it is shown in statements"
-        )
-    return value

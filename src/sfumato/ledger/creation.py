@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import Any
 
 from sfumato.accounting import Budget
-from sfumato.errors import InvalidInput, LedgerError
+from sfumato.errors import LedgerError
 from sfumato.ledger.chain import Row, seal
-from sfumato.ledger.charge import check_text
+from sfumato.ledger.dataset_id import check_id, known_as
 from sfumato.ledger.state import State
 from sfumato.ledger.store import Store
 
@@ -25,27 +27,34 @@ def make(store: Store, first: Row, dataset: str | None) -> bool:
     """Write the first entry, unless another process just did."""
     if dataset is None:
         return store.create([first])
-    with store.creating(dataset):
-        refuse_second(store, dataset)
+    with alone(store, dataset):
         return store.create([first])
 
 
-def _checked(dataset: str) -> str:
-    if check_text("dataset", dataset) != dataset.strip():
-        raise InvalidInput(
-            f"expected dataset without spaces around it, got dataset={dataset!r}; two ids that look the same "
-            "would be two budgets"
-        )
-    return dataset
+@contextmanager
+def alone(store: Store, dataset: str | None, *, own: Row | None = None) -> Iterator[None]:
+    """Nobody else puts a ledger for this data set beside the store meanwhile, and there is none yet.
+
+    `own` is the first row of a ledger that may lie there already, as it is the one that comes.
+    """
+    if dataset is None:
+        yield
+        return
+    with store.creating(known_as(dataset)):
+        refuse_second(store, dataset, own)
+        yield
 
 
-def refuse_second(store: Store, dataset: str) -> None:
+def refuse_second(store: Store, dataset: str, own: Row | None = None) -> None:
     """Two budgets for one data set add up unseen; where their ledgers lie side by side, it shows."""
     for place, row in store.neighbours():
-        if _declared(row) == dataset:
+        declared = _declared(row)
+        if own is not None and row.digest == own.digest:
+            continue
+        if isinstance(declared, str) and known_as(declared) == known_as(dataset):
             raise LedgerError(
-                f"expected no ledger for dataset={dataset!r} yet, got one at {place}; one data set has one "
-                "ledger, so use that one"
+                f"expected no ledger for dataset={dataset!r} yet, got one for {declared!r} at {place}; one "
+                "data set has one ledger, so use that one"
             )
 
 
@@ -64,7 +73,7 @@ def first_row(budget: Budget, dataset: str | None) -> Row:
         "kind": "create",
         "format": FORMAT,
         "name": str(uuid.uuid4()),  # so that no two ledgers share a hash
-        "dataset": None if dataset is None else _checked(dataset),
+        "dataset": None if dataset is None else check_id(dataset),
         "time": now(),
         "budget": asdict(budget),
         "epsilon_spent": 0.0,

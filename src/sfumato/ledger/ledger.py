@@ -14,9 +14,9 @@ from sfumato import _validate
 from sfumato.accounting import Budget, DpEvent, Relation, event_to_json
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, RelationMismatch
 from sfumato.ledger import settling, spending
-from sfumato.ledger.certificate import Certificate
+from sfumato.ledger.certificate import Certificate, check_statable
 from sfumato.ledger.chain import Entry, Head
-from sfumato.ledger.charge import Charge, ChargeRequest, as_one, check_text
+from sfumato.ledger.charge import Charge, ChargeRequest, as_one
 from sfumato.ledger.conversion import counted_event
 from sfumato.ledger.creation import absent, first_row, make, other_budget
 from sfumato.ledger.exceeded import KIND as EXCEEDED
@@ -26,6 +26,12 @@ from sfumato.ledger.pending import PendingStore
 from sfumato.ledger.reading import Book
 from sfumato.ledger.reservation import Reservation
 from sfumato.ledger.store import Store, store_at
+
+_MOST_UNUSED = 10_000  # charges that are remembered until something is released under them
+_NOT_UNUSED = (
+    "expected a charge that this ledger has just made, and under which nothing was released yet, got another: "
+    "one charge pays for one release; charge again"
+)
 
 
 class Ledger(Book):
@@ -58,6 +64,7 @@ class Ledger(Book):
     def __init__(self, store: Store) -> None:
         super().__init__(Journal(store, spends=_spent_here))
         self._purpose: str | None = None
+        self._unused: dict[Head, Charge] = {}  # charged by this object, with nothing released under them yet
 
     @classmethod
     def open(
@@ -164,7 +171,7 @@ class Ledger(Book):
         if allocation is not None:
             self.state.left(allocation)  # raises for one that is not there
         self.allocation = allocation
-        self._purpose = None if purpose is None else check_text("purpose", purpose)
+        self._purpose = None if purpose is None else _validate.text("purpose", purpose)
         return self
 
     def charge(
@@ -250,10 +257,32 @@ class Ledger(Book):
                 for allocation in one.allocations
             ]
             wanted.append((bodies, counted))
-        return [
+        answers = [
             Charge.from_entry(found, unit=one.unit, settled=True) if isinstance(found, Entry) else found
             for one, found in zip(requests, spending.spend_each(self._journal, wanted), strict=True)
         ]
+        self._unused |= {charge.head: charge for charge in answers if isinstance(charge, Charge)}
+        if len(self._unused) > _MOST_UNUSED:
+            for head in list(self._unused)[: _MOST_UNUSED // 2]:
+                self._unused.pop(head, None)
+        return answers
+
+    def use(self, charge: Charge) -> None:
+        """Take a charge for one release; no other release can be made under it.
+
+        Whoever is handed a charge, and does not make it itself, calls this before it touches a row. What counts
+        is that this very object made the charge: one that was read from a ledger may have been used by anyone.
+
+        Args:
+            charge: What `charge` gave.
+
+        Raises:
+            InvalidInput: If it is not a charge that this object made, or was used before.
+        """
+        if not isinstance(charge, Charge) or self._unused.get(charge.head) != charge:
+            raise InvalidInput(_NOT_UNUSED)
+        if self._unused.pop(charge.head, None) is None:  # another thread was first
+            raise InvalidInput(_NOT_UNUSED)
 
     def record(self, event: DpEvent, *, purpose: str, relation: Relation, unit: str) -> Charge | None:
         """Enter a release that has happened already, outside the ledger; it is charged, or closes the ledger.
@@ -310,7 +339,7 @@ class Ledger(Book):
         Raises:
             BudgetExceeded: If it does not fit. Nothing is written.
         """
-        plan, name = as_one(event), check_text("name", name)
+        plan, name = as_one(event), _validate.text("name", name)
         if Relation(relation) is not self.budget.relation:
             raise RelationMismatch(
                 f"expected a plan priced under {self.budget.relation}, as the budget is, got {relation}; "
@@ -351,6 +380,7 @@ class Ledger(Book):
         Raises:
             BudgetExceeded: If it does not fit. Nothing is written.
         """
+        check_statable(plan, caveats)
         charge = self.charge(event, purpose=purpose, relation=relation, unit=unit, private=private)
         return self.certificate(charge, plan=plan, eta=eta, caveats=caveats)
 
@@ -500,8 +530,10 @@ class Ledger(Book):
         Raises:
             InvalidInput: If a name has a share, or so much is not left. Nothing is written.
         """
-        said = {} if purpose is None else {"purpose": check_text("purpose", purpose)}
-        sizes = {check_text("name", name): _validate.positive("epsilon", size) for name, size in shares.items()}
+        said = {} if purpose is None else {"purpose": _validate.text("purpose", purpose)}
+        sizes = {
+            _validate.text("name", name): _validate.positive("epsilon", size) for name, size in shares.items()
+        }
         spending.set_aside(self._journal, sizes, said)
 
     def note(self, text: str) -> Head:
@@ -513,7 +545,7 @@ class Ledger(Book):
         Returns:
             Its entry.
         """
-        text = check_text("text", text)
+        text = _validate.text("text", text)
         with self._journal.writing() as last:
             return self._journal.append({"kind": "note", "text": text}, self._journal.state(last), last).head
 
@@ -530,7 +562,7 @@ class Ledger(Book):
         purpose = purpose if self._purpose is None else f"{self._purpose}: {purpose}"
         return {
             "kind": kind,
-            "purpose": check_text("purpose", purpose),
+            "purpose": _validate.text("purpose", purpose),
             "allocation": self._share(allocation),
             "private": bool(private),
             "event": event_to_json(plan),

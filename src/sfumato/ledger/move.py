@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sfumato.errors import InvalidInput, LedgerError
 from sfumato.ledger.chain import Row, seal, unseal
+from sfumato.ledger.creation import alone
 from sfumato.ledger.ledger import Ledger
 from sfumato.ledger.store import Store, store_at
 
@@ -28,7 +29,7 @@ def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ledg
         The ledger at its new place.
 
     Raises:
-        LedgerError: If there is another ledger at the target.
+        LedgerError: If there is another ledger at the target, or one for the same data set beside it.
 
     >>> import tempfile; from sfumato.ledger import Budget, Ledger
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -44,8 +45,9 @@ def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ledg
         ledger.verify()
         _check_continued(there, list(ledger._store.rows()))
         there.check_room()
-        ledger._journal.close_for(there.address)
-        _arrive(there, list(ledger._store.rows()), origin=ledger._store.address)
+        with alone(there, ledger.dataset, own=ledger._store.row(0)):
+            ledger._journal.close_for(there.address)
+            _arrive(there, list(ledger._store.rows()), origin=ledger._store.address)
     there.close()
     return Ledger.open(target)
 

@@ -15,6 +15,7 @@ from sfumato.ledger.chain import Entry, Head, check_follows, unseal
 from sfumato.ledger.charge import Charge, as_one, charges_of
 from sfumato.ledger.charge_text import charges_in
 from sfumato.ledger.conversion import check_unit, counted_event
+from sfumato.ledger.dataset_id import known_as
 from sfumato.ledger.exceeded import Exceeded, exceeded_by
 from sfumato.ledger.journal import Journal
 from sfumato.ledger.lease import Lease
@@ -369,7 +370,7 @@ class Book:
         Args:
             dataset: The declared id, or None if nothing is declared.
         """
-        if dataset is not None and dataset != self.dataset:
+        if dataset is not None and (self.dataset is None or known_as(dataset) != known_as(self.dataset)):
             raise LedgerError(
                 f"expected dataset={self.dataset!r}, which the ledger {self.place} is for, got "
                 f"dataset={dataset!r}; one data set has one ledger, so use that one"

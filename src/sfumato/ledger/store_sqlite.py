@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import sqlite3
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -35,7 +33,6 @@ CREATE TRIGGER IF NOT EXISTS entries_stay BEFORE UPDATE ON entries
 CREATE TRIGGER IF NOT EXISTS entries_remain BEFORE DELETE ON entries
     BEGIN SELECT RAISE(ABORT, 'ledger entries are never deleted'); END;
 """
-_STAGED = re.compile(r"\..+\.[0-9a-f]{32}")  # what `create` writes before it has its name
 _MAGIC = b"SQLite format 3\0"
 _INDEX = "CREATE INDEX IF NOT EXISTS entries_about ON entries (about, sequence) WHERE about IS NOT NULL"
 _INSERT = "INSERT INTO entries (sequence, digest, text, settles, about) VALUES (?, ?, ?, ?, ?)"
@@ -65,15 +62,17 @@ class SqliteStore:
 
     def create(self, rows: Sequence[Row]) -> bool:
         target = Path(self.place).absolute()
-        staged = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-        with _explained(self.place):
+        # In a folder of its own: no name in this one is taken for that of a ledger that is not one yet.
+        staging = tempfile.TemporaryDirectory
+        with (
+            _explained(self.place),
+            staging(dir=target.parent, prefix=".ledger-", ignore_cleanup_errors=True) as own,
+        ):
             try:
-                _write_new(staged, rows)
-                os.link(staged, target)  # unlike a rename it never replaces a file
+                _write_new(Path(own) / "staged", rows)
+                os.link(Path(own) / "staged", target)  # unlike a rename it never replaces a file
             except FileExistsError:
                 return False
-            finally:
-                staged.unlink(missing_ok=True)
             sync_folder(target.parent)
         return True
 
@@ -98,7 +97,7 @@ class SqliteStore:
     def neighbours(self) -> Iterator[tuple[str, Row]]:
         target = Path(self.address)
         for path in sorted(target.parent.iterdir()) if target.parent.is_dir() else ():
-            if path != target and not _STAGED.fullmatch(path.name) and _is_sqlite(path):
+            if path != target and _is_sqlite(path):
                 row = _first_row(path)
                 if row is not None:
                     yield str(path), row

@@ -8,7 +8,7 @@ from typing import Any
 
 from sfumato import _validate
 from sfumato.accounting import DpEvent, Relation
-from sfumato.ledger.certificate import Certificate
+from sfumato.ledger.certificate import Certificate, check_statable
 from sfumato.ledger.chain import Head
 
 
@@ -63,6 +63,7 @@ class Unrecorded:
         Returns:
             The certificate.
         """
+        check_statable(plan, caveats)
         return Certificate.of(
             event,
             purpose=purpose,

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from sfumato.accounting import Budget, DpEvent, Relation
 from sfumato.datasets.clean import read_rows
+from sfumato.display import visible
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.local.artefact import NoisedData
@@ -20,6 +21,7 @@ from sfumato.local.columns import TablePlan
 from sfumato.local.plan import ReportPlan
 from sfumato.local.shuffle import shuffled_in_words
 from sfumato.local.views import PRIORS, View
+from sfumato.policy import Policy, ledger_place
 from sfumato.randomness import Sampler
 from sfumato.storage import write_whole
 from sfumato.trust import caveats_of_sampler
@@ -65,13 +67,14 @@ def noise_images(
     return NoisedData(labels=said, vectors=noised, plan=plan, view=view, name=name)
 
 
-def open_ledger(place: str | Path, *, epsilon: float, delta: float) -> Ledger:
+def open_ledger(place: str | Path, *, epsilon: float, delta: float, dataset: str | None = None) -> Ledger:
     """Open the people's ledger; a new one has room for this release and for no second one.
 
     Args:
         place: The ledger's file.
         epsilon: The ε of a person's report.
         delta: Its δ.
+        dataset: The declared id of the data set. A new ledger gets it, and a ledger of another one is refused.
 
     Returns:
         The ledger.
@@ -83,11 +86,24 @@ def open_ledger(place: str | Path, *, epsilon: float, delta: float) -> Ledger:
     ...     ledger.close()
     8.0
     """
-    path = Path(place)
-    if path.exists():
-        return Ledger.open(path)
+    if "://" in str(place) or Path(place).exists():
+        return Ledger.open(place, dataset=dataset)
     budget = Budget(epsilon=epsilon, delta=delta, unit="person", relation=Relation.REPLACE_ONE)
-    return Ledger.open(path, budget=budget)
+    return Ledger.open(place, budget=budget, dataset=dataset)
+
+
+def open_policy_ledger(policy: Policy, place: Path, given: Path | None = None) -> Ledger:
+    """The ledger of a policy and no other: another would have a budget of its own.
+
+    A new one has the policy's budget. `given`, which the caller names, counts where the policy names none.
+    """
+    named = policy.ledger
+    if given is not None and named is not None and given.resolve() != Path(named).resolve():
+        raise InvalidInput(
+            f"expected the ledger that the policy names, {named}, got --ledger {given}; leave --ledger out"
+        )
+    where = ledger_place(policy, place) if given is None else str(given)
+    return open_ledger(where, epsilon=policy.budget.epsilon, delta=policy.budget.delta, dataset=policy.dataset)
 
 
 def refuse_beyond_budget(ledger: Ledger, event: DpEvent) -> None:
@@ -136,7 +152,7 @@ def release_images(
     plan.check(labels, vectors)
     certificate = ledger.pay_for(
         plan.event(),
-        purpose=f"local release of {name}",
+        purpose=visible(f"local release of {name}"),
         relation=Relation.REPLACE_ONE,
         unit="person",
         private=sampler.private,
@@ -223,7 +239,7 @@ def release_table(
     plan.check(frame)
     certificate = ledger.pay_for(
         plan.event(),
-        purpose=f"local release of {name}",
+        purpose=visible(f"local release of {name}"),
         relation=Relation.REPLACE_ONE,
         unit="person",
         private=sampler.private,

@@ -85,7 +85,7 @@ from sfumato.policy.declared import (
     PublicTable,
     Unit,
 )
-from sfumato.policy.file import declares_study, load_policy, policy_from_dict
+from sfumato.policy.file import declares_study, ledger_place, load_policy, policy_from_dict
 
 __all__ = [
     "ENGINES",
@@ -99,6 +99,7 @@ __all__ = [
     "PublicTable",
     "Unit",
     "declares_study",
+    "ledger_place",
     "load_policy",
     "policy_from_dict",
 ]

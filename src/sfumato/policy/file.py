@@ -46,6 +46,23 @@ def load_policy(path: str | Path, *, source: str | None = None) -> Policy:
     return policy_from_dict(data, folder=path.parent, source=source)
 
 
+def ledger_place(policy: Policy, place: Path) -> str:
+    """Find the ledger of a policy: where it says, or beside its file.
+
+    Args:
+        policy: The policy.
+        place: The file that it was read from.
+
+    Returns:
+        A file name, or a postgresql:// URL.
+
+    ```python
+    Ledger.open(ledger_place(policy, Path("people.toml")))
+    ```
+    """
+    return policy.ledger or str(place.with_suffix(".ledger.db"))
+
+
 def policy_from_dict(
     data: Mapping[str, Any], *, folder: Path | None = None, source: str | None = None
 ) -> Policy:

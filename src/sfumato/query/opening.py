@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from sfumato.ledger import Ledger
-from sfumato.policy import Policy
+from sfumato.policy import Policy, ledger_place
 
-
-def ledger_place(policy: Policy, place: Path) -> str:
-    """Where the ledger of the policy in the file `place` is: where it says, or beside it."""
-    return policy.ledger or str(place.with_suffix(".ledger.db"))
+__all__ = ["ledger_place", "make_ledger", "open_ledger"]
 
 
 def open_ledger(policy: Policy, place: Path) -> Ledger:

@@ -78,6 +78,7 @@ class Charged(Spent, Protocol):
         unit: str,
         private: bool = ...,
     ) -> Charge: ...
+    def use(self, charge: Charge) -> None: ...
     def check_unit(self, unit: str) -> None: ...
     def check_dataset(self, dataset: str | None) -> None: ...
     def charges(self) -> list[Charge]: ...
@@ -229,18 +230,20 @@ class Table:
 
         Args:
             ready: What `ready` gave.
-            charge: Its charge, which is on disk.
+            charge: Its charge, which the table's ledger has made for it: it pays for one answer.
             ledger: Whose ε the answer tells.
 
         Returns:
             The noisy rows with their intervals.
 
         Raises:
-            InvalidInput: If it is no charge, such as a refusal, or that of another event. Nothing is read.
+            InvalidInput: If it is no charge, such as a refusal, that of another event or of another ledger, or
+                one that was answered before. Nothing is read.
         """
         planned = ready.planned
         if not isinstance(charge, Charge) or not same_releases(charge.event, planned.price.event()):
             raise InvalidInput("expected the charge of this query, got a refusal or that of another release")
+        self._charged().use(charge)
         groups, noisy = self._release(planned.query, planned.price, self._fetched(ready.compiled))
         answer = self._answer(planned.query, planned.price, groups, noisy, ledger)
         return replace(answer, entry=charge.head)

@@ -71,6 +71,7 @@ def train_adapted(
         on_epoch=None if on_epoch is None else lambda report: on_epoch(_whole(report, ready)),
     )
     released = Released(module=network, card=ready.card)
+    certificate = certificate.with_part(head.certificate)
     result = replace(
         head,
         model=network,

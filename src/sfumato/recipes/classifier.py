@@ -26,6 +26,7 @@ from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.fitting import Evaluation, evaluate
 from sfumato.ledger import Certificate, Ledger
+from sfumato.ledger.charge import same_releases
 from sfumato.models import FeatureClassifier
 from sfumato.randomness import Sampler
 from sfumato.recipes import features
@@ -296,6 +297,7 @@ class Classifier:
         self,
         *,
         ledger: Ledger | None = None,
+        paid: DpEvent | None = None,
         out: Place | None = None,
         purpose: str | None = None,
         caveats: tuple[str, ...] = (),
@@ -307,6 +309,7 @@ class Classifier:
 
         Args:
             ledger: Where the run is charged; without one nothing is recorded.
+            paid: What was charged already, as a part of another release, and holds all that this run releases.
             out: A run folder, from which an interrupted run goes on.
             purpose: One line for the ledger's readers.
             caveats: Sentences for the certificate.
@@ -319,8 +322,11 @@ class Classifier:
 
         Raises:
             BudgetExceeded: If the ledger has no room. Nothing was trained.
+            InvalidInput: If what was paid is not what this run releases. Nothing was trained.
         """
         started = time.perf_counter()
+        if paid is not None:
+            self._check_paid(paid, ledger)
         if self.nets is not None and (ledger is not None or out is not None):
             raise InvalidInput(
                 "expected neither ledger nor out with nets=, got one; a model on networks that do not ship "
@@ -370,6 +376,16 @@ class Classifier:
             verdict=verdict,
             seconds=time.perf_counter() - started,
         )
+
+    def _check_paid(self, paid: DpEvent, ledger: Ledger | None) -> None:
+        if ledger is not None:
+            raise InvalidInput("expected a ledger or what was paid, got both; the run would be charged twice")
+        whole = compose(*self.events)
+        if not same_releases(paid, whole):
+            raise InvalidInput(
+                f"expected a charge of all that this run releases, {whole!r}, got paid={paid!r}; "
+                "price the whole recipe, what it measures first as well"
+            )
 
     def split(self, out: Place | None, sampler: Sampler | None) -> tuple[Dataset, HeldOut | None]:
         """Part the rows by secret coins, which the folder keeps.
@@ -503,7 +519,7 @@ def _terms(
 ) -> dict[str, Any]:
     """Plans and optimization of a recipe at ε."""
     assert isinstance(network, FeatureClassifier)
-    sizes = network.sizes if recipe.directions is None else (network.width,)
+    sizes = features.part_sizes(network)
     statistic, plan = recipe.plans(
         epsilon=epsilon, delta=delta, public_size=size + canaries, sizes=sizes, **choices
     )

@@ -365,6 +365,11 @@ def bare(recipe: Recipe, *, classes: int) -> FeatureClassifier:
     return model
 
 
+def part_sizes(network: FeatureClassifier) -> tuple[int, ...]:
+    """The widths of the parts that features consist of; directions make one part of all."""
+    return network.sizes if network.directions is None else (network.width,)
+
+
 def card(recipe: Recipe, rows: Dataset, *, nets: Path | None = None) -> ModelCard:
     """What a reader of the released classifier needs to build it again."""
     return ModelCard(

@@ -112,7 +112,7 @@ def run(
         ledger.check(event, relation=plan.relation, unit=plan.unit)
     ready = replace(Classifier.prepare(rows, test, epsilon=epsilon, delta=delta, recipe=recipe), plan=plan)
     certificate = _charge(event, ledger, budget, plan, tuning, recipe, rows.name, stream)
-    chosen, released = best_trial(ready, recipe, tuning, stream)
+    chosen, released, caveats = best_trial(ready, recipe, tuning, stream)
     accuracy = None if ready.test is None else evaluate(learner(released.module), ready.test).accuracy
     found = Tuned(
         released=replace(released, card=features.card(chosen, rows)),
@@ -120,7 +120,7 @@ def run(
         epsilon=accounting.rdp_epsilon(event, delta),
         delta=delta,
         test_accuracy=accuracy,
-        certificate=certificate,
+        certificate=certificate.with_caveats(caveats),
         seconds=time.perf_counter() - started,
     )
     if folder is not None:
@@ -188,19 +188,21 @@ def _charge(
     )
 
 
-def best_trial(ready: Classifier, recipe: Recipe, tuning: Tuning, sampler: Sampler) -> tuple[Recipe, Released]:
-    """The settings and the classifier of the best trial, which is all that may be told of the search."""
-    best: tuple[float, Recipe, nn.Module] | None = None
+def best_trial(
+    ready: Classifier, recipe: Recipe, tuning: Tuning, sampler: Sampler
+) -> tuple[Recipe, Released, tuple[str, ...]]:
+    """Settings, classifier and caveats of the best trial, which is all that may be told of the search."""
+    best: tuple[float, Recipe, nn.Module, tuple[str, ...]] | None = None
     for _ in range(accounting.draw_trials(tuning.mean_trials, sampler)):
         drawn = tuning.draw(recipe, sampler)
-        score, network = _trial(ready, drawn, sampler)
+        score, network, caveats = _trial(ready, drawn, sampler)
         if best is None or score > best[0]:
-            best = score, drawn, network
+            best = score, drawn, network, caveats
     assert best is not None  # there is one trial at least
-    return best[1], Released(module=best[2], card=ready.card)
+    return best[1], Released(module=best[2], card=ready.card), best[3]
 
 
-def _trial(ready: Classifier, recipe: Recipe, sampler: Sampler) -> tuple[float, nn.Module]:
+def _trial(ready: Classifier, recipe: Recipe, sampler: Sampler) -> tuple[float, nn.Module, tuple[str, ...]]:
     """Train a head from zero; the noised number of right answers among the rows."""
     network = copy.deepcopy(ready.network)
     head, optimization = learner(network), _exactly(recipe)
@@ -210,7 +212,7 @@ def _trial(ready: Classifier, recipe: Recipe, sampler: Sampler) -> tuple[float, 
     with torch.no_grad():
         inputs, targets = ready.rows.tensors()
         right = int((head(inputs).argmax(1) == targets).sum())
-    return float(_count(plan).release(float(right), sampler)), network
+    return float(_count(plan).release(float(right), sampler)), network, trainer.caveats
 
 
 def _exactly(recipe: Recipe) -> Optimization:

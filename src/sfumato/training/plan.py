@@ -157,6 +157,7 @@ class TrainingPlan:
         _validate.positive("clip_norm", self.clip_norm)
         _validate.one_of("clipping", self.clipping, CLIPPING)
         _validate.one_of("sampling", self.sampling, SAMPLING)
+        _validate.text("unit", self.unit)
         if self.rows_per_unit is not None:
             _validate.integer("rows_per_unit", self.rows_per_unit, least=1)
         object.__setattr__(self, "relation", Relation(self.relation))

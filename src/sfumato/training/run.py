@@ -208,6 +208,8 @@ def train(
     True
     """
     model = as_written(model)
+    _validate.text("purpose", purpose)
+    caveats = _validate.sentences("caveats", caveats)
     wanted = Wanted(
         epsilon=epsilon,
         public_size=public_size,

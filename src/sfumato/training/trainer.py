@@ -449,6 +449,11 @@ class PrivateTrainer:
         """
         return self.plan.epsilon(delta, self.steps_started)
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What the certificate says of the steps so far: how they were made, and with whose code."""
+        return (*_standing_caveats(self.plan), *sorted(self._caveats))
+
     def certificate(
         self,
         *,
@@ -471,7 +476,7 @@ class PrivateTrainer:
             The certificate.
         """
         other, others = beside or NoEvent(), beside_planned or beside or NoEvent()
-        caveats = tuple(dict.fromkeys((*_standing_caveats(self.plan), *sorted(self._caveats), *caveats)))
+        caveats = tuple(dict.fromkeys((*self.caveats, *caveats)))
         eta = self._largest_eta
         if self.ledger is not None and self.charge is not None:
             return self.ledger.certificate(self.charge, plan=self.plan.to_json(), eta=eta, caveats=caveats)

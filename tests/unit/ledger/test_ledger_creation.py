@@ -14,6 +14,7 @@ import pytest
 from sfumato.errors import InvalidInput, LedgerError
 from sfumato.ledger import Budget, Ledger, creation
 from sfumato.ledger.chain import Row
+from sfumato.ledger.dataset_id import known_as
 from sfumato.ledger.store import Store, store_at
 
 BUDGET = Budget(epsilon=1, delta=1e-5)
@@ -47,8 +48,8 @@ def test_of_two_that_are_created_at_one_moment_one_is_refused(
 ) -> None:
     looked, met = creation.refuse_second, threading.Barrier(2)
 
-    def look_and_wait(store: Store, dataset: str) -> None:
-        looked(store, dataset)
+    def look_and_wait(store: Store, dataset: str, own: Row | None) -> None:
+        looked(store, dataset, own)
         with suppress(threading.BrokenBarrierError):
             met.wait(0.5)  # both have looked before either creates, unless one waits for the other
 
@@ -104,9 +105,55 @@ def test_a_ledger_is_seen_while_it_is_written_to(tmp_path: Path) -> None:
 
 
 def test_what_a_dead_creator_wrote_without_a_name_is_no_ledger(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            os.link = lambda *_: os._exit(9)
+            Ledger.create(tmp_path / "a.db", BUDGET, dataset="people")
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert list(tmp_path.iterdir())
     Ledger.create(tmp_path / "a.db", BUDGET, dataset="people").close()
-    (tmp_path / "a.db").rename(tmp_path / f".a.db.{uuid.uuid4().hex}")
-    Ledger.create(tmp_path / "a.db", BUDGET, dataset="people").close()
+
+
+@pytest.mark.parametrize("name", [f".x.{'0' * 32}", ".ledger-a", ".people.db.staged"])
+def test_no_name_hides_a_ledger(tmp_path: Path, name: str) -> None:
+    Ledger.create(tmp_path / name, BUDGET, dataset="people").close()
+    with pytest.raises(LedgerError, match=SECOND):
+        Ledger.create(tmp_path / "b.db", BUDGET, dataset="people")
+
+
+ALIKE = [
+    ("caf\u00e9-2026", "cafe\u0301-2026"),
+    ("clinic 2026", "clinic  2026"),
+    ("clinic 2026", "clinic\u00a02026"),
+    ("clinic 2026", "clinic\u30002026"),
+    ("clinic", "Clinic"),
+    ("stra\u00dfe", "STRASSE"),
+    ("K-1", "\u212a-1"),
+    ("clinic", "\uff43linic"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE)
+def test_ids_that_look_alike_are_one_data_set(place: str, one: str, other: str) -> None:
+    named = f"{uuid.uuid4()} "
+    Ledger.create(place, BUDGET, dataset=named + one).close()
+    with pytest.raises(LedgerError, match=SECOND):
+        Ledger.create(beside(place), BUDGET, dataset=named + other)
+    with Ledger.open(place, dataset=named + other) as ledger:
+        assert ledger.dataset == named + one
+
+
+@pytest.mark.parametrize(
+    "hidden", ["\u200b", "\u200d", "\u200c", "\u3164", "\u034f", "\ufe0f", "\u115f", "\uffa0", "\u00ad", "\n"]
+)
+def test_no_id_has_a_character_that_is_not_seen(tmp_path: Path, hidden: str) -> None:
+    with pytest.raises(InvalidInput, match="dataset"):
+        Ledger.create(tmp_path / "b.db", BUDGET, dataset=f"clin{hidden}ic")
+    assert not (tmp_path / "b.db").exists()
+    assert known_as(f"clin{hidden}ic") == "clinic" or hidden == "\n"
 
 
 @pytest.mark.parametrize(

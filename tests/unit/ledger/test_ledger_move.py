@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from pathlib import Path
 
@@ -16,8 +17,8 @@ BUDGET = Budget(epsilon=1, delta=1e-6)
 TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
 
 
-def filled(place: str) -> Ledger:
-    ledger = Ledger.create(place, BUDGET, dataset="people")
+def filled(place: str, dataset: str = "people") -> Ledger:
+    ledger = Ledger.create(place, BUDGET, dataset=dataset)
     ledger.charge(pure(0.125), purpose="a count", **TERMS)
     ledger.reserve(repeat(pure(0.0625), 2), purpose="two steps", **TERMS)
     ledger.allocate("research", 0.25)
@@ -103,3 +104,50 @@ def test_two_ledgers_for_one_data_set_meet_in_one_data_base(postgres_server: str
     Ledger.create(f"{postgres_server}?ledger=one-{name}", BUDGET, dataset=name)
     with pytest.raises(LedgerError, match="one data set has one ledger"):
         Ledger.create(f"{postgres_server}?ledger=two-{name}", BUDGET, dataset=name)
+
+
+def test_a_ledger_does_not_move_beside_another_for_its_data_set(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    filled(str(tmp_path / "a" / "one.db"), "Clinic").close()
+    filled(str(tmp_path / "b" / "two.db"), "clinic").close()
+    with pytest.raises(LedgerError, match="one data set has one ledger"):
+        move(tmp_path / "b" / "two.db", tmp_path / "a" / "two.db")
+    assert not (tmp_path / "a" / "two.db").exists()
+    with Ledger.open(tmp_path / "b" / "two.db") as ledger:  # it was not closed
+        ledger.charge(pure(0.0625), purpose="here still", **TERMS)
+    with move(tmp_path / "b" / "two.db", tmp_path / "b" / "three.db") as moved:  # beside itself it may lie
+        assert moved.dataset == "clinic"
+
+
+def test_nobody_makes_a_ledger_while_one_for_its_data_set_arrives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    filled(str(tmp_path / "b" / "two.db")).close()
+    create, said = SqliteStore.create, []
+
+    def slow(self, rows):
+        if self.place.endswith("two.db"):
+            other = threading.Thread(target=make)
+            other.start()
+            other.join(0.5)
+            assert not said, "it waits"
+            found = create(self, rows)
+            waiting.append(other)
+            return found
+        return create(self, rows)
+
+    def make() -> None:
+        try:
+            Ledger.create(tmp_path / "a" / "one.db", BUDGET, dataset="people").close()
+            said.append("made")
+        except LedgerError as error:
+            said.append(str(error))
+
+    waiting: list[threading.Thread] = []
+    monkeypatch.setattr(SqliteStore, "create", slow)
+    move(tmp_path / "b" / "two.db", tmp_path / "a" / "two.db").close()
+    waiting[0].join()
+    assert "one data set has one ledger" in said[0]

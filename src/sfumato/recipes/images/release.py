@@ -18,7 +18,7 @@ from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.models import FeatureClassifier
 from sfumato.randomness import Sampler
 from sfumato.recipes import features
-from sfumato.recipes.classifier import Classifier
+from sfumato.recipes.classifier import Classifier, Trained
 from sfumato.recipes.features import Recipe, declared
 from sfumato.recipes.images import fidelity
 from sfumato.recipes.images.choice import Choice
@@ -100,6 +100,11 @@ class ImageRequest:
         warn_of_little_protection("these images", epsilon, delta)
         found = settings or StyleSettings.for_data(rows.name, None if public is None else PUBLIC)
         recipe = recipe or features.head_only(rows.name)
+        if recipe.shape != features.SHAPE:
+            raise InvalidInput(
+                f"expected a recipe for images of shape {features.SHAPE}, as they are drawn, got "
+                f"shape={recipe.shape}; choose another recipe"
+            )
         plan = ImagePlan.calibrated(
             epsilon=epsilon,
             delta=delta,
@@ -219,24 +224,32 @@ def learn_sampler(
     progress("measuring")
     measured = None if statistics is None else statistics.measure(private, styles, sampler)
     progress("training the head")
+    trained = _head(request, private, sampler)
+    if trained is not None:
+        certificate = certificate.with_part(trained.certificate)
     return ImageSampler(
         styles=styles,
         statistics=measured,
-        head=_head(request, private, sampler),
+        head=None if trained is None else _classifier(trained),
         class_names=class_names(rows),
         choice=None if measured is None or styles.settings.moved else Choice.of(measured, styles),
         certificate=certificate,
     )
 
 
-def _head(request: ImageRequest, rows: Dataset, sampler: Sampler) -> FeatureClassifier | None:
+def _head(request: ImageRequest, rows: Dataset, sampler: Sampler) -> Trained | None:
     """The classifier of the recipe, trained under the plan that was paid for, and under no other."""
-    if request.plan.head is None:
+    plan = request.plan
+    if plan.head is None:
         return None
     ready = Classifier.prepare(
         rows, epsilon=request.head_share * request.epsilon, delta=request.delta, recipe=request.recipe
     )
-    trained = replace(ready, plan=request.plan.head).train(sampler=sampler)
+    whole = replace(ready, statistic=plan.measured, plan=plan.head)
+    return whole.train(paid=plan.head_event(), sampler=sampler)
+
+
+def _classifier(trained: Trained) -> FeatureClassifier:
     assert isinstance(trained.model, FeatureClassifier)
     return trained.model.eval()
 

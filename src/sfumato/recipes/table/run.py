@@ -13,6 +13,7 @@ import numpy as np
 
 from sfumato import _validate
 from sfumato.accounting import DpEvent, warn_of_little_protection
+from sfumato.display import visible
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Charge, Ledger, Unrecorded
 from sfumato.ledger.certificate import UNRECORDED
@@ -162,7 +163,7 @@ class TableTraining:
     @property
     def purpose(self) -> str:
         kind = self.plan.model if isinstance(self.plan, TablePlan) else "mlp"
-        return f"{kind} model of {self.target.name} from table {self.policy.table}"
+        return visible(f"{kind} model of {self.target.name} from table {self.policy.table}")
 
     def _fit_table(
         self, source: Source, ledger: Ledger | None, sampler: Sampler, folder: RunFolder | None, watch: Watch

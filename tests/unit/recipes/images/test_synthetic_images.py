@@ -9,13 +9,15 @@ import pytest
 import torch
 
 import sfumato
-from sfumato.accounting import Budget
+from sfumato.accounting import Budget, compose
 from sfumato.cli.plans import check_plan
 from sfumato.datasets import Dataset, shapes, strokes
 from sfumato.errors import BudgetExceeded, DataCorrupted, InvalidInput, NotVerified
 from sfumato.ledger import Certificate, Ledger, Unrecorded
+from sfumato.ledger.charge import same_releases
 from sfumato.randomness import SecretStream
-from sfumato.recipes import DIGITS
+from sfumato.recipes import DIGITS, Classifier
+from sfumato.recipes.features import SCENES
 from sfumato.recipes.images import (
     ImagePlan,
     ImageRequest,
@@ -32,8 +34,9 @@ from sfumato.recipes.images.measures import coverage, frechet, learn, nearest_di
 from sfumato.recipes.images.moves import Moves
 from sfumato.recipes.images.sampler import SUREST
 from sfumato.recipes.images.sampler_file import sampler_bytes
-from sfumato.recipes.images.statistics import Statistics
+from sfumato.recipes.images.statistics import Statistics, StatisticsPlan
 from sfumato.recipes.images.styles import Styles
+from sfumato.recipes.statistic import StatisticPlan
 from sfumato.released import MODEL, model_bytes, read_model
 
 QUICK = replace(DIGITS, drawn=400, directions=64, steps=20, sample_rate=0.5)
@@ -192,10 +195,62 @@ def test_a_plan_survives_its_json():
     assert ImagePlan.from_json(plan.to_json()) == plan
 
 
+MEASURES = replace(
+    QUICK, extractors=("scattering",), steps=2, directions=16, statistic="moment", statistic_share=0.5
+)
+
+
+@pytest.mark.parametrize("share", [0.7, 1.0])
+def test_what_a_recipe_measures_first_is_in_the_plan_and_in_the_charge(tmp_path, monkeypatch, share):
+    released = []
+
+    def noted(kind):
+        whole = kind.measure
+
+        def measure(self, *args, **more):
+            released.append(self.event())
+            return whole(self, *args, **more)
+
+        monkeypatch.setattr(kind, "measure", measure)
+
+    noted(StatisticPlan)
+    noted(StatisticsPlan)
+    rows = private_rows(100)
+    request = wanted(rows, images=20, recipe=MEASURES, head_share=share)
+    with Ledger.create(tmp_path / "l.db", Budget(epsilon=9, delta=1e-5)) as ledger:
+        found = release_images(request, rows, ledger=ledger, out=tmp_path / "s.npz", sampler=SecretStream())
+        (charge,) = ledger.charges()
+    assert len(released) == (1 if share == 1.0 else 2)
+    assert same_releases(charge.event, compose(*released, request.plan.head.event()))
+    assert 8.0 * 0.99 <= found.epsilon <= 8.0
+    assert check_plan(found.certificate)
+    assert ImagePlan.from_json(request.plan.to_json()) == request.plan
+    assert sfumato.load(tmp_path / "s.sampler").draw(5, seed=1).images.shape == (5, 28, 28)
+
+
+def test_a_head_is_not_trained_under_another_charge_than_its_own(monkeypatch):
+    rows = private_rows(100)
+    request = wanted(rows, recipe=MEASURES)
+    cheaper = replace(request.plan, measured=None)
+    monkeypatch.setattr(StatisticPlan, "measure", lambda *args, **more: pytest.fail("measured"))
+    ready = Classifier.prepare(rows, epsilon=5.6, recipe=MEASURES)
+    ready = replace(ready, statistic=request.plan.measured, plan=request.plan.head)
+    with pytest.raises(InvalidInput, match="expected a charge of all that this run releases"):
+        ready.train(paid=cheaper.head_event())
+
+
+def test_a_plan_written_before_recipes_measured_is_still_read():
+    plan = wanted(private_rows()).plan
+    written = plan.to_json()["images"]
+    assert written.pop("measured") is None
+    assert ImagePlan.from_json({"images": written}) == plan
+
+
 @pytest.mark.parametrize(
     ("more", "rows", "words"),
     [
         ({"images": 0}, {}, "images"),
+        ({"recipe": SCENES}, {}, "expected a recipe for images of shape"),
         ({"delta": 0.0}, {}, "delta > 0"),
         ({}, {"public_size": None}, "declare"),
         ({}, {"unit": "person"}, "one image for each person"),
