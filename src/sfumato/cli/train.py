@@ -86,7 +86,10 @@ def train(
         int | None, typer.Option(help="Expected batch size. Default: 1024, or the recipe's.")
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Learning rate. Default: 0.5 private, 0.05 plain.")
+        float | None,
+        typer.Option(
+            help="Learning rate. Default: 0.5, or less if the noise would be too much for that; 0.05 plain."
+        ),
     ] = None,
     clip_norm: Annotated[
         float | None, typer.Option(help="Clip each person's gradient to this norm. Default: 1.")
@@ -261,7 +264,9 @@ def _dry_run(ready: Classifier, book: Ledger | None) -> dict[str, Any]:
         "delta": ready.delta,
         "noise_multiplier": ready.plan.noise_multiplier,
         "sample_rate": ready.plan.sample_rate,
+        "expected_batch": ready.plan.expected_batch,
         "steps": ready.plan.steps,
+        "learning_rate": ready.optimization.highest_rate,
         "seconds_expected": guess.seconds,
         "memory_expected_mb": guess.megabytes,
         **({} if both is None else {"epsilon_with_hold_out": both}),

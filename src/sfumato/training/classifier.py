@@ -17,8 +17,9 @@ from sfumato import randomness
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.randomness import SecretStream
+from sfumato.training.optimization import Optimization
 from sfumato.training.own_code import OWN_CODE, brings
-from sfumato.training.run import Optimization, TrainingResult, train
+from sfumato.training.run import TrainingResult, train
 from sfumato.training.surroundings import caveats_of_callers, tell_of
 
 READ_FROM_DATA = "not private: read from data: "
@@ -43,7 +44,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         bounds: Lowest and highest value of a feature: one pair for all, or arrays with one of each.
             Features are clipped to them and scaled to ±1.
         epochs: How often each row is used, on average.
-        learning_rate: The step size of SGD.
+        learning_rate: The step size of SGD; 0.5 by default, or less where the noise would be too much for that.
         clip_norm: The bound of one row's gradient.
         ledger: Where the fit is charged; without one nothing is recorded.
         random_state: Seeds the first weights and, for tests, the noise: the fit is then not private.
@@ -66,7 +67,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         public_size: int | None = None,
         bounds: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
         epochs: float = 20,
-        learning_rate: float = 0.5,
+        learning_rate: float | None = None,
         clip_norm: float = 1.0,
         ledger: Ledger | None = None,
         random_state: int | None = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 import warnings
@@ -15,16 +14,17 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from sfumato import _validate, results
+from sfumato import results
 from sfumato.accounting import warn_of_little_protection
 from sfumato.datasets import Dataset, public_name
-from sfumato.errors import BudgetExceeded, InvalidInput
+from sfumato.errors import BudgetExceeded
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
 from sfumato.released import ModelCard, Released
 from sfumato.results import EpochReport, read_history
 from sfumato.storage import RunFolder, json_bytes
+from sfumato.training.arguments import agreed_optimization, check_ledger, check_plan, check_test
 from sfumato.training.callbacks import Callback
 from sfumato.training.checkpoint import (
     can_resume,
@@ -36,71 +36,20 @@ from sfumato.training.checkpoint import (
 from sfumato.training.compiled import as_written
 from sfumato.training.early_stopping import EarlyStopping
 from sfumato.training.hugging_face import default_loss
+from sfumato.training.optimization import Optimization
 from sfumato.training.plan import TrainingPlan
+from sfumato.training.rate import settled
 from sfumato.training.rowwise import LossFunction, Views, cross_entropy
 from sfumato.training.setup import warn_that_given_go_on
-from sfumato.training.trainer import PrivateTrainer, trainable_parameters
+from sfumato.training.trainer import PrivateTrainer
 from sfumato.training.wanted import Wanted, check_whose
 
 CHECKPOINT = "checkpoint.safetensors"
-OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
-RATE_SCHEDULES: Mapping[str, Callable[[float], float]] = {
-    "constant": lambda share: 1.0,
-    "linear": lambda share: 1.0 - share,
-    "cosine": lambda share: 0.5 * (1 + math.cos(math.pi * share)),
-}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Optimization:
-    """How the noisy gradient moves the weights: post-processing, so none of it is priced.
-
-    Args:
-        optimizer: "sgd", "adam" or "adamw".
-        learning_rate: The step size at its highest.
-        momentum: Of "sgd" only.
-        weight_decay: As torch's optimizers have it.
-        schedule: "constant", or "linear" or "cosine" down to 0.
-        warmup_share: The share of the steps over which the rate rises from 0.
-
-    >>> Optimization(learning_rate=1.0, schedule="linear").rate_at(0.25)
-    0.75
-    """
-
-    optimizer: str = "sgd"
-    learning_rate: float = 0.5
-    momentum: float = 0.9  # of sgd only
-    weight_decay: float = 0.0
-    schedule: str = "constant"
-    warmup_share: float = 0.0
-
-    def __post_init__(self) -> None:
-        _validate.one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _validate.one_of("schedule", self.schedule, RATE_SCHEDULES)
-        _validate.positive("learning_rate", self.learning_rate)
-        _validate.non_negative("momentum", self.momentum)
-        _validate.non_negative("weight_decay", self.weight_decay)
-        _validate.non_negative("warmup_share", self.warmup_share)
-
-    def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        trainable = list(trainable_parameters(model).values())
-        more = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
-        make = OPTIMIZERS[self.optimizer]
-        return make(trainable, lr=self.learning_rate, weight_decay=self.weight_decay, **more)
-
-    def rate_at(self, share: float) -> float:
-        """The learning rate after `share` of the steps."""
-        warm = min(1.0, share / self.warmup_share) if self.warmup_share else 1.0
-        return self.learning_rate * warm * RATE_SCHEDULES[self.schedule](share)
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainingResult:
-    """A released model and what it cost.
+    """A released model and what it cost. Printed it is a few lines of public figures.
 
     Attributes:
         model: The trained model.
@@ -124,6 +73,23 @@ class TrainingResult:
     def test_accuracy(self) -> float | None:
         return self.history[-1].test_accuracy if self.history else None
 
+    @property
+    def steps(self) -> int:
+        """How many were taken: those of the plan, or fewer if the run was stopped."""
+        return self.history[-1].step if self.history else self.plan.steps
+
+    def __repr__(self) -> str:
+        facts = {
+            "test accuracy": None if self.test_accuracy is None else f"{self.test_accuracy:.4f}",
+            "epsilon": f"{self.epsilon:.4f} at delta {self.delta:g}, for each {self.plan.unit}",
+            "steps": f"{self.steps} of {self.plan.steps}, of {self.plan.expected_batch:g} on average",
+            "noise": f"{self.plan.noise_multiplier:.4g} times the clipping norm {self.plan.clip_norm:g}",
+            "seconds": f"{self.seconds:.1f}",
+        }
+        return "\n".join(
+            ("TrainingResult", *(f"  {name:<13}  {fact}" for name, fact in facts.items() if fact is not None))
+        )
+
 
 def train(
     model: nn.Module,
@@ -138,6 +104,7 @@ def train(
     clip_norm: float | None = None,
     unit: str | None = None,
     rows_per_unit: int | None = None,
+    learning_rate: float | None = None,
     optimization: Optimization | None = None,
     first_weights: str | None = None,
     loss_fn: LossFunction | None = None,
@@ -170,13 +137,15 @@ def train(
         clip_norm: The bound of one unit's gradient; 1 by default.
         unit: What the units are, such as "person". The Dataset's by default.
         rows_per_unit: How many rows of one unit count.
-        optimization: Optimizer, learning rate and schedule. A run that goes on may be given another rate.
+        learning_rate: The step size of SGD. By default 0.5, or less where the noise would be too much for that.
+        optimization: Optimizer, learning rate, momentum and schedule, in place of `learning_rate`. A run that
+            goes on may be given another rate.
         first_weights: How the model's weights were made, such as "seed 7". A run that goes on says the same.
         loss_fn: One loss for each row; cross-entropy by default, or what suits a model of transformers.
         units: The person behind each row, where people have several.
         views: K random views of each row, (rows, K, …), whose gradients are averaged before clipping.
         example: A public item like those of a map-style data set.
-        test: Public data to measure accuracy on.
+        test: Public data to measure accuracy on: `Dataset.public(…)`, or one that `datasets.load` gave.
         ledger: Where the plan is charged before a row is touched.
         out: A run folder. An interrupted run goes on from it; a finished one is refused.
         released: What the folder gets as its model, if not `model`: the whole of which `model` is a part,
@@ -211,11 +180,13 @@ def train(
         unit=unit,
         rows_per_unit=rows_per_unit,
     )
+    check_plan(plan)
+    check_test(test)
+    check_ledger(ledger)
+    optimization = agreed_optimization(optimization, learning_rate)
     plan = _agreed(plan, wanted, data, units, delta)
-    if test is not None and test.visibility != "public":
-        raise InvalidInput("expected test to be public data; accuracy on private rows is a release of its own")
     folder = None if out is None else RunFolder.begin(out, resumes=_resumes(out, ledger))
-    optimization = Optimization() if optimization is None else optimization
+    optimization = settled(optimization, plan, model)
     loss_fn = default_loss(model) if loss_fn is None else loss_fn
     started = time.perf_counter()
     trainer = PrivateTrainer(
@@ -234,7 +205,7 @@ def train(
     def after_step(trainer: PrivateTrainer) -> None:
         if on_step is not None:
             on_step(trainer)
-        if trainer.steps_done % plan.steps_an_epoch == 0 or trainer.steps_done == plan.steps:
+        if plan.epochs_at(trainer.steps_done) > plan.epochs_at(trainer.steps_done - 1):
             history.append(_end_epoch(trainer, test, delta, folder, history, stopping))
             trainer.listeners.tell_epoch(history[-1])
             if on_epoch is not None:
@@ -334,7 +305,7 @@ def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochRep
     trainer.setup = given
     for group, settings in zip(trainer.optimizer.param_groups, groups, strict=True):
         group.update(settings)
-    return read_history(folder)[: math.ceil(trainer.steps_done / trainer.plan.steps_an_epoch)]
+    return [report for report in read_history(folder) if report.step <= trainer.steps_done]
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -385,8 +356,8 @@ def _check_room(trainer: PrivateTrainer, stopping: EarlyStopping | None) -> None
     """Refuse now what would be refused later: the whole plan, and every measurement that there can be."""
     if stopping is None or trainer.ledger is None or trainer.charge is not None:
         return
-    plan, left = trainer.plan, trainer.plan.steps - trainer.steps_done
-    events = [stopping.event(math.ceil(left / plan.steps_an_epoch))]
+    plan = trainer.plan
+    events = [stopping.event(plan.epochs_at(plan.steps) - plan.epochs_at(trainer.steps_done))]
     if trainer.reservation is None:
         events.append(plan.event())
     trainer.ledger.check(events, relation=plan.relation, unit=plan.unit)
@@ -421,7 +392,7 @@ def _report(trainer: PrivateTrainer, test: Dataset | None, delta: float) -> Epoc
     with trainer.averaged() as model:
         measured = None if test is None else evaluate(model, test)
     return EpochReport(
-        epoch=math.ceil(trainer.steps_done / trainer.plan.steps_an_epoch),
+        epoch=trainer.plan.epochs_at(trainer.steps_done),
         step=trainer.steps_done,
         epsilon=trainer.epsilon(delta),
         test_accuracy=None if measured is None else measured.accuracy,
