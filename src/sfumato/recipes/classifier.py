@@ -33,7 +33,7 @@ from sfumato.recipes.features import Recipe, declared
 from sfumato.recipes.options import Canaries, HoldOut, Settings
 from sfumato.recipes.statistic import StatisticPlan
 from sfumato.released import ModelCard, Predictor, Released
-from sfumato.storage import RunFolder
+from sfumato.storage import CHECKPOINT, RunFolder
 from sfumato.training import (
     CostEstimate,
     EpochReport,
@@ -55,7 +55,6 @@ from sfumato.training.hold_out import size_without
 from sfumato.training.ownership import RECORD
 from sfumato.training.rate import settled
 from sfumato.training.rowwise import Views
-from sfumato.training.run import CHECKPOINT
 from sfumato.training.wanted import Wanted
 
 if TYPE_CHECKING:
@@ -311,6 +310,7 @@ class Classifier:
         sampler: Sampler | None = None,
         on_step: Watch = lambda trainer: None,
         on_epoch: Callable[[EpochReport], None] | None = None,
+        finish: bool = False,
     ) -> Trained:
         """Charge the ledger, train, release.
 
@@ -322,6 +322,7 @@ class Classifier:
             sampler: The secret stream; a seeded one, for tests, makes the run not private.
             on_step: Called after each step.
             on_epoch: Called after each epoch, with what may be published.
+            finish: Take no further step: end the interrupted run in `out` at its last checkpoint.
 
         Returns:
             The released classifier and what it cost.
@@ -338,6 +339,11 @@ class Classifier:
         check_ledger(ledger)
         if ledger is not None:
             self.check_room(ledger, out)
+        if finish and (self.statistic is not None or self.canaries is not None):
+            raise InvalidInput(
+                "expected no finish=True with canaries, or with a recipe that measures features first, got it; "
+                "such a run cannot be ended in the middle: begin it anew"
+            )
         if self.statistic is not None:
             from sfumato.recipes.adapted import train_adapted
 
@@ -366,6 +372,7 @@ class Classifier:
             purpose=purpose or self.purpose,
             sampler=sampler,
             on_epoch=on_epoch,
+            finish=finish,
             units=one_each(rows),
             views=self.views,
         )

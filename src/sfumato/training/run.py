@@ -17,13 +17,13 @@ from torch import nn
 from sfumato import results
 from sfumato.accounting import warn_of_little_protection
 from sfumato.datasets import Dataset, public_name
-from sfumato.errors import BudgetExceeded
+from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.fitting import evaluate
 from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
 from sfumato.released import ModelCard, Released
 from sfumato.results import EpochReport, read_history
-from sfumato.storage import RunFolder, json_bytes
+from sfumato.storage import CHECKPOINT, RunFolder, json_bytes
 from sfumato.training.arguments import agreed_optimization, check_ledger, check_plan, check_test
 from sfumato.training.callbacks import Callback
 from sfumato.training.checkpoint import (
@@ -43,8 +43,6 @@ from sfumato.training.rowwise import LossFunction, Views, cross_entropy
 from sfumato.training.setup import warn_that_given_go_on
 from sfumato.training.trainer import PrivateTrainer
 from sfumato.training.wanted import Wanted, check_whose
-
-CHECKPOINT = "checkpoint.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -122,6 +120,7 @@ def train(
     on_epoch: Callable[[EpochReport], None] | None = None,
     callbacks: Sequence[Callback] = (),
     stopping: EarlyStopping | None = None,
+    finish: bool = False,
 ) -> TrainingResult:
     """Train a model privately: under a given plan, or under one calibrated to (epsilon, delta).
 
@@ -157,6 +156,8 @@ def train(
         on_epoch: Called after each epoch, with what may be published.
         callbacks: Told of steps and epochs, in public figures, once they are durable.
         stopping: Measure on records kept out after each epoch, at a price, and stop when they no longer gain.
+        finish: Take no further step: end the interrupted run in `out` at its last checkpoint, and release that.
+            Its price is that of a run that was stopped.
 
     Returns:
         The model, its cost, its certificate, and accuracy on `test`.
@@ -185,6 +186,8 @@ def train(
     check_ledger(ledger)
     optimization = agreed_optimization(optimization, learning_rate)
     plan = _agreed(plan, wanted, data, units, delta)
+    if finish:
+        _check_interrupted(out, ledger)
     folder = None if out is None else RunFolder.begin(out, resumes=_resumes(out, ledger))
     optimization = settled(optimization, plan, model)
     loss_fn = default_loss(model) if loss_fn is None else loss_fn
@@ -200,7 +203,10 @@ def train(
     )
     trainer.setup = asdict(optimization) | {"first_weights": first_weights}
     history = _take_up(trainer, folder)
-    _check_room(trainer, stopping)
+    if finish:
+        _check_learned(trainer)
+    else:
+        _check_room(trainer, stopping)
 
     def after_step(trainer: PrivateTrainer) -> None:
         if on_step is not None:
@@ -221,7 +227,10 @@ def train(
         example=example,
         on_step=after_step,
         is_over=lambda: stopping is not None and stopping.is_over(history),
+        ended=finish,
     )
+    if finish and (not history or history[-1].step < trainer.steps_done):
+        history.append(_report(trainer, test, delta))  # the process died before it was said
     result = _result(trainer, delta, history, caveats, time.perf_counter() - started)
     if folder is not None:
         write_run(folder, result, trainer, data, released or Released(module=model, card=ModelCard.of(data)))
@@ -252,11 +261,12 @@ def take_steps(
     example: Any = None,
     on_step: Callable[[PrivateTrainer], None] = lambda trainer: None,
     is_over: Callable[[], bool] = lambda: False,
+    ended: bool = False,
 ) -> None:
     """All steps that are left, or until it is over, each at its rate; then the average takes their place."""
     trainer.model.train()
     if (
-        trainer.charge is None
+        trainer.charge is None and not ended
     ):  # otherwise it was settled by a process that died, and only the release is missing
         for batch in trainer.batches(data, units=units, views=views, example=example):
             if is_over():
@@ -306,6 +316,22 @@ def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochRep
     for group, settings in zip(trainer.optimizer.param_groups, groups, strict=True):
         group.update(settings)
     return [report for report in read_history(folder) if report.step <= trainer.steps_done]
+
+
+def _check_interrupted(out: str | os.PathLike[str] | None, ledger: Ledger | None) -> None:
+    if out is None or not _resumes(out, ledger):
+        raise InvalidInput(
+            f"expected an interrupted run to finish at out={None if out is None else str(out)!r}, got none; "
+            "give the options, the folder and the ledger of the run"
+        )
+
+
+def _check_learned(trainer: PrivateTrainer) -> None:
+    if not trainer.steps_done:
+        raise InvalidInput(
+            "expected a run with a checkpoint to finish, got one that was interrupted in its first epoch; "
+            "go on with it without finish: it is paid for"
+        )
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:

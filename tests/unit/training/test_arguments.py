@@ -44,7 +44,7 @@ def wrong():
     }
 
 
-@pytest.mark.parametrize("said, sentence", [case for cases in wrong().values() for case in cases])
+@pytest.mark.parametrize(("said", "sentence"), [case for cases in wrong().values() for case in cases])
 def test_what_is_not_expected_gets_a_sentence_and_costs_nothing(said, sentence, tmp_path):
     with Ledger.open(tmp_path / "ledger.db", budget=Budget(epsilon=10, delta=1e-5)) as ledger:
         with pytest.raises(InvalidInput, match=sentence):
@@ -58,12 +58,12 @@ def test_targets_in_the_place_of_the_plan_get_a_sentence():
 
 
 def test_a_trainer_wants_a_torch_optimizer():
-    with pytest.raises(InvalidInput, match="torch.optim.SGD"):
+    with pytest.raises(InvalidInput, match=r"torch\.optim\.SGD"):
         PrivateTrainer(nn.Linear(5, 3), Optimization(), PLAN)
 
 
 def test_a_prepared_run_wants_an_open_ledger_and_public_test_rows():
-    rows = Dataset.private((np.random.rand(40, 1, 8, 8), np.zeros(40, int)), public_size=40, classes=2)
+    rows = Dataset.private((np.zeros((40, 1, 8, 8)), np.zeros(40, int)), public_size=40, classes=2)
     with pytest.raises(InvalidInput, match="said to be public"):
         Classifier.prepare(rows, ROWS, epsilon=1, model="mlp")
     with pytest.raises(InvalidInput, match=r"Ledger.open\('people.db'\)"):
@@ -139,7 +139,7 @@ def test_a_batch_size_that_was_said_needs_no_word(recwarn):
     assert not [warning for warning in recwarn if issubclass(warning.category, SettingsChanged)]
 
 
-@pytest.mark.parametrize("epochs, batch", [(60, 128), (40, 400), (1, 1437), (7, 1000), (3, 1436)])
+@pytest.mark.parametrize(("epochs", "batch"), [(60, 128), (40, 400), (1, 1437), (7, 1000), (3, 1436)])
 def test_the_last_epoch_has_the_number_that_was_asked_for(epochs, batch):
     plan = TrainingPlan(
         sample_rate=batch / 1437, expected_batch=batch, steps=round(epochs * 1437 / batch), noise_multiplier=1.0
