@@ -215,6 +215,32 @@ class HeldOut:
         )
 
 
+def share_of(
+    right: npt.NDArray[np.bool_],
+    mechanism: DiscreteLaplace,
+    sampler: Sampler,
+    *,
+    epsilon: float,
+    certificate: Certificate,
+) -> NoisyAccuracy:
+    """The noised share of right answers among records of which each adds to one of two counts; it is paid for.
+
+    Args:
+        right: (records,) whether the answer to each is right.
+        mechanism: What adds noise to the counts.
+        sampler: The secret stream.
+        epsilon: What it cost.
+        certificate: Of this release.
+
+    Returns:
+        The share and its interval.
+    """
+    correct, wrong = mechanism.release(np.array(_counts(right)), sampler).clip(0).tolist()
+    low, high = _interval(correct, wrong, slack=_noise_bound(mechanism.scale, (1 - _CONFIDENCE) / 4))
+    share = correct / max(1, correct + wrong)
+    return NoisyAccuracy(accuracy=share, low=low, high=high, epsilon=epsilon, certificate=certificate)
+
+
 def _counts(right: npt.NDArray[np.bool_]) -> tuple[int, int]:
     """Right and wrong answers among some records."""
     return int(right.sum()), int((~right).sum())
