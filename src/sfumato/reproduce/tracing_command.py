@@ -110,11 +110,11 @@ def _table(title: str, rows: list[TracingRow]) -> Table:
     from sfumato.reproduce.tracing import label
 
     table = Table(title=title, title_justify="left")
-    for column in ("method", "noise set for\none message's"):
+    for column in ("method", "noise\nset for"):
         table.add_column(column)
     for column in (
-        "ε, message\nof one day",
-        "ε, message's\nwhole life",
+        "ε, one\nrelease",
+        "ε, a\nlifetime",
         "peak",
         "ratio of\nmedians",
         "mean\nratio",
