@@ -118,5 +118,7 @@ def truth(name: str, value: object) -> bool:
 
 def one_of(name: str, value: T, allowed: Collection[Any], *, remedy: str = "") -> T:
     if value not in allowed:
-        raise _refuse(name, value, "to be one of " + ", ".join(map(str, allowed)), remedy)
+        names = [str(one) for one in allowed]
+        told = [repr(one) for one in names] if any("," in one for one in names) else names
+        raise _refuse(name, value, "to be one of " + ", ".join(told), remedy)
     return value

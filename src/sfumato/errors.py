@@ -17,6 +17,7 @@ SfumatoError
 
 LittleProtection, a warning: what is asked for is done, and protects practically nobody.
 SettingsChanged, a warning: a run goes on with other settings than it began with, or than it was given now.
+TooMuchNoise, a warning: at this learning rate the noise will most likely drown what is learned.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class LittleProtection(UserWarning):
 
 class SettingsChanged(UserWarning):
     """A run was taken up with other settings than it began with; the text says which go on."""
+
+
+class TooMuchNoise(UserWarning):
+    """A learning rate at which noise alone carries the weights too far; the text names a lower one."""
 
 
 class InvalidInput(SfumatoError, ValueError):

@@ -25,7 +25,7 @@ from sfumato.recipes.images import ARCHITECTURE as SYNTHETIC_IMAGES
 from sfumato.recipes.images import ImageSampler, sampler_from
 from sfumato.recipes.table.model import TableModel, is_table_model, read_table_model
 from sfumato.released import MODEL, OWN_MODULE, ModelCard, Predictor, Scores, module_scores, read_model
-from sfumato.storage import CERTIFICATE, read_json
+from sfumato.storage import CERTIFICATE, RunFolder, read_json
 
 Tensors = Mapping[str, Tensor]
 _MOST_NETS = 16  # that a student stands on
@@ -91,7 +91,10 @@ class _Place:
         for half, public in ((folder / "release", True), (folder, True), (folder / "private", False)):
             if (half / MODEL).is_file():
                 return cls(half=half, public=public)
-        raise DataUnavailable(f"expected a run with {MODEL} in {folder}, got none; give the --out of a run")
+        interrupted = RunFolder(folder).in_words_if_interrupted()
+        raise DataUnavailable(
+            interrupted or f"expected a run with {MODEL} in {folder}, got none; give the --out of a run"
+        )
 
     def certificate(self) -> Certificate | None:
         """What it cost; a model trained without privacy has none, and an unfinished run is refused."""

@@ -28,6 +28,7 @@ from typing import IO, Any
 from sfumato.display import visible_json
 from sfumato.errors import InvalidInput
 
+CHECKPOINT = "checkpoint.safetensors"  # of a run that takes steps; gone when it has released its model
 CERTIFICATE = "certificate.json"  # written last: a folder that has one holds a finished run
 _FILE, _PRIVATE_FILE = 0o644, 0o600
 _FOLDER, _PRIVATE_FOLDER = 0o755, 0o700
@@ -77,6 +78,20 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return (self.release / CERTIFICATE).exists()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a run took steps here, or was about to, and has not released what it learned."""
+        return not self.finished and any(self.private.glob(f"*{CHECKPOINT}*"))
+
+    def in_words_if_interrupted(self) -> str | None:
+        """One sentence with the remedy for whoever wants the release of an interrupted run."""
+        if not self.interrupted:
+            return None
+        return (
+            f"expected a finished run at {self.path}, got one that was interrupted and has released nothing "
+            "yet; give its command again to go on, or with --finish to end it at its last checkpoint"
+        )
 
     def discard(self) -> RunFolder:
         """Give up the finished run, so that its place may be used again; what it cost stays spent."""

@@ -42,7 +42,14 @@ from sfumato.cli import (
 from sfumato.cli.remedies import in_a_sentence
 from sfumato.cli.suggestions import Suggesting
 from sfumato.display import visible
-from sfumato.errors import BudgetExceeded, InvalidInput, LittleProtection, SettingsChanged, SfumatoError
+from sfumato.errors import (
+    BudgetExceeded,
+    InvalidInput,
+    LittleProtection,
+    SettingsChanged,
+    SfumatoError,
+    TooMuchNoise,
+)
 from sfumato.reproduce import commands as reproduce
 
 app = typer.Typer(
@@ -94,7 +101,7 @@ def main() -> None:
     try:
         _check_environment()
         with warnings.catch_warnings():
-            for kind in (LittleProtection, SettingsChanged):
+            for kind in (LittleProtection, SettingsChanged, TooMuchNoise):
                 warnings.simplefilter("always", kind)
             warnings.showwarning = _shown(warnings.showwarning)
             _asked_for(sys.argv[1:])()
@@ -165,7 +172,7 @@ def _shown(others: Callable[..., None]) -> Callable[..., None]:
     said: set[type[Warning]] = set()
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if not issubclass(category, LittleProtection | SettingsChanged):
+        if not issubclass(category, LittleProtection | SettingsChanged | TooMuchNoise):
             others(message, category, *where, **more)
         elif category not in said:
             said.add(category)

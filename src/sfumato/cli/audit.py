@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sfumato.cli import show
+from sfumato.cli.options import fraction
 
 if TYPE_CHECKING:
     from sfumato.audit import Verdict
@@ -30,7 +31,9 @@ def register(app: typer.Typer) -> None:
 
 def mechanism(
     noise_multiplier: Annotated[float, typer.Option(help="Noise multiplier of the plan.")] = 1.1,
-    sample_rate: Annotated[float, typer.Option(help="Sample rate of the plan.")] = 256 / 60000,
+    sample_rate: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help="Sample rate of the plan, as in 256/60000.")
+    ] = 256 / 60000,
     steps: Annotated[int, typer.Option(help="Number of steps of the plan.")] = 14062,
     delta: Delta = 1e-5,
     pairs: Pairs = 400,

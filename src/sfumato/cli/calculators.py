@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sfumato.cli import show
+from sfumato.cli.options import fraction
 from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -22,7 +23,12 @@ Delta = Annotated[
     float, typer.Option(help="The δ of the guarantee; choose it well below 1 / number of people.")
 ]
 SampleRate = Annotated[
-    float, typer.Option(help="Probability that a record is in a step: expected batch / number of records.")
+    float,
+    typer.Option(
+        parser=fraction,
+        metavar="FLOAT",
+        help="Probability that a record is in a step: expected batch / number of records, as in 256/60000.",
+    ),
 ]
 Steps = Annotated[int, typer.Option(help="Number of times noise is added.")]
 Group = Annotated[int, typer.Option(help="Also compute ε for a group of this many people.")]

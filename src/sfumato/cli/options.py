@@ -32,6 +32,19 @@ TableName = Annotated[
 ]
 
 
+def fraction(text: str | float) -> float:
+    """A number, or one divided by another.
+
+    >>> fraction("1/4"), fraction("0.5")
+    (0.25, 0.5)
+    """
+    above, _, below = str(text).partition("/")
+    try:
+        return float(above) / (float(below) if below else 1.0)
+    except (ValueError, ZeroDivisionError):
+        raise typer.BadParameter(f"expected a number or a fraction such as 256/60000, got {text!r}") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """Where `option` is given, one of `needs` must be given too, and none of `excludes`.

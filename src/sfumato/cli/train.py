@@ -44,6 +44,12 @@ RULES = (
         excludes=("hold_out", "audit"),
         because="a fixed order has other neighbours (zero-out) than what is kept out, and than canaries",
     ),
+    Rule(
+        option="finish",
+        needs=("out",),
+        excludes=("plain", "dry_run", "audit"),
+        because="it ends the interrupted private run in --out",
+    ),
     Rule(option="canaries", needs=("audit",), because="it says of which kind the canaries are"),
     Rule(option="audit", needs=("out",), because="what the canaries show goes to its private folder"),
     Rule(option="ledger", needs=("out", "dry_run"), because="a model that is paid for must be kept somewhere"),
@@ -87,7 +93,10 @@ def train(
         int | None, typer.Option(help="Expected batch size. Default: 1024, or the recipe's.")
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Learning rate. Default: 0.5 private, 0.05 plain.")
+        float | None,
+        typer.Option(
+            help="Learning rate. Default: 0.5, or less if the noise would be too much for that; 0.05 plain."
+        ),
     ] = None,
     clip_norm: Annotated[
         float | None, typer.Option(help="Clip each person's gradient to this norm. Default: 1.")
@@ -141,6 +150,13 @@ def train(
         str,
         typer.Option(help="dirac: own weights, observed in every step; labels: mislabelled rows, black box."),
     ] = "dirac",
+    finish: Annotated[
+        bool,
+        typer.Option(
+            "--finish",
+            help="End an interrupted run: take no further step, and release what its last checkpoint holds.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show price, time and memory. Nothing is spent.")
     ] = False,
@@ -186,7 +202,7 @@ def train(
             hold_out=None if hold_out is None else HoldOut(share=hold_out, epsilon=hold_out_epsilon),
             canaries=None if audit is None else Canaries(count=audit, kind=canaries),
         ).on(device)
-        answer = _dry_run(ready, book) if dry_run else _private(ready, book, out)
+        answer = _dry_run(ready, book) if dry_run else _private(ready, book, out, finish=finish)
     _show(answer, place, json=json)
 
 
@@ -198,7 +214,7 @@ def _show(answer: dict[str, Any], out: Path | None, *, json: bool) -> None:
         show.answer(shown, remedies=_REMEDIES)
 
 
-def _private(ready: Classifier, book: Ledger | None, out: Path | None) -> dict[str, Any]:
+def _private(ready: Classifier, book: Ledger | None, out: Path | None, *, finish: bool) -> dict[str, Any]:
     """Charge and train, under a bar."""
     from sfumato.training import EpochReport, PrivateTrainer
 
@@ -212,7 +228,7 @@ def _private(ready: Classifier, book: Ledger | None, out: Path | None) -> dict[s
         def after_step(trainer: PrivateTrainer) -> None:
             bar.update(task, completed=trainer.steps_done)
 
-        trained = ready.train(ledger=book, out=out, on_step=after_step, on_epoch=after_epoch)
+        trained = ready.train(ledger=book, out=out, on_step=after_step, on_epoch=after_epoch, finish=finish)
     answer = _answer(ready, trained)
     if book is not None:
         answer |= {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}
@@ -225,7 +241,8 @@ def _answer(ready: Classifier, trained: Trained) -> dict[str, Any]:
         "epsilon": trained.epsilon,
         "delta": ready.delta,
         "noise_multiplier": ready.plan.noise_multiplier,
-        "steps": ready.plan.steps,
+        "steps": trained.result.steps,
+        **({} if trained.result.steps == ready.plan.steps else {"steps_planned": ready.plan.steps}),
         "seconds": trained.seconds,
     }
     if trained.verdict is not None:
@@ -262,7 +279,9 @@ def _dry_run(ready: Classifier, book: Ledger | None) -> dict[str, Any]:
         "delta": ready.delta,
         "noise_multiplier": ready.plan.noise_multiplier,
         "sample_rate": ready.plan.sample_rate,
+        "expected_batch": ready.plan.expected_batch,
         "steps": ready.plan.steps,
+        "learning_rate": ready.optimization.highest_rate,
         "seconds_expected": guess.seconds,
         "memory_expected_mb": guess.megabytes,
         **({} if both is None else {"epsilon_with_hold_out": both}),

@@ -27,11 +27,23 @@ _TAKEN = {"policy", "target", "model", "epsilon", "delta", "test_data", "out", "
     "allocation",
     "purpose",
     "table",
+    "hold_out",
+    "hold_out_epsilon",
 }
 _RULES = (
     Rule(option="target", needs=("policy",), because="it is a column of a policy's table"),
     Rule(option="table", needs=("policy",), because="it is a table of a policy"),
+    Rule(option="hold_out_epsilon", needs=("hold_out",), because="it pays for what is kept out"),
 )
+_REMEDIES = {
+    "test_accuracy": "give public rows as --test-data, or measure on private ones at a price with --hold-out"
+}
+_ELSEWHERE = {
+    "finish": "a table is learned in seconds to minutes and keeps no checkpoints: begin anew",
+    "ledger": "the policy names its ledger",
+    "public_size": "the policy declares it",
+    "unit": "the policy declares it",
+}
 
 
 def train_from_policy(context: typer.Context) -> bool:
@@ -52,20 +64,21 @@ def train_from_policy(context: typer.Context) -> bool:
         )
     if other := sorted(given.keys() - _TAKEN):
         raise InvalidInput(
-            f"expected no --{other[0].replace('_', '-')} with a policy, got one; the policy says all that "
-            "is needed"
+            f"expected no --{other[0].replace('_', '-')} with a policy, got one; "
+            f"{_ELSEWHERE.get(other[0], 'that is for images')}"
         )
     answer = _run(given)
     if given.get("json"):
         show.emit_json(answer)
     else:
         told = {name: value for name, value in answer.items() if value != []}
-        show.answer(told, remedies={"test_accuracy": "give public rows as --test-data"})
+        show.answer(told, remedies=_REMEDIES)
     return True
 
 
 def _run(given: dict[str, Any]) -> dict[str, Any]:
     from sfumato.policy import load_policy
+    from sfumato.recipes import HoldOut
     from sfumato.recipes.table import TableTraining
 
     policy = load_policy(given["policy"]).one_table(given.get("table"), having=[given["target"]])
@@ -75,15 +88,20 @@ def _run(given: dict[str, Any]) -> dict[str, Any]:
         epsilon=given["epsilon"],
         delta=given.get("delta"),
         model=given.get("model", DEFAULT),
+        hold_out=HoldOut(share=given["hold_out"], **_paid_by(given)) if "hold_out" in given else None,
     )
     with _open_ledger(policy, given) as book:
         if given.get("dry_run"):
-            book.check(ready.event, relation=policy.budget.relation, unit=policy.budget.unit)
+            book.check(ready.events, relation=policy.budget.relation, unit=policy.budget.unit)
             return {"table": policy.table, **_priced(ready)}
         out = given.get("out") or _free_folder(policy.table, ready.target.name)
         run = _trained(ready, book, out, given.get("test_data"))
         spent = {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}
-        return {**_answer(run), **spent, "table": policy.table, "out": str(out)}
+        return {**_answer(ready, run), **spent, "table": policy.table, "out": str(out)}
+
+
+def _paid_by(given: dict[str, Any]) -> dict[str, float]:
+    return {"epsilon": given["hold_out_epsilon"]} if "hold_out_epsilon" in given else {}
 
 
 def _open_ledger(policy: Policy, given: dict[str, Any]) -> Ledger:
@@ -101,11 +119,25 @@ def _trained(ready: TableTraining, book: Ledger, out: Path, test: str | None) ->
 
 
 def _priced(ready: TableTraining) -> dict[str, Any]:
-    return {"epsilon": ready.epsilon, "delta": ready.delta, "left_out": list(ready.encoding.left_out)}
+    both = {} if ready.hold_out is None else {"epsilon_with_hold_out": ready.epsilon_with_hold_out}
+    return {
+        "epsilon": ready.epsilon,
+        **both,
+        "delta": ready.delta,
+        "left_out": list(ready.encoding.left_out),
+    }
 
 
-def _answer(run: TableRun) -> dict[str, Any]:
-    measured = run.measured or {"test_accuracy": None}
+def _answer(ready: TableTraining, run: TableRun) -> dict[str, Any]:
+    held = run.held_out
+    measured: dict[str, Any] = run.measured or ({"test_accuracy": None} if held is None else {})
+    if held is not None:
+        measured |= {
+            "held_out_accuracy": held.accuracy,
+            "held_out_interval": (held.low, held.high),
+            "held_out_epsilon": held.epsilon,
+            "epsilon_with_hold_out": ready.epsilon_with_hold_out,
+        }
     return {
         **measured,
         "epsilon": run.epsilon,

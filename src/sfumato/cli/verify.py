@@ -82,7 +82,11 @@ def _judged(path: Path, key: Path | None, trust: Sequence[Path]) -> tuple[Certif
     """All checks; whatever is wrong with the file is one sentence, and the command fails."""
     from sfumato.cli.plans import check_plan
     from sfumato.ledger import Certificate
+    from sfumato.storage import RunFolder
 
+    interrupted = RunFolder(path.parent.parent).in_words_if_interrupted()
+    if interrupted is not None and not path.exists():
+        raise NotVerified(interrupted)
     try:
         stated = Certificate.read(path)
         check_signer(stated.signer, key, trust)

@@ -75,6 +75,68 @@ class Dataset:
                 f"expected a name for each of classes={self.classes}, got {len(self.class_names)} class_names"
             )
 
+    @classmethod
+    def public(
+        cls,
+        data: Any,
+        *,
+        name: str = "public rows",
+        classes: int | None = None,
+        class_names: tuple[str, ...] | None = None,
+    ) -> Dataset:
+        """Rows of your own that everybody may have, to measure accuracy on: whoever calls this says so.
+
+        Args:
+            data: (inputs, targets) as tensors or arrays, a map-style torch data set, or a DataLoader.
+            name: What errors and reports call them.
+            classes: How many classes there are.
+            class_names: A name for each class.
+
+        Returns:
+            The data set.
+
+        >>> Dataset.public((np.zeros((4, 2)), np.arange(4)), name="holiday photos").visibility
+        'public'
+        """
+        pair = data if _is_pair(data) else _read_items(data)
+        facts = {"classes": classes, "class_names": class_names}
+        return cls(**_columns(pair), name=name, visibility="public", **facts)  # type: ignore[arg-type]
+
+    @classmethod
+    def private(
+        cls,
+        data: tuple[Any, Any],
+        *,
+        public_size: int,
+        name: str = "private rows",
+        unit: str = "record",
+        classes: int | None = None,
+        class_names: tuple[str, ...] | None = None,
+    ) -> Dataset:
+        """Private rows of your own, with what may be known about them in public.
+
+        Args:
+            data: (inputs, targets) as tensors or arrays.
+            public_size: How many there are, as far as may be known; they are not counted.
+            name: What errors, ledgers and reports call them.
+            unit: Whose one row is, such as "record" or "person".
+            classes: How many classes there are.
+            class_names: A name for each class.
+
+        Returns:
+            The data set.
+
+        >>> Dataset.private((np.zeros((4, 2)), np.arange(4)), public_size=5)
+        Dataset(name='private rows', visibility='private', unit='record', classes=None, public_size=5)
+        """
+        if not _is_pair(data):
+            raise InvalidInput(
+                f"expected (inputs, targets) as two tensors or arrays, got {type(data).__name__}; put the rows "
+                "of a data set of items into two tensors first"
+            )
+        facts = {"unit": unit, "classes": classes, "public_size": public_size, "class_names": class_names}
+        return cls(**_columns(data), name=name, visibility="private", **facts)  # type: ignore[arg-type]
+
     def __len__(self) -> int:
         return len(self.inputs)
 
@@ -122,6 +184,38 @@ class Dataset:
 
     def _rows(self, rows: slice | npt.NDArray[Any], *, public_size: int | None) -> Dataset:
         return replace(self, inputs=self.inputs[rows], targets=self.targets[rows], public_size=public_size)
+
+
+def _is_pair(data: Any) -> bool:
+    return isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(one, "__array__") for one in data)
+
+
+def _columns(pair: tuple[Any, Any]) -> dict[str, npt.NDArray[Any]]:
+    """Both as arrays; only their types decide what is refused, and no value is quoted."""
+    inputs, targets = (np.asarray(one.detach().cpu() if hasattr(one, "detach") else one) for one in pair)
+    if inputs.dtype.kind not in "fiub" or targets.dtype.kind not in "iub":
+        raise InvalidInput(
+            f"expected inputs that are numbers and targets that are whole numbers, got {inputs.dtype} and "
+            f"{targets.dtype}; number the classes from 0"
+        )
+    return {"inputs": inputs.astype(np.float32), "targets": targets.astype(np.int64)}
+
+
+def _read_items(data: Any) -> tuple[Any, Any]:
+    """All rows of a data set of items or of a loader; they are public."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    if (not hasattr(data, "__getitem__") and not isinstance(data, DataLoader)) or isinstance(data, str):
+        raise InvalidInput(
+            f"expected (inputs, targets), a map-style torch data set or a DataLoader, got {type(data).__name__}"
+        )
+    loader = data if isinstance(data, DataLoader) else DataLoader(data, batch_size=256)
+    read = list(loader)
+    if not read or not all(_is_pair(batch) for batch in read):
+        raise InvalidInput("expected items of one input and one target, got others; hand over two tensors")
+    inputs, targets = zip(*read, strict=True)
+    return torch.cat(inputs), torch.cat(targets)
 
 
 def _require_array(name: str, value: object, dtype: type[np.generic]) -> None:

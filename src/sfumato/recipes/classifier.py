@@ -34,7 +34,7 @@ from sfumato.recipes.features import Recipe, declared
 from sfumato.recipes.options import Canaries, HoldOut, Settings
 from sfumato.recipes.statistic import StatisticPlan
 from sfumato.released import ModelCard, Predictor, Released
-from sfumato.storage import RunFolder
+from sfumato.storage import CHECKPOINT, RunFolder
 from sfumato.training import (
     CostEstimate,
     EpochReport,
@@ -49,24 +49,24 @@ from sfumato.training import (
     moved_by_a_pixel,
     train,
 )
+from sfumato.training.arguments import check_ledger, check_test
 from sfumato.training.checkpoint import can_resume
 from sfumato.training.devices import usable_device
 from sfumato.training.hold_out import price, size_without
 from sfumato.training.ownership import RECORD
+from sfumato.training.rate import settled
 from sfumato.training.rowwise import Views
-from sfumato.training.run import CHECKPOINT
 from sfumato.training.wanted import Wanted
 
 if TYPE_CHECKING:
     from sfumato.audit import Verdict
 
 RECIPE = "recipe"
-_RATE = 0.5  # of private steps, whose gradients are clipped
 Place = str | os.PathLike[str]
 Watch = Callable[[PrivateTrainer], None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Trained:
     """A released classifier: what it is, what it cost, how good it is on public or paid-for records.
 
@@ -91,6 +91,15 @@ class Trained:
     @property
     def test_accuracy(self) -> float | None:
         return None if self.test is None else self.test.accuracy
+
+    def __repr__(self) -> str:
+        held = self.held_out
+        more = (
+            ""
+            if held is None
+            else f"\n  {'held out':<13}  {held.accuracy:.4f} ({held.low:.4f} to {held.high:.4f})"
+        )
+        return f"Trained{repr(self.result).removeprefix('TrainingResult')}{more}"
 
     @property
     def model(self) -> nn.Module:
@@ -183,6 +192,7 @@ class Classifier:
         Returns:
             The run, ready to be trained.
         """
+        check_test(test)
         told = settings or Settings()
         size, more = _sizes(rows, hold_out, canaries)
         if model == RECIPE:
@@ -204,7 +214,8 @@ class Classifier:
                 _refuse_moves(told, "canaries are no images")
             if told.moved:
                 parts |= {"views": _views_of(rows), "purpose": "private training, images moved by a pixel"}
-        terms["optimization"] = replace(terms["optimization"], **told.said("learning_rate"))
+        said = replace(terms["optimization"], **told.said("learning_rate"))
+        terms["optimization"] = said if model == RECIPE else settled(said, terms["plan"], parts["network"])
         return cls(delta=delta, hold_out=hold_out, canaries=canaries, **parts, **terms)
 
     def at(self, epsilon: float) -> Classifier:
@@ -304,6 +315,7 @@ class Classifier:
         sampler: Sampler | None = None,
         on_step: Watch = lambda trainer: None,
         on_epoch: Callable[[EpochReport], None] | None = None,
+        finish: bool = False,
     ) -> Trained:
         """Charge the ledger, train, release.
 
@@ -316,6 +328,7 @@ class Classifier:
             sampler: The secret stream; a seeded one, for tests, makes the run not private.
             on_step: Called after each step.
             on_epoch: Called after each epoch, with what may be published.
+            finish: Take no further step: end the interrupted run in `out` at its last checkpoint.
 
         Returns:
             The released classifier and what it cost.
@@ -332,8 +345,14 @@ class Classifier:
                 "expected neither ledger nor out with nets=, got one; a model on networks that do not ship "
                 "cannot be loaded again: use them to measure"
             )
+        check_ledger(ledger)
         if ledger is not None:
             self.check_room(ledger, out)
+        if finish and (self.statistic is not None or self.canaries is not None):
+            raise InvalidInput(
+                "expected no finish=True with canaries, or with a recipe that measures features first, got it; "
+                "such a run cannot be ended in the middle: begin it anew"
+            )
         if self.statistic is not None:
             from sfumato.recipes.adapted import train_adapted
 
@@ -362,6 +381,7 @@ class Classifier:
             purpose=purpose or self.purpose,
             sampler=sampler,
             on_epoch=on_epoch,
+            finish=finish,
             units=one_each(rows),
             views=self.views,
         )
@@ -552,5 +572,5 @@ def _calibrated(rows: Dataset, epsilon: float, delta: float, size: int, settings
     )
     return {
         "plan": wanted.calibrated(None, None, delta),
-        "optimization": Optimization(learning_rate=_RATE),
+        "optimization": Optimization(),
     }

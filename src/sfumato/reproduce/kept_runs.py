@@ -20,11 +20,10 @@ from torch import nn
 
 from sfumato.datasets import Dataset
 from sfumato.fitting import FitConfig, fit
-from sfumato.storage import RunFolder
+from sfumato.storage import CHECKPOINT, RunFolder
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, train
 from sfumato.training.checkpoint import remove_checkpoint
 from sfumato.training.rowwise import Views
-from sfumato.training.run import CHECKPOINT
 
 DELTA = 1e-5
 _RECORD = "run.json"

@@ -75,10 +75,12 @@ class Result:
     real_epsilon: dict[str, float]
     settings: tuple[Repeated, ...]  # those of NETWORKS, or one of them
     figures: tuple[Path, ...]
+    quick: bool = False  # a trial of the commands on few rows: its figures say nothing of the published ones
 
     def to_json(self) -> dict[str, Any]:
         return {
             "recipe": "private-cnn",
+            "quick": self.quick,
             "delta": DELTA,
             "published": PUBLISHED,
             "real_epsilon_of_the_source": self.real_epsilon,
@@ -112,7 +114,7 @@ def run(
         found.append(_once(*rows, networks[-1], place, quick=quick, seed=seed, watch=watch))
     settings = tuple(Repeated(runs=runs) for runs in zip(*found, strict=True))
     figures = _draw(folder, settings, networks[0]["plain"], networks[0]["ours"], test) if only is None else ()
-    result = Result(real_epsilon=real_epsilons(), settings=settings, figures=figures)
+    result = Result(real_epsilon=real_epsilons(), settings=settings, figures=figures, quick=quick)
     write_run(folder, Reproduction(name="private-cnn", findings=result.to_json()), certificate=None)
     return result
 

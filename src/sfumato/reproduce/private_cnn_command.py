@@ -21,7 +21,12 @@ def private_cnn(
     seeds: Seeds = None,
     only: Annotated[
         str | None,
-        typer.Option(help="Train only one: plain, source, priced, ours, moved or drawn. Draws no figures."),
+        typer.Option(
+            help="Train one network only, and draw no figures. plain: without privacy, with the published "
+            "settings; source: private, with the published settings; priced: the same with the noise that "
+            "makes the published ε true; ours: our settings at that ε; moved: ours, each image moved by a "
+            "pixel too; drawn: ours, from weights that learned drawings."
+        ),
     ] = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Only compare learning rates, on synthetic digits.")
@@ -67,7 +72,13 @@ def _tune(json: bool) -> None:
 def _table(result: Result) -> Table:
     from sfumato.reproduce.private_cnn import PUBLISHED
 
-    table = Table(title="The same CNN on MNIST (δ = 1e-5)", title_justify="left")
+    title = "The same CNN on MNIST (δ = 1e-5)"
+    if result.quick:
+        title += (
+            "\nWith --quick ours learn from 2,000 images in one or two epochs, to try the command: "
+            "not comparable with the published rows, which had 60,000."
+        )
+    table = Table(title=title, title_justify="left")
     for column in ("", "ε stated", "ε true", "test accuracy", "test loss", "seconds a run"):
         table.add_column(column, justify="left" if not column else "right")
     plain, private = PUBLISHED["plain"], PUBLISHED["private"]

@@ -33,6 +33,8 @@ PUBLISHED = {
     "covasim": {"dpfn-daily": 1.23, "traditional": 11.6, "per-message": 12.3},
     "seir": {"dpfn-daily": 0.94, "traditional": 105.7, "none": 200.0},  # on OpenABM
 }
+PUBLISHED_EPSILON = 1.0
+"""The ε that is stated for them: of the message of one contact on one day (see docs/design/tracing.md)."""
 METHODS = ("dpfn-s", "dpfn", "dpfn-daily", "traditional", "per-message", "random", "none")
 
 

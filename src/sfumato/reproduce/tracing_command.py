@@ -98,8 +98,11 @@ def tracing(
     published = ", ".join(f"{name} {peak:g}" for name, peak in recipe.PUBLISHED[simulator].items())
     show.console.print(
         f"Ratios in the table are to {recipe.COMPARED_WITH} without confirming tests at the same ε: of the "
-        f"medians, and the geometric mean over all runs ± one standard error.\nPublished peaks: {published}."
-        f"\nFigures: {out}"
+        "medians, and the geometric mean over all runs ± one standard error.\n"
+        "Noise is set for the ε of one message (of a contact, about a day): in a single day's release, or over "
+        "its lifetime, all the daily releases in which it counts. Both columns of ε are of the same noise.\n"
+        f"Published peaks: {published}; stated for ε = {recipe.PUBLISHED_EPSILON:g}, of one release.\n"
+        f"Figures: {out}"
     )
 
 
@@ -107,9 +110,15 @@ def _table(title: str, rows: list[TracingRow]) -> Table:
     from sfumato.reproduce.tracing import label
 
     table = Table(title=title, title_justify="left")
-    for column in ("method", "ε of"):
+    for column in ("method", "noise\nset for"):
         table.add_column(column)
-    for column in ("ε of a\nrelease", "ε of\na life", "peak", "ratio of\nmedians", "mean\nratio"):
+    for column in (
+        "ε, one\nrelease",
+        "ε, a\nlifetime",
+        "peak",
+        "ratio of\nmedians",
+        "mean\nratio",
+    ):
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(

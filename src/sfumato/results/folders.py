@@ -91,7 +91,8 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     folder = RunFolder(Path(path))
     if not (folder.release / RESULT).is_file():
         raise InvalidInput(
-            f"expected {folder.path} to be a run folder, got no release/{RESULT} in it; "
+            folder.in_words_if_interrupted()
+            or f"expected {folder.path} to be a run folder, got no release/{RESULT} in it; "
             "runs are made with --out, by `sfumato train` for one"
         )
     return Run(
@@ -109,7 +110,8 @@ def find_runs(places: Iterable[str | os.PathLike[str]]) -> tuple[Run, ...]:
         found = sorted(place.rglob(f"release/{RESULT}")) if place.is_dir() else []
         if not found:
             raise InvalidInput(
-                f"expected {place} to be a run folder, or to hold some, got no release/{RESULT} in it; "
+                RunFolder(place).in_words_if_interrupted()
+                or f"expected {place} to be a run folder, or to hold some, got no release/{RESULT} in it; "
                 "runs are made with --out, by `sfumato train` for one"
             )
         for path in found:

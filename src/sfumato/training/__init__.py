@@ -24,10 +24,11 @@ from sfumato.training.gradient import (
 )
 from sfumato.training.hold_out import HeldOut, NoisyAccuracy, NoisyGroups, keep_out, keep_some
 from sfumato.training.hugging_face import default_loss
+from sfumato.training.optimization import Optimization
 from sfumato.training.plan import AdaptiveClipping, NoiseShares, TrainingPlan
 from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import cross_entropy
-from sfumato.training.run import Optimization, TrainingResult, train
+from sfumato.training.run import TrainingResult, train
 from sfumato.training.scaling import BoundedScaler
 from sfumato.training.scoring import CoinSplit, NoisyAccuracyScorer
 from sfumato.training.task import ChunkResult

@@ -18,8 +18,9 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.randomness import SecretStream
 from sfumato.training.answers import answers
+from sfumato.training.optimization import Optimization
 from sfumato.training.own_code import OWN_CODE, brings
-from sfumato.training.run import Optimization, TrainingResult, train
+from sfumato.training.run import TrainingResult, train
 from sfumato.training.surroundings import caveats_of_callers, caveats_of_scorers, tell_of
 
 READ_FROM_DATA = "not private: read from data: "
@@ -44,7 +45,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         bounds: Lowest and highest value of a feature: one pair for all, or arrays with one of each.
             Features are clipped to them and scaled to ±1.
         epochs: How often each row is used, on average.
-        learning_rate: The step size of SGD.
+        learning_rate: The step size of SGD; 0.5 by default, or less where the noise would be too much for that.
         clip_norm: The bound of one row's gradient.
         ledger: Where the fit is charged; without one nothing is recorded.
         unit: What one row is, such as "record" or "person"; a ledger of another unit refuses the fit.
@@ -68,7 +69,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         public_size: int | None = None,
         bounds: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
         epochs: float = 20,
-        learning_rate: float = 0.5,
+        learning_rate: float | None = None,
         clip_norm: float = 1.0,
         ledger: Ledger | None = None,
         unit: str = "record",

@@ -27,8 +27,10 @@ from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import RunFolder, write_whole
 from sfumato.training.answers import answers
+from sfumato.training.arguments import check_ledger
 from sfumato.training.moment import refuse_listeners
 from sfumato.training.own_code import OWN_CODE, brings, caveats_with
+from sfumato.training.sources import columns_of
 from sfumato.trust import caveats_of_sampler
 
 PURPOSE = "accuracy on records kept out"
@@ -192,6 +194,7 @@ class HeldOut:
         """Pay, then count right and wrong answers of every group, and add noise to each count."""
         if not names or len(set(names)) != len(names):
             raise InvalidInput(f"expected names that are all different, got names={tuple(names)!r}")
+        check_ledger(ledger)
         refuse_listeners()
         brought = own_groups or brings(self.rows, self.rows.inputs, self.rows.targets)
         caveats = dict.fromkeys([*((OWN_CODE,) if brought else ()), *caveats_with(model)])
@@ -216,6 +219,32 @@ class HeldOut:
             epsilon=epsilon,
             certificate=certificate,
         )
+
+
+def share_of(
+    right: npt.NDArray[np.bool_],
+    mechanism: DiscreteLaplace,
+    sampler: Sampler,
+    *,
+    epsilon: float,
+    certificate: Certificate,
+) -> NoisyAccuracy:
+    """The noised share of right answers among records of which each adds to one of two counts; it is paid for.
+
+    Args:
+        right: (records,) whether the answer to each is right.
+        mechanism: What adds noise to the counts.
+        sampler: The secret stream.
+        epsilon: What it cost.
+        certificate: Of this release.
+
+    Returns:
+        The share and its interval.
+    """
+    correct, wrong = mechanism.release(np.array(_counts(right)), sampler).clip(0).tolist()
+    low, high = _interval(correct, wrong, slack=_noise_bound(mechanism.scale, (1 - _CONFIDENCE) / 4))
+    share = correct / max(1, correct + wrong)
+    return NoisyAccuracy(accuracy=share, low=low, high=high, epsilon=epsilon, certificate=certificate)
 
 
 def _counts(right: npt.NDArray[np.bool_]) -> tuple[int, int]:
@@ -259,15 +288,22 @@ def _counting(epsilon: float, relation: Relation) -> DiscreteLaplace:
 
 
 def keep_out(
-    data: Dataset, share: float = 0.1, *, folder: RunFolder | None = None, sampler: Sampler | None = None
+    data: Any,
+    share: float = 0.1,
+    *,
+    public_size: int | None = None,
+    folder: RunFolder | None = None,
+    sampler: Sampler | None = None,
 ) -> tuple[Dataset, HeldOut]:
     """The records to train on, and those kept out: each with chance `share`, by a secret coin of its own.
 
     Coins depend on no data, so that a record that comes or goes moves no other.
 
     Args:
-        data: Private records with a declared size.
+        data: Private records with a declared size; or (inputs, targets) as tensors or arrays, a TensorDataset
+            of the two or a DataLoader of one, and `public_size`.
         share: The chance of each record to be kept out.
+        public_size: The number of records that may be known in public. A Dataset declares it.
         folder: The run folder that keeps the coins, so that an interrupted run goes on with the same
             records.
         sampler: The secret stream.
@@ -281,11 +317,35 @@ def keep_out(
     >>> training.public_size, len(training) + len(held.rows)
     (800, 1000)
     """
+    data = _declared(data, public_size)
     size = size_without(share, data.public_size or 1)
     _check_one_row_each(data)
     coins = _coins(len(data), share, None if folder is None else folder.private / _KEPT_OUT, sampler)
     declared = None if data.public_size is None else size
     return data.select(~coins, public_size=declared), HeldOut(rows=data.select(coins))
+
+
+def _declared(data: Any, public_size: int | None) -> Dataset:
+    """The records as a Dataset; of others that code of the user's makes, the certificate would not tell."""
+    if isinstance(data, Dataset):
+        if public_size not in (None, data.public_size):
+            raise InvalidInput(
+                f"expected one declared size, got public_size={public_size} and data that declare "
+                f"{data.public_size}; leave public_size out"
+            )
+        return data
+    pair = columns_of(data)
+    if pair is None or brings(data, *pair):
+        raise InvalidInput(
+            f"expected a Dataset, or inputs and targets as two tensors, got {type(data).__name__}; put the "
+            "rows into two tensors, and hand over keep_out((inputs, targets), share, public_size=…)"
+        )
+    if public_size is None:
+        raise InvalidInput(
+            "expected public_size=... with rows that do not declare it, got none; declare how many people the "
+            "data has, as far as may be known"
+        )
+    return Dataset.private(pair, public_size=public_size)
 
 
 def size_without(share: float, size: int) -> int:

@@ -324,6 +324,23 @@ class TrainingPlan:
     def steps_an_epoch(self) -> int:
         return max(1, round(1 / self.sample_rate))
 
+    def epochs_at(self, step: int) -> int:
+        """Say how many epochs have ended after so many steps; with its last step the last one of a plan ends.
+
+        Epoch k ends with the step that is nearest to k / sample_rate, as epochs need not be whole numbers of
+        steps. Of `epochs=60` the last is the 60th.
+
+        Args:
+            step: How many steps were taken.
+
+        Returns:
+            The number of epochs.
+        """
+        nearest = round(step * self.sample_rate)
+        ended = nearest if round(nearest / self.sample_rate) <= step else nearest - 1
+        cut_off = 0 < step == self.steps and round(ended / self.sample_rate) < step
+        return ended + cut_off
+
     def to_json(self) -> dict[str, Any]:
         """Give the plan as a dictionary for `json.dumps`.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 import warnings
@@ -25,7 +24,8 @@ from sfumato.ledger import Certificate, Ledger, Prices
 from sfumato.randomness import Sampler
 from sfumato.released import ModelCard, Released
 from sfumato.results import EpochReport, read_history
-from sfumato.storage import RunFolder, json_bytes
+from sfumato.storage import CHECKPOINT, RunFolder, json_bytes
+from sfumato.training.arguments import agreed_optimization, check_ledger, check_plan, check_test
 from sfumato.training.callbacks import Callback
 from sfumato.training.checkpoint import (
     can_resume,
@@ -38,10 +38,12 @@ from sfumato.training.compiled import as_written
 from sfumato.training.early_stopping import EarlyStopping
 from sfumato.training.hold_out import price
 from sfumato.training.hugging_face import default_loss
+from sfumato.training.optimization import Optimization
 from sfumato.training.plan import TrainingPlan
+from sfumato.training.rate import settled
 from sfumato.training.rowwise import LossFunction, Views, cross_entropy
 from sfumato.training.setup import warn_that_given_go_on
-from sfumato.training.trainer import PrivateTrainer, trainable_parameters
+from sfumato.training.trainer import PrivateTrainer
 from sfumato.training.wanted import Wanted, check_whose
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -49,64 +51,11 @@ MEASURED_BESIDE = (
     "the history holds measurements on records kept out, which are entries of their own in the ledger; ε of "
     "training and measurements together:"
 )
-OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
-RATE_SCHEDULES: Mapping[str, Callable[[float], float]] = {
-    "constant": lambda share: 1.0,
-    "linear": lambda share: 1.0 - share,
-    "cosine": lambda share: 0.5 * (1 + math.cos(math.pi * share)),
-}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Optimization:
-    """How the noisy gradient moves the weights: post-processing, so none of it is priced.
-
-    Args:
-        optimizer: "sgd", "adam" or "adamw".
-        learning_rate: The step size at its highest.
-        momentum: Of "sgd" only.
-        weight_decay: As torch's optimizers have it.
-        schedule: "constant", or "linear" or "cosine" down to 0.
-        warmup_share: The share of the steps over which the rate rises from 0.
-
-    >>> Optimization(learning_rate=1.0, schedule="linear").rate_at(0.25)
-    0.75
-    """
-
-    optimizer: str = "sgd"
-    learning_rate: float = 0.5
-    momentum: float = 0.9  # of sgd only
-    weight_decay: float = 0.0
-    schedule: str = "constant"
-    warmup_share: float = 0.0
-
-    def __post_init__(self) -> None:
-        _validate.one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _validate.one_of("schedule", self.schedule, RATE_SCHEDULES)
-        _validate.positive("learning_rate", self.learning_rate)
-        _validate.non_negative("momentum", self.momentum)
-        _validate.non_negative("weight_decay", self.weight_decay)
-        _validate.non_negative("warmup_share", self.warmup_share)
-
-    def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        trainable = list(trainable_parameters(model).values())
-        more = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
-        make = OPTIMIZERS[self.optimizer]
-        return make(trainable, lr=self.learning_rate, weight_decay=self.weight_decay, **more)
-
-    def rate_at(self, share: float) -> float:
-        """The learning rate after `share` of the steps."""
-        warm = min(1.0, share / self.warmup_share) if self.warmup_share else 1.0
-        return self.learning_rate * warm * RATE_SCHEDULES[self.schedule](share)
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainingResult:
-    """A released model and what it cost.
+    """A released model and what it cost. Printed it is a few lines of public figures.
 
     Attributes:
         model: The trained model.
@@ -130,6 +79,23 @@ class TrainingResult:
     def test_accuracy(self) -> float | None:
         return self.history[-1].test_accuracy if self.history else None
 
+    @property
+    def steps(self) -> int:
+        """How many were taken: those of the plan, or fewer if the run was stopped."""
+        return self.history[-1].step if self.history else self.plan.steps
+
+    def __repr__(self) -> str:
+        facts = {
+            "test accuracy": None if self.test_accuracy is None else f"{self.test_accuracy:.4f}",
+            "epsilon": f"{self.epsilon:.4f} at delta {self.delta:g}, for each {self.plan.unit}",
+            "steps": f"{self.steps} of {self.plan.steps}, of {self.plan.expected_batch:g} on average",
+            "noise": f"{self.plan.noise_multiplier:.4g} times the clipping norm {self.plan.clip_norm:g}",
+            "seconds": f"{self.seconds:.1f}",
+        }
+        return "\n".join(
+            ("TrainingResult", *(f"  {name:<13}  {fact}" for name, fact in facts.items() if fact is not None))
+        )
+
 
 def train(
     model: nn.Module,
@@ -144,6 +110,7 @@ def train(
     clip_norm: float | None = None,
     unit: str | None = None,
     rows_per_unit: int | None = None,
+    learning_rate: float | None = None,
     optimization: Optimization | None = None,
     first_weights: str | None = None,
     loss_fn: LossFunction | None = None,
@@ -161,6 +128,7 @@ def train(
     on_epoch: Callable[[EpochReport], None] | None = None,
     callbacks: Sequence[Callback] = (),
     stopping: EarlyStopping | None = None,
+    finish: bool = False,
 ) -> TrainingResult:
     """Train a model privately: under a given plan, or under one calibrated to (epsilon, delta).
 
@@ -176,13 +144,15 @@ def train(
         clip_norm: The bound of one unit's gradient; 1 by default.
         unit: What the units are, such as "person". The Dataset's by default.
         rows_per_unit: How many rows of one unit count.
-        optimization: Optimizer, learning rate and schedule. A run that goes on may be given another rate.
+        learning_rate: The step size of SGD. By default 0.5, or less where the noise would be too much for that.
+        optimization: Optimizer, learning rate, momentum and schedule, in place of `learning_rate`. A run that
+            goes on may be given another rate.
         first_weights: How the model's weights were made, such as "seed 7". A run that goes on says the same.
         loss_fn: One loss for each row; cross-entropy by default, or what suits a model of transformers.
         units: The person behind each row, where people have several.
         views: K random views of each row, (rows, K, …), whose gradients are averaged before clipping.
         example: A public item like those of a map-style data set.
-        test: Public data to measure accuracy on.
+        test: Public data to measure accuracy on: `Dataset.public(…)`, or one that `datasets.load` gave.
         ledger: Where the plan is charged before a row is touched.
         out: A run folder. An interrupted run goes on from it; a finished one is refused.
         released: What the folder gets as its model, if not `model`: the whole of which `model` is a part,
@@ -194,6 +164,8 @@ def train(
         on_epoch: Called after each epoch, with what may be published.
         callbacks: Told of steps and epochs, in public figures, once they are durable.
         stopping: Measure on records kept out after each epoch, at a price, and stop when they no longer gain.
+        finish: Take no further step: end the interrupted run in `out` at its last checkpoint, and release that.
+            Its price is that of a run that was stopped.
 
     Returns:
         The model, its cost, its certificate, and accuracy on `test`.
@@ -219,11 +191,15 @@ def train(
         unit=unit,
         rows_per_unit=rows_per_unit,
     )
+    check_plan(plan)
+    check_test(test)
+    check_ledger(ledger)
+    optimization = agreed_optimization(optimization, learning_rate)
     plan = _agreed(plan, wanted, data, units, delta)
-    if test is not None and test.visibility != "public":
-        raise InvalidInput("expected test to be public data; accuracy on private rows is a release of its own")
+    if finish:
+        _check_interrupted(out, ledger)
     folder = None if out is None else RunFolder.begin(out, resumes=_resumes(out, ledger))
-    optimization = Optimization() if optimization is None else optimization
+    optimization = settled(optimization, plan, model)
     loss_fn = default_loss(model) if loss_fn is None else loss_fn
     started = time.perf_counter()
     trainer = PrivateTrainer(
@@ -238,6 +214,10 @@ def train(
     trainer.setup = asdict(optimization) | {"first_weights": first_weights}
     history = _take_up(trainer, folder)
     _check_stopping(trainer, history, stopping)
+    if finish:
+        _check_learned(trainer)
+    else:
+        _check_room(trainer, stopping)
 
     def tell_epoch() -> None:
         history.append(_report(trainer, test, delta, folder, history, stopping))
@@ -252,7 +232,7 @@ def train(
             _keep(trainer, folder)
             tell_epoch()
 
-    if _ends_epoch(trainer) and trainer.steps_done not in [report.step for report in history]:
+    if (finish or _ends_epoch(trainer)) and trainer.steps_done not in [report.step for report in history]:
         tell_epoch()  # the process died when its steps were durable, and nobody had heard of them
     take_steps(
         trainer,
@@ -264,6 +244,7 @@ def train(
         example=example,
         on_step=after_step,
         is_over=lambda: stopping is not None and stopping.is_over(history),
+        ended=finish,
     )
     result = _result(trainer, delta, history, stopping, caveats, time.perf_counter() - started)
     if folder is not None:
@@ -295,11 +276,12 @@ def take_steps(
     example: Any = None,
     on_step: Callable[[PrivateTrainer], None] = lambda trainer: None,
     is_over: Callable[[], bool] = lambda: False,
+    ended: bool = False,
 ) -> None:
     """All steps that are left, or until it is over, each at its rate; then the average takes their place."""
     trainer.model.train()
     if (
-        trainer.charge is None
+        trainer.charge is None and not ended
     ):  # otherwise it was settled by a process that died, and only the release is missing
         for batch in trainer.batches(data, units=units, views=views, example=example):
             if is_over():
@@ -351,6 +333,22 @@ def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochRep
     return [report for report in read_history(folder) if report.step <= trainer.steps_done]
 
 
+def _check_interrupted(out: str | os.PathLike[str] | None, ledger: Ledger | None) -> None:
+    if out is None or not _resumes(out, ledger):
+        raise InvalidInput(
+            f"expected an interrupted run to finish at out={None if out is None else str(out)!r}, got none; "
+            "give the options, the folder and the ledger of the run"
+        )
+
+
+def _check_learned(trainer: PrivateTrainer) -> None:
+    if not trainer.steps_done:
+        raise InvalidInput(
+            "expected a run with a checkpoint to finish, got one that was interrupted in its first epoch; "
+            "go on with it without finish: it is paid for"
+        )
+
+
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"}
 
@@ -372,7 +370,7 @@ def _keep(trainer: PrivateTrainer, folder: RunFolder | None) -> None:
 
 def _ends_epoch(trainer: PrivateTrainer) -> bool:
     done, plan = trainer.steps_done, trainer.plan
-    return done > 0 and (done % plan.steps_an_epoch == 0 or done == plan.steps)
+    return done > 0 and plan.epochs_at(done) > plan.epochs_at(done - 1)
 
 
 def _report(
@@ -413,10 +411,9 @@ def _measured(
 def _check_stopping(
     trainer: PrivateTrainer, history: Sequence[EpochReport], stopping: EarlyStopping | None
 ) -> None:
-    """Refuse measurements that have no price, or no room, before anything is spent."""
+    """Refuse measurements that have no price, before anything is spent."""
     _check_kept_out(trainer.plan, stopping)
     _check_measured_alike(history, stopping, trainer.ledger)
-    _check_room(trainer, stopping)
 
 
 def _check_kept_out(plan: TrainingPlan, stopping: EarlyStopping | None) -> None:
@@ -455,7 +452,7 @@ def _looks_at_most(
     if stopping is None:
         return done
     measured = sum(report.held_out_epsilon is not None for report in history)
-    left = math.ceil(plan.steps / plan.steps_an_epoch) - measured
+    left = plan.epochs_at(plan.steps) - measured
     return compose(done, stopping.event(left, relation=plan.relation))
 
 
@@ -463,8 +460,9 @@ def _check_room(trainer: PrivateTrainer, stopping: EarlyStopping | None) -> None
     """Refuse now what would be refused later: the whole plan, and every measurement that there can be."""
     if stopping is None or trainer.ledger is None or trainer.charge is not None:
         return
-    plan, left = trainer.plan, trainer.plan.steps - trainer.steps_done
-    events = [stopping.event(math.ceil(left / plan.steps_an_epoch), relation=plan.relation)]
+    plan = trainer.plan
+    left = plan.epochs_at(plan.steps) - plan.epochs_at(trainer.steps_done)
+    events = [stopping.event(left, relation=plan.relation)]
     if trainer.reservation is None:
         events.append(plan.event())
     trainer.ledger.check(events, relation=plan.relation, unit=plan.unit)
@@ -510,7 +508,7 @@ def _public_report(trainer: PrivateTrainer, test: Dataset | None, delta: float) 
     with trainer.averaged() as model:
         measured = None if test is None else evaluate(model, test)
     return EpochReport(
-        epoch=math.ceil(trainer.steps_done / trainer.plan.steps_an_epoch),
+        epoch=trainer.plan.epochs_at(trainer.steps_done),
         step=trainer.steps_done,
         epsilon=trainer.epsilon(delta),
         test_accuracy=None if measured is None else measured.accuracy,

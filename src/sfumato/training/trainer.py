@@ -727,6 +727,11 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidInput(
+            f"expected a torch optimizer, got {type(optimizer).__name__}; as in "
+            "torch.optim.SGD(model.parameters(), lr=0.1)"
+        )
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     missing = [name for name, parameter in parameters.items() if id(parameter) not in held]
     if missing:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy.typing as npt
+from torch.utils.data import DataLoader
 
 from sfumato import _validate
 from sfumato.accounting import warn_of_little_protection
-from sfumato.errors import InvalidInput
+from sfumato.errors import InvalidInput, SettingsChanged
 from sfumato.training.ownership import RECORD, check_units
 from sfumato.training.plan import TrainingPlan
 
@@ -35,6 +37,8 @@ class Wanted:
             raise InvalidInput("expected a plan or epsilon=..., got neither; say how much privacy may be spent")
         warn_of_little_protection("this training", self.epsilon, delta)  # first: it is dear to calibrate
         size = self._size(getattr(data, "public_size", None))
+        if self.expected_batch is None:
+            _warn_of_loader(data, min(EXPECTED_BATCH, size))
         return TrainingPlan.calibrated(
             epsilon=self.epsilon,
             delta=delta,
@@ -81,6 +85,18 @@ class Wanted:
                 "expected unit=... with units=..., got none; say what they are, as in unit='person'"
             )
         return declared if self.unit is None else self.unit
+
+
+def _warn_of_loader(data: Any, batch: int) -> None:
+    """Say that the batches of a loader are not those of the steps; 1 is what a loader has if nobody says."""
+    given = data.batch_size if isinstance(data, DataLoader) else None
+    if given not in (None, 1, batch):
+        warnings.warn(
+            f"the loader's batch_size={given} is not used: steps draw their own rows, {batch} on average, as "
+            f"large batches lose less to noise; say expected_batch={given} for smaller ones",
+            SettingsChanged,
+            stacklevel=4,
+        )
 
 
 def check_whose(data: Any, units: npt.ArrayLike | None, plan: TrainingPlan) -> None:

@@ -19,3 +19,17 @@ def test_noise_that_no_accountant_prices_gets_a_sentence(noise, rate):
 def test_both_ends_are_priced(noise):
     words = ["epsilon", "--noise-multiplier", noise, "--delta", "1e-5"]
     assert CliRunner().invoke(app, words).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["epsilon", "sigma"])
+def test_a_sample_rate_may_be_a_fraction(command):
+    more = ["--noise-multiplier", "1.1"] if command == "epsilon" else ["--epsilon", "1"]
+    words = [command, *more, "--steps", "10", "--delta", "1e-5", "--json"]
+    fraction, number = (
+        CliRunner().invoke(app, [*words, "--sample-rate", rate]) for rate in ("256/60000", repr(256 / 60000))
+    )
+    assert fraction.exit_code == 0
+    assert fraction.output == number.output
+    for wrong in ("256/0", "a/b", "1/2/3"):
+        refused = CliRunner().invoke(app, [*words, "--sample-rate", wrong])
+        assert refused.exit_code == 2

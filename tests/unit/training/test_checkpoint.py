@@ -7,6 +7,7 @@ import warnings
 from dataclasses import replace
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -483,3 +484,79 @@ def test_a_trainer_that_is_taken_up_says_that_its_own_rate_goes_on(tmp_path):
     with pytest.warns(SettingsChanged, match="goes on with lr=0.1 of its checkpoint, not with lr=0.3"):
         resume(second, tmp_path / "c.safetensors")
     assert second.optimizer.param_groups[0]["lr"] == 0.1
+
+
+def stop_after(epoch):
+    def on_epoch(report):
+        if report.epoch == epoch:
+            raise KeyboardInterrupt
+
+    return on_epoch
+
+
+@pytest.mark.parametrize("noise", [Independent(), LambdaCGD(cancelled=0.8)])
+def test_an_interrupted_run_can_be_ended_and_kept(tmp_path, noise):
+    plan = replace(PLAN, noise=noise, sampling="cyclic", relation=Relation.ZERO_OUT)
+    ledger = Ledger.open(tmp_path / "l.db", Budget(epsilon=50, delta=1e-5, relation=Relation.ZERO_OUT))
+    place = {"ledger": ledger, "out": tmp_path / "run"}
+    with pytest.raises(KeyboardInterrupt):
+        train(nn.Linear(5, 3), rows(), plan, **place, on_epoch=stop_after(2))
+    taken = []
+    result = train(nn.Linear(5, 3), rows(), plan, **place, finish=True, on_step=taken.append)
+    assert taken == []
+    assert [report.step for report in result.history] == [2, 4]
+    assert (result.steps, result.plan.steps) == (4, 6)
+    assert (
+        result.certificate.planned == plan.event()
+    )  # the price of one that was stopped, not of a shorter plan
+    assert plan.epsilon(1e-5, 4) <= result.epsilon <= plan.epsilon(1e-5) * (1 + 1e-9)
+    result.certificate.verify()
+    ledger.verify(certificate=result.certificate)
+    (charge,) = ledger.charges()
+    assert charge.settled
+    assert charge.event == plan.event(4)
+    assert not list((tmp_path / "run" / "private").glob("*checkpoint*"))
+    released = safetensors.torch.load_file(tmp_path / "run" / "release" / "model.safetensors")
+    assert torch.equal(released["weight"], result.model.weight)
+
+
+def test_what_is_ended_is_what_the_last_checkpoint_held(tmp_path):
+    """Steps that were taken after it left nothing behind, and are not paid for."""
+    plan, weights = replace(PLAN, average_decay=0.0), {}
+
+    def on_step(trainer):
+        weights[trainer.steps_done] = trainer.model.weight.detach().clone()
+        if trainer.steps_done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(nn.Linear(5, 3), rows(), plan, out=tmp_path / "run", on_step=on_step)
+    result = train(nn.Linear(5, 3), rows(), plan, out=tmp_path / "run", finish=True)
+    assert torch.equal(result.model.weight, weights[4])
+    assert not torch.equal(result.model.weight, weights[5])
+    assert result.certificate.event == plan.event(4)
+
+
+def test_what_was_not_said_before_the_end_is_said_then(tmp_path, monkeypatch):
+    refuse_once(monkeypatch, run, "_report", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        train(nn.Linear(5, 3), rows(), PLAN, out=tmp_path / "run")
+    result = train(nn.Linear(5, 3), rows(), PLAN, out=tmp_path / "run", finish=True)
+    assert [report.step for report in result.history] == [2]
+
+
+def test_nothing_can_be_ended_where_nothing_was_learned(tmp_path, ledger):
+    place = {"ledger": ledger, "out": tmp_path / "run"}
+    for out in (None, tmp_path / "run"):
+        with pytest.raises(InvalidInput, match="interrupted run to finish"):
+            train(nn.Linear(5, 3), rows(), PLAN, ledger=ledger, out=out, finish=True)
+    assert ledger.epsilon_spent == 0
+
+    def die(trainer):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(nn.Linear(5, 3), rows(), PLAN, **place, on_step=die)
+    with pytest.raises(InvalidInput, match="first epoch"):
+        train(nn.Linear(5, 3), rows(), PLAN, **place, finish=True)
+    assert train(nn.Linear(5, 3), rows(), PLAN, **place).steps == PLAN.steps

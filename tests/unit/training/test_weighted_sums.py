@@ -6,7 +6,7 @@ from torch import nn
 
 from sfumato.training import cross_entropy, survey
 from sfumato.training.clipping import Flat, PerLayer
-from sfumato.training.gradient import clip_rows
+from sfumato.training.gradient import clip_rows, rounding_bound
 from sfumato.training.rules import rounding, terms
 from sfumato.training.rules.terms import Fold, Gram, Materialised, Weights
 from sfumato.training.task import prepared
@@ -85,3 +85,29 @@ def test_sums_that_are_written_into_zeros_are_the_same(clipping):
     assert all(torch.equal(there[name], elsewhere[name]) for name in zeros)
     assert there["0.weight"].count_nonzero() == 12
     assert all(value.any() for value in there.values())
+
+
+@pytest.mark.parametrize("units", [5, 300, 30_000])
+@pytest.mark.parametrize("uses", [1, 2])
+def test_an_embedding_whose_row_all_units_look_up_keeps_the_declared_rounding(units, uses):
+    """Positive values, all alike: a sum in float32 errs by a thousand times the bound here."""
+    weights = torch.full((units,), 0.7)
+    lookups = terms.Lookups(torch.zeros(units, 1, dtype=torch.long), torch.full((units, 1, 4), 1.1), 3)
+    found = terms.term([lookups] * uses, units).weighted_sum(Weights(weights)).double()[0]
+    expected = exact(weights, uses * lookups.gradients.double()[:, 0])
+    bound = rounding.rounding([lookups] * uses, units, units=units, rows_per_unit=1).formed
+    assert ((found / expected - 1).abs() <= bound).all()
+    assert bound < 40 * 2.0**-24
+
+
+def test_an_embedding_costs_no_more_noise_than_other_layers():
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.output = nn.Embedding(50, 8), nn.Linear(8, 2)
+
+        def forward(self, words):
+            return self.output(self.embedding(words).mean(1))
+
+    rows = torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, dtype=torch.long)
+    assert rounding_bound(Pooled(), cross_entropy, *rows, units=1300) < 0.02

@@ -5,24 +5,27 @@ from __future__ import annotations
 import copy
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sfumato import _validate
-from sfumato.accounting import DpEvent, warn_of_little_protection
+from sfumato.accounting import DpEvent, compose, warn_of_little_protection
+from sfumato.accounting import epsilon as epsilon_of
 from sfumato.display import visible
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Charge, Ledger, Unrecorded
 from sfumato.ledger.certificate import UNRECORDED
 from sfumato.policy import Policy
 from sfumato.randomness import Sampler, SecretStream
-from sfumato.recipes.table import boosted, mlp
+from sfumato.recipes.options import HoldOut
+from sfumato.recipes.table import boosted, held_out, mlp
 from sfumato.recipes.table.design import Design
 from sfumato.recipes.table.encoding import Encoding
 from sfumato.recipes.table.evaluation import measure
+from sfumato.recipes.table.held_out import check_can_be_measured, parted
 from sfumato.recipes.table.linear import Additive, Rows, Watch, fit_additive, noisy_counts
 from sfumato.recipes.table.mechanism import ETA
 from sfumato.recipes.table.model import Scorer, TableModel, Unlearned
@@ -31,7 +34,8 @@ from sfumato.recipes.table.reading import Source, public_rows, within_bound
 from sfumato.recipes.table.target import Target
 from sfumato.results import Training, write_run
 from sfumato.storage import RunFolder
-from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy, train
+from sfumato.training import NoisyAccuracy, PrivateTrainer, TrainingPlan, cross_entropy, train
+from sfumato.training.hold_out import size_without
 from sfumato.training.rowwise import LossFunction
 from sfumato.trust import caveats_of_sampler
 
@@ -39,6 +43,7 @@ SETTINGS = (
     "settings of table models were chosen among about a hundred on training rows of the public data set Adult, "
     "split in two, uncharged; which model is the default was settled after its test figures had been seen"
 )
+_Fitted = tuple[TableModel, Certificate, Rows | None]  # with the rows kept out, if any are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +58,7 @@ class TableRun:
     measured: dict[str, float | None]
     left_out: tuple[str, ...]
     seconds: float
+    held_out: NoisyAccuracy | None = None  # on private rows kept out, where it was asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +73,7 @@ class TableTraining:
     target: Target
     plan: TablePlan | TrainingPlan
     delta: float
+    hold_out: HoldOut | None = None
     notes: tuple[str, ...] = ()  # further caveats of the certificate
 
     @classmethod
@@ -78,23 +85,29 @@ class TableTraining:
         epsilon: float,
         delta: float | None = None,
         model: str = "linear",
+        hold_out: HoldOut | None = None,
     ) -> TableTraining:
         """Everything follows from the policy; what it does not declare is left out, or refused.
 
-        δ is the budget's where none is given.
+        δ is the budget's where none is given. `hold_out` keeps rows out of training, and measures accuracy on
+        them at a price.
 
         Raises:
             InvalidInput: the target cannot be learned, no column can be learned from, or the policy does not
-                declare its public size.
+                declare its public size; or rows kept out could not be measured on.
         """
         _validate.one_of("model", model, MODELS)
         wanted = Target.of(policy, target)
         encoding = Encoding.of(policy, wanted.name)
         delta = _declared_delta(policy) if delta is None else _validate.delta("delta", delta)
         warn_of_little_protection("this training", epsilon, delta)
+        size = _declared_size(policy)
+        if hold_out is not None:
+            check_can_be_measured(policy, wanted)
+            size = size_without(hold_out.share, size)
         price = _network_plan if model == "mlp" else _table_plan
-        plan = price(policy, len(encoding.encoders), epsilon, delta, model)
-        return cls(policy=policy, encoding=encoding, target=wanted, plan=plan, delta=delta)
+        plan = price(policy, size, len(encoding.encoders), epsilon, delta, model)
+        return cls(policy=policy, encoding=encoding, target=wanted, plan=plan, delta=delta, hold_out=hold_out)
 
     @property
     def epsilon(self) -> float:
@@ -103,6 +116,17 @@ class TableTraining:
     @property
     def event(self) -> DpEvent:
         return self.plan.event()
+
+    @property
+    def events(self) -> list[DpEvent]:
+        """All that the run releases: the training, and the accuracy on what is kept out."""
+        return [self.event, *([] if self.hold_out is None else [self.hold_out.event])]
+
+    @property
+    def epsilon_with_hold_out(self) -> float | None:
+        return (
+            None if self.hold_out is None else epsilon_of(compose(*self.events), self.delta, relation=RELATION)
+        )
 
     @property
     def classes(self) -> int | None:
@@ -127,6 +151,8 @@ class TableTraining:
         if ledger is not None:
             ledger.check_unit(self.policy.budget.unit)
             ledger.check_dataset(self.policy.dataset)
+            if self.hold_out is not None:  # or the model would be paid for, and not what it is worth
+                ledger.check(self.events, relation=RELATION, unit=self.policy.budget.unit)
         columns = [*self.encoding.names, self.target.name]
         shown = None if test is None else public_rows(self.policy, test, columns)
         if shown is not None:  # rows that cannot be measured on are refused before anything is spent
@@ -135,7 +161,7 @@ class TableTraining:
         source = Source.open(self.policy, columns, data=data)
         sampler = SecretStream() if sampler is None else sampler
         fit = self._fit_network if isinstance(self.plan, TrainingPlan) else self._fit_table
-        model, certificate = fit(source, ledger, sampler, folder, watch)
+        model, certificate, held = fit(source, ledger, sampler, watch)
         run = TableRun(
             model=model,
             plan=self.plan,
@@ -148,7 +174,24 @@ class TableTraining:
         )
         if folder is not None:
             _write(folder, run)
-        return run
+        return (
+            run
+            if held is None
+            else replace(run, held_out=self._measured(run.model, held, ledger, sampler, folder))
+        )
+
+    def _measured(
+        self, model: TableModel, held: Rows, ledger: Ledger | None, sampler: Sampler, folder: RunFolder | None
+    ) -> NoisyAccuracy:
+        """Pay for accuracy on the rows kept out, and look at them."""
+        assert self.hold_out is not None
+        unit, epsilon = self.policy.budget.unit, self.hold_out.epsilon
+        found = held_out.accuracy(
+            model, held, unit=unit, epsilon=epsilon, delta=self.delta, ledger=ledger, sampler=sampler
+        )
+        if folder is not None:
+            folder.write_json("hold_out.json", found.to_json())
+        return found
 
     @property
     def releases(self) -> int:
@@ -165,12 +208,10 @@ class TableTraining:
         kind = self.plan.model if isinstance(self.plan, TablePlan) else "mlp"
         return visible(f"{kind} model of {self.target.name} from table {self.policy.table}")
 
-    def _fit_table(
-        self, source: Source, ledger: Ledger | None, sampler: Sampler, folder: RunFolder | None, watch: Watch
-    ) -> tuple[TableModel, Certificate]:
+    def _fit_table(self, source: Source, ledger: Ledger | None, sampler: Sampler, watch: Watch) -> _Fitted:
         assert isinstance(self.plan, TablePlan)
         plan, certificate = self.plan, self._paid(ledger, sampler)
-        rows = self.rows(source, sampler)[0]
+        rows, _, held = self._split(source, sampler)
         design = Design.of(
             self.encoding.encoders,
             noisy_counts(rows, self.encoding.encoders, plan, sampler),
@@ -189,16 +230,14 @@ class TableTraining:
                 sampler=sampler,
                 watch=watch,
             )
-        return self.released(scorer), certificate
+        return self.released(scorer), certificate, held
 
-    def _fit_network(
-        self, source: Source, ledger: Ledger | None, sampler: Sampler, folder: RunFolder | None, watch: Watch
-    ) -> tuple[TableModel, Certificate]:
+    def _fit_network(self, source: Source, ledger: Ledger | None, sampler: Sampler, watch: Watch) -> _Fitted:
         assert isinstance(self.plan, TrainingPlan)
         network = mlp.build(self.encoding.encoders, classes=self.classes)
         self._rehearse(copy.deepcopy(network))
         charge = None if ledger is None else self._charged(ledger, sampler)
-        rows, units = self.rows(source, sampler)
+        rows, units, held = self._split(source, sampler)
         result = train(
             network.module,
             self.tensors(rows),
@@ -216,7 +255,7 @@ class TableTraining:
         if ledger is not None and charge is not None:
             caveats = [caveat for caveat in found.caveats if caveat != UNRECORDED]
             found = ledger.certificate(charge, plan=self.plan.to_json(), eta=found.eta, caveats=caveats)
-        return self.released(network), found
+        return self.released(network), found, held
 
     def _rehearse(self, network: mlp.Network) -> None:
         """One step on made-up rows, for nothing: what the network or the machine cannot do is found now."""
@@ -259,6 +298,14 @@ class TableTraining:
             caveats=(*self.caveats, *caveats_of_sampler(sampler)),
         )
 
+    def _split(self, source: Source, sampler: Sampler) -> tuple[Rows, Any, Rows | None]:
+        """PRIVATE: the rows to learn from, whose they are, and those kept out, if any are."""
+        rows, units = self.rows(source, sampler)
+        if self.hold_out is None:
+            return rows, units, None
+        kept, held, coins = parted(rows, self.hold_out.share, sampler)
+        return kept, None if units is None else units[~coins], held
+
     def rows(self, source: Source, sampler: Sampler) -> tuple[Rows, Any]:
         """PRIVATE: the rows that count, and whose they are; one without a target counts nowhere."""
         table, units = source.read()
@@ -273,11 +320,11 @@ class TableTraining:
         return TableModel(encoding=self.encoding, target=self.target, scorer=scorer)
 
 
-def _table_plan(policy: Policy, columns: int, epsilon: float, delta: float, model: str) -> TablePlan:
+def _table_plan(policy: Policy, size: int, columns: int, epsilon: float, delta: float, model: str) -> TablePlan:
     return TablePlan.calibrated(
         epsilon=epsilon,
         delta=delta,
-        public_size=_declared_size(policy),
+        public_size=size,
         columns=columns,
         model=model,
         visits=boosted.visits(columns) if model == "boosted" else 0,
@@ -286,12 +333,14 @@ def _table_plan(policy: Policy, columns: int, epsilon: float, delta: float, mode
     )
 
 
-def _network_plan(policy: Policy, columns: int, epsilon: float, delta: float, model: str) -> TrainingPlan:
+def _network_plan(
+    policy: Policy, size: int, columns: int, epsilon: float, delta: float, model: str
+) -> TrainingPlan:
     several = policy.unit.column is not None
     return mlp.training_plan(
         epsilon=epsilon,
         delta=delta,
-        units=max(1, _declared_size(policy) // policy.unit.rows),
+        units=max(1, size // policy.unit.rows),
         unit=policy.budget.unit,
         rows_per_unit=policy.unit.rows if several else None,
     )

@@ -79,9 +79,10 @@ def bounds(uses: Sequence[Use], rows: int, units: int, rows_per_unit: int) -> Ro
     if all(use.kind is Factors and use.fold == uses[0].fold for use in uses):
         return _of_factors(uses, rows, units, rows_per_unit)
     parts = [_of(use, rows, units, rows_per_unit) for use in uses]
+    joined = _formed_depth(units, uses[0].unit) * uses[0].unit if len(uses) > 1 else 0.0  # uses are added first
     return Rounding(
         norm=max(part.norm for part in parts),
-        formed=max(part.formed for part in parts),
+        formed=max(joined, *(part.formed for part in parts)),
         product=max(part.product for part in parts),
     )
 
@@ -99,7 +100,10 @@ def _of(use: Use, rows: int, units: int, rows_per_unit: int) -> Rounding:
         return _of_factors([use], rows, units, rows_per_unit)
     if use.kind is Lookups:
         lookups = math.prod(use.inputs) // rows * rows_per_unit
-        return Rounding(norm=(use.gradients[-1] + lookups + 4) * use.unit / 2, formed=(units + 2) * use.unit)
+        return Rounding(
+            norm=(use.gradients[-1] + lookups + 4) * use.unit / 2,
+            formed=(_wide(units, use.unit) + 2) * use.unit,
+        )
     return Rounding(
         norm=(sum(use.gradients[1:]) + 4) * use.unit / 2, formed=_formed_depth(units, use.unit) * use.unit
     )

@@ -260,8 +260,10 @@ class Sparse:
         return squares.new_zeros(self.units).index_add_(0, self.unit, squares), None
 
     def weighted_sum(self, weights: Weights, out: Tensor | None = None) -> Tensor:
-        table = self.values.new_zeros(self.entries, self.values.shape[1])
-        return table.index_add_(0, self.index, self.values * weights.values[self.unit, None])
+        # In float64, as every unit may touch one row: a long sum in float32 would cost noise.
+        table = self.values.new_zeros(self.entries, self.values.shape[1], dtype=torch.float64)
+        table.index_add_(0, self.index, (self.values * weights.values[self.unit, None]).double())
+        return table.to(self.values.dtype)
 
     def gradient(self, units: Tensor) -> Tensor:
         place = self.unit.new_full((self.units,), -1)
