@@ -46,7 +46,6 @@ from sfumato.training.setup import warn_that_given_go_on
 from sfumato.training.trainer import PrivateTrainer
 from sfumato.training.wanted import Wanted, check_whose
 
-CHECKPOINT = "checkpoint.safetensors"
 MEASURED_BESIDE = (
     "the history holds measurements on records kept out, which are entries of their own in the ledger; ε of "
     "training and measurements together:"
