@@ -273,7 +273,7 @@ def test_of_a_deep_network(plays, unplayed):
         {"rate": 1.0},
         {"rate": 0.03},
     ],
-    ids=str,
+    ids=["per layer", "automatic", "views", "all rows", "few rows"],
 )
 def test_of_all_kinds(options, plays, unplayed):
     found = trained(CNN, images, **options)
