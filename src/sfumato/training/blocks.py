@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from sfumato.training.precision import settings
+
 REFERENCE_ROWS = 32
 """Torch's elementwise loops take so many numbers at once; what is left over is computed by other code."""
 POOL = 8  # public units that are compared
@@ -54,17 +56,17 @@ class Heights:
     """The heights that give every unit the same bits; a pure function of the model, found on public rows.
 
     Which height a block gets depends on the number of units in it and on public facts alone. Blocks have a
-    multiple of 32 rows, so that whole vectors hold them and no row is computed by the code for what is left
-    over, which rounds otherwise; or a multiple of 16, if whole vectors hold all that is not computed exactly
-    (`Steps.in_whole_vectors`). Where so many rows do not fit, a trial has every unit at every place. A height
-    is tried the first time it is wanted, and anew with another number of threads. `stamp` names the weights of
-    the moment: the bits to compare with are those of these weights. No block has more than `most_rows` rows,
-    but one unit may.
+    multiple of 16 rows, and are used if whole vectors hold all that is not computed exactly
+    (`Steps.in_whole_vectors`): the code for what is left over, at the end of a loop or of a thread's share of
+    it, rounds otherwise. Where so many rows do not fit, a trial has every unit at every place. A height is
+    tried the first time it is wanted, and anew with another number of threads or other settings of torch.
+    `stamp` names the weights of the moment: the bits to compare with are those of these weights. No block has
+    more than `most_rows` rows, but one unit may.
     """
 
     def __init__(self, most_rows: int = 1 << 30) -> None:
         self._most_rows = most_rows
-        self._threads = torch.get_num_threads()
+        self._settings = settings()
         self._reference_agrees: dict[int, bool] = {}
         self._agrees: dict[tuple[int, int], bool] = {}
         self._expected: tuple[Any, Known] | None = None  # of which rows and weights, and the bits
@@ -82,8 +84,8 @@ class Heights:
         self._expected = None
 
     def _split(self, units: int, rows_per_unit: int, bits: Bits, stamp: Any) -> list[int]:
-        if self._threads != torch.get_num_threads():  # which cut up the work otherwise
-            self._threads, self._expected = torch.get_num_threads(), None
+        if self._settings != settings():  # by which the work is cut up, or kernels are chosen
+            self._settings, self._expected = settings(), None
             self._reference_agrees.clear()
             self._agrees.clear()
         reference = self.reference(rows_per_unit, bits, stamp=stamp)
@@ -109,12 +111,9 @@ class Heights:
         """Units of the block that all others are compared with, if its own places agree."""
         return reference_height(rows_per_unit, self._most_rows)
 
-    def is_whole(self, height: int, rows_per_unit: int) -> bool:
-        """Whether whole vectors hold such a block by its height, or it has few rows, each tried everywhere."""
-        return not (
-            height * rows_per_unit % REFERENCE_ROWS
-            and self.reference_height(rows_per_unit) * rows_per_unit % REFERENCE_ROWS == 0
-        )
+    def few_rows(self, rows_per_unit: int) -> bool:
+        """Whether blocks have few rows, so that a trial has every unit at every place."""
+        return self.reference_height(rows_per_unit) * rows_per_unit % REFERENCE_ROWS != 0
 
     def _refer(self, rows_per_unit: int, bits: Bits, stamp: Any) -> Known | None:
         """The bits to compare with, of the weights of the moment."""
@@ -139,9 +138,7 @@ class Heights:
 
     def _wanted(self, units: int, rows_per_unit: int, reference: int) -> list[int]:
         """Heights that hold so many units with little padding, the lowest first."""
-        if (
-            reference * rows_per_unit % REFERENCE_ROWS
-        ):  # a few dear rows, of which not even one is padded lightly
+        if self.few_rows(rows_per_unit):  # dear ones, of which not even one is padded lightly
             steps = [4, 8, 16]
         else:
             step = max(reference, 1 << max(0, units.bit_length() - 6))

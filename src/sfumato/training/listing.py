@@ -151,7 +151,12 @@ class Listing:
         last = _last_needs(lines)
         wanted = last.keys() | set(results)
         made: set[str] = set()
+        checked: set[str] = set()
         for number, line in enumerate(lines):
+            base = line.needs[0] if line.func is AS_STRIDED else None
+            if base in made and base not in checked:  # a kernel may lay out its result otherwise another time
+                checked.add(base)
+                yield f"    if {base}.stride() != {self.rooms[base].layout[1]}: return None"
             yield f"    {line.source(self.value(line.func), wanted)}"
             made.update(line.makes)
             done = [name for name in dict.fromkeys(line.needs) if name in made and last[name] == number]
@@ -233,6 +238,7 @@ _ALIGNED = 64
 
 
 _aten = torch.ops.aten
+AS_STRIDED = _aten.as_strided.default
 _IN_PLACE = {
     _aten.relu.default: _Twin(_aten.relu_.default),
     _aten.tanh.default: _Twin(_aten.tanh_.default),

@@ -36,3 +36,13 @@ def _places() -> tuple[Any, ...]:
         backends.cudnn.rnn,
         backends.cuda.matmul,
     )
+
+
+def settings() -> tuple[Any, ...]:
+    """By what torch chooses kernels and shares out their work, besides shapes and types."""
+    return (
+        torch.get_num_threads(),
+        torch._C._get_mkldnn_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_default_dtype(),
+    )

@@ -6,7 +6,7 @@ that follows, and `Recording.play` calls them on other values of the tensors tha
 
 *Holds for* code that decides nothing by what is in a tensor: the caller's to know. Where Python is told a
 number all the same, as by `bool(doubtful.any())`, the number is noted, and `play` gives up where it is another
-one; by then nothing was written to what was given, so that the computation can be done the ordinary way.
+one, so that the computation can be done the ordinary way.
 
 Tensors are known by where they lie in memory, not by their Python objects: autograd makes others for the same
 elements. Views are not played; where an operation needs one, it is laid out anew over a tensor that has its
@@ -28,7 +28,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sfumato.training.dependence import bound, tensors_in, written
-from sfumato.training.listing import Function, Line, Listing, Room
+from sfumato.training.listing import AS_STRIDED, Function, Line, Listing, Room
 
 Layout: TypeAlias = tuple[Any, ...]
 
@@ -79,6 +79,8 @@ def record(
             zeros.zero_()
         return copies
 
+    if len({tensor.untyped_storage()._cdata for tensor in examples[0].given}) < len(examples[0].given):
+        return None  # the next time they may share nothing
     try:
         expected = [apart(example.compute()) for example in examples]
         given = [*examples[0].given, *into]
@@ -130,10 +132,12 @@ class Recordings(Generic[Result]):
         except KeyboardInterrupt:  # somebody wants to stop
             raise
         except BaseException:  # as by a row that raises; its text may quote the row
-            for zeros in into:
-                zeros.zero_()
-            return None
-        return None if found is None else recorded.read(found)
+            found = None
+        if found is not None:
+            return recorded.read(found)
+        for zeros in into:
+            zeros.zero_()
+        return None
 
 
 class Recorded(NamedTuple, Generic[Result]):
@@ -272,7 +276,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for base, (start, stop), dtype in known.tensors:
             if dtype == tensor.dtype and start <= first and end <= stop:
                 name, layout = f"v{len(self._names)}", map(repr, room.layout[:3])
-                self.listing.lines.append(Line(_AS_STRIDED, [base, *layout], [base], [name]))
+                self.listing.lines.append(Line(AS_STRIDED, [base, *layout], [base], [name]))
                 return self._enter(tensor, name, known.kind)
         self._refuse("no tensor spans these elements")
         return self.listing.value(tensor)
@@ -324,4 +328,3 @@ def _by_numbers(func: Any, args: Any) -> bool:
 
 _ALWAYS_THE_SAME = frozenset([torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default])
 _MOVING = frozenset(["set_", "set", "resize_", "resize_as_", "_resize_output_"])
-_AS_STRIDED = torch.ops.aten.as_strided.default

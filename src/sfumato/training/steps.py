@@ -66,14 +66,16 @@ class Steps(TorchDispatchMode):  # type: ignore[no-untyped-call]
             any(alike(step, other) for other in known[step[0]]) for step in {*self.found[self.forward :]}
         )
 
-    def in_whole_vectors(self, size: int) -> bool:
+    def in_whole_vectors(self, size: int, threads: int) -> bool:
         """Whether whole vectors of such a size hold all that is computed, but where that cannot matter.
 
-        Torch's loops have other code for the elements that are left over. Sums, products, quotients and roots
-        are rounded correctly by either, choices and copies not at all; an exponential is not.
+        Torch's loops have other code for the elements that are left over, at the end and where a thread's share
+        ends. Sums, products, quotients and roots are rounded correctly by either, choices and copies not at
+        all; an exponential is not.
         """
         rounded = (arguments for func, arguments in self.found if _rounds(func))
-        return all(max(map(_elements, arguments), default=0) % size == 0 for arguments in rounded)
+        largest = {max(map(_elements, arguments), default=0) for arguments in rounded}
+        return all(elements % size == 0 and _share(elements, threads) % size == 0 for elements in largest)
 
     def _alike(self, few: Steps) -> Callable[[Step, Step], bool]:
         def alike(mine: Step, other: Step) -> bool:
@@ -83,19 +85,71 @@ class Steps(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return alike
 
 
+_GRAIN = 32768
+
+
+def _share(elements: int, threads: int) -> int:
+    """How many elements the first of torch's threads works on, where a loop is shared out at all."""
+    return -(-elements // max(1, min(threads, -(-elements // _GRAIN))))
+
+
 @lru_cache(maxsize=4096)
 def _rounds(func: Any) -> bool:
     """Whether the rounding of an operation may depend on where in a vector an element is."""
-    return func.overloadpacket.__name__.strip("_") not in _EXACT
+    return func.overloadpacket.__name__.strip("_") not in _EXACT | _BY_THE_ROW
 
 
 _EXACT = frozenset(
     [
         *("add", "sub", "mul", "div", "neg", "abs", "sqrt", "relu", "threshold", "threshold_backward", "clamp"),
         *("maximum", "minimum", "where", "masked_fill", "fill", "eq", "ne", "lt", "le", "gt", "ge"),
-        *("copy", "to_copy", "clone", "ones_like", "zeros_like", "view", "unsafe_view", "reshape_alias", "t"),
-        *("expand", "detach", "alias", "permute", "transpose", "squeeze", "unsqueeze", "slice", "select"),
-        "sum",  # of all losses, where the backward pass begins
+        *("bernoulli", "rand", "rand_like", "randn_like", "uniform", "normal", "native_dropout"),
+        *(
+            "copy",
+            "to_copy",
+            "clone",
+            "ones_like",
+            "zeros_like",
+            "empty_like",
+            "zeros",
+            "ones",
+            "empty",
+            "full",
+        ),
+        *("new_zeros", "new_ones", "new_empty", "new_full", "arange", "scalar_tensor", "cat", "stack", "roll"),
+        *(
+            "constant_pad_nd",
+            "reflection_pad2d",
+            "replication_pad2d",
+            "flip",
+            "index",
+            "index_select",
+            "gather",
+        ),
+        *("view", "unsafe_view", "reshape_alias", "as_strided", "t", "expand", "detach", "alias", "permute"),
+        *("transpose", "squeeze", "unsqueeze", "slice", "select", "split", "unbind", "diagonal", "unfold"),
+        "sum",  # of all losses, where the backward pass begins; others are of a row
+    ]
+)
+# Loops over rows, or over what belongs to one of them, however many there are: where an element is in a vector
+# follows from its place in the row.
+_BY_THE_ROW = frozenset(
+    [
+        *("convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"),
+        *("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "max_pool3d_with_indices"),
+        *("max_pool3d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward", "avg_pool3d"),
+        *("avg_pool3d_backward", "adaptive_avg_pool2d", "adaptive_avg_pool2d_backward", "adaptive_avg_pool3d"),
+        *("adaptive_max_pool2d", "adaptive_max_pool2d_backward", "mean"),
+        *("native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward"),
+        *("log_softmax", "log_softmax_backward_data", "softmax", "softmax_backward_data"),
+        *("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"),
+        *(
+            "embedding",
+            "embedding_dense_backward",
+            "linalg_vector_norm",
+            "scaled_dot_product_flash_attention_for_cpu",
+        ),
+        "scaled_dot_product_flash_attention_for_cpu_backward",
     ]
 )
 

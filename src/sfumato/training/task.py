@@ -32,6 +32,7 @@ from sfumato.training.devices import CPU, device_of
 from sfumato.training.following import stay_apart
 from sfumato.training.memory import Memory, Tensors, keeps_nothing
 from sfumato.training.moment import Moment, listens, refuse_listeners
+from sfumato.training.precision import settings
 from sfumato.training.probe import Survey
 from sfumato.training.replaced import Standing, replaced
 from sfumato.training.replay import Example, Recorded, Recordings, Unrecordable, record
@@ -346,7 +347,7 @@ class Block:
         recordings, kind = self.task.recordings, taken_apart((self.inputs, self.targets))[1]
         if recordings is None or kind is None or listens():
             return None
-        key = self.height, self.rows_per_unit, clipping, tuple(into), kind
+        key = self.height, self.rows_per_unit, clipping, tuple(into), kind, settings()
         given = self._given(self._counted())
         found = recordings.play(key, given, [*into.values()], lambda: self._recorded(clipping, into))
         nobody = torch.zeros(self.units, dtype=torch.bool)
@@ -391,7 +392,9 @@ class Block:
 
     def _given(self, counted: Tensor) -> list[Tensor]:
         """What a recording is played with: the rows, which units count, and all weights."""
-        return [*taken_apart((self.inputs, self.targets))[0], counted, *self.task.weights]
+        rows, _ = taken_apart((self.inputs, self.targets))
+        rows = [each.clone() if each.storage_offset() else each for each in rows]  # of a later block
+        return [*rows, counted, *self.task.weights]
 
     def _parts(self, passed: Pass) -> list[Part]:
         return parts_of(passed, self.height, self.task.wiring.part_sizes)
@@ -455,8 +458,8 @@ class Block:
         steps, passed = self.task.noted(self.inputs, self.targets)
         if not self.task.does_as_few(steps) or not self.task.keeps_apart(self.inputs, self.targets):
             return None
-        whole = self.task.known.heights.is_whole(self.height, self.rows_per_unit)
-        if not whole and not steps.in_whole_vectors(REFERENCE_ROWS):
+        few = self.task.known.heights.few_rows(self.rows_per_unit)
+        if not few and not steps.in_whole_vectors(REFERENCE_ROWS, torch.get_num_threads()):
             return None
         return self._bits(passed)
 

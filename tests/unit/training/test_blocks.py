@@ -216,7 +216,7 @@ def test_whole_vectors_hold_the_rows_of_a_block(units, rows, most):
     ("outputs", "loss", "heights"),
     [
         (10, cross_entropy, [48]),
-        (3, cross_entropy, [64]),  # 48 rows of 3 are not whole vectors for the exponentials of softmax
+        (3, cross_entropy, [48]),  # softmax goes row by row
         (1, lambda out, _: out[:, 0].exp(), [64]),
     ],
 )
@@ -224,6 +224,20 @@ def test_half_a_block_is_used_only_where_no_element_is_left_over(outputs, loss, 
     model, data = nn.Linear(4, outputs), (torch.rand(40, 4), torch.zeros(40, dtype=torch.long))
     task = prepared(model, loss, None, survey(model, loss, *data)).task(loss, None)
     assert task.split(40, 1) == heights
+
+
+@pytest.mark.parametrize(("width", "threads", "fits"), [(345, 1, True), (345, 2, False), (352, 2, True)])
+def test_whole_vectors_hold_the_share_of_each_thread(width, threads, fits):
+    """Of 96 rows of 345, each of two threads has 16560: 16 are left over after whole 32s."""
+    model = nn.Sequential(nn.Linear(3, width), nn.Sigmoid(), nn.Linear(width, 3))
+    data, before = (torch.rand(96, 3), torch.zeros(96, dtype=torch.long)), torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        known = survey(model, cross_entropy, *data)
+        task = prepared(model, cross_entropy, None, known).task(cross_entropy, None)
+        assert (task.split(96, 1) == [96]) == fits
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_heights_are_tried_anew_with_another_number_of_threads():

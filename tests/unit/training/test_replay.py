@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sfumato.models import CNN, resnet18
 from sfumato.randomness import SecretStream
@@ -303,12 +304,12 @@ def test_rows_that_spoil_a_block_send_it_the_ordinary_way(data, plays, unplayed)
     assert all(bool(each.isfinite().all()) for each in found)
 
 
-def another_stride(model):
-    model.conv2.stride = (1, 1)
-    model.hidden = nn.Linear(32 * 9 * 9, 32)
+def shared(model):
+    model.conv2.bias.data = model.hidden.bias.data  # 32 numbers each
 
 
 CHANGES = {
+    "another library's kernels": lambda model: setattr(torch.backends.mkldnn, "enabled", False),
     "other weights": lambda model: model.conv1.weight.data.mul_(-1),
     "other memory": lambda model: setattr(model.conv1.weight, "data", model.conv1.weight.data.clone() * 2),
     "other layout": lambda model: model.to(memory_format=torch.channels_last),
@@ -325,7 +326,38 @@ def test_a_change_between_steps_counts_at_once(name, unplayed):
             CHANGES[name](model)
 
     options = {"steps": 9, "rate": 1.0, "change": change}
+    try:
+        played = trained(CNN, images, **options)
+        torch.backends.mkldnn.enabled = True
+        assert all(map(torch.equal, played, unplayed(CNN, images, **options)))
+    finally:
+        torch.backends.mkldnn.enabled = True
+
+
+def test_weights_that_share_memory_no_more(unplayed):
+    def change(step, model):
+        if step == 0:
+            shared(model)
+        if step == 5:
+            model.conv2.bias.data = model.conv2.bias.data.clone() * -2
+
+    options = {"steps": 9, "rate": 1.0, "change": change}
     assert all(map(torch.equal, trained(CNN, images, **options), unplayed(CNN, images, **options)))
+
+
+def test_a_kernel_that_lays_out_its_result_otherwise_sends_it_the_ordinary_way():
+    """A recording reads parts of what an operation made by where they lay."""
+    one, form = torch.randn(2, 3, 100, 100), {"format": torch.contiguous_format}
+
+    class Laid(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            return found.contiguous(memory_format=form["format"]) if func is aten.exp.default else found
+
+    recording = recorded(lambda a: [a.exp()[:, 1:] + 1], one.clone())
+    form["format"] = torch.channels_last
+    with Laid():
+        assert recording.play([one]) is None
 
 
 class Own(nn.Linear):
