@@ -158,7 +158,7 @@ class ClippedGaussianEvent(GaussianEvent):
 
     *The worst pair* for vectors of norm ≤ C is (1−q)N(0, σ²) + qN(±C, σ²). *Proof.* Given the other units'
     draws, the laws are P = (1−q)N(0) + qN(u) and Q = (1−q)N(0) + qN(v), ‖u‖, ‖v‖ ≤ C. At a level α ≥ 1 their
-    hockey-stick divergence is q·max_S [N(u) − αN(v) − βN(0)](S), β = (α−1)(1−q)/q, and the best S is where
+    hockey-stick divergence is q·max (N(u) − αN(v) − βN(0))(S) over sets, β = (α−1)(1−q)/q; the best S is where
     α·e^{⟨x, v−u⟩/σ² + a} + β·e^{−⟨x, u⟩/σ² + b} ≤ 1: whoever adds a w with ⟨w, u⟩ ≥ 0 and ⟨w, v−u⟩ ≤ 0 to a
     point of S stays in S, so that N(v − tw)(S) falls as t grows. The part w of u that is orthogonal to v is
     such: turning v away from u, at its length, never lowers the divergence, until v = −κu. (Where u = 0 or v

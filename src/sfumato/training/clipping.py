@@ -60,6 +60,7 @@ class Flat:
     Args:
         norm: C; ∞ for plain sums.
 
+    >>> import torch
     >>> kept = Flat(norm=1.0).coefficients(torch.tensor([[4.0], [0.5]]))
     >>> [round(value, 4) for value in kept.flatten().tolist()]
     [0.25, 1.0]
@@ -140,6 +141,7 @@ class Automatic:
         norm: C.
         gamma: γ, which keeps units of tiny gradients from being scaled up without end.
 
+    >>> import torch
     >>> round(Automatic(norm=1.0).coefficients(torch.tensor([[0.99]])).item(), 4)
     1.0
     """

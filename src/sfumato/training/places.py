@@ -446,7 +446,10 @@ def _content_of(thing: Any) -> Iterator[Place]:
 
 
 def _attributes_of(thing: Any) -> Iterator[Place]:
-    own = getattr(thing, "__dict__", None)
+    try:
+        own = object.__getattribute__(thing, "__dict__")  # what its class says of names it lacks is not asked
+    except AttributeError:
+        own = None
     if isinstance(own, dict):
         yield Mapping(own)
     kind: Any = type(thing)

@@ -179,8 +179,6 @@ def train(
     True
     """
     model = as_written(model)
-    _validate.text("purpose", purpose)
-    caveats = _validate.sentences("caveats", caveats)
     wanted = Wanted(
         epsilon=epsilon,
         public_size=public_size,
@@ -190,33 +188,20 @@ def train(
         unit=unit,
         rows_per_unit=rows_per_unit,
     )
-    check_plan(plan)
-    check_test(test)
-    check_ledger(ledger)
+    caveats = _checked(plan, test, ledger, purpose, caveats)
     optimization = agreed_optimization(optimization, learning_rate)
     plan = _agreed(plan, wanted, data, units, delta)
-    if finish:
-        _check_interrupted(out, ledger)
-    folder = None if out is None else RunFolder.begin(out, resumes=_resumes(out, ledger))
+    folder = _begun(out, ledger, interrupted=finish)
     optimization = settled(optimization, plan, model)
     loss_fn = default_loss(model) if loss_fn is None else loss_fn
     started = time.perf_counter()
+    optimizer = optimization.build(model)
     trainer = PrivateTrainer(
-        model,
-        optimization.build(model),
-        plan,
-        ledger=ledger,
-        purpose=purpose,
-        sampler=sampler,
-        callbacks=callbacks,
+        model, optimizer, plan, ledger=ledger, purpose=purpose, sampler=sampler, callbacks=callbacks
     )
     trainer.setup = asdict(optimization) | {"first_weights": first_weights}
     history = _take_up(trainer, folder)
-    _check_stopping(trainer, history, stopping)
-    if finish:
-        _check_learned(trainer)
-    else:
-        _check_room(trainer, stopping)
+    _check_stopping(trainer, history, stopping, ends=finish)
 
     def tell_epoch() -> None:
         history.append(_report(trainer, test, delta, folder, history, stopping))
@@ -251,6 +236,22 @@ def train(
     return result
 
 
+def _checked(plan: Any, test: Any, ledger: Any, purpose: str, caveats: tuple[str, ...]) -> tuple[str, ...]:
+    """The caveats, if what was given is of the right kind."""
+    _validate.text("purpose", purpose)
+    check_plan(plan)
+    check_test(test)
+    check_ledger(ledger)
+    return _validate.sentences("caveats", caveats)
+
+
+def _begun(out: str | os.PathLike[str] | None, ledger: Ledger | None, *, interrupted: bool) -> RunFolder | None:
+    """The folder of the run, if it has one; of one that was interrupted it must be there."""
+    if interrupted:
+        _check_interrupted(out, ledger)
+    return None if out is None else RunFolder.begin(out, resumes=_resumes(out, ledger))
+
+
 def _agreed(
     plan: TrainingPlan | None, wanted: Wanted, data: Any, units: npt.ArrayLike | None, delta: float
 ) -> TrainingPlan:
@@ -279,9 +280,7 @@ def take_steps(
 ) -> None:
     """All steps that are left, or until it is over, each at its rate; then the average takes their place."""
     trainer.model.train()
-    if (
-        trainer.charge is None and not ended
-    ):  # otherwise it was settled by a process that died, and only the release is missing
+    if trainer.charge is None and not ended:  # or a process died that had settled it, and only released nothing
         for batch in trainer.batches(data, units=units, views=views, example=example):
             if is_over():
                 break
@@ -408,11 +407,15 @@ def _measured(
 
 
 def _check_stopping(
-    trainer: PrivateTrainer, history: Sequence[EpochReport], stopping: EarlyStopping | None
+    trainer: PrivateTrainer, history: Sequence[EpochReport], stopping: EarlyStopping | None, *, ends: bool
 ) -> None:
-    """Refuse measurements that have no price, before anything is spent."""
+    """Refuse measurements without a price or room, before anything is spent, and a run that would end empty."""
     _check_kept_out(trainer.plan, stopping)
     _check_measured_alike(history, stopping, trainer.ledger)
+    if ends:
+        _check_learned(trainer)
+    else:
+        _check_room(trainer, stopping)
 
 
 def _check_kept_out(plan: TrainingPlan, stopping: EarlyStopping | None) -> None:

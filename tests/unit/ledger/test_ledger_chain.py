@@ -148,7 +148,7 @@ def test_what_is_no_ledger_is_said_to_be_none(tmp_path: Path) -> None:
     for budget in (None, Budget(epsilon=1)):
         with pytest.raises(LedgerError, match="without entries"):
             Ledger.open(empty, budget=budget)
-    with pytest.raises(LedgerError, match="cannot be used"):
+    with pytest.raises(LedgerError, match="cannot be made"):
         Ledger.open(tmp_path / "no" / "such" / "folder.db", budget=Budget(epsilon=1))
 
 
