@@ -73,27 +73,28 @@ def record(
     come to other bits than they have.
     """
 
-    def apart(found: Sequence[Tensor]) -> list[Tensor]:
-        copies = [tensor.clone() for tensor in found]
+    def bits(found: Sequence[Tensor]) -> list[int]:
+        digests = [hash(tensor.detach().numpy().tobytes()) for tensor in found]
         for zeros in into:
             zeros.zero_()
-        return copies
+        return digests
 
     if len({tensor.untyped_storage()._cdata for tensor in examples[0].given}) < len(examples[0].given):
         return None  # the next time they may share nothing
     try:
-        expected = [apart(example.compute()) for example in examples]
+        expected = [bits(example.compute()) for example in examples]
         given = [*examples[0].given, *into]
         with _Recorder(given, len(examples[0].given), scratch) as recorder:
             found = examples[0].compute()
         function, layouts = recorder.function(found), [_layout(tensor) for tensor in given]
         recording = Recording(function, layouts, recorder.listing.own)
-        apart(found)
+        bits(found)
+        del found
     except Unrecordable:
         return None
-    for example, bits in zip(examples, expected, strict=True):
+    for example, digests in zip(examples, expected, strict=True):
         played = recording.play([*example.given, *into])
-        if played is None or not all(map(torch.equal, apart(played), bits)):
+        if played is None or bits(played) != digests:
             return None
     return recording
 

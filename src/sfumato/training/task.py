@@ -355,7 +355,7 @@ class Block:
 
     def _recorded(self, clipping: Clipping, into: Mapping[str, Tensor]) -> Recorded[Clipped] | None:
         """How blocks like this one are worked on, noted on public rows."""
-        found: list[Clipped] = []
+        seen: dict[str, Any] = {}
 
         def example(first: int, units: int) -> Example:
             numbers = [(first + 3 * place) % POOL for place in range(self.height)]
@@ -364,8 +364,9 @@ class Block:
             counted = block._counted()
 
             def compute() -> list[Tensor]:
-                found.append(block._in_one_part(clipping, counted, into))
-                return found[-1].tensors
+                found = block._in_one_part(clipping, counted, into)
+                seen.update(names=tuple(found.sums), errors=found.errors)
+                return found.tensors
 
             return Example(compute, block._given(counted))
 
@@ -374,7 +375,7 @@ class Block:
         recording = record(examples, into=[*into.values()], scratch=scratch)
         if recording is None:
             return None
-        names, errors = tuple(found[0].sums), cache(found[0].errors)
+        names, errors = seen["names"], cache(seen["errors"])
 
         def read(tensors: Sequence[Tensor]) -> Clipped:
             sums = dict(zip(names, tensors, strict=False))
