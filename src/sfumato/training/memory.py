@@ -351,7 +351,10 @@ def _inside(thing: Any) -> Iterable[Any]:
         return (thing.fget, thing.fset, thing.fdel)
     if isinstance(thing, types.BuiltinMethodType | types.MethodWrapperType):
         return (thing.__self__,)
-    return (getattr(thing, "__wrapped__", None),)
+    try:
+        return (getattr(thing, "__wrapped__", None),)
+    except Exception:  # a class may answer for names that it lacks as it likes
+        return (None,)
 
 
 def _is_ours(thing: Any) -> bool:
