@@ -305,11 +305,22 @@ class PrivateTrainer:
                 last.refuse_replaced()
             last = None
         if last is None or self._data is not data or not last.holds(loss_fn, data.views):
+            self._check_parameters()
             standing = Standing(self.model)
             known = survey(self.model, loss_fn, *data.example, views=data.views)
             last = self._work = prepared(self.model, loss_fn, data.views, known, standing=standing)
             self._data = data
         return last
+
+    def _check_parameters(self) -> None:
+        """Refuse a model whose parameters are not those that noise is drawn for and the optimizer moves."""
+        now = trainable_parameters(self.model)
+        same = [name for name, parameter in self.parameters.items() if now.get(name) is parameter]
+        if other := sorted(set(self.parameters) ^ set(now) or set(now).difference(same)):
+            raise Refused(
+                f"expected the parameters that the trainer was made with, got others: {', '.join(other[:3])}; "
+                "freeze, add and replace layers before, or make another trainer with what is left of the budget"
+            )
 
     def _add_up(self, units: StepUnits, loss_fn: LossFunction, work: Prepared, mechanism: GridGaussian) -> int:
         """Add the clipped gradients of a step; returns what adaptive clipping counts, which has no noise."""

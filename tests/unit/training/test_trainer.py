@@ -202,6 +202,31 @@ def test_frozen_parameters_stay_and_adapters_move():
     assert not torch.equal(adapter, model[2].weight)
 
 
+def insert(model):
+    model.insert(1, nn.Linear(8, 8))
+
+
+def replace_weight(model):
+    model[0].weight = nn.Parameter(torch.zeros(8, 5))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda model: model[0].requires_grad_(False), lambda model: model.pop(0), insert, replace_weight],
+    ids=["frozen", "popped", "inserted", "replaced"],
+)
+@pytest.mark.parametrize("step", [0, 2])
+def test_parameters_that_nobody_draws_noise_for_or_moves_are_refused_before_the_step(change, step):
+    trainer = make_trainer()
+    batches = trainer.batches(rows())
+    for _ in range(step):
+        trainer.step(next(batches), loss_fn)
+    change(trainer.model)
+    with pytest.raises(Refused, match="make another trainer"):
+        trainer.step(next(batches), loss_fn)
+    assert trainer.steps_started == step
+
+
 def test_batch_norm_is_refused_with_the_remedy_before_anything_ran():
     model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     trainer = make_trainer(model=model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from functools import partial
 
 import pytest
@@ -140,6 +141,11 @@ def weight_norm():
     return nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
 
 
+def weight_norm_by_a_hook():
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        return nn.utils.weight_norm(nn.Linear(4, 3))
+
+
 def spectral_norm():
     """By its power iteration, a buffer that depends on weights alone; it stands still in eval mode."""
     return nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)).eval()
@@ -174,6 +180,10 @@ MODELS = {
     "folded rows": (Folded, partial(sequences, width=4)),
     "spectral norm": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 4), spectral_norm()), sequences),
     "weight norm": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 4), weight_norm()), sequences),
+    "weight norm by a hook": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 4), weight_norm_by_a_hook()),
+        sequences,
+    ),
 }
 
 
@@ -225,7 +235,7 @@ def test_leaves_the_model_as_it_was(name):
     for module, old in zip(modules, before, strict=True):
         assert {k for k in vars(module) if not k.startswith("_flat")} == set(old)
         assert not module._forward_hooks
-        assert not module._forward_pre_hooks
+        assert module._forward_pre_hooks == old["_forward_pre_hooks"]
         assert module._parameters.keys() == old["_parameters"].keys()
         assert all(module._parameters[k] is old["_parameters"][k] for k in old["_parameters"])
 

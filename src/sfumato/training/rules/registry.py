@@ -13,6 +13,7 @@ from sfumato.training.rules.terms import Contribution
 Rule: TypeAlias = Callable[[Any, Tensor, Tensor], Mapping[str, Contribution]]
 
 _rules: dict[type[nn.Module], Rule] = {}
+_KNOWN = {"weight", "bias"}
 
 
 def register(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
@@ -24,7 +25,9 @@ def register(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
 
 
 def rule_for(module: nn.Module) -> Rule | None:
-    return _rules.get(type(module))
+    """The rule of a module's type, unless its weights are made of parameters that the rule does not know."""
+    known = {name for name, _ in module.named_parameters(recurse=False)} <= _KNOWN
+    return _rules.get(type(module)) if known else None
 
 
 def covered_types() -> tuple[type[nn.Module], ...]:
