@@ -97,15 +97,18 @@ def defined_in(function: types.FunctionType) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def is_trusted_module(module: str | None, packages: Packages = TRUSTED) -> bool:
-    """By its name, and by where its file lies: a file of the user's may have the name of a library."""
+    """By its name, and by where its file and its package's lie: one of the user's may have a library's name."""
     package = (module or "").partition(".")[0]
     if package in ("", "__main__"):
         return False
     if package == "sfumato":
         return True
-    if package in sys.stdlib_module_names or (packages is not None and package in packages):
-        return _is_installed(sys.modules.get(package))
-    return packages is None and _file_of(package) is not None and _is_installed(sys.modules[package])
+    if package not in sys.stdlib_module_names:
+        if packages is None and _file_of(package) is None:
+            return False
+        if packages is not None and package not in packages:
+            return False
+    return _is_installed(sys.modules.get(package)) and _is_installed(sys.modules.get(module or ""))
 
 
 @functools.lru_cache(maxsize=4096)

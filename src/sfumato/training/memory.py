@@ -6,9 +6,12 @@ they see another row. `Memory` finds all places of that kind that can be reached
 was there: after each block of rows, and after each row where a function is called row by row. Every row then
 meets the state that the survey met.
 
-Places are followed through functions, methods, partials, objects, containers and modules of the user's; code of
-the packages in `TRUSTED` is taken to keep nothing of its own. What has a state that cannot be put back
-(a generator, an open file) is refused, before anything is charged.
+Places are followed through functions, methods, partials, objects, containers and modules of the user's, and of
+the packages that model, loss, views or data set are themselves of. Other packages that are installed are taken
+to keep nothing in their modules and classes: with pandas beside a data set half of the interpreter would be
+looked through for each row. What their objects and functions hold is put back all the same; functions of the
+packages in `TRUSTED` are taken to hold nothing either. What has a state that cannot be put back (a generator,
+an open file) is refused, before anything is charged.
 """
 
 from __future__ import annotations
@@ -34,11 +37,11 @@ from sfumato.training.places import Place
 from sfumato.training.replaced import replaced
 from sfumato.training.structure import Structure, tensors_of
 from sfumato.trust import (
+    INSTALLED,
     TRUSTED,
     WRITTEN_IN_PYTHON,
     defined_in,
     home_of,
-    is_class_of,
     is_trusted,
     is_trusted_class,
     is_trusted_module,
@@ -61,7 +64,8 @@ class Memory:
         self._seen: dict[int, Any] = {id(thing): thing for thing in (*others, *GLOBAL_GENERATORS)}
         self._places: list[Place] = []
         self._names: set[tuple[int, str]] = set()
-        self._classes: set[type] = set()  # of trusted code
+        self._classes: set[type] = set()  # of libraries
+        self._looked_through = _packages_of(roots)
         waiting = [*roots, *(value for tensor in others for value in self._beside(tensor))]
         while waiting:
             thing = waiting.pop()
@@ -87,7 +91,7 @@ class Memory:
         if isinstance(thing, types.FunctionType):
             yield from self._function(thing)
         elif isinstance(thing, types.ModuleType):
-            if not is_trusted_module(thing.__name__):
+            if not self._is_library(thing.__name__):
                 yield from self._globals(vars(thing), frozenset(vars(thing)), frozenset())
         elif isinstance(thing, type):
             yield from self._class(thing)
@@ -99,6 +103,9 @@ class Memory:
             yield from own_code_in(function)
             return
         yield from self._note(places.Function(function))
+        if self._is_library(defined_in(function)):
+            yield from (value for cell in function.__closure__ or () for value in self._note(places.Cell(cell)))
+            return
         used, stored, modules, reaches = _names_in(function.__code__)
         if reaches:
             self._note(places.Mapping(function.__globals__))
@@ -120,7 +127,7 @@ class Memory:
         for value in values:
             if not isinstance(value, types.ModuleType):
                 yield value
-            elif not is_trusted_module(value.__name__):
+            elif not self._is_library(value.__name__):
                 yield from self._globals(vars(value), used, stored)
             else:
                 yield from self._on_library(value, used, stored)
@@ -148,11 +155,11 @@ class Memory:
 
     def _class(self, kind: type) -> Iterator[Any]:
         for one in kind.__mro__:
-            if not is_class_of(one, TRUSTED):
+            if not self._is_library(home_of(one)):
                 yield from self._note(places.ClassAttributes(one))
             elif one.__flags__ & WRITTEN_IN_PYTHON and one not in self._classes:
                 self._classes.add(one)
-                self._note(places.ClassAttributes(one))  # what code hangs on it; its own is trusted
+                self._note(places.ClassAttributes(one))  # what code hangs on it; its own keeps nothing
 
     def _object(self, thing: Any) -> Iterator[Any]:
         if self._largest is not None and _entries(thing) > self._largest:
@@ -171,9 +178,26 @@ class Memory:
         if not _is_ours(thing):
             yield from (*held, *_inside(thing), type(thing))
 
+    def _is_library(self, module: str | None) -> bool:
+        package = (module or "").partition(".")[0]
+        return package not in self._looked_through and is_trusted_module(module, INSTALLED)
+
     def _note(self, place: Place) -> Iterable[Any]:
         self._places.append(place)
         return place.held()
+
+
+def _packages_of(roots: Iterable[Any]) -> frozenset[str]:
+    """The packages that some code is of, but those that are taken to keep nothing."""
+    modules = [one for root in roots for one in (root.modules() if isinstance(root, nn.Module) else (root,))]
+    homes = [defined_in(one) if isinstance(one, types.FunctionType) else home_of(type(one)) for one in modules]
+    found = {(home or "").partition(".")[0] for home in homes}
+    return frozenset(found - TRUSTED - _OF_TABLES - {*sys.stdlib_module_names})
+
+
+_OF_TABLES = frozenset(
+    ["datasets", "pandas", "polars", "pyarrow", "sklearn"]
+)  # large, and only lend their objects
 
 
 def keeps_nothing(model: nn.Module) -> bool:
