@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -278,26 +278,32 @@ class Task:
         return take(inputs, chosen), take(targets, chosen)
 
     def split(self, units: int, rows_per_unit: int) -> list[int]:
-        return self.known.heights.split(units, rows_per_unit, self.bits(rows_per_unit), stamp=self.stamp)
+        """Heights of blocks that hold so many units."""
+        with self.bits(rows_per_unit) as bits:
+            return self.known.heights.split(units, rows_per_unit, bits, stamp=self.stamp)
 
     def try_heights(self, sizes: Sequence[int]) -> None:
         """Find the heights of blocks of so many units with one row each."""
-        self.known.heights.find(sizes, self.bits(1), stamp=self.stamp)
+        with self.bits(1) as bits:
+            self.known.heights.find(sizes, bits, stamp=self.stamp)
 
     @property
     def stamp(self) -> Any:
         """Tells the weights of one moment from those of another."""
         return [self.trial, *(parameter._version for parameter in self.wiring.parameters.values())]
 
-    def bits(self, rows_per_unit: int) -> Bits:
-        """What public units come to in a block, for `blocks.Heights` to compare."""
+    @contextmanager
+    def bits(self, rows_per_unit: int) -> Iterator[Bits]:
+        """What public units come to in a block, for `blocks.Heights` to compare; with other weights, if asked."""
+        with ExitStack() as within:
+            begin = cache(lambda: within.enter_context(public_rows.other_weights(self.model, self.trial)))
 
-        def of(units: Sequence[int]) -> Iterator[Tensor] | None:
-            block = Block(self, *self.public(units, rows_per_unit), len(units), len(units), rows_per_unit)
-            with public_rows.other_weights(self.model, self.trial):
+            def of(units: Sequence[int]) -> Iterator[Tensor] | None:
+                begin()
+                block = Block(self, *self.public(units, rows_per_unit), len(units), len(units), rows_per_unit)
                 return block.bits()
 
-        return of
+            yield of
 
 
 def blocks_of(task: Task, inputs: Any, targets: Any, units: int, rows_per_unit: int) -> Iterator[Block]:

@@ -26,7 +26,7 @@ def dp_sgd(rate, sigma, count):
     return repeat(poisson_sampled(rate, ClippedGaussianEvent(sigma)), count)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(rates, sigmas, steps, deltas, st.sampled_from(list(Relation)))
 def test_rdp_is_never_below_pld(rate, sigma, count, delta, relation):
     """The two accountants are independent code; the exact one may not be the larger."""

@@ -49,7 +49,7 @@ def vectors():
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.floats(0.01, 0.99), vectors(), vectors(), st.floats(0.35, 4), st.floats(0, 4))
 @example(0.5, (0.0, 0.0), (1.0, 0.0), 1.0, 1.0)  # values in [0, C]: the sensitivity is the norm bound
 @example(0.5, (1.0, 0.0), (0.0, 0.0), 1.0, 1.0)
@@ -64,7 +64,7 @@ def test_no_pair_of_contributions_costs_more_than_the_price(rate, one, other, si
     assert divergence <= rdp(event, [2.0], relation=REPLACE)[0] * (1 + 1e-6) + 1e-9
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.floats(0.02, 0.98), st.floats(0.4, 3), st.floats(0, 2))
 def test_opposite_contributions_of_full_length_cost_the_price(rate, sigma, level):
     """The bound is not slack: a price twice too high would fail here."""
@@ -73,7 +73,7 @@ def test_opposite_contributions_of_full_length_cost_the_price(rate, sigma, level
     assert failure >= delta(event, level, relation=REPLACE) * (1 - 2e-2) - 1e-7
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.floats(0.001, 0.9), st.floats(0.4, 5), st.integers(1, 200))
 def test_replacing_contains_removing(rate, sigma, count):
     """To replace a contribution of norm C by nothing is to remove it: the same noise never costs less."""

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from sfumato.errors import SfumatoError
 from sfumato.training import Flat, clip_chunk
 
-CASES = int(os.environ.get("SFUMATO_FUZZ_CASES", "2000"))
+CASES = int(os.environ.get("SFUMATO_FUZZ_CASES", "1200"))
 SHARES = 8  # tests that the cases are dealt to
 WIDTH, CLASSES, CLIP = 4, 3, 0.05
 
