@@ -1,6 +1,6 @@
 """Generated losses, views and models that try to bring rows together: each is refused, or moves nobody else.
 
-`SFUMATO_FUZZ_CASES` sets how many are tried; 2,000 in a test run.
+`SFUMATO_FUZZ_CASES` sets how many are tried; 1,200 in a test run.
 """
 
 from __future__ import annotations
