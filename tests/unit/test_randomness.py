@@ -54,7 +54,7 @@ def all_differ(*draws: NDArray[np.float64]) -> bool:
 
 
 def test_the_comparison_sees_a_repeated_stream() -> None:
-    draws = [randomness._aes_generator(7, 7).random(DRAWS) for _ in range(2)]
+    draws = [randomness._aes_generator(bytes(32)).random(DRAWS) for _ in range(2)]
     assert not all_differ(*draws)
 
 
@@ -174,16 +174,30 @@ def test_blocks_are_aes_128_of_a_running_counter() -> None:
     assert aes_128(key, plain).hex() == "69c4e0d86a7b0430d8cdb78070b4c55a"
 
     counter = (1 << 128) - 3  # runs over its end
-    generator = randomness._aes_generator(int.from_bytes(key, "little"), counter)
+    generator = randomness._aes_generator(key + counter.to_bytes(16, "little"))
     blocks = generator.bit_generator.random_raw(12).astype("<u8").tobytes()
     expected = [aes_128(key, ((counter + i) % (1 << 128)).to_bytes(16, "little")) for i in range(6)]
     assert blocks == b"".join(expected)
 
+    draws = np.empty(12)
+    randomness._Blocks(key + counter.to_bytes(16, "big")).fill(draws)
+    expected = [aes_128(key, ((counter + i) % (1 << 128)).to_bytes(16, "big")) for i in range(6)]
+    words = np.frombuffer(b"".join(expected), "<u8")
+    assert ((draws - 1) * 2**52).tolist() == (words >> 12).tolist()  # 52 bits of each
+
+
+def test_no_place_is_left_unfilled() -> None:
+    with pytest.raises(RuntimeError, match="at most"):
+        SecretStream()._blocks[0].fill(np.empty(randomness._BLOCK + 1))
+
 
 def test_no_block_comes_twice() -> None:
     # As electronic code book, or with a counter that stands still, blocks would repeat.
-    raw = SecretStream()._generator.bit_generator.random_raw(200_000).reshape(-1, 2)
-    assert np.unique(raw, axis=0).shape == raw.shape
+    stream, draws = SecretStream(), np.empty(100_000)
+    stream._blocks[0].fill(draws)
+    for raw in (stream._generator.bit_generator.random_raw(200_000), draws):
+        pairs = raw.reshape(-1, 2)
+        assert np.unique(pairs, axis=0).shape == pairs.shape
 
 
 def aes_128(key: bytes, block: bytes) -> bytes:

@@ -25,8 +25,9 @@ _CERTAIN = 8  # draws that cannot all be zero: each is with a chance below 4e-4
 class GridGaussian:
     """Sums of vectors of norm at most C, held in int64 on a grid, plus rounded Gaussian noise.
 
-    Released is S + ⌊σZ/grid + ½⌋ in grid steps, with Z standard normal and σ = noise_multiplier · C(1+η). As S
-    is whole, this is ⌊S + σZ/grid + ½⌋: post-processing of the ideal Gaussian mechanism.
+    Released is S + [σZ/grid] in grid steps, rounded to the nearest, with Z standard normal and σ =
+    noise_multiplier · C(1+η). As S is whole, this is [S + σZ/grid] but for ties, which have no chance:
+    post-processing of the ideal Gaussian mechanism.
 
     *Guarantees*: the cost of a Gaussian mechanism of `noise_multiplier`, if a neighbouring data set changes
     what one call of `add_to_grid` is handed, by a vector of norm at most C(1 + float_error).

@@ -294,7 +294,7 @@ class Task:
 
     @contextmanager
     def bits(self, rows_per_unit: int) -> Iterator[Bits]:
-        """What public units come to in a block, for `blocks.Heights` to compare; with other weights, if asked."""
+        """What public units come to in a block, with other weights, for `blocks.Heights` to compare."""
         with ExitStack() as within:
             begin = cache(lambda: within.enter_context(public_rows.other_weights(self.model, self.trial)))
 
