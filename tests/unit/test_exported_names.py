@@ -76,6 +76,14 @@ def test_a_ledger_needs_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_training_waits_for_no_library_that_it_does_not_need():
+    """scikit-learn's tools, and what pandas and SciPy bring, are loaded by who asks for them."""
+    code = "import sys; from sfumato.training import PrivateTrainer, train; " + (
+        "sys.exit(bool({'scipy', 'sklearn', 'pandas'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_help_waits_for_no_mathematics():
     code = "import sys, sfumato.cli; sys.exit(bool({'torch', 'scipy', 'numpy', 'pandas'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

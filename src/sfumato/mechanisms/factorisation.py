@@ -26,7 +26,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy import signal
 
 from sfumato import _validate
 from sfumato.errors import InvalidInput
@@ -100,6 +99,8 @@ class Banded:
         return np.asarray(np.rint(exact * 2**COEFFICIENT_BITS) / 2**COEFFICIENT_BITS)
 
     def inverse(self, steps: int) -> Floats:
+        from scipy import signal  # takes two seconds, which most users need not wait for
+
         impulse = np.zeros(steps)
         impulse[:1] = 1.0
         return np.asarray(signal.lfilter([1.0], self.column(steps), impulse))

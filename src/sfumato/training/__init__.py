@@ -6,12 +6,13 @@ for batch in trainer.batches(dataset):
     trainer.step(batch, loss_fn)
 """
 
+from typing import TYPE_CHECKING
+
 from sfumato._renamed import old_names
 from sfumato.mechanisms import Banded, LambdaCGD
 from sfumato.results import EpochReport
 from sfumato.training.callbacks import Callback, StepReport
 from sfumato.training.checkpoint import resume, save_checkpoint
-from sfumato.training.classifier import PrivateClassifier
 from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
 from sfumato.training.distributed import Peers
 from sfumato.training.early_stopping import EarlyStopping
@@ -29,11 +30,14 @@ from sfumato.training.plan import AdaptiveClipping, NoiseShares, TrainingPlan
 from sfumato.training.probe import Survey, survey
 from sfumato.training.rowwise import cross_entropy
 from sfumato.training.run import TrainingResult, train
-from sfumato.training.scaling import BoundedScaler
-from sfumato.training.scoring import CoinSplit, NoisyAccuracyScorer
 from sfumato.training.task import ChunkResult
 from sfumato.training.trainer import PrivateTrainer
 from sfumato.training.views import moved_by_a_pixel
+
+if TYPE_CHECKING:
+    from sfumato.training.classifier import PrivateClassifier
+    from sfumato.training.scaling import BoundedScaler
+    from sfumato.training.scoring import CoinSplit, NoisyAccuracyScorer
 
 __all__ = [
     "AdaptiveClipping",
@@ -79,4 +83,10 @@ __all__ = [
     "train",
 ]
 
-__getattr__ = old_names(__name__, {"Estimate": "CostEstimate"})
+_OF_SCIKIT_LEARN = {
+    "BoundedScaler": "scaling",
+    "CoinSplit": "scoring",
+    "NoisyAccuracyScorer": "scoring",
+    "PrivateClassifier": "classifier",
+}
+__getattr__ = old_names(__name__, {"Estimate": "CostEstimate"}, later=_OF_SCIKIT_LEARN)

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import beta
 from torch import nn
 
 from sfumato import _validate
@@ -424,6 +423,8 @@ def _noise_bound(scale: float, chance: float) -> int:
 
 def _interval(right: int, wrong: int, *, slack: int) -> tuple[float, float]:
     """Of the accuracy, if both counts may be off by `slack` (with half the risk), by Clopper & Pearson 1934."""
+    from scipy.stats import beta  # takes half a second, which most users need not wait for
+
     least, most = max(0, right - slack), right + slack
     fewest, many = max(0, wrong - slack), wrong + slack
     risk = (1 - _CONFIDENCE) / 4
