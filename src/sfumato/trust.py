@@ -225,8 +225,11 @@ def _file_of(package: str) -> str | None:
 
 
 def _is_installed(module: types.ModuleType | None) -> bool:
+    """By the file it was loaded from: built-in modules have none, and torch gives two of its own no place."""
     where = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
-    return where is None or any(os.path.realpath(where).startswith(folder + os.sep) for folder in _INSTALLED)
+    if where is None or not os.path.isabs(where):
+        return True
+    return any(os.path.realpath(where).startswith(folder + os.sep) for folder in _INSTALLED)
 
 
 _LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
