@@ -191,6 +191,29 @@ class FreshGenerators:
         self._states = _global_states(self._device) if self._watched else None
 
 
+def key_anew(generator: Any) -> None:
+    """Give a generator that other code made a state that nobody knows; it stays of its kind.
+
+    >>> generator = np.random.default_rng(0)
+    >>> key_anew(generator)
+    >>> generator.random() == np.random.default_rng(0).random()
+    False
+    """
+    import torch
+
+    if isinstance(generator, torch.Generator):
+        if generator.device.type == "cpu":
+            words = SecretStream().integers(2**32, _WORDS)
+            generator.set_state(_torch_state(_fresh_torch_state(), words))
+        else:
+            generator.manual_seed(secrets.randbits(62))
+    elif isinstance(generator, random.Random):
+        generator.seed(secrets.randbits(256))
+    else:
+        inner = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", generator)
+        inner.state = type(inner)(secrets.randbits(256)).state
+
+
 def _global_states(device: torch.device | None) -> tuple[Any, ...]:
     import torch
 

@@ -7,23 +7,30 @@ was there: after each block of rows, and after each row where a function is call
 meets the state that the survey met.
 
 Places are followed through functions, methods, partials, objects, containers and modules of the user's, and of
-the packages that model, loss, views or data set are themselves of. Other packages that are installed are taken
-to keep nothing in their modules and classes: with pandas beside a data set half of the interpreter would be
-looked through for each row. What their objects and functions hold is put back all the same; functions of the
-packages in `TRUSTED` are taken to hold nothing either. What has a state that cannot be put back (a generator,
-an open file) is refused, before anything is charged.
+the packages that these use. Packages that only another package uses, and large ones, are taken to keep nothing
+in their modules and classes: with pandas beside a data set half of the interpreter would be looked through for
+each row. What their objects and functions hold is put back all the same; functions of the packages in `TRUSTED`
+are taken to hold nothing either. What has a state that cannot be put back (a generator, an open file) is
+refused, before anything is charged.
 """
 
 from __future__ import annotations
 
+import collections
 import dis
 import functools
+import gc
+import importlib
+import importlib.util
 import math
 import os
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import repeat
+from operator import and_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +38,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.errors import UnsupportedModel
-from sfumato.randomness import GLOBAL_GENERATORS
+from sfumato.randomness import GENERATORS, GLOBAL_GENERATORS, key_anew
 from sfumato.training import places
 from sfumato.training.places import Place
 from sfumato.training.replaced import replaced
@@ -42,6 +49,7 @@ from sfumato.trust import (
     WRITTEN_IN_PYTHON,
     defined_in,
     home_of,
+    is_installed_file,
     is_trusted,
     is_trusted_class,
     is_trusted_module,
@@ -54,7 +62,8 @@ class Memory:
 
     `name` says in errors whose it is. The values of the tensors in `but` are somebody else's to look after. The
     global generators are passed over: every step keys them anew. With `largest`, as for a data set, what is not
-    known (an open file) is passed over, and of what has more entries only the length is kept.
+    known (an open file) is passed over; of what has more entries only the length is kept, and of large arrays a
+    sample, whose change is refused; and generators are not refused but keyed anew, as the global ones are.
     """
 
     def __init__(self, *roots: Any, name: str, but: Iterable[Tensor] = (), largest: int | None = None) -> None:
@@ -63,23 +72,49 @@ class Memory:
         others = list(but)
         self._seen: dict[int, Any] = {id(thing): thing for thing in (*others, *GLOBAL_GENERATORS)}
         self._places: list[Place] = []
+        self._own: list[bool] = []  # whether each lies in code or objects of the user's
+        self._inside_own = True
+        self._generators: list[Any] = []
         self._names: set[tuple[int, str]] = set()
         self._classes: set[type] = set()  # of libraries
-        self._looked_through = _packages_of(roots)
-        waiting = [*roots, *(value for tensor in others for value in self._beside(tensor))]
-        while waiting:
-            thing = waiting.pop()
-            if id(thing) not in self._seen and not _is_plain(thing):
-                self._seen[id(thing)] = thing  # kept, so that no other object gets its identity
-                waiting.extend(self._enter(thing))
+        self._large = _large_packages(len(sys.modules))
+        self._via: str | None = None  # the package through which a thing is reached; None: from the user's code
+        self._follow([*roots, *(value for tensor in others for value in self._beside(tensor))])
+
+    def _follow(self, direct: list[Any]) -> None:
+        """Note the places of things and of all that they hold; what only a package reaches comes last."""
+        known = set(self._seen)  # what was reached from the user's code
+        through: list[tuple[Any, str]] = []
+        while direct or through:
+            thing, self._via = (direct.pop(), None) if direct else through.pop()
+            met = known if self._via is None else self._seen
+            if id(thing) in met or _is_plain(thing):
+                continue
+            self._seen[id(thing)] = thing  # kept, so that no other object gets its identity
+            if self._via is None:
+                known.add(id(thing))
+            package = self._package_of(thing)
+            self._inside_own = package is None
+            held = list(self._enter(thing))
+            if package is None:
+                direct += held
+            else:
+                through += zip(held, repeat(package))
 
     def like(self, other: Memory) -> bool:
         """Whether code finds the same in all places as at the moment of another one."""
         return len(self._places) == len(other._places) and all(map(places.alike, self._places, other._places))
 
     def put_back(self) -> bool:
-        """Restore every place; whether one had changed."""
-        return any([place.put_back() for place in self._places])  # noqa: C419  (all of them, not up to the first)
+        """Restore every place; whether one of the user's own had changed, and not only a cache of a library."""
+        self.key_generators()
+        changed = [place.put_back() for place in self._places]
+        return any(map(and_, changed, self._own))
+
+    def key_generators(self) -> None:
+        """Give the generators that code holds states that nobody knows: no row draws what follows another's."""
+        for generator in self._generators:
+            key_anew(generator)
 
     def _beside(self, tensor: Tensor) -> Iterator[Any]:
         """What code could find beside the values of a weight: hung on it, and in a class of the user's."""
@@ -88,12 +123,13 @@ class Memory:
 
     def _enter(self, thing: Any) -> Iterator[Any]:
         """Note the places of one object, and yield what they hold."""
-        if isinstance(thing, types.FunctionType):
+        kind: Any = type(thing)  # what it is: a proxy says that it is what it stands for
+        if kind is types.FunctionType:
             yield from self._function(thing)
-        elif isinstance(thing, types.ModuleType):
+        elif issubclass(kind, types.ModuleType):
             if not self._is_library(thing.__name__):
                 yield from self._globals(vars(thing), frozenset(vars(thing)), frozenset())
-        elif isinstance(thing, type):
+        elif issubclass(kind, type):
             yield from self._class(thing)
         else:
             yield from self._object(thing)
@@ -111,7 +147,7 @@ class Memory:
             self._note(places.Mapping(function.__globals__))
         for cell in function.__closure__ or ():
             yield from self._by_name(self._note(places.Cell(cell)), used, stored)
-        found = [sys.modules[name] for name in sorted(modules) if name in sys.modules]
+        found = [sys.modules[name] for name in sorted(modules) if _is_loaded(name)]
         yield from self._by_name(found, used, stored)
         yield from self._globals(function.__globals__, used, stored)
 
@@ -154,6 +190,7 @@ class Memory:
                 yield from (vars(value)["_data"] for value in found if value is os.environ)
 
     def _class(self, kind: type) -> Iterator[Any]:
+        yield type(kind)
         for one in kind.__mro__:
             if not self._is_library(home_of(one)):
                 yield from self._note(places.ClassAttributes(one))
@@ -162,42 +199,93 @@ class Memory:
                 self._note(places.ClassAttributes(one))  # what code hangs on it; its own keeps nothing
 
     def _object(self, thing: Any) -> Iterator[Any]:
-        if self._largest is not None and _entries(thing) > self._largest:
-            self._note(places.Length(thing))
+        if self._largest is not None and self._of_data(thing, self._largest):
             return
         found = places.of(thing)
-        if found is None and self._largest is not None:
-            return
         if found is None:
-            raise UnsupportedModel(
-                f"expected {self._name} to hold only what can be put back after each row, got "
-                f"{type(thing).__name__}, which keeps a state of its own; leave it out (of a LightningModule "
-                "hand over the network inside), and draw from torch's generator"
-            )
+            if self._largest is None or places.moves_on(thing):
+                raise self._cannot_put_back(thing)
+            return
         held = [value for place in found for value in self._note(place)]
         if not _is_ours(thing):
             yield from (*held, *_inside(thing), type(thing))
 
-    def _is_library(self, module: str | None) -> bool:
+    def _cannot_put_back(self, thing: Any) -> UnsupportedModel:
+        kind = type(thing).__name__
+        if self._largest is not None:
+            return UnsupportedModel(
+                f"expected {self._name} to hold nothing that moves on with each item, got {kind}; what it gave "
+                "before would reach later items: read items by their number, as from a list"
+            )
+        return UnsupportedModel(
+            f"expected {self._name} to hold only what can be put back after each row, got {kind}, which keeps "
+            "a state of its own; leave it out (of a LightningModule hand over the network inside), and draw "
+            "from torch's generator"
+        )
+
+    def _of_data(self, thing: Any, largest: int) -> bool:
+        """Whether it is what data sets may hold: a generator, or too much to look at each entry."""
+        kind: Any = type(thing)
+        if issubclass(kind, (*GENERATORS, torch.Generator)):
+            self._generators.append(thing)
+        elif issubclass(kind, Tensor | np.ndarray) and thing.nbytes > _LARGEST_ARRAY:
+            self._note(places.LargeArray(thing, self._name))
+        elif _entries(thing) > largest:
+            self._note(places.Length(thing))
+        else:
+            return False
+        return True
+
+    def _package_of(self, thing: Any) -> str | None:
+        """The package through which what a thing holds is reached; None where that is the user's code."""
+        kind: Any = type(thing)
+        if kind is types.FunctionType:
+            module = defined_in(thing)
+        elif issubclass(kind, types.ModuleType):
+            module = thing.__name__
+        else:
+            module = home_of(thing if issubclass(kind, type) else kind)
         package = (module or "").partition(".")[0]
-        return package not in self._looked_through and is_trusted_module(module, INSTALLED)
+        if package in TRUSTED or package in sys.stdlib_module_names:
+            return self._via
+        return package if is_trusted_module(module, INSTALLED) else None
+
+    def _is_library(self, module: str | None) -> bool:
+        """Whether a module, and classes in it, are taken to keep nothing."""
+        package = (module or "").partition(".")[0]
+        known = package in TRUSTED or package in sys.stdlib_module_names or package in self._large
+        lends = known or self._via not in (None, package)
+        return lends and is_trusted_module(module, INSTALLED)
 
     def _note(self, place: Place) -> Iterable[Any]:
         self._places.append(place)
+        self._own.append(self._inside_own)
         return place.held()
 
 
-def _packages_of(roots: Iterable[Any]) -> frozenset[str]:
-    """The packages that some code is of, but those that are taken to keep nothing."""
-    modules = [one for root in roots for one in (root.modules() if isinstance(root, nn.Module) else (root,))]
-    homes = [defined_in(one) if isinstance(one, types.FunctionType) else home_of(type(one)) for one in modules]
-    found = {(home or "").partition(".")[0] for home in homes}
-    return frozenset(found - TRUSTED - _OF_TABLES - {*sys.stdlib_module_names})
+@functools.lru_cache(maxsize=4)
+def _large_packages(loaded: int) -> frozenset[str]:
+    """Of more than fifty modules, while so many are loaded."""
+    counts = collections.Counter(name.partition(".")[0] for name in list(sys.modules))
+    return frozenset(package for package, count in counts.items() if count > _LARGE)
 
 
-_OF_TABLES = frozenset(
-    ["datasets", "pandas", "polars", "pyarrow", "sklearn"]
-)  # large, and only lend their objects
+def _is_loaded(name: str) -> bool:
+    """Whether a module that code imports is there; one of the user's is imported now, not first by a row."""
+    if name in sys.modules:
+        return True
+    try:
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None or is_installed_file(found.origin):
+            return False
+        importlib.import_module(name)
+    except Exception:  # whoever imports it will be told
+        return False
+    return name in sys.modules
+
+
+_LARGE = 50
+_LARGEST_ARRAY = 1 << 20  # bytes of an array that is compared after each item
 
 
 def keeps_nothing(model: nn.Module) -> bool:
@@ -361,24 +449,18 @@ def _is_plain(thing: Any) -> bool:
 
 def _inside(thing: Any) -> Iterable[Any]:
     """What an object refers to in a place that cannot be written."""
-    if isinstance(thing, types.MethodType):
-        return (thing.__func__, thing.__self__)
-    if isinstance(thing, functools.partial):
-        return (thing.func, thing.args, thing.keywords)
-    if isinstance(thing, tuple | frozenset):
-        return tuple(thing)
-    if isinstance(thing, types.MappingProxyType):
-        return tuple(thing.values())
-    if isinstance(thing, staticmethod | classmethod):
-        return (thing.__func__,)
-    if isinstance(thing, property):
-        return (thing.fget, thing.fset, thing.fdel)
-    if isinstance(thing, types.BuiltinMethodType | types.MethodWrapperType):
-        return (thing.__self__,)
-    try:
-        return (getattr(thing, "__wrapped__", None),)
-    except Exception:  # a class may answer for names that it lacks as it likes
-        return (None,)
+    kind: Any = type(thing)
+    if issubclass(kind, weakref.ref):
+        return (thing(),)
+    if issubclass(kind, types.MappingProxyType):
+        return tuple(thing.values())  # the dictionary of a class is written by its class
+    if issubclass(kind, functools._lru_cache_wrapper) or places.is_quiet(kind):
+        return ()  # a cache is emptied; what a logger or a lock holds is nobody's memory
+    # What C holds: the function behind a method, a partial, a property, a proxy of another library.
+    return [held for held in gc.get_referents(thing) if type(held) not in _OF_THE_INTERPRETER]
+
+
+_OF_THE_INTERPRETER = (types.FrameType, types.TracebackType, types.CodeType, types.ModuleType, type)
 
 
 def _is_ours(thing: Any) -> bool:
@@ -388,11 +470,7 @@ def _is_ours(thing: Any) -> bool:
 
 
 def _entries(thing: Any) -> int:
-    if isinstance(thing, Tensor):
-        return thing.numel()
-    if isinstance(thing, np.ndarray):
-        return int(thing.size)
-    return len(thing) if isinstance(thing, dict | list | set | tuple | bytearray) else 0
+    return len(thing) if issubclass(type(thing), dict | list | set | tuple | bytearray) else 0
 
 
 class _Names(NamedTuple):

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sfumato.errors import UnsupportedModel
 from sfumato.randomness import GENERATORS
 
 _ABSENT = object()
@@ -62,8 +63,9 @@ class Mapping:
 
     def __init__(self, target: dict[Any, Any]) -> None:
         self._target = target
-        self._kind: Any = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
-        self._names, self._values = list(dict.keys(target)), list(dict.values(target))
+        ordered = issubclass(type(target), collections.OrderedDict)  # whose order is not that of its base
+        self._kind: Any = collections.OrderedDict if ordered else dict
+        self._names, self._values = list(self._kind.keys(target)), list(self._kind.values(target))
 
     def held(self) -> Iterable[Any]:
         return [part for part in (*self._names, *self._values) if type(part) is not str]
@@ -75,7 +77,10 @@ class Mapping:
         target, names, values = self._target, self._names, self._values
         if dict.__len__(target) == len(names) and (
             not names
-            or (all(map(is_, dict.values(target), values)) and all(map(is_, dict.keys(target), names)))
+            or (
+                all(map(is_, self._kind.values(target), values))
+                and all(map(is_, self._kind.keys(target), names))
+            )
         ):
             return False
         self._kind.clear(target)
@@ -229,6 +234,35 @@ class Length:
 
     def _now(self) -> int:
         return self._target._version if isinstance(self._target, Tensor) else len(self._target)
+
+
+class LargeArray:
+    """An array of which only a sample is compared; what was written cannot be put back, and is refused."""
+
+    def __init__(self, target: Any, name: str) -> None:
+        self._target, self._name = target, name
+        self._kept = self._now()
+
+    def held(self) -> Iterable[Any]:
+        return ()
+
+    def seen(self) -> Iterable[Any]:
+        return self._kept
+
+    def put_back(self) -> bool:
+        if not all(map(_is_same, self._now(), self._kept)):
+            raise UnsupportedModel(
+                f"expected {self._name} to write no large array while it reads an item, but it did; what it "
+                "keeps of one item reaches others: prepare things in __init__"
+            )
+        return False
+
+    def _now(self) -> tuple[Any, ...]:
+        flat = self._target.reshape(-1)
+        places = slice(None, None, max(1, len(flat) // _SAMPLED))
+        if issubclass(type(self._target), Tensor):
+            return self._target._version, flat.detach()[places].clone()
+        return len(flat), flat[places].copy()
 
 
 class Attributes:
@@ -414,34 +448,41 @@ class Cache:
 def of(thing: Any) -> list[Place] | None:
     """The places of an object; None where it has a state that cannot be put back, or may have one."""
     kind: Any = type(thing)
-    if _is_quiet(kind):
+    if is_quiet(kind):
         own = getattr(thing, "__dict__", None)
         return [Marks(own)] if isinstance(own, dict) else []
     if _is_opaque(kind):
         return None
     found = [*_attributes_of(thing), *_content_of(thing)]
     known = (
-        found or isinstance(thing, _WITHOUT_PLACES) or _has_value(thing) or _is_written(kind) or kind is object
+        found or issubclass(kind, _WITHOUT_PLACES) or _has_value(thing) or _is_written(kind) or kind is object
     )
     return found if known else None
 
 
+def moves_on(thing: Any) -> bool:
+    """Whether it goes on when it is asked, and never back: a generator of values, an iterator."""
+    kind: Any = type(thing)
+    return issubclass(kind, collections.abc.Iterator) and not issubclass(kind, io.IOBase)
+
+
 def _content_of(thing: Any) -> Iterator[Place]:
-    if isinstance(thing, dict):
+    kind: Any = type(thing)
+    if issubclass(kind, dict):
         yield Mapping(thing)
-    elif isinstance(thing, list | collections.deque):
+    elif issubclass(kind, list | collections.deque):
         yield Items(thing)
-    elif isinstance(thing, set):
+    elif issubclass(kind, set):
         yield Members(thing)
-    elif isinstance(thing, Tensor):
+    elif issubclass(kind, Tensor):
         yield TensorContent(thing)
-    elif isinstance(thing, np.ndarray):
+    elif issubclass(kind, np.ndarray):
         yield ArrayContent(thing)
-    elif isinstance(thing, bytearray):
+    elif issubclass(kind, bytearray):
         yield Bytes(thing)
-    elif isinstance(thing, types.CellType):
+    elif issubclass(kind, types.CellType):
         yield Cell(thing)
-    elif isinstance(thing, _LRU_CACHE):
+    elif issubclass(kind, _LRU_CACHE):
         yield Cache(thing)
 
 
@@ -465,7 +506,7 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_quiet(kind: type) -> bool:
+def is_quiet(kind: type) -> bool:
     return issubclass(kind, _QUIET)
 
 
@@ -506,6 +547,7 @@ def _bits(values: Tensor) -> Tensor:
     return values
 
 
+_SAMPLED = 4096  # entries of a large array
 _WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LRU_CACHE = type(functools.lru_cache(lambda: None))
 _OF_EVERY_CLASS = frozenset(["__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "__slots__"])

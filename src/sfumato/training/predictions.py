@@ -78,6 +78,7 @@ def _one_by_one(estimator: Any) -> Callable[[Any, Any], Right]:
     memory = Memory(estimator, name="the estimator", largest=_LARGEST)
 
     def right(X: Any, y: Any) -> Right:
+        memory.key_generators()
         with FreshGenerators() as generators:
 
             def ask(row: Any, label: npt.NDArray[Any]) -> Right:

@@ -243,6 +243,7 @@ class Items:
 
     def _shown_first(self) -> tuple[Any, Any]:
         try:
+            self._memory.key_generators()
             with FreshGenerators():
                 return self._tensors(self._items[0])
         except InvalidInput:
@@ -268,6 +269,7 @@ class Items:
 
     def take(self, rows: Indices) -> Taken:
         """Read in this process."""
+        self._memory.key_generators()
         with FreshGenerators() as generators:
             read = [self._read_forgetting(row, generators) for row in rows.tolist()]
         readable = np.array([pair is not None for pair in read], dtype=bool)
