@@ -258,12 +258,12 @@ def of_subclass_of_partial():
     return loss
 
 
-class Keeping(type):
+class OfClasses(type):
     """A class of classes, which keep something on it."""
 
 
 def of_metaclass():
-    class Loss(metaclass=Keeping):
+    class Loss(metaclass=OfClasses):
         def __call__(self, outputs, targets):
             state = list(getattr(type(type(self)), "state", (0, False)))
             found = lie(state, outputs, targets)
