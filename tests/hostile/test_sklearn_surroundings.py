@@ -17,6 +17,7 @@ from sklearn.model_selection import (
     TunedThresholdClassifierCV,
     cross_val_predict,
     cross_val_score,
+    cross_validate,
 )
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
@@ -236,6 +237,73 @@ def test_paid_scores_of_parts_by_position_or_coins_without_paid_scores_are_not_p
     private = {"cv": CoinSplit(2), "scoring": NoisyAccuracyScorer(1.0)}
     search = GridSearchCV(classifier(), {"hidden": [2]}, **{**private, **terms}).fit(X, Y)
     assert not search.best_estimator_.private_
+
+
+NAMED = {"right": NoisyAccuracyScorer(1.0)}
+
+
+@pytest.mark.parametrize("scoring", [NoisyAccuracyScorer(1.0), NAMED], ids=["one", "named"])
+@pytest.mark.parametrize("jobs", [None, 2])
+def test_every_trial_of_a_private_search_is_private_and_warns_of_nothing(scoring, jobs, recwarn):
+    """scikit-learn makes plain arrays of the rows of a part before it fits on them."""
+    terms = {"cv": CoinSplit(2), "scoring": scoring, "n_jobs": jobs, "return_estimator": True}
+    pipeline = Pipeline([("scale", BoundedScaler((-6, 6))), ("model", classifier())])
+    found = [each[-1] for each in cross_validate(pipeline, X, Y, **terms)["estimator"]]
+    assert [each.private_ for each in found] == [True, True]
+    assert not [text for each in found for text in each.result_.certificate.caveats if "not private" in text]
+    assert not [str(each.message) for each in recwarn if "not private" in str(each.message)]
+
+
+@pytest.mark.parametrize("scoring", [NoisyAccuracyScorer(1.0), NAMED], ids=["one", "named"])
+def test_every_fit_of_a_private_search_is_private_and_warns_of_nothing(scoring, monkeypatch, recwarn):
+    seen, fit = [], PrivateClassifier.fit
+
+    def watched(model, *rows):
+        fit(model, *rows)
+        seen.append(model.private_)
+        return model
+
+    monkeypatch.setattr(PrivateClassifier, "fit", watched)
+    refit = "right" if scoring is NAMED else True
+    GridSearchCV(classifier(), {"hidden": [2, 3]}, cv=CoinSplit(2), scoring=scoring, refit=refit).fit(X, Y)
+    assert seen == [True] * 5
+    assert not [str(each.message) for each in recwarn if "not private" in str(each.message)]
+
+
+class Changed(CoinSplit):
+    """Parts by coins, and then something else."""
+
+    def __init__(self, change):
+        super().__init__(2)
+        self.change = change
+
+    def split(self, X, y=None, groups=None):
+        return ((self.change(kept), scored) for kept, scored in super().split(X, y, groups))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows[:50],
+        lambda rows: np.asarray(rows)[:50],
+        lambda rows: np.asarray(rows)[::-1],
+        lambda rows: rows + 0,
+        lambda rows: np.arange(60).view(type(rows)),
+        lambda rows: pickle.loads(pickle.dumps(rows[:50])),  # noqa: S301
+    ],
+    ids=["cut", "view-cut", "reversed", "computed", "not-drawn", "pickled"],
+)
+def test_rows_that_were_changed_after_the_coins_are_not_by_coins(change):
+    found = cross_validate(
+        classifier(), X, Y, cv=Changed(change), scoring=NoisyAccuracyScorer(1.0), return_estimator=True
+    )
+    assert [each.private_ for each in found["estimator"]] == [False, False]
+
+
+def test_several_scores_are_paid_only_if_each_is():
+    scoring = {**NAMED, "other": "accuracy"}
+    found = cross_validate(classifier(), X, Y, cv=CoinSplit(2), scoring=scoring, return_estimator=True)
+    assert [each.private_ for each in found["estimator"]] == [False, False]
 
 
 def test_a_trial_that_is_scored_is_marked_itself(monkeypatch):
