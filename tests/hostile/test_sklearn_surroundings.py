@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+import typer
 from sklearn.base import BaseEstimator, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.dummy import DummyClassifier
@@ -27,7 +28,9 @@ from torch import nn
 
 import sfumato
 from sfumato import BoundedScaler, Budget, CoinSplit, Ledger, NoisyAccuracyScorer, PrivateClassifier
+from sfumato.cli.app import app
 from sfumato.errors import LedgerError, RelationMismatch
+from sfumato.ledger.statement import as_json
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import SecretStream
 from sfumato.recipes.table import PrivateRegressor
@@ -100,6 +103,15 @@ def test_a_scaler_that_saw_the_rows_is_noticed(ledger, make):
     assert not model.private_
     assert any("scale (StandardScaler)" in caveat for caveat in model.result_.certificate.caveats)
     assert len(charges(ledger)) == 1
+
+
+def test_a_ledger_says_of_the_noise_that_it_was_not_seeded_and_of_nothing_else(ledger):
+    """Its help says so, too: whoever reads `private` there may take it for more."""
+    model = Pipeline([("scale", StandardScaler()), ("model", classifier(ledger=ledger))]).fit(X, Y)[-1]
+    assert not model.private_
+    assert as_json(ledger)["private"]
+    told = typer.main.get_command(app).commands["ledger"].commands["show"].help
+    assert "`private` says that no noise was seeded, and no more" in " ".join(told.split())
 
 
 def test_it_is_noticed_however_deep_it_is():
