@@ -72,6 +72,8 @@ class Memory:
             if id(thing) not in self._seen and not _is_plain(thing):
                 self._seen[id(thing)] = thing  # kept, so that no other object gets its identity
                 waiting.extend(self._enter(thing))
+        if largest is not None:
+            self._places = places.together(self._places)
 
     def like(self, other: Memory) -> bool:
         """Whether code finds the same in all places as at the moment of another one."""
