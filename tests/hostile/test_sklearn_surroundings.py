@@ -10,9 +10,11 @@ import torch
 import typer
 from sklearn.base import BaseEstimator, clone
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
 from sklearn.exceptions import FitFailedWarning
+from sklearn.impute import SimpleImputer
 from sklearn.model_selection import (
     GridSearchCV,
     TunedThresholdClassifierCV,
@@ -34,6 +36,7 @@ from sfumato.ledger.statement import as_json
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import SecretStream
 from sfumato.recipes.table import PrivateRegressor
+from sfumato.training.known_steps import is_row_wise
 from sfumato.training.own_code import OWN_CODE
 from sfumato.trust import OWN_NOISE
 
@@ -127,6 +130,23 @@ class Wrapped(BoundedScaler):
         return X - np.mean(X, axis=0)
 
 
+class OwnImputer(SimpleImputer):
+    """Says that it fills in a constant."""
+
+    def transform(self, X):
+        return X - np.mean(X, axis=0)
+
+
+class OwnColumns(ColumnTransformer):
+    """Says that it names its columns."""
+
+    def fit_transform(self, X, y=None, **more):
+        return super().fit_transform(X, y, **more) - np.mean(X, axis=0)
+
+
+FILLED = {"strategy": "constant", "fill_value": 0.0, "keep_empty_features": True}
+
+
 def replaced(step):
     step.transform = lambda X: X - np.mean(X, axis=0)
     return step
@@ -142,6 +162,18 @@ def replaced(step):
         replaced(BoundedScaler(bounds=(-6, 6))),
         FeatureUnion([("mix", FunctionTransformer(scale))]),
         make_pipeline(BoundedScaler(bounds=(-6, 6)), FunctionTransformer(scale)),
+        SimpleImputer(),
+        SimpleImputer(**{**FILLED, "fill_value": None}),
+        SimpleImputer(**{**FILLED, "keep_empty_features": False}),
+        SimpleImputer(**FILLED, add_indicator=True),
+        OwnImputer(**FILLED),
+        replaced(SimpleImputer(**FILLED)),
+        ColumnTransformer([("a", StandardScaler(), [0])], remainder="passthrough"),
+        ColumnTransformer([("a", "passthrough", [0])], remainder=StandardScaler()),
+        ColumnTransformer([("a", "passthrough", lambda rows: [int(np.std(rows[:, 1]) > 0), 0])]),
+        ColumnTransformer([("a", "passthrough", [0])], remainder="passthrough", transformer_weights={"a": 2}),
+        ColumnTransformer([("a", make_pipeline(StandardScaler()), [0, 1])]),
+        OwnColumns([("a", "passthrough", [0, 1])]),
     ],
     ids=lambda one: type(one).__name__,
 )
@@ -210,13 +242,52 @@ def test_a_pipeline_around_a_search_is_noticed():
 
 @pytest.mark.parametrize(
     "before",
-    ["passthrough", FunctionTransformer(), BoundedScaler(bounds=(-6, 6)), Binarizer()],
+    [
+        "passthrough",
+        FunctionTransformer(),
+        BoundedScaler(bounds=(-6, 6)),
+        Binarizer(),
+        SimpleImputer(**FILLED),
+        ColumnTransformer([("a", BoundedScaler(bounds=(-6, 6)), [0])], remainder="passthrough"),
+        ColumnTransformer(
+            [
+                ("a", make_pipeline(SimpleImputer(**FILLED), BoundedScaler(bounds=(-6, 6))), [1]),
+                ("b", "drop", [0]),
+            ]
+        ),
+    ],
     ids=lambda one: str(one)[:10],
 )
 def test_a_step_that_reads_nothing_off_the_rows_stays_private(before):
     model = Pipeline([("scale", before), ("model", classifier(bounds=(-6, 6)))]).fit(X, Y)[-1]
     assert model.private_
     assert not [text for text in model.result_.certificate.caveats if text.startswith("not private")]
+
+
+STEPS = {
+    "imputer": SimpleImputer(**FILLED),
+    "columns": ColumnTransformer(
+        [("a", BoundedScaler(bounds=(-6, 6)), [0]), ("b", SimpleImputer(**FILLED), [1])], remainder="drop"
+    ),
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=list(STEPS))
+def test_a_known_step_gives_a_row_the_same_bits_whoever_else_is_there(step):
+    """An empty column too, which only one row fills: without `keep_empty_features` it would come and go with it."""
+    rows = np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, np.nan], [5.0, 3.0]])
+    rows[2, 0] = 0.25
+    assert is_row_wise(step)
+    whole = clone(step).fit_transform(rows)
+    without = clone(step).fit_transform(rows[:-1])
+    assert whole[:-1].tobytes() == without.tobytes()
+    assert is_row_wise(clone(step).fit(rows))
+
+
+def test_columns_that_were_fitted_by_something_else_are_not_known():
+    step = ColumnTransformer([("a", FunctionTransformer(scale), [0, 1])]).fit(X)
+    step.transformers = [("a", "passthrough", [0, 1])]
+    assert not is_row_wise(step)
 
 
 def test_a_fit_by_itself_stays_private():
