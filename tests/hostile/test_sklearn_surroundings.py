@@ -274,7 +274,7 @@ STEPS = {
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=list(STEPS))
 def test_a_known_step_gives_a_row_the_same_bits_whoever_else_is_there(step):
-    """An empty column too, which only one row fills: without `keep_empty_features` it would come and go with it."""
+    """An empty column too, which one row fills: without `keep_empty_features` it would come and go with it."""
     rows = np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, np.nan], [5.0, 3.0]])
     rows[2, 0] = 0.25
     assert is_row_wise(step)

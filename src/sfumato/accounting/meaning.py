@@ -54,8 +54,8 @@ def protection_warning(epsilon: float | None, delta: float, people: float | None
         remedies.append(_BELOW)
     elif people is not None and delta * people >= 1:
         reasons.append(
-            f"expected delta < 1 / {people:.0f} people, got delta={delta:g}, at which publishing the records of "
-            f"{delta * people:.4g} of them as they are would count as private"
+            f"expected delta < 1 / {people:.0f} people, got delta={delta:g}, at which publishing the records "
+            f"of {delta * people:.4g} of them as they are would count as private"
         )
         remedies.append(_BELOW)
     if not reasons:

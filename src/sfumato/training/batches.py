@@ -151,8 +151,8 @@ class Batch:
 
     def __iter__(self) -> NoReturn:
         raise InvalidInput(
-            "expected a batch to be handed to its trainer as it is, got one to be unpacked; rows are read inside "
-            "the step: for batch in trainer.batches(data): trainer.step(batch, loss_fn)"
+            "expected a batch to be handed to its trainer as it is, got one to be unpacked; rows are read "
+            "inside the step: for batch in trainer.batches(data): trainer.step(batch, loss_fn)"
         )
 
 

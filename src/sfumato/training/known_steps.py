@@ -49,7 +49,7 @@ def is_row_wise(step: Any) -> bool:
 
 
 def _fills_in_a_constant(step: Any) -> bool:
-    """Whether what is filled in was given, and each column stays: one that is empty in all rows would be dropped.
+    """Whether what is filled in was given, and each column stays, as one that is empty in all rows might not.
 
     Columns that say where something was missing are not known: there is one where any row misses something.
     """

@@ -98,8 +98,8 @@ def other_number(model: nn.Module, inputs: Any) -> str:
     else:
         return ""
     return (
-        "; its forward takes other inputs than the items have: items ((a, b), target) call model(a, b), and items "
-        "({'a': …, 'b': …}, target) call model(a=…, b=…); change the items, or forward"
+        "; its forward takes other inputs than the items have: items ((a, b), target) call model(a, b), and "
+        "items ({'a': …, 'b': …}, target) call model(a=…, b=…); change the items, or forward"
     )
 
 

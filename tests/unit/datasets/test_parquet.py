@@ -72,7 +72,7 @@ def test_a_column_that_is_no_number_is_refused_by_its_type(place):
 )
 def test_categories_are_judged_by_the_columns_type_and_not_by_its_cells(place, terms):
     if "categories" in terms:
-        with pytest.raises(InvalidInput, match="column ill .of type int64. can hold"):
+        with pytest.raises(InvalidInput, match=r"column ill .of type int64. can hold"):
             parquet_dataset(place, **{**TERMS, **terms})
     else:
         assert len(parquet_dataset(place, **{**TERMS, **terms}).targets) == 4

@@ -144,7 +144,7 @@ def test_categories_that_no_cell_is_are_refused_and_no_cell_is_named(cells, cate
             "categories": ["a", "b"],
             "input_categories": {"ill": categories},
         }
-    with pytest.raises(InvalidInput, match="categories that column ill .* can hold") as refused:
+    with pytest.raises(InvalidInput, match=r"categories that column ill .* can hold") as refused:
         table_dataset(people, public_size=3, **terms)
     assert "secret" not in str(refused.value)
 
