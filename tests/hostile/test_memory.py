@@ -823,6 +823,55 @@ def test_libraries_that_only_lend_their_objects_are_not_looked_through(thing):
 # Data sets
 
 
+def hang(tensor):
+    tensor.note = 1
+
+
+def narrow(tensor):
+    tensor.data = tensor.data.half()  # the same values in another type
+
+
+WRITES = {
+    "in-place": lambda tensor: tensor.fill_(7),
+    "past-the-count": lambda tensor: tensor.data.fill_(7),
+    "sign-of-zero": lambda tensor: tensor.data.neg_(),
+    "not-a-number": lambda tensor: tensor.data.fill_(float("nan")),
+    "by-numpy": lambda tensor: tensor.numpy().fill(7),
+    "shape": lambda tensor: tensor.resize_(1, 3),
+    "other-memory": lambda tensor: tensor.set_(torch.ones(3).untyped_storage(), 0, (3,)),
+    "type": narrow,
+    "attribute": hang,
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=list(WRITES))
+@pytest.mark.parametrize("number", [0, 500, 999])
+def test_a_list_of_many_items_is_compared_at_once_and_each_is_put_back(write, number):
+    """A thousand tensors by themselves took a step of 100 rows half a second."""
+    items = [(torch.zeros(3), number) for number in range(1000)]
+    memory = Memory(items, name="the data set", largest=1000)
+    assert len(memory._places) < 50
+    assert not memory.put_back()
+    tensor = items[number][0]
+    write(tensor)
+    assert memory.put_back()
+    assert tensor.dtype == torch.float32
+    assert tensor.tolist() == [0.0, 0.0, 0.0]
+    assert not torch.signbit(tensor).any()
+    assert not vars(tensor)
+    assert not memory.put_back()
+    assert memory.like(Memory(items, name="the data set", largest=1000))
+
+
+def test_tensors_that_change_their_type_together_are_put_back():
+    """Stacked, whole numbers of one type and those of a narrower one come out alike."""
+    items = [torch.arange(3) for _ in range(20)]
+    memory = Memory(items, name="the data set", largest=1000)
+    items[4].data = items[4].data.int()
+    assert memory.put_back()
+    assert items[4].dtype == torch.int64
+
+
 class Drifting(torch.utils.data.Dataset):
     """Takes the mean of the items that it has read off each."""
 

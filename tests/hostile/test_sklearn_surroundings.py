@@ -7,16 +7,20 @@ import pickle
 import numpy as np
 import pytest
 import torch
+import typer
 from sklearn.base import BaseEstimator, clone
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
 from sklearn.exceptions import FitFailedWarning
+from sklearn.impute import SimpleImputer
 from sklearn.model_selection import (
     GridSearchCV,
     TunedThresholdClassifierCV,
     cross_val_predict,
     cross_val_score,
+    cross_validate,
 )
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
@@ -26,10 +30,13 @@ from torch import nn
 
 import sfumato
 from sfumato import BoundedScaler, Budget, CoinSplit, Ledger, NoisyAccuracyScorer, PrivateClassifier
+from sfumato.cli.app import app
 from sfumato.errors import LedgerError, RelationMismatch
+from sfumato.ledger.statement import as_json
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import SecretStream
 from sfumato.recipes.table import PrivateRegressor
+from sfumato.training.known_steps import is_row_wise
 from sfumato.training.own_code import OWN_CODE
 from sfumato.trust import OWN_NOISE
 
@@ -101,6 +108,15 @@ def test_a_scaler_that_saw_the_rows_is_noticed(ledger, make):
     assert len(charges(ledger)) == 1
 
 
+def test_a_ledger_says_of_the_noise_that_it_was_not_seeded_and_of_nothing_else(ledger):
+    """Its help says so, too: whoever reads `private` there may take it for more."""
+    model = Pipeline([("scale", StandardScaler()), ("model", classifier(ledger=ledger))]).fit(X, Y)[-1]
+    assert not model.private_
+    assert as_json(ledger)["private"]
+    told = typer.main.get_command(app).commands["ledger"].commands["show"].help
+    assert "`private` says that no noise was seeded, and no more" in " ".join(told.split())
+
+
 def test_it_is_noticed_however_deep_it_is():
     inner = make_pipeline(FunctionTransformer(), classifier(bounds=(-6, 6)))
     outer = Pipeline([("scale", StandardScaler()), ("rest", inner)]).fit(X, Y)
@@ -112,6 +128,23 @@ class Wrapped(BoundedScaler):
 
     def transform(self, X):
         return X - np.mean(X, axis=0)
+
+
+class OwnImputer(SimpleImputer):
+    """Says that it fills in a constant."""
+
+    def transform(self, X):
+        return X - np.mean(X, axis=0)
+
+
+class OwnColumns(ColumnTransformer):
+    """Says that it names its columns."""
+
+    def fit_transform(self, X, y=None, **more):
+        return super().fit_transform(X, y, **more) - np.mean(X, axis=0)
+
+
+FILLED = {"strategy": "constant", "fill_value": 0.0, "keep_empty_features": True}
 
 
 def replaced(step):
@@ -129,6 +162,18 @@ def replaced(step):
         replaced(BoundedScaler(bounds=(-6, 6))),
         FeatureUnion([("mix", FunctionTransformer(scale))]),
         make_pipeline(BoundedScaler(bounds=(-6, 6)), FunctionTransformer(scale)),
+        SimpleImputer(),
+        SimpleImputer(**{**FILLED, "fill_value": None}),
+        SimpleImputer(**{**FILLED, "keep_empty_features": False}),
+        SimpleImputer(**FILLED, add_indicator=True),
+        OwnImputer(**FILLED),
+        replaced(SimpleImputer(**FILLED)),
+        ColumnTransformer([("a", StandardScaler(), [0])], remainder="passthrough"),
+        ColumnTransformer([("a", "passthrough", [0])], remainder=StandardScaler()),
+        ColumnTransformer([("a", "passthrough", lambda rows: [int(np.std(rows[:, 1]) > 0), 0])]),
+        ColumnTransformer([("a", "passthrough", [0])], remainder="passthrough", transformer_weights={"a": 2}),
+        ColumnTransformer([("a", make_pipeline(StandardScaler()), [0, 1])]),
+        OwnColumns([("a", "passthrough", [0, 1])]),
     ],
     ids=lambda one: type(one).__name__,
 )
@@ -197,13 +242,52 @@ def test_a_pipeline_around_a_search_is_noticed():
 
 @pytest.mark.parametrize(
     "before",
-    ["passthrough", FunctionTransformer(), BoundedScaler(bounds=(-6, 6)), Binarizer()],
+    [
+        "passthrough",
+        FunctionTransformer(),
+        BoundedScaler(bounds=(-6, 6)),
+        Binarizer(),
+        SimpleImputer(**FILLED),
+        ColumnTransformer([("a", BoundedScaler(bounds=(-6, 6)), [0])], remainder="passthrough"),
+        ColumnTransformer(
+            [
+                ("a", make_pipeline(SimpleImputer(**FILLED), BoundedScaler(bounds=(-6, 6))), [1]),
+                ("b", "drop", [0]),
+            ]
+        ),
+    ],
     ids=lambda one: str(one)[:10],
 )
 def test_a_step_that_reads_nothing_off_the_rows_stays_private(before):
     model = Pipeline([("scale", before), ("model", classifier(bounds=(-6, 6)))]).fit(X, Y)[-1]
     assert model.private_
     assert not [text for text in model.result_.certificate.caveats if text.startswith("not private")]
+
+
+STEPS = {
+    "imputer": SimpleImputer(**FILLED),
+    "columns": ColumnTransformer(
+        [("a", BoundedScaler(bounds=(-6, 6)), [0]), ("b", SimpleImputer(**FILLED), [1])], remainder="drop"
+    ),
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=list(STEPS))
+def test_a_known_step_gives_a_row_the_same_bits_whoever_else_is_there(step):
+    """An empty column too, which one row fills: without `keep_empty_features` it would come and go with it."""
+    rows = np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, np.nan], [5.0, 3.0]])
+    rows[2, 0] = 0.25
+    assert is_row_wise(step)
+    whole = clone(step).fit_transform(rows)
+    without = clone(step).fit_transform(rows[:-1])
+    assert whole[:-1].tobytes() == without.tobytes()
+    assert is_row_wise(clone(step).fit(rows))
+
+
+def test_columns_that_were_fitted_by_something_else_are_not_known():
+    step = ColumnTransformer([("a", FunctionTransformer(scale), [0, 1])]).fit(X)
+    step.transformers = [("a", "passthrough", [0, 1])]
+    assert not is_row_wise(step)
 
 
 def test_a_fit_by_itself_stays_private():
@@ -236,6 +320,73 @@ def test_paid_scores_of_parts_by_position_or_coins_without_paid_scores_are_not_p
     private = {"cv": CoinSplit(2), "scoring": NoisyAccuracyScorer(1.0)}
     search = GridSearchCV(classifier(), {"hidden": [2]}, **{**private, **terms}).fit(X, Y)
     assert not search.best_estimator_.private_
+
+
+NAMED = {"right": NoisyAccuracyScorer(1.0)}
+
+
+@pytest.mark.parametrize("scoring", [NoisyAccuracyScorer(1.0), NAMED], ids=["one", "named"])
+@pytest.mark.parametrize("jobs", [None, 2])
+def test_every_trial_of_a_private_search_is_private_and_warns_of_nothing(scoring, jobs, recwarn):
+    """scikit-learn makes plain arrays of the rows of a part before it fits on them."""
+    terms = {"cv": CoinSplit(2), "scoring": scoring, "n_jobs": jobs, "return_estimator": True}
+    pipeline = Pipeline([("scale", BoundedScaler((-6, 6))), ("model", classifier())])
+    found = [each[-1] for each in cross_validate(pipeline, X, Y, **terms)["estimator"]]
+    assert [each.private_ for each in found] == [True, True]
+    assert not [text for each in found for text in each.result_.certificate.caveats if "not private" in text]
+    assert not [str(each.message) for each in recwarn if "not private" in str(each.message)]
+
+
+@pytest.mark.parametrize("scoring", [NoisyAccuracyScorer(1.0), NAMED], ids=["one", "named"])
+def test_every_fit_of_a_private_search_is_private_and_warns_of_nothing(scoring, monkeypatch, recwarn):
+    seen, fit = [], PrivateClassifier.fit
+
+    def watched(model, *rows):
+        fit(model, *rows)
+        seen.append(model.private_)
+        return model
+
+    monkeypatch.setattr(PrivateClassifier, "fit", watched)
+    refit = "right" if scoring is NAMED else True
+    GridSearchCV(classifier(), {"hidden": [2, 3]}, cv=CoinSplit(2), scoring=scoring, refit=refit).fit(X, Y)
+    assert seen == [True] * 5
+    assert not [str(each.message) for each in recwarn if "not private" in str(each.message)]
+
+
+class Changed(CoinSplit):
+    """Parts by coins, and then something else."""
+
+    def __init__(self, change):
+        super().__init__(2)
+        self.change = change
+
+    def split(self, X, y=None, groups=None):
+        return ((self.change(kept), scored) for kept, scored in super().split(X, y, groups))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: rows[:50],
+        lambda rows: np.asarray(rows)[:50],
+        lambda rows: np.asarray(rows)[::-1],
+        lambda rows: rows + 0,
+        lambda rows: np.arange(60).view(type(rows)),
+        lambda rows: pickle.loads(pickle.dumps(rows[:50])),  # noqa: S301
+    ],
+    ids=["cut", "view-cut", "reversed", "computed", "not-drawn", "pickled"],
+)
+def test_rows_that_were_changed_after_the_coins_are_not_by_coins(change):
+    found = cross_validate(
+        classifier(), X, Y, cv=Changed(change), scoring=NoisyAccuracyScorer(1.0), return_estimator=True
+    )
+    assert [each.private_ for each in found["estimator"]] == [False, False]
+
+
+def test_several_scores_are_paid_only_if_each_is():
+    scoring = {**NAMED, "other": "accuracy"}
+    found = cross_validate(classifier(), X, Y, cv=CoinSplit(2), scoring=scoring, return_estimator=True)
+    assert [each.private_ for each in found["estimator"]] == [False, False]
 
 
 def test_a_trial_that_is_scored_is_marked_itself(monkeypatch):

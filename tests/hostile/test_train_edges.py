@@ -277,6 +277,42 @@ def test_so_it_is_of_a_classifier_a_search_and_a_plan():
         tuning.run(replace(toy(9), public_size=None), None, epsilon=1.0, delta=0.5)
 
 
+@pytest.mark.parametrize(("delta", "size"), [(1e-2, 1000), (1e-4, 20_000)])
+def test_so_it_is_of_a_plan_that_is_calibrated(delta, size):
+    """By δ alone, and by δ and the declared number of people; once, as `train` calibrates in the same way."""
+    terms = {"epsilon": 1, "delta": delta, "public_size": size, "expected_batch": 100}
+    with pytest.warns(LittleProtection, match=f"delta={delta:g}"):
+        TrainingPlan.calibrated(**terms, steps=2)
+    with pytest.warns(LittleProtection) as told:
+        train(nn.Linear(5, 3), ROWS, **terms, epochs=1)
+    assert len([one for one in told if issubclass(one.category, LittleProtection)]) == 1
+
+
+@pytest.mark.parametrize(("delta", "size"), [("0.01", ""), ("1e-4", "public_size = 20000")])
+def test_so_it_is_of_a_policy(command, tmp_path, delta, size):
+    (tmp_path / "p.csv").write_text("age\n40\n50\n")
+    (tmp_path / "p.toml").write_text(
+        f"""[table]
+source = "p.csv"
+{size}
+[budget]
+epsilon = 1
+delta = {delta}
+[columns.age]
+type = "integer"
+lower = 0
+upper = 120
+"""
+    )
+    code, out, error = command(
+        "query", tmp_path / "p.toml", "SELECT COUNT(*) FROM p", "--epsilon", 0.5, "--json"
+    )
+    assert code == 0
+    assert json.loads(out)
+    assert error.count("\n") == 1
+    assert "this budget promises practically no protection" in error
+
+
 def test_what_protects_is_done_without_a_word(recwarn):
     train(nn.Linear(5, 3), ROWS, replace(PLAN, noise_multiplier=2.0))
     assert not [warning for warning in recwarn if issubclass(warning.category, LittleProtection)]

@@ -18,13 +18,16 @@ at δ = 1e-5 lets the attacker find less than half."""
 LARGEST_DELTA = 1e-3
 """From here on, to publish one record in a thousand as it is would count as private."""
 
+_BELOW = "choose delta well below 1 / number of people"
 
-def protection_warning(epsilon: float | None, delta: float) -> str | None:
+
+def protection_warning(epsilon: float | None, delta: float, people: float | None = None) -> str | None:
     """One sentence about an (ε, δ) that promises practically no protection; None where it promises some.
 
     Args:
         epsilon: The ε, or None where no accountant could give one.
         delta: The δ.
+        people: How many there are, as far as that is public; None where nobody said.
 
     Returns:
         The sentence, or None.
@@ -33,6 +36,8 @@ def protection_warning(epsilon: float | None, delta: float) -> str | None:
     True
     >>> protection_warning(1e6, 1e-5)
     'promises practically no protection: expected epsilon <= 10, got epsilon=1e+06; add noise'
+    >>> protection_warning(1.0, 1e-5, people=1_000_000) is None
+    False
     """
     reasons, remedies = [], []
     if epsilon is None or not math.isfinite(epsilon):
@@ -46,7 +51,13 @@ def protection_warning(epsilon: float | None, delta: float) -> str | None:
             f"expected delta < {LARGEST_DELTA:g}, got delta={delta:g}, at which publishing the records of "
             f"1 in {1 / delta:.4g} people as they are would count as private"
         )
-        remedies.append("choose delta well below 1 / number of people")
+        remedies.append(_BELOW)
+    elif people is not None and delta * people >= 1:
+        reasons.append(
+            f"expected delta < 1 / {people:.0f} people, got delta={delta:g}, at which publishing the records "
+            f"of {delta * people:.4g} of them as they are would count as private"
+        )
+        remedies.append(_BELOW)
     if not reasons:
         return None
     return f"promises practically no protection: {', and '.join(reasons)}; {', and '.join(remedies)}"

@@ -56,7 +56,8 @@ def show_(place: Readable, json: show.Json = False) -> None:
     """Show what was spent, on what, and what is left.
 
     Every entry is checked against its hash and the one before. `ledger verify` also computes prices and sums
-    anew.
+    anew. In the JSON, `private` says that no noise was seeded, and no more: what was read off the data without
+    a price, such as by a scaler before a fit, is in the certificate of the release.
 
     Example: sfumato ledger show people.db
     """

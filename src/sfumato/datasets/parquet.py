@@ -10,7 +10,12 @@ import numpy as np
 
 from sfumato import _validate
 from sfumato.datasets.dataset import Dataset, Visibility
-from sfumato.datasets.tables import encoded, open_or_refuse, require_different
+from sfumato.datasets.tables import (
+    encoded,
+    open_or_refuse,
+    refuse_categories_of_another_type,
+    require_different,
+)
 from sfumato.errors import InvalidInput
 from sfumato.storage import unnamed_file
 
@@ -60,8 +65,8 @@ def parquet_dataset(
         The data set.
 
     Raises:
-        InvalidInput: a column is not there, or holds neither numbers nor declared categories, by its type in
-            the file and not by its cells.
+        InvalidInput: a column is not there, or holds neither numbers nor declared categories, or can hold
+            none of the categories, by its type in the file and not by its cells.
 
     ```python
     rows = parquet_dataset(
@@ -73,7 +78,7 @@ def parquet_dataset(
     for values in (categories, *declared.values()):
         require_different(values)
     missing = _validate.real("missing", missing)
-    parts = _parts(path, inputs, target, declared)
+    parts = _parts(path, inputs, target, categories, declared)
     place = path.parent if folder is None else Path(folder)
     with unnamed_file(place) as rows, unnamed_file(place) as classes:
         count, width = 0, 0
@@ -94,7 +99,11 @@ def parquet_dataset(
 
 
 def _parts(
-    path: Path, inputs: Sequence[str], target: str, declared: Mapping[str, Sequence[Any]]
+    path: Path,
+    inputs: Sequence[str],
+    target: str,
+    categories: Sequence[Any],
+    declared: Mapping[str, Sequence[Any]],
 ) -> Iterator[pd.DataFrame]:
     """The columns of a few rows at a time; at least one part, which may have no rows."""
     from pyarrow import parquet
@@ -102,6 +111,7 @@ def _parts(
     file = open_or_refuse(lambda place: parquet.ParquetFile(place, memory_map=True, pre_buffer=False), path)
     columns = list(dict.fromkeys([*inputs, target]))
     _check_schema(file.schema_arrow, path, columns, [one for one in inputs if one not in declared])
+    _check_categories(file.schema_arrow, [(target, categories), *declared.items()])
     rows = max(1, _NUMBERS // len(columns))
     yield file.schema_arrow.empty_table().select(columns).to_pandas()
     parts = file.iter_batches(batch_size=rows, columns=columns, use_threads=False)
@@ -124,6 +134,18 @@ def _check_schema(schema: pa.Schema, path: Path, columns: Sequence[str], numbers
             raise InvalidInput(
                 f"expected numbers in column {name}, got the type {kind}; declare its values as "
                 f"input_categories={{{name!r}: [...]}}, or leave it out of inputs"
+            )
+
+
+def _check_categories(schema: pa.Schema, declared: Sequence[tuple[str, Sequence[Any]]]) -> None:
+    import pyarrow.types as kinds
+
+    for name, categories in declared:
+        if name in schema.names:
+            kind = schema.field(name).type
+            number = kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind)
+            refuse_categories_of_another_type(
+                name, categories, truths=kinds.is_boolean(kind), numbers=number, kind=str(kind)
             )
 
 

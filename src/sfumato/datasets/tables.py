@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOSTLY = 0.5  # of a column's cells
+_TRUTHS = ("true", "false")
 
 
 def read_table(path: str | Path, *, columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -64,8 +65,10 @@ def table_dataset(
 
     *Guarantees*: each row is judged by itself. A cell that is not a finite number becomes `missing`; a row
     whose target is none of the categories is left out. `categories`, `missing` and `public_size` are public:
-    say them without looking at the rows. An input without categories that holds no number, and texts in most
-    of its cells, is refused, for the holder's eyes: it would be `missing` in every row.
+    say them without looking at the rows. Two mistakes are refused, before anything is charged and for the
+    holder's eyes: an input without categories that holds no number, and texts in most of its cells, which would
+    be `missing` in every row; and categories that no cell of their column is, by its type or in a column that
+    is mostly filled, which would leave out every row. The refusal names the column and its type, and no cell.
 
     Args:
         frame: The rows.
@@ -84,7 +87,8 @@ def table_dataset(
         The data set.
 
     Raises:
-        InvalidInput: If a column is missing, or holds texts where numbers were declared.
+        InvalidInput: If a column is missing, holds texts where numbers were declared, or none of the
+            categories that were.
 
     >>> import pandas as pd
     >>> people = pd.DataFrame({"age": [40, 50], "ill": ["no", "yes"]})
@@ -97,6 +101,9 @@ def table_dataset(
     for values in (categories, *declared.values()):
         require_different(values)
     _refuse_texts(frame, [column for column in inputs if column not in declared])
+    for column, values in [(target, categories), *declared.items()]:
+        if column == target or column in inputs:
+            _refuse_strange(frame[column], values)
     found, classes = encoded(frame, inputs, target, categories, declared, _validate.real("missing", missing))
     return Dataset(
         inputs=found,
@@ -213,6 +220,45 @@ def _refuse_texts(frame: pd.DataFrame, columns: Sequence[str]) -> None:
             )
 
 
+def refuse_categories_of_another_type(
+    column: str, categories: Sequence[Any], *, truths: bool, numbers: bool, kind: str
+) -> None:
+    """Refuse categories that no cell can be, by the column's type alone.
+
+    Args:
+        column: The column's name.
+        categories: What it was declared to hold.
+        truths: Whether its type holds True and False only.
+        numbers: Whether its type holds numbers only.
+        kind: What the type is called.
+
+    >>> refuse_categories_of_another_type("ill", ["0", "1"], truths=False, numbers=True, kind="int64")
+    """
+    spelled = [_spelling(category) for category in categories]
+    if (truths and not set(spelled) & set(_TRUTHS)) or (numbers and not any(map(_is_number, spelled))):
+        raise _strange(column, categories, kind)
+
+
+def _refuse_strange(column: pd.Series[Any], categories: Sequence[Any]) -> None:
+    """Categories of another type than the column's, or that are in no cell of one that is mostly filled."""
+    from pandas.api import types
+
+    name, kind = str(column.name), str(column.dtype)
+    truths = bool(types.is_bool_dtype(column.dtype))
+    numbers = not truths and bool(types.is_numeric_dtype(column.dtype))
+    refuse_categories_of_another_type(name, categories, truths=truths, numbers=numbers, kind=kind)
+    if column.notna().mean() > _MOSTLY and (_classes(column, categories) < 0).all():
+        raise _strange(name, categories, kind)
+
+
+def _strange(column: str, categories: Sequence[Any], kind: str) -> InvalidInput:
+    return InvalidInput(
+        f"expected categories that column {column} (of type {kind}) can hold, got categories="
+        f"{list(categories)!r}, which none of its cells is; write them as the file does, such as [False, True] "
+        "or ['no', 'yes']. Nothing was charged"
+    )
+
+
 def _numbers(column: pd.Series[Any]) -> Inputs:
     """NaN where there is none."""
     import pandas as pd
@@ -231,10 +277,18 @@ def _classes(column: pd.Series[Any], categories: Sequence[Any]) -> npt.NDArray[n
 def _spelling(value: object) -> str:
     """One text for 1, 1.0, "1" and " 1.0": the type a column is read as can hang on one person's cell."""
     text = str(value).strip()
-    if text.lower() in ("true", "false"):
+    if text.lower() in _TRUTHS:
         return text.lower()
     try:
         number = float(text)
     except ValueError:
         return text
     return str(int(number)) if number.is_integer() else repr(number)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

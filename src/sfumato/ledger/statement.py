@@ -75,7 +75,11 @@ os.register_at_fork(after_in_child=_collect_after_fork)
 
 @_uncollected()
 def as_json(ledger: Ledger, *, price: Price = exact_epsilon) -> dict[str, Any]:
-    """The statement as one JSON object."""
+    """The statement as one JSON object.
+
+    `private`, of a charge and of all of them, says that the noise was not seeded. A ledger holds what was paid
+    for; what a release took from the data beside that is among the caveats of its certificate.
+    """
     charges, state, head = ledger.snapshot()
     broken = ledger.exceeded
     events: dict[int, dict[str, Any]] = {}

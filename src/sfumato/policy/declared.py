@@ -261,6 +261,11 @@ class Policy:
         return next((one for known, one in self.tables.items() if known.lower() == name.lower()), None)
 
     @property
+    def least_people(self) -> float | None:
+        """How many people there are at least, by the declared number of rows; None where nobody said."""
+        return None if self.public_size is None else self.public_size / self.unit.rows
+
+    @property
     def private_names(self) -> tuple[str, ...]:
         return tuple(self.tables) or (self.table,)
 

@@ -197,7 +197,7 @@ class Classifier:
         size, more = _sizes(rows, hold_out, canaries)
         if model == RECIPE:
             _refuse_moves(told, "features come from public networks; choose a network, such as --model cnn")
-            warn_of_little_protection("this training", epsilon, delta)
+            warn_of_little_protection("this training", epsilon, delta, people=size)
             # Canaries attack the head's training; what is measured before it would hide nothing from them.
             alone = canaries is not None or told.noise is not None
             default = features.head_only if alone else features.recipe_for

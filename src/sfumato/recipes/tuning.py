@@ -103,7 +103,7 @@ def run(
     started = time.perf_counter()
     tuning, recipe = tuning or Tuning(), recipe or features.head_only(rows.name)
     folder = None if out is None else RunFolder.begin(out)
-    warn_of_little_protection("this search", epsilon, delta)
+    warn_of_little_protection("this search", epsilon, delta, people=rows.public_size)
     stream: Sampler = SecretStream() if sampler is None else sampler
     budget = Budget(epsilon=epsilon, delta=delta, unit=rows.unit)
     plan = calibrated(recipe, rows, budget, tuning)

@@ -99,7 +99,7 @@ class Request:
         if rows > MOST_ROWS:
             raise InvalidInput(f"expected rows <= {MOST_ROWS}, got rows={rows}; draw in parts from the model")
         delta = policy.budget.delta if delta is None else delta
-        warn_of_little_protection("this table", epsilon, delta)
+        warn_of_little_protection("this table", epsilon, delta, people=policy.least_people)
         every, left_out = cell_columns(policy, columns)
         rules = Rules.of(policy.synthesis, declared_cells(policy)).only([column.name for column in every])
         found = tuple(column for column in every if column not in rules.looked_up)

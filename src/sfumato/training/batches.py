@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -148,6 +148,12 @@ class Batch:
     step: int
     data: TrainingData
     sample: Sample
+
+    def __iter__(self) -> NoReturn:
+        raise InvalidInput(
+            "expected a batch to be handed to its trainer as it is, got one to be unpacked; rows are read "
+            "inside the step: for batch in trainer.batches(data): trainer.step(batch, loss_fn)"
+        )
 
 
 class StepUnits:

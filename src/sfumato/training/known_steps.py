@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import Binarizer, FunctionTransformer
 
@@ -36,4 +39,43 @@ def is_row_wise(step: Any) -> bool:
         return False
     if kind is Pipeline:
         return all(is_row_wise(each) for _name, each in step.steps)
-    return kind in (BoundedScaler, Binarizer) or (kind is FunctionTransformer and step.func is None)
+    if kind is FunctionTransformer:
+        return step.func is None
+    if kind is SimpleImputer:
+        return _fills_in_a_constant(step)
+    if kind is ColumnTransformer:
+        return _takes_named_columns(step)
+    return kind in (BoundedScaler, Binarizer)
+
+
+def _fills_in_a_constant(step: Any) -> bool:
+    """Whether what is filled in was given, and each column stays, as one that is empty in all rows might not.
+
+    Columns that say where something was missing are not known: there is one where any row misses something.
+    """
+    given = (step.fill_value, step.missing_values)
+    return (
+        step.strategy == "constant"
+        and step.keep_empty_features is True
+        and step.add_indicator is False
+        and all(isinstance(value, int | float | str | np.generic) for value in given)
+    )
+
+
+def _takes_named_columns(step: Any) -> bool:
+    """Whether each part is known, and its columns were named: a function would choose them by their cells."""
+    parts = [*step.transformers, *vars(step).get("transformers_", ())]  # those that were given, and were fitted
+    return (
+        step.transformer_weights is None
+        and _is_dropped_or_row_wise(step.remainder)
+        and all(_is_dropped_or_row_wise(part) and _are_named(columns) for _name, part, columns in parts)
+    )
+
+
+def _is_dropped_or_row_wise(part: Any) -> bool:
+    return (isinstance(part, str) and part == "drop") or is_row_wise(part)
+
+
+def _are_named(columns: Any) -> bool:
+    each = columns if type(columns) in (list, tuple) else [columns]
+    return all(type(one) in (int, str) for one in each)

@@ -80,6 +80,8 @@ class Memory:
         self._large = _large_packages(len(sys.modules))
         self._via: str | None = None  # the package through which a thing is reached; None: from the user's code
         self._follow([*roots, *(value for tensor in others for value in self._beside(tensor))])
+        if largest is not None:
+            self._bring_together()
 
     def _follow(self, direct: list[Any]) -> None:
         """Note the places of things and of all that they hold; what only a package reaches comes last."""
@@ -100,6 +102,14 @@ class Memory:
                 direct += held
             else:
                 through += zip(held, repeat(package))
+
+    def _bring_together(self) -> None:
+        """Compare many places of a kind at once."""
+        kept = list(zip(self._places, self._own, strict=True))
+        mine, others = (
+            places.together(place for place, own in kept if own is whose) for whose in (True, False)
+        )
+        self._places, self._own = [*mine, *others], [True] * len(mine) + [False] * len(others)
 
     def like(self, other: Memory) -> bool:
         """Whether code finds the same in all places as at the moment of another one."""

@@ -394,6 +394,7 @@ class ArrayContent:
     def __init__(self, target: np.ndarray[Any, Any]) -> None:
         self._target = target
         self._kept = target.copy()
+        self._bytes = target.tobytes()
 
     def held(self) -> Iterable[Any]:
         return list(self._target.flat) if self._target.dtype.hasobject else ()
@@ -402,10 +403,93 @@ class ArrayContent:
         return (self._kept,)
 
     def put_back(self) -> bool:
-        if self._target.tobytes() == self._kept.tobytes():
+        if self._target.tobytes() == self._bytes:
             return False
         self._target[...] = self._kept
         return True
+
+
+class ManyTensors:
+    """Tensors of one shape and type, compared at once: by themselves each costs a few calls of torch."""
+
+    def __init__(self, each: Sequence[TensorContent]) -> None:
+        self._each = each
+        self._tensors = [one.tensor for one in each]
+        self._types = [one.tensor.dtype for one in each]
+        self._kept = torch.stack([one._kept for one in each])
+        for one, kept in zip(each, self._kept, strict=True):
+            one._kept = kept  # the same memory, once
+
+    def held(self) -> Iterable[Any]:
+        return ()
+
+    def seen(self) -> Iterable[Any]:
+        return (self._kept,)
+
+    def put_back(self) -> bool:
+        if self._same():
+            return False
+        return any([one.put_back() for one in self._each])  # noqa: C419  (all of them, not up to the first)
+
+    def _same(self) -> bool:
+        if [tensor.dtype for tensor in self._tensors] != self._types:  # stacked, they would become one type
+            return False
+        try:
+            with torch.no_grad():
+                now = torch.stack(self._tensors)
+        except RuntimeError:  # one has another shape
+            return False
+        return now.shape == self._kept.shape and torch.equal(_bits(now), _bits(self._kept))
+
+
+class ManyEmpty:
+    """Dictionaries that held nothing, such as the attributes of tensors."""
+
+    def __init__(self, each: Sequence[Mapping]) -> None:
+        self._each = each
+        self._targets = [one._target for one in each]
+
+    def held(self) -> Iterable[Any]:
+        return ()
+
+    def seen(self) -> Iterable[Any]:
+        return (len(self._each),)
+
+    def put_back(self) -> bool:
+        if not any(self._targets):
+            return False
+        return any([one.put_back() for one in self._each])  # noqa: C419  (all of them, not up to the first)
+
+
+def together(places: Iterable[Place]) -> list[Place]:
+    """The same places, with those that are alike compared at once; what each puts back stays the same."""
+    found: list[Place] = []
+    groups: dict[Any, list[Any]] = {}
+    for place in places:
+        key = _group_of(place)
+        found += [] if key else [place]
+        if key:
+            groups.setdefault(key, []).append(place)
+    for key, each in groups.items():
+        found.append(each[0] if len(each) == 1 else ManyEmpty(each) if key == _EMPTY else ManyTensors(each))
+    return found
+
+
+def _group_of(place: Place) -> Any:
+    """The same for places that can be compared at once; None for the others."""
+    if type(place) is Mapping:
+        return _EMPTY if type(place._target) is dict and not place._target else None
+    if type(place) is TensorContent and type(place.tensor) is Tensor and _is_strided(place.tensor):
+        return place.tensor.shape, place.tensor.dtype
+    return None
+
+
+def _is_strided(tensor: Tensor) -> bool:
+    whole = tensor.layout is torch.strided and not (tensor.is_neg() or tensor.is_conj() or tensor.is_quantized)
+    return whole and tensor.device.type == "cpu"
+
+
+_EMPTY = "empty"
 
 
 class Bytes:

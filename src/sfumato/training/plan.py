@@ -195,7 +195,8 @@ class TrainingPlan:
             choices: Further fields of the plan, by name.
 
         Returns:
-            The plan; its ε is at most `epsilon`, and at least 99% of it.
+            The plan; its ε is at most `epsilon`, and at least 99% of it. A warning, `LittleProtection`, tells
+            of an (ε, δ) that protects practically nobody, such as a δ of one in `public_size` or more.
 
         >>> plan = TrainingPlan.calibrated(
         ...     epsilon=1, delta=1e-5, public_size=60000, expected_batch=600, epochs=5
@@ -212,6 +213,9 @@ class TrainingPlan:
         rate = _validate.probability(
             "sample_rate", expected_batch / size, remedy="expected_batch may not exceed public_size"
         )
+        accounting.warn_of_little_protection(
+            "this training", epsilon, delta, people=size
+        )  # calibrating is dear
         if choices.get("sampling", "poisson") != "poisson":  # a pass is a whole number of batches of one size
             batches = max(1, round(1 / rate))
             rate, expected_batch = 1 / batches, size / batches
@@ -228,6 +232,11 @@ class TrainingPlan:
         budget = Budget(epsilon=epsilon, delta=delta, relation=plan.relation)
         sigma = accounting.calibrate(lambda value: replace(plan, noise_multiplier=value).event(), budget)
         return replace(plan, noise_multiplier=sigma)
+
+    @property
+    def declared_units(self) -> float:
+        """The number of units that the sample rate was declared for."""
+        return self.expected_batch / self.sample_rate
 
     def event(self, steps: int | None = None) -> DpEvent:
         """Say what the first steps release, for the accountants.

@@ -62,6 +62,7 @@ from sfumato.training.steps import Steps
 from sfumato.training.structure import Structure, signature, tensors_of
 from sfumato.training.trees import mapped_tree
 from sfumato.training.unsuitable import (
+    other_number,
     other_targets,
     other_type,
     refuse_batch_statistics,
@@ -213,7 +214,7 @@ def _look(
         with draws, _blamed(VIEWS, f"; {WANTED_OF_VIEWS}"):
             view_map, rows = _mapped_views(model, views, raw)
             labels_of_rows = repeated(labels, count_rows(rows) // count_rows(raw))
-        remedy = other_type(model, rows) or other_targets(targets)
+        remedy = other_number(model, rows) or other_type(model, rows) or other_targets(targets)
         with _blamed("model and loss_fn", _seen_as(views, raw, rows) + remedy):
             with draws:
                 layout, loss = _mapped_loss(model, loss_fn, rows, labels_of_rows, memory, draws.check)

@@ -260,7 +260,7 @@ def _agreed(
         plan = wanted.calibrated(data, units, delta)
     else:
         plan = wanted.nothing_beside(plan)
-        warn_of_little_protection("this training", plan.epsilon(delta), delta)
+        warn_of_little_protection("this training", plan.epsilon(delta), delta, people=plan.declared_units)
     check_whose(data, units, plan)
     return plan
 

@@ -81,7 +81,31 @@ class NoisyAccuracyScorer(BaseEstimator):
 
 
 class CoinRows(np.ndarray[Any, np.dtype[np.int64]]):
-    """Positions of rows that were chosen by a coin of each row's own."""
+    """Positions of rows that were chosen by a coin of each row's own, as `CoinSplit` gave them."""
+
+    whole: bool = False  # what is cut out of them, or computed from them, was chosen by more than coins
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _kept, (np.array(self), self.whole)
+
+
+def chosen_by_coins(rows: Any) -> bool:
+    """Whether these are all the positions that a `CoinSplit` gave, as they came or as a plain view of them.
+
+    scikit-learn asks for plain arrays, and hands on a view of the same memory.
+
+    >>> kept, _ = next(iter(CoinSplit(2).split(np.zeros(100))))
+    >>> chosen_by_coins(np.asarray(kept)), chosen_by_coins(kept[:5]), chosen_by_coins(np.array(kept))
+    (True, False, False)
+    """
+    if type(rows) is np.ndarray and type(rows.base) is CoinRows and _same_memory(rows, rows.base):
+        rows = rows.base
+    return type(rows) is CoinRows and rows.whole and not rows.flags.writeable
+
+
+def _same_memory(view: npt.NDArray[Any], whole: npt.NDArray[Any]) -> bool:
+    first, second = view.__array_interface__, whole.__array_interface__
+    return all(first[name] == second[name] for name in ("data", "shape", "strides", "typestr"))
 
 
 class CoinSplit:
@@ -112,4 +136,12 @@ class CoinSplit:
 
 
 def _rows(chosen: npt.NDArray[np.bool_]) -> CoinRows:
-    return np.flatnonzero(chosen).view(CoinRows)
+    return _kept(np.flatnonzero(chosen), True)
+
+
+def _kept(positions: npt.NDArray[np.int64], whole: bool) -> CoinRows:
+    rows = CoinRows(positions.shape, np.int64)  # memory of its own, so that a plain view leads back here
+    rows[:] = positions
+    rows.setflags(write=False)
+    rows.whole = whole
+    return rows

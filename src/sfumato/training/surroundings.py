@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from sfumato.training.known_steps import is_row_wise
-from sfumato.training.scoring import CoinRows, CoinSplit, NoisyAccuracyScorer
+from sfumato.training.scoring import CoinSplit, NoisyAccuracyScorer, chosen_by_coins
 from sfumato.trust import OWN_NOISE, draws_by_own_code
 
 FITTED = (
@@ -76,7 +76,7 @@ def _found(estimator: Any) -> Iterator[str]:
             yield from (_fitted(step) for step in owner.steps[:-1] if not is_row_wise(step[1]))
             inner, tried = owner, False
         elif inner is not None and seen.get("estimator") is inner and "train" in seen:
-            by_coins = isinstance(seen["train"], CoinRows)
+            by_coins = chosen_by_coins(seen["train"])
             if "scorer" in seen:
                 yield from _scored(seen["scorer"], by_coins)
             elif not by_coins:
@@ -118,6 +118,13 @@ def _fitted(step: tuple[Any, ...]) -> str:
 
 
 def _scored(scorer: Any, by_coins: bool) -> list[str]:
+    if (
+        type(scorer).__qualname__ == "_MultimetricScorer"
+        and type(scorer).__module__ == "sklearn.metrics._scorer"
+    ):
+        scorer = vars(scorer).get(
+            "_scorers"
+        )  # scikit-learn's wrapper of several scorers, or of one with a name
     each = list(scorer.values()) if isinstance(scorer, Mapping) else [scorer]
     paid = [one for one in each if isinstance(one, NoisyAccuracyScorer)]
     own = [OWN_NOISE] if any(draws_by_own_code(one.sampler) for one in paid) else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from itertools import pairwise
 from typing import Any
 
@@ -82,6 +83,24 @@ def refuse_batch_statistics(model: nn.Module) -> None:
                 f"expected a plain Embedding at {name!r}, got max_norm={module.max_norm}, "
                 f"scale_grad_by_freq={module.scale_grad_by_freq}, which depend on the whole batch; unset both"
             )
+
+
+def other_number(model: nn.Module, inputs: Any) -> str:
+    """What to do about inputs that the forward pass takes in another number or by other names."""
+    named, several = isinstance(inputs, dict), isinstance(inputs, tuple | list)
+    given: Any = () if named else inputs if several else (inputs,)
+    try:
+        inspect.signature(model.forward).bind(*given, **(inputs if named else {}))
+    except TypeError:
+        pass
+    except Exception:  # a signature that cannot be read says nothing
+        return ""
+    else:
+        return ""
+    return (
+        "; its forward takes other inputs than the items have: items ((a, b), target) call model(a, b), and "
+        "items ({'a': …, 'b': …}, target) call model(a=…, b=…); change the items, or forward"
+    )
 
 
 def other_type(model: nn.Module, inputs: Any) -> str:

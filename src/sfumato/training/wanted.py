@@ -11,7 +11,6 @@ import numpy.typing as npt
 from torch.utils.data import DataLoader
 
 from sfumato import _validate
-from sfumato.accounting import warn_of_little_protection
 from sfumato.errors import InvalidInput, SettingsChanged
 from sfumato.training.ownership import RECORD, check_units
 from sfumato.training.plan import TrainingPlan
@@ -35,7 +34,6 @@ class Wanted:
     def calibrated(self, data: Any, units: npt.ArrayLike | None, delta: float) -> TrainingPlan:
         if self.epsilon is None:
             raise InvalidInput("expected a plan or epsilon=..., got neither; say how much privacy may be spent")
-        warn_of_little_protection("this training", self.epsilon, delta)  # first: it is dear to calibrate
         size = self._size(getattr(data, "public_size", None))
         if self.expected_batch is None:
             _warn_of_loader(data, min(EXPECTED_BATCH, size))

@@ -40,6 +40,13 @@ def test_a_budget_that_protects_nobody_is_named_in_one_sentence(epsilon, delta, 
     assert "\n" not in warning
 
 
+@pytest.mark.parametrize(("people", "warned"), [(None, False), (60_000, False), (100_000, True), (10**7, True)])
+def test_a_delta_of_one_person_or_more_is_named(people, warned):
+    warning = protection_warning(1.0, 1e-5, people)
+    assert (warning is not None) == warned
+    assert not warned or f"1 / {people} people" in warning
+
+
 @pytest.mark.parametrize("delta", [0.0, 1e-5, LARGEST_DELTA / 2])
 def test_the_largest_epsilon_promises_nothing(delta):
     """Something that keeps to it gives practically every member away: the event that is (ε, δ) and no more."""

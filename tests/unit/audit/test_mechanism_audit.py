@@ -116,6 +116,25 @@ def test_a_run_with_canaries_of_its_own(tmp_path):
     assert not list((tmp_path / "release").glob("audit*"))
 
 
+def test_canaries_of_a_plan_about_people_are_a_person_each():
+    """98% of the claim in the mean, as for records; a plan about people ended in a request for units."""
+    people = replace(mechanism_audit.TUTORIAL, unit="patient", rows_per_unit=4)
+    verdict = mechanism_audit.run(people, pairs=40)
+    assert 0.91 * verdict.claimed_epsilon <= verdict.lower_bound
+    assert not verdict.refuted
+
+
+def test_a_run_whose_plan_has_no_such_steps_is_refused_in_one_sentence_before_any_work(app, tmp_path):
+    """The plan of boosted trees, as `sfumato train POLICY --target` writes it."""
+    plan = {"model": "boosted", "counts_noise": 36.0, "steps": 200, "unit": "patient"}
+    result = Training(epsilon=1.0, delta=1e-5, test_accuracy=None)
+    write_run(RunFolder.make(tmp_path), result, certificate=None, plan=plan)
+    answer = CliRunner().invoke(app, ["audit", "run", str(tmp_path)])
+    assert isinstance(answer.exception, InvalidInput)
+    assert "model='boosted'" in str(answer.exception)
+    assert not (tmp_path / "private" / "audit.json").exists()
+
+
 def test_no_run_folder(app, tmp_path):
     result = CliRunner().invoke(app, ["audit", "run", str(tmp_path)])
     assert isinstance(result.exception, InvalidInput)

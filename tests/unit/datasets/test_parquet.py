@@ -67,6 +67,17 @@ def test_a_column_that_is_no_number_is_refused_by_its_type(place):
         parquet_dataset(place, **{**TERMS, "inputs": ["size"]})
 
 
+@pytest.mark.parametrize(
+    "terms", [{"categories": ("no", "yes")}, {"input_categories": {"town": (1, 2)}}], ids=str
+)
+def test_categories_are_judged_by_the_columns_type_and_not_by_its_cells(place, terms):
+    if "categories" in terms:
+        with pytest.raises(InvalidInput, match=r"column ill .of type int64. can hold"):
+            parquet_dataset(place, **{**TERMS, **terms})
+    else:
+        assert len(parquet_dataset(place, **{**TERMS, **terms}).targets) == 4
+
+
 def test_a_damaged_file_is_named(place, tmp_path):
     content = place.read_bytes()
     for cut in (content[:-20], content[:4] + bytes(40) + content[44:], b""):

@@ -121,6 +121,49 @@ def test_undeclared_columns_and_doubled_categories_are_refused():
         dataset_of(PEOPLE, categories=["Ghent", "Ghent"])
 
 
+STRANGE = {
+    "truths-as-numbers": ([True, False, True], [0, 1]),
+    "truths-as-texts": ([True, False, True], ["yes", "no"]),
+    "numbers-as-truths": ([0, 1, 1], [False, True]),
+    "numbers-as-texts": ([0.0, 1.0, 1.0], ["no", "yes"]),
+    "other-texts": (["n", "y", "y"], ["no", "yes"]),
+    "mixed": (["True", "False", "secret"], [0, 1]),
+}
+
+
+@pytest.mark.parametrize(("cells", "categories"), STRANGE.values(), ids=list(STRANGE))
+@pytest.mark.parametrize("column", ["target", "input"])
+def test_categories_that_no_cell_is_are_refused_and_no_cell_is_named(cells, categories, column):
+    """All rows were left out without a word, and the whole of the budget was spent on noise."""
+    people = pd.DataFrame({"age": [1.0, 2.0, 3.0], "ill": cells, "well": ["a", "b", "a"]})
+    terms = {"inputs": ["age"], "target": "ill", "categories": categories}
+    if column == "input":
+        terms = {
+            "inputs": ["age", "ill"],
+            "target": "well",
+            "categories": ["a", "b"],
+            "input_categories": {"ill": categories},
+        }
+    with pytest.raises(InvalidInput, match=r"categories that column ill .* can hold") as refused:
+        table_dataset(people, public_size=3, **terms)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("cells", "categories"),
+    [
+        ([True, False, True], ["False", "True"]),
+        (["1", "0", "x"], [0, 1]),
+        ([1, 0, 7], [0, 1, "unknown"]),
+        ([None, None, "n"], ["no", "yes"]),
+    ],
+    ids=["truths", "some", "wider", "mostly-empty"],
+)
+def test_categories_that_a_cell_may_be_are_taken(cells, categories):
+    people = pd.DataFrame({"age": [1.0, 2.0, 3.0], "ill": pd.Series(cells)})
+    table_dataset(people, inputs=["age"], target="ill", categories=categories, public_size=3)
+
+
 def test_a_column_of_texts_is_refused_unless_its_categories_are_declared():
     with pytest.raises(InvalidInput, match=r"numbers in column town, got texts; .*input_categories"):
         dataset_of(PEOPLE.assign(ill=[0, 1, 0]), inputs=["age", "town"], target="ill", categories=[0, 1])

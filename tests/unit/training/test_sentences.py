@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from sfumato.accounting import Budget
 from sfumato.errors import InvalidInput, SfumatoError, UnsupportedModel
 from sfumato.ledger import Ledger
-from sfumato.training import PrivateTrainer, TrainingPlan, clipped_gradient_sum, train
+from sfumato.training import PrivateTrainer, TrainingPlan, clipped_gradient_sum, cross_entropy, train
 from sfumato.training.sources import columns_of
 
 INPUTS, TARGETS = torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)
@@ -65,7 +65,24 @@ def reduced(outputs, targets):
     return F.cross_entropy(outputs, targets)
 
 
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = model()
+
+    def forward(self, numbers, others):
+        return self.layer(numbers + others)
+
+
+CALLED = r"items \(\(a, b\), target\) call model\(a, b\)"
+
 WRONG = {
+    "two inputs for a model of one": ({"data": ((INPUTS, INPUTS), TARGETS)}, CALLED),
+    "one input for a model of two": ({"model": Wide()}, CALLED),
+    "inputs of other names": (
+        {"model": Wide(), "data": ({"numbers": INPUTS, "rest": INPUTS}, TARGETS)},
+        CALLED,
+    ),
     "float64 inputs": (
         {"data": (INPUTS.double(), TARGETS)},
         r"are torch.float64: convert them with .to\(torch.float32\)",
@@ -142,6 +159,32 @@ def test_the_sentence_names_the_remedy_and_nothing_is_spent(wrong, sentence, tmp
     with pytest.raises(SfumatoError, match=sentence):
         train(given.pop("model"), given.pop("data"), epsilon=1, epochs=1, ledger=ledger, **given)
     assert ledger.epsilon_spent == 0
+
+
+def test_a_mistake_inside_a_model_is_not_taken_for_one_of_its_inputs():
+    with pytest.raises(UnsupportedModel) as told:
+        train(nn.Sequential(model(), Wide()), (INPUTS, TARGETS), epsilon=1, epochs=1, public_size=8)
+    assert "TypeError" in str(told.value)
+    assert "target) call model" not in str(told.value)
+
+
+def test_several_inputs_are_several_arguments():
+    plan = TrainingPlan(sample_rate=0.5, expected_batch=4, steps=1, noise_multiplier=1.0)
+    for data in (((INPUTS, INPUTS), TARGETS), [((INPUTS[0], INPUTS[0]), 0)] * 8):
+        wide = Wide()
+        trainer = PrivateTrainer(wide, torch.optim.SGD(wide.parameters(), lr=0.1), plan)
+        for batch in trainer.batches(data):
+            trainer.step(batch, cross_entropy)
+        assert trainer.steps_done == 1
+
+
+def test_a_batch_that_is_unpacked_says_what_to_do_with_it():
+    small = model()
+    plan = TrainingPlan(sample_rate=0.5, expected_batch=4, steps=1, noise_multiplier=1.0)
+    trainer = PrivateTrainer(small, torch.optim.SGD(small.parameters(), lr=0.1), plan)
+    with pytest.raises(InvalidInput, match=r"trainer.step\(batch, loss_fn\)"):
+        for _inputs, _targets in trainer.batches((INPUTS, TARGETS)):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ A run trained with canaries leaves private/canaries.json: for each canary its co
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,21 @@ def _trained(folder: RunFolder) -> tuple[TrainingPlan, Training]:
             f"expected a run of private training at {folder.path}, got kind={result.kind!r}; "
             "train with --out first"
         )
-    return TrainingPlan.from_json(read_json(plan)), result
+    return _plan_of_steps(read_json(plan), folder.path), result
+
+
+def _plan_of_steps(written: dict[str, Any], path: Path) -> TrainingPlan:
+    """The plan, if it is one of the steps that canaries go through; other recipes write other plans."""
+    known = {field.name: field.default is MISSING for field in fields(TrainingPlan)}
+    if not written.keys() <= known.keys() or any(
+        needed and name not in written for name, needed in known.items()
+    ):
+        raise InvalidInput(
+            f"expected a run of clipped and noised steps (DP-SGD) at {path}, got the plan of "
+            f"model={written.get('model', 'another recipe')!r}, which releases other sums; audit a run of "
+            "--model mlp or of a network, and other mechanisms with sfumato audit releases"
+        )
+    return TrainingPlan.from_json(written)
 
 
 def one_run_verdict(canaries: dict[str, Any], plan: TrainingPlan, *, epsilon: float, delta: float) -> Verdict:

@@ -68,7 +68,8 @@ def released_by_step(
     trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=1.0), plan, sampler=sampler)
     rows = canary_rows(present, model.left.in_features, _LOUDNESS * plan.clip_norm)
     before = [parameter.detach().clone() for parameter in trainer.parameters.values()]
-    for batch in trainer.batches(rows):
+    whole = plan.unit == "record" and plan.rows_per_unit is None
+    for batch in trainer.batches(rows, units=None if whole else np.arange(len(rows[0]))):  # one unit a canary
         trainer.step(batch, chosen_output)
     # What moved the weights is what was released, whatever .grad says.
     moved = [old - new.detach() for old, new in zip(before, trainer.parameters.values(), strict=True)]

@@ -97,7 +97,7 @@ class ImageRequest:
                 f"expected one image for each person (unit='record'), got unit={rows.unit!r}; what is bounded "
                 "is the share of one image"
             )
-        warn_of_little_protection("these images", epsilon, delta)
+        warn_of_little_protection("these images", epsilon, delta, people=rows.public_size)
         found = settings or StyleSettings.for_data(rows.name, None if public is None else PUBLIC)
         recipe = recipe or features.head_only(rows.name)
         if recipe.shape != features.SHAPE:

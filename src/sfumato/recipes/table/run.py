@@ -100,7 +100,7 @@ class TableTraining:
         wanted = Target.of(policy, target)
         encoding = Encoding.of(policy, wanted.name)
         delta = _declared_delta(policy) if delta is None else _validate.delta("delta", delta)
-        warn_of_little_protection("this training", epsilon, delta)
+        warn_of_little_protection("this training", epsilon, delta, people=policy.least_people)
         size = _declared_size(policy)
         if hold_out is not None:
             check_can_be_measured(policy, wanted)
