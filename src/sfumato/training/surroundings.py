@@ -41,11 +41,12 @@ _PASSING = {  # calls what it is given, and sees no rows of its own
     ("sklearn.utils._param_validation", "wrapper"),
     ("sklearn.utils.parallel", "__call__"),
 }
+_SEARCH = "sklearn.model_selection._search"
 _OF_TRIALS = {  # what leads to a trial, whose frame tells how its rows were chosen
-    "sklearn.model_selection._validation",
-    "sklearn.model_selection._search",
-    "sklearn.calibration",
+    "sklearn.model_selection._validation": ("cross_validate", "cross_val_score"),
+    _SEARCH: ("fit", "evaluate_candidates", "_run_search"),
 }
+_SEARCHES = ("GridSearchCV", "RandomizedSearchCV")  # of which all candidates see the same parts
 
 
 def caveats_of_callers(estimator: Any) -> tuple[str, ...]:
@@ -84,6 +85,7 @@ def _found(estimator: Any) -> Iterator[str]:
             inner, tried = None, True
         elif inner is not None and getattr(owner, "best_estimator_", None) is inner:
             yield from _scored(owner.scoring, isinstance(owner.cv, CoinSplit))
+            yield from [] if _is_known_search(owner) else [UNKNOWN.format(caller=type(owner).__name__)]
             inner, tried = owner, False
         elif _of_scikit_learn(frame) and not _passes(frame, inner, tried):
             yield UNKNOWN.format(caller=_caller(frame))
@@ -99,8 +101,16 @@ def _of_scikit_learn(frame: FrameType) -> bool:
 def _passes(frame: FrameType, inner: Any, tried: bool) -> bool:
     """Whether a frame of scikit-learn only hands on, or belongs to a caller that was judged already."""
     module, name = str(frame.f_globals["__name__"]), frame.f_code.co_name
-    judged = tried and module in _OF_TRIALS
+    known = name.startswith("<") or name in _OF_TRIALS.get(module, ())  # "<": a loop of one of these
+    if module == _SEARCH and not name.startswith("<"):
+        known &= _is_known_search(frame.f_locals.get("self"))
+    judged = tried and module in _OF_TRIALS and known
     return judged or (module, name) in _PASSING or (inner is not None and frame.f_locals.get("self") is inner)
+
+
+def _is_known_search(owner: Any) -> bool:
+    kind = type(owner)
+    return kind.__module__ == _SEARCH and kind.__qualname__ in _SEARCHES
 
 
 def _caller(frame: FrameType) -> str:
@@ -118,13 +128,9 @@ def _fitted(step: tuple[Any, ...]) -> str:
 
 
 def _scored(scorer: Any, by_coins: bool) -> list[str]:
-    if (
-        type(scorer).__qualname__ == "_MultimetricScorer"
-        and type(scorer).__module__ == "sklearn.metrics._scorer"
-    ):
-        scorer = vars(scorer).get(
-            "_scorers"
-        )  # scikit-learn's wrapper of several scorers, or of one with a name
+    kind = type(scorer)
+    if (kind.__module__, kind.__qualname__) == ("sklearn.metrics._scorer", "_MultimetricScorer"):
+        scorer = vars(scorer).get("_scorers")  # one or several by their names
     each = list(scorer.values()) if isinstance(scorer, Mapping) else [scorer]
     paid = [one for one in each if isinstance(one, NoisyAccuracyScorer)]
     own = [OWN_NOISE] if any(draws_by_own_code(one.sampler) for one in paid) else []
