@@ -236,21 +236,21 @@ def test_a_tool_of_scikit_learn_that_is_not_known_is_noticed(around, monkeypatch
     assert seen
     assert not any(model.private_ for model in seen)
     assert all(any("not known" in text for text in model.result_.certificate.caveats) for model in seen)
-    if around(classifier()).__class__ is not CalibratedClassifierCV:
-        assert last == seen
 
 
-def test_a_prediction_of_parts_by_coins_stays_private(monkeypatch):
+@pytest.mark.parametrize(("cv", "private"), [(2, False), (CoinSplit(2), True)])
+def test_parts_by_position_are_noticed_where_nothing_is_scored(cv, private, monkeypatch):
     seen, fit = [], PrivateClassifier.fit
 
     def watched(model, *rows):
         fit(model, *rows)
-        seen.append(model.private_)
+        seen.append(model)
         return model
 
     monkeypatch.setattr(PrivateClassifier, "fit", watched)
-    cross_val_predict(classifier(), X, Y, cv=CoinSplit(2))
-    assert seen == [True, True]
+    cross_val_predict(classifier(), X, Y, cv=cv)
+    assert [model.private_ for model in seen] == [private, private]
+    assert private or "split by position" in seen[0].result_.certificate.caveats[-1]
 
 
 def test_a_pipeline_around_a_search_is_noticed():
@@ -421,14 +421,6 @@ def test_a_trial_that_is_scored_is_marked_itself(monkeypatch):
     monkeypatch.setattr(PrivateClassifier, "fit", lambda model, *rows: (watched(model, *rows), model)[1])
     cross_val_score(classifier(), X, Y, cv=2)
     assert seen == [False, False]
-
-
-@pytest.mark.parametrize(("cv", "private"), [(2, False), (CoinSplit(2), True)])
-def test_parts_by_position_are_noticed_where_nothing_is_scored(cv, private):
-    calibrated = CalibratedClassifierCV(classifier(), cv=cv).fit(X, Y)
-    found = [each.estimator for each in calibrated.calibrated_classifiers_]
-    assert [each.private_ for each in found] == [private, private]
-    assert private or "split by position" in found[0].result_.certificate.caveats[-1]
 
 
 def test_no_room_for_a_trial_is_no_score(tmp_path):

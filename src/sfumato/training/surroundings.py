@@ -43,7 +43,7 @@ _PASSING = {  # calls what it is given, and sees no rows of its own
 }
 _SEARCH = "sklearn.model_selection._search"
 _OF_TRIALS = {  # what leads to a trial, whose frame tells how its rows were chosen
-    "sklearn.model_selection._validation": ("cross_validate", "cross_val_score"),
+    "sklearn.model_selection._validation": ("cross_validate", "cross_val_score", "cross_val_predict"),
     _SEARCH: ("fit", "evaluate_candidates", "_run_search"),
 }
 _SEARCHES = ("GridSearchCV", "RandomizedSearchCV")  # of which all candidates see the same parts
