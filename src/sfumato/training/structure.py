@@ -100,5 +100,5 @@ def signature(model: nn.Module, *data: Any) -> Any:
     leaves, tree = pytree.tree_flatten(data)
     shapes = tuple((tuple(leaf.shape[1:]), leaf.dtype) for leaf in leaves if isinstance(leaf, Tensor))
     parts = tuple((type(module), *_settings(module)) for module in model.modules())
-    trained = tuple((parameter.requires_grad, parameter.dtype) for parameter in model.parameters())
+    trained = tuple((p.requires_grad, p.dtype, tuple(p.shape)) for p in model.parameters())
     return tree, shapes, parts, trained, device_of(model)

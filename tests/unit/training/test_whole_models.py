@@ -151,6 +151,32 @@ def spectral_norm():
     return nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)).eval()
 
 
+def another_forward(layer, forward):
+    """A layer of torch's whose forward pass was replaced on the object."""
+    layer.forward = partial(forward, layer)
+    return layer
+
+
+def cubed(layer, inputs):
+    return F.linear(inputs, layer.weight**3, layer.bias)
+
+
+def another_convolution(layer, inputs, weight, bias):
+    return F.conv1d(inputs, weight**2, bias)
+
+
+def with_convolution_replaced():
+    layer = nn.Conv1d(4, 3, 2)
+    layer._conv_forward = partial(another_convolution, layer)
+    return layer
+
+
+def with_bias(layer, *shape):
+    """A layer with a bias of such a shape, which it may use or not."""
+    layer.bias = nn.Parameter(torch.randn(shape))
+    return layer
+
+
 def images(rows=5):
     return torch.randn(rows, 1, 28, 28)
 
@@ -184,6 +210,29 @@ MODELS = {
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 4), weight_norm_by_a_hook()),
         sequences,
     ),
+    "forward on the object": (
+        lambda: nn.Sequential(nn.Flatten(), another_forward(nn.Linear(20, 3), cubed)),
+        sequences,
+    ),
+    "method on the object": (
+        lambda: nn.Sequential(with_convolution_replaced(), nn.Flatten(), nn.Linear(12, 3)),
+        sequences,
+    ),
+    "RMSNorm with an unused bias": (
+        lambda: nn.Sequential(with_bias(nn.RMSNorm(5), 5), nn.Flatten(), nn.Linear(20, 3)),
+        sequences,
+    ),
+    "Embedding with an unused bias": (
+        lambda: nn.Sequential(with_bias(nn.Embedding(7, 4), 4), nn.Flatten(), nn.Linear(24, 3)),
+        tokens,
+    ),
+    **{
+        f"Linear with a bias of shape {shape}": (
+            lambda shape=shape: nn.Sequential(with_bias(nn.Linear(5, 3), *shape), nn.Flatten()),
+            sequences,
+        )
+        for shape in ((1,), (), (1, 3), (4, 3))
+    },
 }
 
 
@@ -206,6 +255,23 @@ def test_model_against_loop(name, clipped_by_loop, distance):
     ):
         ours = clipped_gradient_sum(model, cross_entropy, inputs, targets, clip_norm, units=units)
         assert distance(ours, clipped_by_loop(model, cross_entropy, inputs, targets, clip_norm, units)) <= 1e-5
+
+
+def test_a_layer_whose_class_was_given_another_forward(monkeypatch, clipped_by_loop, distance):
+    torch.manual_seed(5)
+    monkeypatch.setattr(nn.Linear, "forward", cubed)
+    model, inputs, targets = nn.Linear(4, 3), torch.randn(5, 4), torch.arange(5) % 3
+    ours = clipped_gradient_sum(model, cross_entropy, inputs, targets, 0.2)
+    assert distance(ours, clipped_by_loop(model, cross_entropy, inputs, targets, 0.2)) <= 1e-5
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_sums_have_the_shapes_of_the_parameters(name):
+    model, inputs, targets = case(name)
+    sums = clipped_gradient_sum(model, cross_entropy, inputs, targets, 0.2)
+    assert {n: s.shape for n, s in sums.items()} == {
+        n: p.shape for n, p in model.named_parameters() if p.requires_grad
+    }
 
 
 @pytest.mark.parametrize("name", ["CNN", "transformer", "GRU"])

@@ -8,7 +8,11 @@ from sfumato.training.rules.registry import register
 from sfumato.training.rules.terms import Contribution, Lookups
 
 
-@register(nn.Embedding)
+def _shapes(module: nn.Embedding) -> dict[str, tuple[int, ...]]:
+    return {"weight": (module.num_embeddings, module.embedding_dim)}
+
+
+@register(nn.Embedding, shapes=_shapes)
 def embedding(module: nn.Embedding, inputs: Tensor, gradient: Tensor) -> dict[str, Contribution]:
     """∂table[i] = Σ of the gradients of the positions that looked up i; the padding entry gets none."""
     rows = inputs.shape[0]

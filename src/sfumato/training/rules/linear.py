@@ -8,7 +8,11 @@ from sfumato.training.rules.registry import register
 from sfumato.training.rules.terms import Contribution, Factors, Fold, Rows
 
 
-@register(nn.Linear)
+def _shapes(module: nn.Linear) -> dict[str, tuple[int, ...]]:
+    return {"weight": (module.out_features, module.in_features), "bias": (module.out_features,)}
+
+
+@register(nn.Linear, shapes=_shapes)
 def linear(module: nn.Linear, inputs: Tensor, gradient: Tensor) -> dict[str, Contribution]:
     """∂W = Σₚ gₚ xₚᵀ, ∂b = Σₚ gₚ over the positions p between the first and the last dimension."""
     rows = inputs.shape[0]

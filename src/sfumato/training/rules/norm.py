@@ -11,22 +11,31 @@ from sfumato.training.rules.registry import register
 from sfumato.training.rules.terms import Contribution, Rows
 
 
-@register(nn.GroupNorm)
+def _both(shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    return {"weight": shape, "bias": shape}
+
+
+@register(nn.GroupNorm, shapes=lambda module: _both((module.num_channels,)))
 def group_norm(module: nn.GroupNorm, inputs: Tensor, gradient: Tensor) -> dict[str, Contribution]:
     return _per_channel(F.group_norm(inputs, module.num_groups, eps=module.eps), gradient)
 
 
-@register(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+@register(
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+    shapes=lambda module: _both((module.num_features,)),
+)
 def instance_norm(module: nn.InstanceNorm2d, inputs: Tensor, gradient: Tensor) -> dict[str, Contribution]:
     return _per_channel(F.instance_norm(inputs, eps=module.eps), gradient)
 
 
-@register(nn.LayerNorm)
+@register(nn.LayerNorm, shapes=lambda module: _both(tuple(module.normalized_shape)))
 def layer_norm(module: nn.LayerNorm, inputs: Tensor, gradient: Tensor) -> dict[str, Contribution]:
     return _per_element(F.layer_norm(inputs, module.normalized_shape, eps=module.eps), gradient, module)
 
 
-@register(nn.RMSNorm)
+@register(nn.RMSNorm, shapes=lambda module: {"weight": tuple(module.normalized_shape)})  # it adds no bias
 def rms_norm(module: nn.RMSNorm, inputs: Tensor, gradient: Tensor) -> dict[str, Contribution]:
     return _per_element(F.rms_norm(inputs, module.normalized_shape, eps=module.eps), gradient, module)
 
