@@ -32,10 +32,27 @@ def rows_apart(compute: Compute, rows: Tensor) -> Tensor:
     """
     if not len(rows):
         return compute(rows)
-    height = next(height for height in _HEIGHTS if height == 1 or _same_bits(compute, rows, height))
+    height = height_apart(compute, rows)
     missing = -len(rows) % height
     padded = torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows
     return torch.cat([compute(block) for block in torch.split(padded, height)])[: len(rows)]
+
+
+@torch.no_grad()
+def height_apart(compute: Compute, like: Tensor) -> int:
+    """The largest height of blocks in which public rows have the same bits in any company, zeros among them.
+
+    Args:
+        compute: Features of some rows, (rows, …) → (rows, …).
+        like: Rows, of which only shape and type count.
+
+    Returns:
+        The height.
+
+    >>> height_apart(torch.square, torch.zeros(3, 1))
+    128
+    """
+    return next(height for height in _HEIGHTS if height == 1 or _same_bits(compute, like, height))
 
 
 def _same_bits(compute: Compute, like: Tensor, height: int) -> bool:

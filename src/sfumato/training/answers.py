@@ -9,11 +9,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from sfumato.models.rows_apart import rows_apart
+from sfumato.models.rows_apart import Compute, height_apart
 from sfumato.randomness import FreshGenerators
 from sfumato.training.devices import CPU, device_of
 from sfumato.training.memory import Memory
 from sfumato.training.own_code import runs_with
+from sfumato.training.unsuitable import refuse_sparse
 
 NONE = -1  # the answer to a row that raises
 
@@ -22,10 +23,11 @@ def answers(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64]:
     """The class of the largest output for each row, in evaluation mode.
 
     *Guarantees*: a row's answer is computed from that row and the model. Trusted code is shown blocks of a
-    public height at which rows have the same bits in any company. Code of the user's may do in evaluation
-    mode what no survey of training has seen: it is shown one row at a time, and made to forget it. What a
-    model draws is secret, and what a row seeds is keyed anew before the next. A row that raises has the answer
-    `NONE`, and nobody sees the text of the error.
+    public height at which rows have the same bits in any company; where one raises, the others are shown again
+    at that height, with zeros in its place. Code of the user's may do in evaluation mode what no survey of
+    training has seen: it is shown one row at a time, and made to forget it. What a model draws is secret, and
+    what a row seeds is keyed anew before the next. A row that raises has the answer `NONE`, and nobody sees the
+    text of the error.
 
     Args:
         model: The model; its mode is put back as it was.
@@ -37,31 +39,76 @@ def answers(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64]:
     >>> answers(nn.Identity(), torch.tensor([[0.0, 1.0], [1.0, 0.0]])).tolist()
     [1, 0]
     """
-    was_training = [module.training for module in model.modules()]
-    model.eval()
-    try:
-        with FreshGenerators(device=device_of(model)) as generators:
-            found = None if runs_with(model) else _together(model, rows)
-            return _one_by_one(model, rows, generators.refresh) if found is None else found
-    finally:
-        for module, training in zip(model.modules(), was_training, strict=True):
-            module.training = training
+    return answering(model)(rows)
 
 
-def _together(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64] | None:
-    """None if a row raises, or if not every row has an answer."""
+def answering(model: nn.Module) -> Callable[[Tensor], npt.NDArray[np.int64]]:
+    """How a model is asked for `answers`; what cannot be asked is refused here, before a charge."""
+    refuse_sparse(model)
     device = device_of(model)
-    try:
-        found = rows_apart(lambda some: model(some.to(device)).argmax(dim=1).to(CPU), rows)
-    except Exception:  # its text may quote a row
-        return None
-    return found.numpy() if found.shape == (len(rows),) else None
+    memory = Memory(model, name="the model") if runs_with(model) else None
+
+    def ask(rows: Tensor) -> npt.NDArray[np.int64]:
+        was_training = [module.training for module in model.modules()]
+        model.eval()
+        try:
+            with FreshGenerators(device=device) as generators:
+                if memory is None:
+                    return _together(model, rows, device)
+                return _one_by_one(model, rows, device, memory, generators.refresh)
+        finally:
+            for module, training in zip(model.modules(), was_training, strict=True):
+                module.training = training
+
+    return ask
 
 
 @torch.no_grad()
-def _one_by_one(model: nn.Module, rows: Tensor, refresh: Callable[[], None]) -> npt.NDArray[np.int64]:
-    device, found = device_of(model), np.full(len(rows), NONE, dtype=np.int64)
-    memory = Memory(model, name="the model")
+def _together(model: nn.Module, rows: Tensor, device: torch.device) -> npt.NDArray[np.int64]:
+    def outputs(some: Tensor) -> Tensor:
+        found: Tensor = model(some.to(device)).to(CPU)
+        return found
+
+    try:
+        height = height_apart(outputs, rows)
+    except Exception:  # public rows raise, whatever the private ones are
+        height = 1
+    found = [_of_block(outputs, block, height) for block in torch.split(rows, height) if len(block)]
+    return np.concatenate([np.empty(0, dtype=np.int64), *found])
+
+
+def _of_block(outputs: Compute, rows: Tensor, height: int) -> npt.NDArray[np.int64]:
+    """Answers to the rows of one block; where some raise, those are found by halving, at the same height."""
+    found, waiting = np.full(len(rows), NONE, dtype=np.int64), [range(len(rows))]
+    while waiting:
+        some = waiting.pop()
+        block = rows.new_zeros(height, *rows.shape[1:])
+        block[some.start : some.stop] = rows[some.start : some.stop]
+        classes = _classes(outputs, block)
+        if classes is not None:
+            found[some.start : some.stop] = classes[some.start : some.stop]
+        elif len(some) > 1:
+            half = len(some) // 2
+            waiting += [some[:half], some[half:]]
+    return found
+
+
+def _classes(outputs: Compute, rows: Tensor) -> npt.NDArray[np.int64] | None:
+    """None if a row raises, or if not every row has one answer."""
+    try:
+        found = outputs(rows).argmax(dim=1)
+    except KeyboardInterrupt:  # somebody wants to stop
+        raise
+    except BaseException:  # its text may quote a row
+        return None
+    return found.reshape(-1).numpy() if found.numel() == len(rows) else None
+
+
+@torch.no_grad()
+def _one_by_one(
+    model: nn.Module, rows: Tensor, device: torch.device, memory: Memory, refresh: Callable[[], None]
+) -> npt.NDArray[np.int64]:
+    found = np.full(len(rows), NONE, dtype=np.int64)
     for number, row in enumerate(torch.split(rows, 1)):
         try:
             found[number] = int(model(row.to(device)).argmax(dim=1))

@@ -25,7 +25,7 @@ from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import RunFolder, write_whole
-from sfumato.training.answers import answers
+from sfumato.training.answers import answering
 from sfumato.training.arguments import check_ledger
 from sfumato.training.moment import refuse_listeners
 from sfumato.training.own_code import OWN_CODE, brings, caveats_with
@@ -199,6 +199,7 @@ class HeldOut:
         caveats = dict.fromkeys([*((OWN_CODE,) if brought else ()), *caveats_with(model)])
         mechanism = _counting(epsilon, relation)
         sampler = SecretStream() if sampler is None else sampler
+        inputs, ask = self.rows.tensors()[0], answering(model)  # whatever refuses does so before the charge
         certificate = (ledger or Unrecorded(delta=delta)).pay_for(
             mechanism.event(),
             purpose=purpose,
@@ -207,7 +208,7 @@ class HeldOut:
             private=sampler.private,
             caveats=(*caveats, *caveats_of_sampler(sampler)),
         )
-        right = answers(model, self.rows.tensors()[0]) == self.rows.targets
+        right = ask(inputs) == self.rows.targets
         counts = np.array([_counts(right[groups == number]) for number in range(len(names))])
         noisy = mechanism.release(counts.reshape(-1), sampler).reshape(-1, 2).clip(0)
         slack = _noise_bound(mechanism.scale, (1 - _CONFIDENCE) / 4)

@@ -12,6 +12,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 
 from sfumato.randomness import FreshGenerators
+from sfumato.training.answers import answering
 from sfumato.training.known_steps import is_row_wise
 from sfumato.training.memory import Memory
 from sfumato.training.own_code import runs_with
@@ -46,6 +47,7 @@ def predictions(estimator: Any) -> Predictions:
     steps, last = _in_steps(estimator)
     apart = getattr(type(last), "predict_apart", None)
     if apart is not None and is_class_of(type(last), _OURS) and all(map(is_row_wise, steps)):
+        answering(last.module_)  # refuses what it could not ask
         return Predictions(_together(steps, last), own_code=runs_with(last.module_))
     return Predictions(_one_by_one(estimator), own_code=True)
 

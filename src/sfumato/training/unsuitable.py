@@ -27,6 +27,19 @@ def refuse_own_tensors(model: nn.Module) -> None:
             )
 
 
+def refuse_sparse(model: nn.Module) -> None:
+    """What a model holds is copied and put back, which sparse tensors do not allow."""
+    named = [(name, tensor) for name, tensor in (*model.named_parameters(), *model.named_buffers())]
+    for prefix, module in model.named_modules():
+        named += [(f"{prefix}.{name}".lstrip("."), one) for name, one in vars(module).items()]
+    for name, one in named:
+        if isinstance(one, Tensor) and one.layout != torch.strided:
+            raise UnsupportedModel(
+                f"expected dense tensors in the model, got {name} of layout {one.layout}; keep "
+                "tensor.to_dense(), or its indices and values as two tensors"
+            )
+
+
 def refuse_hooks_on_weights(model: nn.Module) -> None:
     """Gradients of single rows pass no weight: a hook there would wait for nothing."""
     for name, parameter in model.named_parameters():

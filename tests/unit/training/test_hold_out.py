@@ -10,12 +10,13 @@ from torch import nn
 
 from sfumato.accounting import Budget, Relation
 from sfumato.datasets import Dataset
-from sfumato.errors import BudgetExceeded, InvalidInput
+from sfumato.errors import BudgetExceeded, InvalidInput, UnsupportedModel
 from sfumato.ledger import Ledger
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import SecretStream
 from sfumato.storage import RunFolder
-from sfumato.training import HeldOut, keep_out
+from sfumato.training import HeldOut, clipped_gradient_sum, cross_entropy, keep_out
+from sfumato.training.answers import NONE, answers
 from sfumato.training.hold_out import _noise_bound, price
 
 
@@ -182,3 +183,78 @@ def test_groups_are_declared(tmp_path):
         with pytest.raises(InvalidInput, match="declare its classes"):
             undeclared.accuracy_by_class(model, epsilon=1, ledger=ledger)
         assert ledger.epsilon_spent == 0
+
+
+class HoldsGenerator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.generator = nn.Linear(2, 2), torch.Generator()
+
+    def forward(self, rows):
+        return self.layer(rows)
+
+
+class HoldsSparse(nn.Module):
+    def __init__(self, *, as_buffer):
+        super().__init__()
+        self.layer, table = nn.Linear(2, 2), torch.eye(2).to_sparse()
+        if as_buffer:
+            self.register_buffer("table", table)
+        else:
+            self.table = table
+
+    def forward(self, rows):
+        return self.layer(torch.sparse.mm(self.table, rows.T).T)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (HoldsGenerator(), "put back"),
+        (HoldsSparse(as_buffer=True), "dense tensors"),
+        (HoldsSparse(as_buffer=False), "dense tensors"),
+    ],
+)
+def test_a_model_that_cannot_be_asked_is_refused_before_the_charge(tmp_path, model, words):
+    with Ledger.open(tmp_path / "ledger.db", budget=Budget(epsilon=2.0, delta=1e-5)) as ledger:
+        with pytest.raises(UnsupportedModel, match=words):
+            HeldOut(rows=records(5, 5)).accuracy(model, epsilon=1.0, ledger=ledger)
+        assert not list(ledger.charges())
+
+
+@pytest.mark.parametrize("as_buffer", [True, False])
+def test_a_sparse_tensor_in_a_model_is_refused_in_one_sentence(as_buffer):
+    rows, targets = torch.randn(4, 2), torch.zeros(4, dtype=torch.long)
+    with pytest.raises(UnsupportedModel, match=r"got table of layout torch\.sparse_coo; keep"):
+        clipped_gradient_sum(HoldsSparse(as_buffer=as_buffer), cross_entropy, rows, targets, 1.0)
+
+
+def test_a_row_that_raises_changes_no_bit_of_the_others():
+    """Two classes that differ by rounding only, so that every answer tells the height of its block."""
+    torch.manual_seed(0)
+    width, length, entries = 64, 6, 500
+    model = nn.Sequential(nn.Embedding(entries, width), nn.Flatten(), nn.Linear(width * length, 2, bias=False))
+    with torch.no_grad():
+        weight = model[2].weight
+        weight[1] = weight[0].view(length, width).flip(0).reshape(-1)
+    half = torch.randint(0, entries, (1000, length // 2))
+    rows = torch.cat([half, half.flip(1)], dim=1)
+    bad = torch.full((1, length), entries)
+    expected = answers(model, rows)
+    for place in (0, 7, 500, 1000):
+        found = answers(model, torch.cat([rows[:place], bad, rows[place:]]))
+        assert found[place] == NONE
+        assert np.array_equal(np.delete(found, place), expected)
+    replaced = rows.clone()
+    replaced[[3, 4, 130]] = entries
+    found = answers(model, replaced)
+    assert np.flatnonzero(found == NONE).tolist() == [3, 4, 130]
+    assert np.array_equal(np.delete(found, [3, 4, 130]), np.delete(expected, [3, 4, 130]))
+
+
+def test_rows_that_a_layer_of_torchs_brings_together_are_answered_one_by_one():
+    """A softmax over rows leaves the largest output of public rows as it is, and not that of others."""
+    rows = torch.tensor([[1.0, 0.9], [9.0, 0.0], [0.0, 0.5]])
+    model = nn.Softmax(dim=0)
+    alone = [int(answers(model, row)[0]) for row in torch.split(rows, 1)]
+    assert answers(model, rows).tolist() == alone

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -17,7 +20,7 @@ from sfumato.recipes.table.model import Scorer, TableModel
 from sfumato.recipes.table.plan import RELATION
 from sfumato.recipes.table.target import Target
 from sfumato.training import NoisyAccuracy
-from sfumato.training.answers import answers
+from sfumato.training.answers import answering
 from sfumato.training.hold_out import PURPOSE, share_of
 
 
@@ -61,17 +64,23 @@ def accuracy(
     network is shown blocks in which a row has the same bits in any company.
     """
     mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=epsilon)
+    ask = _answering(model.scorer)
     certificate = (ledger or Unrecorded(delta=delta)).pay_for(
         mechanism.event(), purpose=PURPOSE, relation=RELATION, unit=unit, private=sampler.private
     )
-    right = _answers(model.scorer, rows) == rows.target
+    right = ask(rows) == rows.target
     return share_of(right, mechanism, sampler, epsilon=epsilon, certificate=certificate)
 
 
-def _answers(scorer: Scorer, rows: Rows) -> npt.NDArray[np.int64]:
+def _answering(scorer: Scorer) -> Callable[[Rows], npt.NDArray[np.int64]]:
+    """How a model is asked; one that cannot be asked is refused here, before a charge."""
     if isinstance(scorer, mlp.Network):
-        return answers(scorer.module, torch.from_numpy(mlp.dense(scorer.encoders, rows.cells)))
-    scores = scorer.scores(rows.cells)
+        ask, encoders = answering(scorer.module), scorer.encoders
+        return lambda rows: ask(torch.from_numpy(mlp.dense(encoders, rows.cells)))
+    return lambda rows: _best(scorer.scores(rows.cells))
+
+
+def _best(scores: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return (scores[:, 0] > 0).astype(np.int64) if scores.shape[1] == 1 else scores.argmax(axis=1)
 
 
