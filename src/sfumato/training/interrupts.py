@@ -1,8 +1,29 @@
-"""What leaves a step that did not end: an error in whose frames and words nothing of the rows is left."""
+"""What Ctrl-C and errors leave: things put back, and an error that holds nothing of the rows."""
 
 from __future__ import annotations
 
+import signal
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ctrl-C waits until the block is over: weights that are put back are all put back."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def bare(error: BaseException) -> BaseException:

@@ -40,6 +40,7 @@ from torch import Tensor, nn
 from sfumato.errors import UnsupportedModel
 from sfumato.randomness import GENERATORS, GLOBAL_GENERATORS, key_anew
 from sfumato.training import places
+from sfumato.training.interrupts import undisturbed
 from sfumato.training.places import Place
 from sfumato.training.replaced import replaced
 from sfumato.training.structure import Structure, tensors_of
@@ -117,8 +118,9 @@ class Memory:
 
     def put_back(self) -> bool:
         """Restore every place; whether one of the user's own had changed, and not only a cache of a library."""
-        self.key_generators()
-        changed = [place.put_back() for place in self._places]
+        with undisturbed():
+            self.key_generators()
+            changed = [place.put_back() for place in self._places]
         return any(map(and_, changed, self._own))
 
     def key_generators(self) -> None:

@@ -70,6 +70,7 @@ from sfumato.training.unsuitable import (
     refuse_low_precision,
     refuse_low_precision_inside,
     refuse_own_tensors,
+    refuse_sparse,
 )
 from sfumato.training.watching import (
     Drawn,
@@ -149,6 +150,7 @@ def survey(
     """
     refuse_listeners()
     refuse_own_tensors(model)
+    refuse_sparse(model)
     refuse_hooks_on_weights(model)
     key = signature(model, inputs, targets), versions(model)
     now = Moment(model, loss_fn, views)

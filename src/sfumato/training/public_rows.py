@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from sfumato.randomness import fresh_seed, public_torch_generator
+from sfumato.training.interrupts import undisturbed
 
 _DRAWN = 65521  # values by which weights are moved, again and again: a prime, so that no two lines are alike
 
@@ -75,8 +76,9 @@ def other_weights(model: nn.Module, seed: int | None = None) -> Iterator[None]:
             parameter.data = _other_values(value, generator)
         yield
     finally:
-        for parameter, value in kept.items():
-            parameter.data = value
+        with undisturbed():
+            for parameter, value in kept.items():
+                parameter.data = value
 
 
 def _other_values(value: Tensor, generator: torch.Generator) -> Tensor:

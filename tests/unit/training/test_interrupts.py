@@ -1,0 +1,81 @@
+"""Ctrl-C while something is put back."""
+
+import signal
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from sfumato.training.interrupts import undisturbed
+from sfumato.training.memory import Memory
+from sfumato.training.public_rows import other_weights
+
+
+def test_an_interrupt_waits_until_the_block_is_over():
+    done = []
+    with pytest.raises(KeyboardInterrupt), undisturbed():
+        signal.raise_signal(signal.SIGINT)
+        done.append(1)
+    assert done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_other_threads_are_let_be():
+    ended = []
+
+    def work():
+        with undisturbed():
+            ended.append(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert ended
+
+
+class Interrupting(nn.Parameter):
+    """A weight during whose change of values somebody presses Ctrl-C."""
+
+    pressed = False
+
+    @property
+    def data(self):
+        return super().data
+
+    @data.setter
+    def data(self, value):
+        if self.pressed:
+            signal.raise_signal(signal.SIGINT)
+        torch.Tensor.data.__set__(self, value)
+
+
+def test_all_weights_are_put_back():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    first = Interrupting(torch.ones(2, 2))
+    model[0].weight = first
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    with pytest.raises(KeyboardInterrupt), other_weights(model):
+        first.pressed = True
+    first.pressed = False
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+class Pressed:
+    """A place at which somebody presses Ctrl-C."""
+
+    def put_back(self):
+        signal.raise_signal(signal.SIGINT)
+        return False
+
+
+def test_everything_that_was_kept_is_put_back():
+    kept = {"one": [], "other": []}
+    memory = Memory(kept, name="the data set")
+    for values in kept.values():
+        values.append(1)
+    memory._places.insert(0, Pressed())
+    memory._own.insert(0, True)
+    with pytest.raises(KeyboardInterrupt):
+        memory.put_back()
+    assert kept == {"one": [], "other": []}
