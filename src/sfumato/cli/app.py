@@ -13,7 +13,7 @@ import typer
 from typer.main import get_command_name
 from typer.models import CommandInfo
 
-from sfumato import __version__
+from sfumato import __version__, interruption
 from sfumato.cli import (
     audit,
     calculators,
@@ -91,16 +91,14 @@ for module in COMMANDS:
     module.register(app)
 
 DONE, FAILED, WRONG_USAGE, REFUSED = 0, 1, 2, 3
-_TYPER_INTERRUPTED = 130  # what Typer makes of Ctrl-C, without a word
-_CHARGED = "interrupted; what was reserved stays charged, and the same command goes on from there"
-_NOT_CHARGED = "interrupted; nothing was charged: give the same command again"
+INTERRUPTED = interruption.EXIT_CODE  # also what Typer makes of Ctrl-C, without a word
 
 
 def main() -> None:
     """Run the command; an expected error is one sentence on standard error and an exit code."""
     try:
-        _check_environment()
-        with warnings.catch_warnings():
+        with interruption.noted(), warnings.catch_warnings():
+            _check_environment()
             for kind in (LittleProtection, SettingsChanged, TooMuchNoise):
                 warnings.simplefilter("always", kind)
             warnings.showwarning = _shown(warnings.showwarning)
@@ -112,10 +110,10 @@ def main() -> None:
     except SfumatoError as error:
         _stop(str(error), FAILED)
     except KeyboardInterrupt:
-        _stop(_interrupted(), FAILED)
+        _stop(interruption.in_words(), INTERRUPTED)
     except SystemExit as stop:
-        if stop.code == _TYPER_INTERRUPTED:
-            _stop(_interrupted(), FAILED)
+        if stop.code == INTERRUPTED:
+            _stop(interruption.in_words(), INTERRUPTED)
         raise
     except BrokenPipeError:
         sys.exit(DONE)
@@ -151,12 +149,6 @@ def options(
     ] = False,
 ) -> None:
     """Options of the program itself; the version is printed before any command is looked for."""
-
-
-def _interrupted() -> str:
-    """What holds after Ctrl-C: whether this process had charged anything."""
-    ledgers = sys.modules.get("sfumato.ledger")
-    return _CHARGED if ledgers is not None and ledgers.Ledger.spent_here else _NOT_CHARGED
 
 
 def _check_environment() -> None:
