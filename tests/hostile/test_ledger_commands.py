@@ -209,6 +209,25 @@ def raise_interrupt(*_, **__):
     raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("opinion", "--set", "noise_multiplier=1", "--set", "sample_rate=0.01", "--set", "steps=10", "--set",
+          "delta=1e-5", "--set", "poisson_sampling=true"), "--set unit=patient"),
+        (("train", "--data", "digits", "--model", "mlp", "--epsilon", "1", "--epochs", "1", "--out", "run"),
+         "--unit patient"),
+    ],
+)  # fmt: skip
+def test_another_unit_is_told_by_an_option_that_the_command_has(command, tmp_path, monkeypatch, words, remedy):
+    monkeypatch.chdir(tmp_path)
+    Ledger.create("clinic.db", Budget(epsilon=3, delta=1e-5, unit="patient")).close()
+    code, _, error = command(*words, "--ledger", "clinic.db")
+    assert code == 1
+    assert f"if one row is one patient, say so ({remedy}); if not" in error
+    code, _, error = command(*words, *remedy.split(), "--ledger", "clinic.db")
+    assert "expected unit" not in error
+
+
 def test_the_version_is_told(command):
     assert command("--version") == (0, f"sfumato {version('sfumato')}\n", "")
 

@@ -39,7 +39,7 @@ from sfumato.cli import (
     tune,
     verify,
 )
-from sfumato.cli.remedies import in_a_sentence
+from sfumato.cli.remedies import as_an_option, in_a_sentence
 from sfumato.cli.suggestions import Suggesting
 from sfumato.display import visible
 from sfumato.errors import (
@@ -49,6 +49,7 @@ from sfumato.errors import (
     SettingsChanged,
     SfumatoError,
     TooMuchNoise,
+    UnitMismatch,
 )
 from sfumato.reproduce import commands as reproduce
 
@@ -107,6 +108,9 @@ def main() -> None:
         _stop(str(error), REFUSED)
     except InvalidInput as error:
         _stop(str(error), WRONG_USAGE)
+    except UnitMismatch as error:
+        how = as_an_option("unit", error.wanted, _options(sys.argv[1:]))
+        _stop(str(error) if how is None else error.sentence(how), FAILED)
     except SfumatoError as error:
         _stop(str(error), FAILED)
     except KeyboardInterrupt:
@@ -130,6 +134,14 @@ def _asked_for(words: Sequence[str]) -> typer.Typer:
     alone = copy(app)
     alone.registered_commands, alone.registered_groups = commands, groups
     return alone
+
+
+def _options(words: Sequence[str]) -> set[str]:
+    """The options of the command that the words name."""
+    found: Any = typer.main.get_command(_asked_for(words))
+    for word in words:
+        found = getattr(found, "commands", {}).get(word, found)
+    return {name for each in found.params for name in each.opts}
 
 
 def _name(command: CommandInfo) -> str:
