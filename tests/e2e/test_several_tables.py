@@ -129,6 +129,10 @@ def test_a_model_is_trained_on_the_table_that_has_the_target(clinic: Path, sfuma
     assert found["epsilon_left"] == pytest.approx(priced["epsilon_left_after"])
     plan = json.loads((out / "release" / "plan.json").read_text())
     assert (plan["rows_per_unit"], plan["public_size"]) == (3, 5000)
+    for target, offered in (("cost", False), ("ill", True)):  # a number of several visits, a class of one row
+        said = sfumato("train", clinic, "--target", target, "--epsilon", "0.05", "--out", tmp_path / target)[1]
+        assert "not measured; give public rows as --test-data" in said
+        assert ("--hold-out" in said) == offered
     code, _, said = sfumato("train", clinic, "--table", "people", "--target", "cost", *words)
     assert (code, "tables.people.columns.cost" in said) == (2, True)
     code, _, said = sfumato(
