@@ -24,6 +24,7 @@ nothing else there; an infinite ε is the string `"inf"`. Exit codes:
 | 1 | failed, with one sentence on standard error that says what to do |
 | 2 | wrong usage; nothing was computed or spent |
 | 3 | refused by the budget; nothing was computed or spent |
+| 130 | interrupted by Ctrl-C, with one sentence that says what is charged and how to go on |
 """
 
 

@@ -5,6 +5,7 @@ SfumatoError
 ├── Refused                 sensible, but not allowed
 │   ├── BudgetExceeded      the ledger has no room for the charge
 │   ├── RelationMismatch    a charge under another neighbouring relation or privacy unit
+│   │   └── UnitMismatch    a charge for another privacy unit
 │   ├── NotPrivate          an ε that cannot be justified is not printed
 │   ├── NotVerified         a certificate, signature or witness that must not be relied on
 │   └── UnsupportedModel    a model whose examples cannot be told apart
@@ -64,6 +65,27 @@ class BudgetExceeded(Refused):
 
 class RelationMismatch(Refused):
     """A charge stated under another neighbouring relation or for another privacy unit."""
+
+
+class UnitMismatch(RelationMismatch):
+    """A charge stated for another privacy unit than the budget's.
+
+    Attributes:
+        wanted: The budget's unit.
+        given: The unit that was stated.
+    """
+
+    def __init__(self, *, wanted: str, given: str) -> None:
+        self.wanted, self.given = wanted, given
+        super().__init__(self.sentence(f"unit={wanted!r} in Python or in a policy"))
+
+    def sentence(self, how: str) -> str:
+        """The remedy, where `how` tells a reader how to state the budget's unit."""
+        return (
+            f"expected unit={self.wanted!r} as in the budget, got unit={self.given!r}; if one row is one "
+            f"{self.wanted}, say so ({how}); if not, price the release for all rows of one "
+            "(accounting.for_group), or use another ledger"
+        )
 
 
 class NotPrivate(Refused):

@@ -18,6 +18,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from sfumato import interruption
 from sfumato.display import visible, visible_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -97,9 +98,17 @@ def in_words(value: Any, *, remedy: str | None = None) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+class _Progress(Progress):
+    """Where a command tells how far it is, it can also be stopped."""
+
+    def update(self, *place: Any, **values: Any) -> None:
+        interruption.check()
+        super().update(*place, **values)
+
+
 def progress() -> Progress:
     """A bar with the time left, on standard error, only where that is a terminal."""
-    return Progress(
+    return _Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),

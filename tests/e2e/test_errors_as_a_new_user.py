@@ -60,7 +60,7 @@ def test_a_corrupt_cache(tmp_path):
 
 
 def test_ctrl_c(tmp_path):
-    """Interrupted while it trains: a sentence, exit code 1, and the same command goes on."""
+    """Interrupted while it trains: a sentence, exit code 130, and the same command goes on."""
     ledger = tmp_path / "l.db"
     shell("ledger", "create", ledger, "--epsilon", 3, "--delta", 1e-5)
     words = ("train", "--data", "digits", "--model", "mlp", "--epsilon", 1, "--epochs", 4000, "--batch", 256)
@@ -77,7 +77,7 @@ def test_ctrl_c(tmp_path):
         time.sleep(0.1)
     started.send_signal(signal.SIGINT)
     _, error = started.communicate(timeout=240)
-    assert started.returncode == 1
+    assert started.returncode == 130
     assert "Traceback" not in error
     assert "interrupted" in error
     assert "the same command goes on" in error

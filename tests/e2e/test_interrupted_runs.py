@@ -26,8 +26,8 @@ def interrupted(sfumato, tmp_path, monkeypatch):
 
         patched.setattr(run, "_report", stop)
         code, _, err = sfumato(*words)
-    assert code == 1
-    assert "interrupted" in err
+    assert code == 130
+    assert "the same command goes on" in err
     return words
 
 

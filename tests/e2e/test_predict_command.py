@@ -121,7 +121,9 @@ def test_a_folder_of_images_and_a_table_of_answers(sfumato, sfumato_json, tmp_pa
     assert [line["input"] for line in lines] == ["a.png", "b.png", "deeper/c.png"]
     assert [int(line["prediction"]) for line in lines] == found["predictions"]
     assert float(lines[0]["p(3)"]) == pytest.approx(found["probabilities"][0][3], rel=1e-4)
-    assert "a.png" in sfumato("predict", run, folder)[1]
+    header, first, *_ = sfumato("predict", run, folder, "--probabilities")[1].splitlines()
+    assert header.split() == list(lines[0])
+    assert first.split()[0] == "a.png"
     np.save(tmp_path / "levels.npy", levels)
     assert (
         sfumato_json("predict", run, tmp_path / "levels.npy")["predictions"]

@@ -16,6 +16,7 @@ from sfumato.errors import BudgetExceeded, InvalidInput, SfumatoError
 from sfumato.ledger import Certificate, Ledger
 from sfumato.query import QueryRefused, load_policy
 from sfumato.randomness import SecretStream
+from sfumato.recipes.table import TableTraining
 
 
 @pytest.fixture
@@ -68,6 +69,20 @@ def test_a_dry_run_spends_nothing(folder: Path) -> None:
     assert "Nothing was spent" in run(*words)
 
 
+@pytest.mark.parametrize("how", ["--dry-run", "--try"])
+def test_a_dry_run_is_refused_where_the_question_would_be(folder: Path, how: str) -> None:
+    if how == "--try":
+        text = (folder / "people.toml").read_text()
+        (folder / "people.toml").write_text(text + '[unit]\ncolumn = "ill"\nrows = 4\n')
+    words = (folder / "people.toml", "SELECT COUNT(*) FROM people", "--epsilon")
+    with pytest.raises(BudgetExceeded):
+        run(*words, 1.5, how)
+    run(*words, 0.8)
+    run(*words, 0.1, how)
+    with pytest.raises(BudgetExceeded):
+        run(*words, 0.3, how)
+
+
 def test_a_table_for_people(folder: Path) -> None:
     shown = run(folder / "people.toml", "SELECT city, COUNT(*) FROM people GROUP BY city", "--epsilon", 0.3)
     assert "Delft" in shown
@@ -96,6 +111,25 @@ def test_init_drafts_and_does_not_overwrite(folder: Path) -> None:
     assert any("columns.age" in blank for blank in found["fill_in"])
     with pytest.raises(InvalidInput, match="--out"):
         run("init", folder / "people.csv", "--out", folder / "draft.toml")
+
+
+def test_a_draft_says_who_needs_the_size(folder: Path) -> None:
+    """As the reference of the policy does; `train` refuses a policy without it."""
+    run("init", folder / "people.csv", "--out", folder / "draft.toml")
+    (said,) = [line for line in (folder / "draft.toml").read_text().splitlines() if "public_size" in line]
+    assert "train needs it" in said
+    with pytest.raises(InvalidInput, match="public_size"):
+        TableTraining.prepare(load_policy(folder / "people.toml"), target="city", epsilon=0.5)
+
+
+@pytest.mark.parametrize("first", ["id;age;city", "id|name", "name"])
+def test_a_file_of_one_column_may_be_one_of_several(folder: Path, first: str) -> None:
+    (folder / "rows.csv").write_text(f"{first}\nDelft\nUtrecht\n")
+    with pytest.raises(InvalidInput, match=r"read as one column.*--delimiter"):
+        run("init", folder / "rows.csv")
+    (folder / "rows.csv").write_text("id,a;b\n1,Delft\n")
+    with pytest.raises(InvalidInput, match=r"(?s)^(?!.*--delimiter)"):
+        run("init", folder / "rows.csv")
 
 
 def test_risk_is_measured(folder: Path) -> None:

@@ -91,6 +91,10 @@ def test_one_table_has_its_own_rows_and_the_budget_of_all(clinic: Path) -> None:
         every.one_table("wards")
     with pytest.raises(InvalidInput, match="--table"):
         every.one_table(having=["age"])
+    with pytest.raises(InvalidInput, match=r"people has age, ill; visits has cost, urgent, age$"):
+        every.one_table(having=["agee"])
+    with pytest.raises(InvalidInput, match="all of them"):
+        every.one_table(having=["ill", "cost"])
 
 
 def test_bounds_are_found_in_any_table(clinic: Path, sfumato) -> None:
@@ -116,11 +120,19 @@ def test_a_model_is_trained_on_the_table_that_has_the_target(clinic: Path, sfuma
     words = ("--epsilon", "2", "--json")
     priced = json.loads(sfumato("train", clinic, "--target", "urgent", "--dry-run", *words)[1])
     assert priced["table"] == "visits"
+    assert priced["epsilon_left_after"] < priced["epsilon_left"]
+    said = sfumato("train", clinic, "--target", "urgent", "--dry-run", "--epsilon", "2")[1]
+    assert "It fits. Nothing was spent" in said
     out = tmp_path / "model"
     found = json.loads(sfumato("train", clinic, "--target", "urgent", "--out", out, *words)[1])
     assert found["table"] == "visits"
+    assert found["epsilon_left"] == pytest.approx(priced["epsilon_left_after"])
     plan = json.loads((out / "release" / "plan.json").read_text())
     assert (plan["rows_per_unit"], plan["public_size"]) == (3, 5000)
+    for target, offered in (("cost", False), ("ill", True)):  # a number of several visits, a class of one row
+        said = sfumato("train", clinic, "--target", target, "--epsilon", "0.05", "--out", tmp_path / target)[1]
+        assert "not measured; give public rows as --test-data" in said
+        assert ("--hold-out" in said) == offered
     code, _, said = sfumato("train", clinic, "--table", "people", "--target", "cost", *words)
     assert (code, "tables.people.columns.cost" in said) == (2, True)
     code, _, said = sfumato(

@@ -12,9 +12,10 @@ import pytest
 
 from sfumato import TrainingPlan
 from sfumato.accounting import Budget, GaussianEvent, Relation, pure
-from sfumato.cli import app
+from sfumato.cli import app, query
 from sfumato.errors import InvalidInput, LedgerError
 from sfumato.ledger import Ledger, PrivateKey, move
+from sfumato.ledger.here import SpentHere
 
 TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
 
@@ -154,19 +155,77 @@ def test_an_entry_that_no_ledger_wrote_is_not_shown(command, place, old, new, js
 # The rest
 
 
-@pytest.mark.parametrize("charges", [True, False])
-def test_an_interrupt_says_what_is_charged(command, place, monkeypatch, charges):
+NOTHING = "nothing was charged: give the same command again"
+AGAIN = "what was charged stays charged, and the same command again is charged again"
+GOES_ON = "what was reserved stays charged, and the same command goes on from there"
+
+
+def written_down(ledger):
+    return ledger.reserve(pure(0.1), purpose="x", **TERMS, noted=lambda reservation: None)
+
+
+@pytest.mark.parametrize(
+    ("does", "sentence"),
+    [
+        (lambda ledger: ledger.charges(), NOTHING),
+        (lambda ledger: ledger.charge(pure(0.1), purpose="x", **TERMS), AGAIN),
+        (lambda ledger: ledger.reserve(pure(0.1), purpose="x", **TERMS), AGAIN),  # nobody knows of it
+        (written_down, GOES_ON),
+        (lambda ledger: ledger.reservation(written_down(ledger).head), GOES_ON),
+        (lambda ledger: written_down(ledger).settle(), AGAIN),
+    ],
+)
+def test_an_interrupt_says_what_is_charged(command, place, monkeypatch, does, sentence):
     def interrupted(*_, **__):
-        if charges:
-            Ledger.open(place).reserve(pure(0.1), purpose="x", **TERMS)
+        does(Ledger.open(place))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Ledger, "spent_here", False)
+    monkeypatch.setattr(Ledger, "spent_here", SpentHere())
     monkeypatch.setattr(Ledger, "snapshot", interrupted)
     code, _, error = command("ledger", "show", place)
+    assert (code, error) == (130, f"sfumato: interrupted; {sentence}\n")
+
+
+def test_an_answer_that_is_kept_can_be_shown_again(command, tmp_path, monkeypatch):
+    """Interrupted when it was paid for and written down, and before it was shown."""
+    (tmp_path / "people.csv").write_text("age\n1\n2\n3\n")
+    (tmp_path / "people.toml").write_text(
+        '[table]\nsource = "people.csv"\nversion = "1"\npublic_size = 3\n[budget]\nepsilon = 1\n'
+        'ledger = "people.db"\n[columns.age]\ntype = "integer"\nlower = 0\nupper = 120\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ("query", "people.toml", "SELECT COUNT(*) FROM people", "--epsilon", "0.25")
+    with monkeypatch.context() as patched:
+        patched.setattr(query, "_show_answer", raise_interrupt)
+        code, _, error = command(*words)
+    assert code == 130
+    assert "the same command with --again shows it at no cost" in error
+    assert command(*words, "--again")[0] == 0
+    with Ledger.open("people.db") as ledger:
+        assert ledger.epsilon_spent == 0.25
+
+
+def raise_interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("opinion", "--set", "noise_multiplier=1", "--set", "sample_rate=0.01", "--set", "steps=10", "--set",
+          "delta=1e-5", "--set", "poisson_sampling=true"), "--set unit=patient"),
+        (("train", "--data", "digits", "--model", "mlp", "--epsilon", "1", "--epochs", "1", "--out", "run"),
+         "--unit patient"),
+    ],
+)  # fmt: skip
+def test_another_unit_is_told_by_an_option_that_the_command_has(command, tmp_path, monkeypatch, words, remedy):
+    monkeypatch.chdir(tmp_path)
+    Ledger.create("clinic.db", Budget(epsilon=3, delta=1e-5, unit="patient")).close()
+    code, _, error = command(*words, "--ledger", "clinic.db")
     assert code == 1
-    assert ("stays charged" in error) == charges
-    assert ("nothing was charged" in error) != charges
+    assert f"if one row is one patient, say so ({remedy}); if not" in error
+    code, _, error = command(*words, *remedy.split(), "--ledger", "clinic.db")
+    assert "expected unit" not in error
 
 
 def test_the_version_is_told(command):

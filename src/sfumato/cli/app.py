@@ -13,7 +13,7 @@ import typer
 from typer.main import get_command_name
 from typer.models import CommandInfo
 
-from sfumato import __version__
+from sfumato import __version__, interruption
 from sfumato.cli import (
     audit,
     calculators,
@@ -39,7 +39,7 @@ from sfumato.cli import (
     tune,
     verify,
 )
-from sfumato.cli.remedies import in_a_sentence
+from sfumato.cli.remedies import as_an_option, in_a_sentence
 from sfumato.cli.suggestions import Suggesting
 from sfumato.display import visible
 from sfumato.errors import (
@@ -49,6 +49,7 @@ from sfumato.errors import (
     SettingsChanged,
     SfumatoError,
     TooMuchNoise,
+    UnitMismatch,
 )
 from sfumato.reproduce import commands as reproduce
 
@@ -91,16 +92,14 @@ for module in COMMANDS:
     module.register(app)
 
 DONE, FAILED, WRONG_USAGE, REFUSED = 0, 1, 2, 3
-_TYPER_INTERRUPTED = 130  # what Typer makes of Ctrl-C, without a word
-_CHARGED = "interrupted; what was reserved stays charged, and the same command goes on from there"
-_NOT_CHARGED = "interrupted; nothing was charged: give the same command again"
+INTERRUPTED = interruption.EXIT_CODE  # also what Typer makes of Ctrl-C, without a word
 
 
 def main() -> None:
     """Run the command; an expected error is one sentence on standard error and an exit code."""
     try:
-        _check_environment()
-        with warnings.catch_warnings():
+        with interruption.noted(), warnings.catch_warnings():
+            _check_environment()
             for kind in (LittleProtection, SettingsChanged, TooMuchNoise):
                 warnings.simplefilter("always", kind)
             warnings.showwarning = _shown(warnings.showwarning)
@@ -109,13 +108,16 @@ def main() -> None:
         _stop(str(error), REFUSED)
     except InvalidInput as error:
         _stop(str(error), WRONG_USAGE)
+    except UnitMismatch as error:
+        how = as_an_option("unit", error.wanted, _options(sys.argv[1:]))
+        _stop(str(error) if how is None else error.sentence(how), FAILED)
     except SfumatoError as error:
         _stop(str(error), FAILED)
     except KeyboardInterrupt:
-        _stop(_interrupted(), FAILED)
+        _stop(interruption.in_words(), INTERRUPTED)
     except SystemExit as stop:
-        if stop.code == _TYPER_INTERRUPTED:
-            _stop(_interrupted(), FAILED)
+        if stop.code == INTERRUPTED:
+            _stop(interruption.in_words(), INTERRUPTED)
         raise
     except BrokenPipeError:
         sys.exit(DONE)
@@ -132,6 +134,14 @@ def _asked_for(words: Sequence[str]) -> typer.Typer:
     alone = copy(app)
     alone.registered_commands, alone.registered_groups = commands, groups
     return alone
+
+
+def _options(words: Sequence[str]) -> set[str]:
+    """The options of the command that the words name."""
+    found: Any = typer.main.get_command(_asked_for(words))
+    for word in words:
+        found = getattr(found, "commands", {}).get(word, found)
+    return {name for each in found.params for name in each.opts}
 
 
 def _name(command: CommandInfo) -> str:
@@ -151,12 +161,6 @@ def options(
     ] = False,
 ) -> None:
     """Options of the program itself; the version is printed before any command is looked for."""
-
-
-def _interrupted() -> str:
-    """What holds after Ctrl-C: whether this process had charged anything."""
-    ledgers = sys.modules.get("sfumato.ledger")
-    return _CHARGED if ledgers is not None and ledgers.Ledger.spent_here else _NOT_CHARGED
 
 
 def _check_environment() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sfumato import interruption
 from sfumato.cli import show
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def demo(
     size = story.QUICK if quick else story.FULL
     if fresh:
         story.begin_again(out, size)
+    interruption.offer("the same command goes on after the last stage that was done")
     with show.progress() as bar:
         watch = Watch(bar, story.STAGES, quick=quick, quiet=json)
         outcomes = story.run_stages(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sfumato import interruption
 from sfumato.cli import show
 from sfumato.errors import MissingExtra
 
@@ -70,6 +71,7 @@ def serve(
                 show.console.print(words, markup=False)
             show.console.print(f"The desk is at {address}. Ctrl-C stops it.")
 
+    interruption.offer("jobs go on at no further charge when the desk is up again")
     run(config, host=host, port=port, ready=ready, jobs=jobs)
 
 

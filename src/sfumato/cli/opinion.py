@@ -28,7 +28,11 @@ def opinion(
         list[str] | None, typer.Option("--set", help="A setting as NAME=VALUE. May be repeated.")
     ] = None,
     ledger: Annotated[
-        str | None, typer.Option(help="Record the release in this ledger. One that does not fit closes it.")
+        str | None,
+        typer.Option(
+            help="Record the release in this ledger. This is final: one that does not fit closes the ledger "
+            "for good. First look without --ledger."
+        ),
     ] = None,
     purpose: Annotated[str | None, typer.Option(help="What was released, for the ledger.")] = None,
     json: show.Json = False,

@@ -85,14 +85,15 @@ def _write(out: Path, names: Sequence[str], answer: dict[str, Any]) -> None:
     from sfumato.display import csv_bytes
     from sfumato.storage import write_whole
 
-    header = ["input", "prediction", *(f"p({name})" for name in answer.get("classes", []))]
-    write_whole(out, csv_bytes([header, *_table(names, answer)]))
+    write_whole(out, csv_bytes(_table(names, answer)))
 
 
 def _table(names: Sequence[str], answer: dict[str, Any]) -> list[list[str]]:
-    """One line for each input: its name, the answer, and the probabilities if they were asked for."""
+    """A header, and for each input its name, the answer, and the probabilities if they were asked for."""
     shares = answer.get("probabilities", [[]] * len(names))
-    return [
+    header = ["input", "prediction", *(f"p({name})" for name in answer.get("classes", []))]
+    lines = [
         [name, str(label), *(f"{share:.6g}" for share in row)]
         for name, label, row in zip(names, answer["predictions"], shares, strict=True)
     ]
+    return [header, *lines]

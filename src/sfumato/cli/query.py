@@ -11,6 +11,7 @@ import typer
 from rich.table import Table as Grid
 from rich.text import Text
 
+from sfumato import interruption
 from sfumato.cli import prompt, show
 from sfumato.cli.default_command import by_default
 from sfumato.cli.expected import Expected, show_expected
@@ -116,6 +117,8 @@ def ask(
             return
         with show.errors.status("asking"):  # a file is looked through before the first query
             answer = table.ask(sql, epsilon=epsilon, again=again, **asked)
+        if kept.has_kept:
+            interruption.offer("the answer is kept: the same command with --again shows it at no cost")
         _show_answer(answer, json=json)
         if out is not None:
             answer.write(out)
@@ -300,6 +303,7 @@ def _converse(table: Table, ledger: Ledger, *, epsilon: float, again: bool, json
         try:
             epsilon = _one_line(table, ledger, line, epsilon, again=again, json=json)
         except SfumatoError as error:
+            interruption.check()
             show.errors.print(str(error), markup=False)
 
 

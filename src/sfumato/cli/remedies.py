@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import shlex
+from collections.abc import Collection
 
 _REMEDIES = {
     errno.ENOSPC: "make room, and run the same command again: it goes on where it stopped",
@@ -14,6 +16,17 @@ _REMEDIES = {
     errno.ENOTDIR: "check the path: a part of it is a file",
     errno.EISDIR: "name a file in it",
 }
+
+
+def as_an_option(name: str, value: str, options: Collection[str]) -> str | None:
+    """How a value is given to a command that has these options; None if it takes it from elsewhere.
+
+    >>> as_an_option("unit", "patient", ["--unit"]), as_an_option("unit", "patient", ["--set", "--ledger"])
+    ('--unit patient', '--set unit=patient')
+    """
+    if f"--{name}" in options:
+        return f"--{name} {shlex.quote(value)}"
+    return f"--set {shlex.quote(f'{name}={value}')}" if "--set" in options else None
 
 
 def in_a_sentence(error: OSError) -> str:

@@ -35,9 +35,9 @@ _RULES = (
     Rule(option="table", needs=("policy",), because="it is a table of a policy"),
     Rule(option="hold_out_epsilon", needs=("hold_out",), because="it pays for what is kept out"),
 )
-_REMEDIES = {
-    "test_accuracy": "give public rows as --test-data, or measure on private ones at a price with --hold-out"
-}
+_MEASURED = ("test_accuracy", "test_rmse")  # of classes, of a number
+_PUBLIC_ROWS = "give public rows as --test-data"
+_KEPT_OUT = "or measure on private ones at a price with --hold-out"
 _ELSEWHERE = {
     "finish": "a table is learned in seconds to minutes and keeps no checkpoints: begin anew",
     "ledger": "the policy names its ledger",
@@ -67,16 +67,27 @@ def train_from_policy(context: typer.Context) -> bool:
             f"expected no --{other[0].replace('_', '-')} with a policy, got one; "
             f"{_ELSEWHERE.get(other[0], 'that is for images')}"
         )
-    answer = _run(given)
+    ready, answer = _run(given)
     if given.get("json"):
         show.emit_json(answer)
     else:
-        told = {name: value for name, value in answer.items() if value != []}
-        show.answer(told, remedies=_REMEDIES)
+        _show(ready, answer)
     return True
 
 
-def _run(given: dict[str, Any]) -> dict[str, Any]:
+def _show(ready: TableTraining, answer: dict[str, Any]) -> None:
+    apart = ("dry_run", "epsilon_left", "epsilon_left_after") if "dry_run" in answer else ()
+    told = {name: value for name, value in answer.items() if value != [] and name not in apart}
+    remedy = f"{_PUBLIC_ROWS}, {_KEPT_OUT}" if ready.can_hold_out else _PUBLIC_ROWS
+    show.answer(told, remedies=dict.fromkeys(_MEASURED, remedy))
+    if apart:
+        left, after = answer["epsilon_left"], answer["epsilon_left_after"]
+        show.console.print(
+            f"It fits. Nothing was spent; ε left {left:.4g}, and {after:.4g} after it.", style="dim"
+        )
+
+
+def _run(given: dict[str, Any]) -> tuple[TableTraining, dict[str, Any]]:
     from sfumato.policy import load_policy
     from sfumato.recipes import HoldOut
     from sfumato.recipes.table import TableTraining
@@ -92,12 +103,13 @@ def _run(given: dict[str, Any]) -> dict[str, Any]:
     )
     with _open_ledger(policy, given) as book:
         if given.get("dry_run"):
-            book.check(ready.events, relation=policy.budget.relation, unit=policy.budget.unit)
-            return {"table": policy.table, **_priced(ready)}
+            after = book.left_after(ready.events, relation=policy.budget.relation, unit=policy.budget.unit)
+            left = {"epsilon_left": book.epsilon_left, "epsilon_left_after": after}
+            return ready, {"dry_run": True, "table": policy.table, **_priced(ready), **left}
         out = given.get("out") or _free_folder(policy.table, ready.target.name)
         run = _trained(ready, book, out, given.get("test_data"))
         spent = {"epsilon_spent": book.epsilon_spent, "epsilon_left": book.epsilon_left}
-        return {**_answer(ready, run), **spent, "table": policy.table, "out": str(out)}
+        return ready, {**_answer(ready, run), **spent, "table": policy.table, "out": str(out)}
 
 
 def _paid_by(given: dict[str, Any]) -> dict[str, float]:
@@ -130,7 +142,8 @@ def _priced(ready: TableTraining) -> dict[str, Any]:
 
 def _answer(ready: TableTraining, run: TableRun) -> dict[str, Any]:
     held = run.held_out
-    measured: dict[str, Any] = run.measured or ({"test_accuracy": None} if held is None else {})
+    name = _MEASURED[0] if ready.classes is not None else _MEASURED[1]
+    measured: dict[str, Any] = run.measured or ({name: None} if held is None else {})
     if held is not None:
         measured |= {
             "held_out_accuracy": held.accuracy,

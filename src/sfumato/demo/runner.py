@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from sfumato import interruption
 from sfumato.demo.context import Shelf, StageContext
 from sfumato.demo.size import Size
 from sfumato.demo.stages import STAGES, Stage
@@ -81,6 +82,7 @@ def _run_stage(stage: Stage, context: StageContext) -> StageOutcome:
     try:
         result = stage.run(context)
     except Exception as error:
+        interruption.check()
         sentence = _in_a_sentence(error)
         trace = {"failure.txt": traceback.format_exc().encode()}
         failure = Failure(title=stage.title, sentence=sentence)

@@ -16,7 +16,7 @@ from sfumato.accounting import NoEvent
 from sfumato.errors import Refused
 from sfumato.holders.messages import Signed, Terms
 from sfumato.holders.study import Study
-from sfumato.ledger import Certificate, Ledger, Witness
+from sfumato.ledger import Certificate, Ledger, Reservation, Witness
 from sfumato.ledger.signing import PrivateKey
 from sfumato.mechanisms import GridGaussian
 from sfumato.mechanisms.grid import Integers
@@ -165,6 +165,7 @@ class Node:
                 unit=plan.unit,
                 private=trainer.private,
                 begun=False,
+                noted=_found_by_its_purpose,
             )
         )
         reservation.begin()
@@ -262,6 +263,10 @@ class _Nobody:
 
     def add_up(self, total: Integers, mechanism: GridGaussian, sampler: Sampler) -> Integers:
         raise Refused("expected a rehearsal, got a step")
+
+
+def _found_by_its_purpose(reservation: Reservation) -> None:
+    """Nothing more is to be written down: the ledger's entry names the study, and is found by it."""
 
 
 def _caveats(study: Study) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import math
 from sfumato import _validate
 from sfumato.accounting import ApproximateEvent, Budget, DpEvent, Relation, epsilon, pure, rdp_epsilon
 from sfumato.accounting.events import check_norm_bound
-from sfumato.errors import NotPrivate, RelationMismatch
+from sfumato.errors import NotPrivate, RelationMismatch, UnitMismatch
 from sfumato.ledger.rule import OUT_OF_NUMBERS, or_else
 
 _SHARE = 0.01  # of the budget's δ, for one converted charge
@@ -31,11 +31,7 @@ def counted_event(event: DpEvent, budget: Budget, *, relation: Relation, unit: s
 
 def check_unit(unit: str, budget: Budget) -> None:
     if unit != budget.unit:
-        raise RelationMismatch(
-            f"expected unit={budget.unit!r} as in the budget, got unit={unit!r}; if one row is one "
-            f"{budget.unit}, say so (--unit {budget.unit}; unit={budget.unit!r} in Python or in a policy); if "
-            "not, price the release for all rows of one (accounting.for_group), or use another ledger"
-        )
+        raise UnitMismatch(wanted=budget.unit, given=unit)
 
 
 def replace_one_from_add_remove(event: DpEvent, *, delta: float) -> DpEvent:

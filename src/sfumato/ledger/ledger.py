@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sfumato import _validate
+from sfumato import _validate, interruption
 from sfumato.accounting import Budget, DpEvent, Relation, event_to_json
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, RelationMismatch
 from sfumato.ledger import settling, spending
@@ -20,6 +20,7 @@ from sfumato.ledger.charge import Charge, ChargeRequest, as_one
 from sfumato.ledger.conversion import counted_event
 from sfumato.ledger.creation import absent, first_row, make, other_budget
 from sfumato.ledger.exceeded import KIND as EXCEEDED
+from sfumato.ledger.here import SpentHere
 from sfumato.ledger.journal import Journal
 from sfumato.ledger.lease import Lease
 from sfumato.ledger.pending import PendingStore
@@ -58,8 +59,8 @@ class Ledger(Book):
     >>> ledger.close(); folder.cleanup()
     """
 
-    spent_here = False
-    """Whether this process has charged anything in any ledger, or goes on with what was reserved in one."""
+    spent_here = SpentHere()
+    """What this process has charged in any ledger, and whether a later one can go on with it."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(Journal(store, spends=_spent_here))
@@ -410,8 +411,8 @@ class Ledger(Book):
             begun: False promises to call `begin` before a row is touched. Until then `give_back` can undo
                 the reservation, from any process.
             noted: Called with the reservation inside the ledger's transaction, to write down elsewhere that
-                it is about to be: after a crash, what was reserved was written down. It does not use the
-                ledger. If it raises, nothing is reserved.
+                it is about to be: after a crash, what was reserved was written down, and a later process
+                takes it up. It does not use the ledger. If it raises, nothing is reserved.
 
         Returns:
             The reservation, to be settled.
@@ -464,6 +465,7 @@ class Ledger(Book):
         def note(entry: Entry) -> None:
             if noted is not None:
                 noted(held(entry))
+                self.spent_here.open.add(entry.head)
 
         try:
             entry = spending.spend(self._journal, {**body, "lease": lease.to_json()}, counted, noted=note)
@@ -486,6 +488,7 @@ class Ledger(Book):
             LedgerError: If it is settled, or changed since it was seen.
         """
         lease = settling.take_up(self._journal, head, seen=seen, private=private)
+        self.spent_here.open.add(head)
         charge = Charge.from_entry(self._journal.holding(head), unit=self.budget.unit, settled=False)
         return Reservation(self, charge, lease)
 
@@ -572,7 +575,8 @@ class Ledger(Book):
 
 
 def _spent_here() -> None:
-    Ledger.spent_here = True
+    interruption.check()  # whoever wants to stop pays for nothing more
+    Ledger.spent_here.anything = True
 
 
 def _reopened(address: str, head: Head) -> Ledger:

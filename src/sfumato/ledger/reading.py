@@ -280,13 +280,40 @@ class Book:
         Raises:
             BudgetExceeded: If it would not fit.
         """
-        plan, share = as_one(event), self._share(allocation)
+        self._after(event, relation, unit, self._share(allocation))
+
+    def left_after(
+        self,
+        event: DpEvent | Sequence[DpEvent],
+        *,
+        relation: Relation,
+        unit: str,
+        allocation: str | None = None,
+    ) -> float:
+        """Tell what `epsilon_left` would be if `charge` were called now, and write nothing.
+
+        Args:
+            event: What would be released.
+            relation: The relation under which it is priced.
+            unit: The unit for which it is priced.
+            allocation: The name of the share it would be charged to.
+
+        Returns:
+            The largest further pure-ε charge that would then be accepted.
+
+        Raises:
+            BudgetExceeded: If it would not fit.
+        """
+        share = self._share(allocation)
+        return self._after(event, relation, unit, share).left(share)
+
+    def _after(
+        self, event: DpEvent | Sequence[DpEvent], relation: Relation, unit: str, share: str | None
+    ) -> State:
+        plan = as_one(event)
         counted = counted_event(plan, self.budget, relation=relation, unit=unit)
         state = self._journal.state(self._journal.open_last())
-        if share in state.plans:
-            state.draw(share, plan, relation)
-        else:
-            state.admit(counted, share)
+        return state.draw(share, plan, relation) if share in state.plans else state.admit(counted, share)
 
     def check_run(
         self,

@@ -31,6 +31,7 @@ class Reservation:
 
     def __init__(self, ledger: Ledger, charge: Charge, lease: Lease) -> None:
         self._journal = ledger._journal
+        self._here = ledger.spent_here
         self.charge = charge
         self.lease = lease
 
@@ -92,6 +93,7 @@ class Reservation:
                 raise InvalidInput(refusal)
             lease = lease.with_noise(private=private)
             entry = settle(self._journal, charge.head, lease=lease, ran=ran, counted=counted, last=last)
+        self._here.open.discard(charge.head)
         return Charge.from_entry(entry, unit=charge.unit, settled=True)
 
     def _as_seen(self) -> Lease:

@@ -275,14 +275,14 @@ class Policy:
         Budget, ledger and data set stay those of all tables.
 
         Args:
-            name: The table; None for the only one that has the columns `having`, or else the first.
+            name: The table; None for the only one that has the columns `having`, or without these the first.
             having: Columns that are asked for.
 
         Returns:
             The same policy with that table in the first place.
 
         Raises:
-            InvalidInput: If there is no such table, or if several have the columns.
+            InvalidInput: If there is no such table, or if none of several, or more than one, has the columns.
 
         >>> from sfumato.accounting import Budget
         >>> age = Column(name="age", type="integer", lower=0, upper=120)
@@ -308,6 +308,15 @@ class Policy:
             raise InvalidInput(
                 f"expected --table to say which table is meant, got none; {', '.join(names)} is in "
                 + " and in ".join(one.table for one in found)
+            )
+        if names and self.tables and not found:
+            telling = [one for one in every if (one.unit.column or "").lower() in map(str.lower, names)]
+            if telling:  # what tells people apart is no column, which is for the caller to say
+                return telling[0]
+            held = "; ".join(f"{one.table} has {', '.join(one.columns)}" for one in every)
+            raise InvalidInput(
+                f"expected {', '.join(names)} to be in one table of the policy, got none that has "
+                f"{'it' if len(names) == 1 else 'all of them'}; {held}"
             )
         return found[0] if found else every[0]
 

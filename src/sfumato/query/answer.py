@@ -148,7 +148,8 @@ def notes_for(
     unit, notes = policy.unit, []
     if unit.column is not None:
         groups = f", in at most {_several(unit.groups, 'group')}" if grouped else ""
-        notes.append(f"Each {unit.column} counts with at most {_several(unit.rows, 'row')}{groups}.")
+        rows = _several(unit.rows, "row")
+        notes.append(f"Each {unit.column} counts with at most {rows}{groups}; further rows are left out.")
     notes += [f"Rows whose {words} are in no group." for words in ungrouped]
     if family is Family.GAUSSIAN:
         notes.append("Noise is Gaussian, which needs the budget's δ.")

@@ -48,7 +48,7 @@ def columns_of(
 def _text_columns(path: Path, header: bool | None, delimiter: str) -> dict[str, str]:
     first = [name.strip() for name in header_of(path, TextForm(delimiter=delimiter))]
     if header is None:
-        _check_names(path, first)
+        _check_names(path, first, delimiter)
     names = [f"c{place}" for place in range(1, len(first) + 1)] if header is False else first
     if len({name.lower() for name in names} - {""}) < len(names):
         raise InvalidInput(
@@ -58,27 +58,40 @@ def _text_columns(path: Path, header: bool | None, delimiter: str) -> dict[str, 
     sample = _sample(path, TextForm(delimiter=delimiter, header=header is not False, fields=tuple(names)))
     kinds = [_guessed(values) for values in sample]
     if header is None:
-        _refuse_a_row(path, names, kinds, sample)
+        _refuse_a_row(path, names, kinds, sample, delimiter)
     return dict(zip(names, kinds, strict=True))
 
 
-def _check_names(path: Path, names: Sequence[str]) -> None:
+def _check_names(path: Path, names: Sequence[str], delimiter: str) -> None:
     """Names that look like names; no message shows the line, which may be somebody's."""
     if not all(_NAME.fullmatch(name) and (len(name) == 1 or _guessed([name]) == "text") for name in names):
         raise InvalidInput(
             f"expected {path.name} to begin with a line of column names, and its first line looks like "
             "data; use --no-header if it is somebody's row, --header if it holds the names of the columns"
+            + _if_otherwise_separated(names, delimiter)
         )
 
 
-def _refuse_a_row(path: Path, names: Sequence[str], kinds: Sequence[str], sample: Sequence[list[str]]) -> None:
+def _refuse_a_row(
+    path: Path, names: Sequence[str], kinds: Sequence[str], sample: Sequence[list[str]], delimiter: str
+) -> None:
     """A line of texts above columns of texts could be a row; so could one whose text occurs below it."""
     occurs = any(name in values for name, values in zip(names, sample, strict=True))
     if occurs or all(kind == "text" for kind in kinds):
         raise InvalidInput(
             f"expected the first line of {path.name} to differ from its rows, and it may be one of them; use "
             "--header if it holds the names of the columns, --no-header if it is somebody's row"
+            + _if_otherwise_separated(names, delimiter)
         )
+
+
+def _if_otherwise_separated(names: Sequence[str], delimiter: str) -> str:
+    """A table of one column is rare; one whose values are separated by another character is not."""
+    if len(names) > 1:
+        return ""
+    return (
+        f"; it is read as one column: if not {delimiter!r} separates its values, say what does with --delimiter"
+    )
 
 
 def _sample(path: Path, form: TextForm) -> list[list[str]]:

@@ -91,7 +91,7 @@ def _head(path: Path, table: str) -> str:
         "# A policy is public: write down only what is known without looking at the data.\n"
         f"{_GUESSED if is_text(path) else _STORED}"
         f"[table]\nname = {_quoted(table)}\nsource = {_quoted(path.name)}\n"
-        "# public_size = 10000    # about how many rows, if that is public; only used to foretell errors\n"
+        "# public_size = 10000    # about how many rows, if public: for expected errors, and train needs it\n"
         '# version = "1"          # change it with the data; with it, --again gives an answer a second time'
     )
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import ibis
 
-from sfumato import _validate
+from sfumato import _validate, interruption
 from sfumato.datasets.private_copy import Stamp
 from sfumato.datasets.text_table import is_text
 from sfumato.errors import DataError, DataUnavailable, InvalidInput, MissingExtra
@@ -78,6 +78,7 @@ class Engine:
             text = str(self.connection.compile(expression))
             self._explain(f"EXPLAIN {text}")
         except Exception as error:
+            interruption.check()
             _private_log.error("the engine cannot plan the query", exc_info=error)
         else:
             return text
@@ -99,6 +100,7 @@ class Engine:
         try:
             return _RUN[self.name](self.connection, text)
         except Exception as error:
+            interruption.check()
             _private_log.error("the engine failed", exc_info=error)
         raise DataError(
             f"the {self.name} engine could not run the query; its message may quote private rows and goes to "

@@ -40,6 +40,7 @@ class KeptAnswers:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self.has_kept = False  # whether this object wrote one down
 
     @classmethod
     def of(cls, policy: Policy, place: Path) -> KeptAnswers:
@@ -66,6 +67,7 @@ class KeptAnswers:
             self.folder.chmod(0o700)
             text = json.dumps(answer.to_json(), ensure_ascii=False, default=str)
             write_whole(self.folder / f"{name}.json", text.encode())
+            self.has_kept = True
         except OSError as error:
             _private_log.error("an answer could not be kept", exc_info=error)
 

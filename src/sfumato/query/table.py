@@ -82,6 +82,7 @@ class Charged(Spent, Protocol):
     def check_unit(self, unit: str) -> None: ...
     def check_dataset(self, dataset: str | None) -> None: ...
     def charges(self) -> list[Charge]: ...
+    def check(self, event: accounting.DpEvent, *, relation: accounting.Relation, unit: str) -> None: ...
     def counted_after(
         self, event: accounting.DpEvent, *, relation: accounting.Relation, unit: str
     ) -> float: ...
@@ -329,9 +330,12 @@ class Table:
 
         Raises:
             QueryRefused: If it cannot be answered privately.
+            BudgetExceeded: If the table's ledger would refuse it now.
         """
         plan = self._plan(query)
         cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
+        if self.ledger is not None:
+            self.ledger.check(cost.event(), relation=RELATION, unit=self.policy.budget.unit)
         return expected_errors(plan, cost, scope(plan, self.policy))
 
     def tries(

@@ -603,7 +603,7 @@ class PrivateTrainer:
             unit=self.plan.unit,
             private=self.private,
             begun=False,
-            noted=self._write_down,
+            noted=None if self.on_reserving is None else self._write_down,
         )
         with self.peers.together("to begin under its reservation"):
             if self.reservation is not None:
@@ -614,10 +614,10 @@ class PrivateTrainer:
 
     def _write_down(self, reservation: Reservation) -> None:
         """Let `on_reserving` write down a reservation that is durable only after it; it holds it meanwhile."""
+        assert self.on_reserving is not None  # what is written down nowhere is not taken up
         self.reservation = reservation
         try:
-            if self.on_reserving is not None:
-                self.on_reserving(self)
+            self.on_reserving(self)
         finally:
             self.reservation = None
 

@@ -217,7 +217,7 @@ def test_relations_are_converted_in_the_open_or_refused(place: str) -> None:
     assert epsilon(GaussianEvent(20.0), used) == pytest.approx(half)
     with pytest.raises(RelationMismatch, match="zero-out"):
         ledger.charge(pure(0.1), purpose="zero-out", relation=Relation.ZERO_OUT, unit="person")
-    with pytest.raises(RelationMismatch, match=r"got unit='record'; .* say so \(--unit person; "):
+    with pytest.raises(RelationMismatch, match=r"got unit='record'; .* say so \(unit='person' in Python"):
         ledger.charge(pure(0.1), purpose="records", unit="record", relation=Relation.REPLACE_ONE)
     with pytest.raises(RelationMismatch, match="add-remove can be converted"):
         Ledger.open(place + "-2", budget=PURE).charge(

@@ -64,11 +64,11 @@ def test_an_answer_says_that_rows_may_be_left_out(tmp_path: Path, ledger: Ledger
     """From the policy alone: here nobody has more than one row."""
     found = table(tmp_path, ledger).ask(SQL, epsilon=1.0)
     assert found.notes == (
-        "Each person counts with at most 5 rows, in at most 2 groups.",
+        "Each person counts with at most 5 rows, in at most 2 groups; further rows are left out.",
         "Rows whose city is missing or not among its categories are in no group.",
     )
     whole = table(tmp_path, ledger, policy(rows=1)).ask("SELECT COUNT(*) FROM people", epsilon=1.0)
-    assert whole.notes == ("Each person counts with at most 1 row.",)
+    assert whole.notes == ("Each person counts with at most 1 row; further rows are left out.",)
 
 
 def test_intervals_are_columns_of_their_own() -> None:

@@ -14,9 +14,14 @@ from sfumato.training.public_rows import other_weights
 
 def test_an_interrupt_waits_until_the_block_is_over():
     done = []
-    with pytest.raises(KeyboardInterrupt), undisturbed():
-        signal.raise_signal(signal.SIGINT)
-        done.append(1)
+
+    def work():
+        with undisturbed():
+            signal.raise_signal(signal.SIGINT)
+            done.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
     assert done
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

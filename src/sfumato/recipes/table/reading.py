@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sfumato import interruption
 from sfumato.errors import DataError, InvalidInput
 from sfumato.policy import Policy, Unit
 from sfumato.query.compilation import column_name
@@ -49,6 +50,7 @@ class Source:
         try:
             found = self.engine.connection.to_pyarrow(self.expression)
         except Exception as error:
+            interruption.check()
             _private_log.error("the rows could not be read", exc_info=error)
         else:
             units = found[UNIT] if UNIT in found.column_names else None

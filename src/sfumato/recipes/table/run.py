@@ -118,6 +118,15 @@ class TableTraining:
         return self.plan.event()
 
     @property
+    def can_hold_out(self) -> bool:
+        """Whether rows could be kept out, to measure on."""
+        try:
+            check_can_be_measured(self.policy, self.target)
+        except InvalidInput:
+            return False
+        return True
+
+    @property
     def events(self) -> list[DpEvent]:
         """All that the run releases: the training, and the accuracy on what is kept out."""
         return [self.event, *([] if self.hold_out is None else [self.hold_out.event])]
