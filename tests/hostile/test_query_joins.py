@@ -166,7 +166,7 @@ def without(visits: Rows, people: Rows, person: str) -> dict[str, pa.Table]:
     )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     visits=st.lists(VISIT, max_size=12),
     people=st.lists(PERSON, max_size=8),
@@ -398,7 +398,7 @@ CONDITIONS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(side=SIDES, table=TABLES, on=CONDITIONS, rows=st.tuples(st.lists(VISIT, max_size=4), st.just([])))
 def test_whatever_is_joined_is_answered_or_refused_before_the_charge(
     side: str, table: str, on: str, rows: tuple[Rows, Rows], tmp_path_factory: pytest.TempPathFactory

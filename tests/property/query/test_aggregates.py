@@ -127,7 +127,7 @@ def queries(example: str) -> list[str]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     rows=st.lists(ROW, max_size=12),
     person=st.sampled_from(PEOPLE),

@@ -164,7 +164,7 @@ def check_neighbours(engine: Engine, person: str, rule: Policy, query: str) -> l
 PEOPLE = ["p1", "p2", "p3", "p|4", "ü"]
 
 
-@settings(max_examples=35, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     rows=st.lists(ROW, max_size=14),
     person=st.sampled_from(PEOPLE),

@@ -13,7 +13,7 @@ from sfumato.training.public_rows import other_weights
 
 
 def test_an_interrupt_waits_until_the_block_is_over():
-    done = []
+    done, before = [], signal.getsignal(signal.SIGINT)
 
     def work():
         with undisturbed():
@@ -23,7 +23,7 @@ def test_an_interrupt_waits_until_the_block_is_over():
     with pytest.raises(KeyboardInterrupt):
         work()
     assert done
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_other_threads_are_let_be():
