@@ -1,6 +1,6 @@
 """Generated losses, views and models that try to bring rows together: each is refused, or moves nobody else.
 
-`SFUMATO_FUZZ_CASES` sets how many are tried; 800 in a test run.
+`SFUMATO_FUZZ_CASES` sets how many are tried; 480 in a test run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from sfumato.errors import SfumatoError
 from sfumato.training import Flat, clip_chunk
 
-CASES = int(os.environ.get("SFUMATO_FUZZ_CASES", "800"))
+CASES = int(os.environ.get("SFUMATO_FUZZ_CASES", "480"))
 SHARES = 8  # tests that the cases are dealt to
 WIDTH, CLASSES, CLIP = 4, 3, 0.05
 
