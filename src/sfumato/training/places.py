@@ -7,6 +7,7 @@ import functools
 import io
 import itertools
 import logging
+import math
 import threading
 import types
 import weakref
@@ -241,6 +242,8 @@ class LargeArray:
 
     def __init__(self, target: Any, name: str) -> None:
         self._target, self._name = target, name
+        size = math.prod(target.shape)
+        self._sample = np.unravel_index(np.arange(0, size, -(-size // _SAMPLED)), tuple(target.shape))
         self._kept = self._now()
 
     def held(self) -> Iterable[Any]:
@@ -258,11 +261,9 @@ class LargeArray:
         return False
 
     def _now(self) -> tuple[Any, ...]:
-        flat = self._target.reshape(-1)
-        places = slice(None, None, max(1, len(flat) // _SAMPLED))
         if issubclass(type(self._target), Tensor):
-            return self._target._version, flat.detach()[places].clone()
-        return len(flat), flat[places].copy()
+            return self._target._version, self._target.detach()[tuple(map(torch.as_tensor, self._sample))]
+        return (self._target[self._sample],)
 
 
 class Attributes:
@@ -631,7 +632,7 @@ def _bits(values: Tensor) -> Tensor:
     return values
 
 
-_SAMPLED = 4096  # entries of a large array
+_SAMPLED = 64  # entries of a large array: few, as they lie far apart in memory and are read for each item
 _WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LRU_CACHE = type(functools.lru_cache(lambda: None))
 _OF_EVERY_CLASS = frozenset(["__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "__slots__"])
