@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from functools import lru_cache, reduce, singledispatch
 
+import numpy as np
+import numpy.typing as npt
 from dp_accounting.pld import privacy_loss_distribution as distributions
 from dp_accounting.pld.common import DifferentialPrivacyParameters
+from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 from dp_accounting.privacy_accountant import NeighboringRelation
 
 from sfumato.accounting.events import (
@@ -28,6 +32,7 @@ from sfumato.accounting.events import (
 from sfumato.errors import NotPrivate
 
 LossDistribution = distributions.PrivacyLossDistribution
+Levels = npt.NDArray[np.float64]
 
 
 def composed(parts: dict[DpEvent, int], relation: Relation, interval: float) -> LossDistribution:
@@ -60,7 +65,43 @@ def loss_distribution(event: DpEvent, relation: Relation, interval: float) -> Lo
 
 @loss_distribution.register
 def _(event: GaussianEvent, relation: Relation, interval: float) -> LossDistribution:
-    return distributions.from_gaussian_mechanism(event.noise_multiplier, value_discretization_interval=interval)
+    return _gaussian(event.noise_multiplier, 1.0, interval)
+
+
+def _gaussian(sigma: float, rate: float, interval: float) -> LossDistribution:
+    """As dp-accounting's `from_gaussian_mechanism`, with the losses of all levels inverted at once."""
+    remove = _gaussian_losses(sigma, rate, AdjacencyType.REMOVE, interval)
+    return LossDistribution(
+        remove, None if rate == 1.0 else _gaussian_losses(sigma, rate, AdjacencyType.ADD, interval)
+    )
+
+
+def _gaussian_losses(sigma: float, rate: float, way: AdjacencyType, interval: float) -> PLDPmf:
+    """Whole steps of the loss by connecting the dots (Doroshenko et al. 2022), δ at each level ε of the grid.
+
+    With X the noise, a record that is removed has the loss ln(1 − q + q·e^Λ(X)), Λ that of noise alone, and one
+    that is added has minus that of its own Λ. δ is the difference of both laws below the one point where the
+    loss is ε: no such point is where ε is below ln(1−q), or for one that is added above −ln(1−q).
+    """
+    loss = GaussianPrivacyLoss(sigma, sampling_prob=rate, adjacency_type=way)
+    tail = loss.privacy_loss_tail()
+    low = math.floor(loss.privacy_loss(tail.upper_x_truncation) / interval)
+    high = math.ceil(loss.privacy_loss(tail.lower_x_truncation) / interval)
+    levels = np.arange(low, high + 1, dtype=np.float64) * interval
+    adds = way is AdjacencyType.ADD
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unsampled = -_unsampled(-levels, rate) if adds else _unsampled(levels, rate)
+        points = (0.5 if adds else -0.5) - unsampled * sigma**2
+        deltas = loss.mu_upper_cdf(points) - np.exp(levels + loss.mu_lower_log_cdf(points))
+    reached = ~np.isnan(unsampled)
+    deltas = np.where(reached, deltas, 0.0 if adds else -np.expm1(np.minimum(levels, 0.0)))
+    return create_pmf_pessimistic_connect_dots_fixed_gap(interval, low, high, np.clip(deltas, 0.0, 1.0))
+
+
+def _unsampled(levels: Levels, rate: float) -> Levels:
+    """ln(1 + (e^ε − 1)/q): the loss without sampling where that with it is ε; NaN where there is none."""
+    small = np.log1p(np.expm1(np.minimum(levels, 1.0)) / rate)
+    return np.where(levels < 1.0, small, levels - math.log(rate) + np.log1p((rate - 1.0) * np.exp(-levels)))
 
 
 @loss_distribution.register
@@ -143,9 +184,7 @@ def _(event: PoissonSampledEvent, relation: Relation, interval: float) -> LossDi
             f"no price is known for a Poisson-sampled {type(inner).__name__} under replace-one; use add-remove"
         )
     if isinstance(inner, GaussianEvent):
-        return distributions.from_gaussian_mechanism(
-            inner.noise_multiplier, sampling_prob=rate, value_discretization_interval=interval
-        )
+        return _gaussian(inner.noise_multiplier, rate, interval)
     if isinstance(inner, LaplaceEvent):
         return distributions.from_laplace_mechanism(
             inner.noise_multiplier, sampling_prob=rate, value_discretization_interval=interval

@@ -45,6 +45,7 @@ ORDERS: tuple[float, ...] = (
     *(128, 256, 512, 1024),
 )
 """dp-accounting's."""
+_CLOSE = 1e-3  # to 1, where the logarithm of a moment would lose digits
 
 
 def rdp(
@@ -193,9 +194,60 @@ def _sampled_shares(rate: float, shares: GaussianSharesEvent, orders: Divergence
     and Q. Divergences grow with their order, so an order between two whole ones costs at most the upper one.
     """
     whole = np.maximum(2.0, np.ceil(orders))
-    continuous = PoissonSampledEvent(rate, GaussianEvent(shares.noise_multiplier))
-    ideal: Divergences = _divergences.dispatch(object)(continuous, whole, Relation.ADD_REMOVE)
+    ideal = _divergences(
+        PoissonSampledEvent(rate, GaussianEvent(shares.noise_multiplier)), whole, Relation.ADD_REMOVE
+    )
     return np.add(ideal, _of_shares(shares, orders))
+
+
+def _sampled_gaussian(rate: float, sigma: float, orders: Divergences) -> Divergences:
+    """ln A/(α−1), with A = E_Q[(P/Q)^α], P = (1−q)N(0, σ²) + qN(1, σ²) and Q = N(0, σ²).
+
+    The other direction is no larger (Mironov, Talwar, Zhang 2019, theorem 5). dp-accounting has the same by a
+    series for each order, in twenty times the time, and well above the truth at orders near 1.
+    """
+    whole = orders == np.floor(orders)
+    logs = np.empty(len(orders))
+    logs[whole] = [_log_moment(rate, sigma, int(order)) for order in orders[whole]]
+    logs[~whole] = _log_moments(rate, sigma, orders[~whole])
+    return logs / (orders - 1)
+
+
+def _log_moment(rate: float, sigma: float, order: int) -> float:
+    """ln A at a whole order: E_Q[(P/Q)^k] = e^{k(k−1)/2σ²}, by the chance that k of `order` are sampled.
+
+    Of each term the same without a shift is taken off, which adds up to 1: all that is left is positive, and
+    nothing is lost where A is close to 1.
+    """
+    count = np.arange(2.0, order + 1)
+    chances = _log_binomial(order, count) + count * math.log(rate) + (order - count) * math.log1p(-rate)
+    growth = count * (count - 1) / (2 * sigma**2)
+    return float(np.logaddexp(0.0, np.logaddexp.reduce(chances + growth + np.log(-np.expm1(-growth)))))
+
+
+def _log_moments(rate: float, sigma: float, orders: Divergences) -> Divergences:
+    """ln A at any orders, by the trapezoid rule with steps of σ/8, which is exact to double precision.
+
+    The integrand peaks at most α beyond the centres, and is nowhere narrower than σ. As E_Q[P/Q] = 1, (P/Q)^α
+    may have 1 + α(P/Q − 1) taken off, after which nothing is lost where A is close to 1.
+    """
+    points = np.arange(-12 * sigma, np.max(orders, initial=1.0) + 12 * sigma, sigma / 8)
+    weights = -0.5 * (points / sigma) ** 2 - math.log(8 * math.sqrt(2 * math.pi))
+    ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + (2 * points - 1) / (2 * sigma**2))
+    found = np.array([np.logaddexp.reduce(weights + order * ratio) for order in orders])
+    for place in np.flatnonzero(found < _CLOSE):
+        order = orders[place]
+        with np.errstate(over="ignore"):  # where it does, the other way is taken
+            near = np.exp(weights) * (np.expm1(order * ratio) - order * np.expm1(ratio))
+        far = np.exp(weights + order * ratio) - order * np.exp(weights + ratio) + (order - 1) * np.exp(weights)
+        found[place] = np.log1p(np.where(ratio < 1, near, far).sum())
+    return found
+
+
+def _log_binomial(order: int, count: Divergences) -> Divergences:
+    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, order + 1)))])  # ln k!
+    kept = count.astype(int)
+    return logs[order] - logs[kept] - logs[order - kept]
 
 
 @_divergences.register
@@ -251,6 +303,8 @@ def _(event: PoissonSampledEvent, orders: Divergences, relation: Relation) -> Di
     if relation is not Relation.REPLACE_ONE:
         if isinstance(event.event, GaussianSharesEvent):
             return _sampled_shares(event.sampling_probability, event.event, orders)
+        if isinstance(event.event, GaussianEvent) and 0 < event.sampling_probability < 1:
+            return _sampled_gaussian(event.sampling_probability, event.event.noise_multiplier, orders)
         return _divergences.dispatch(object)(event, orders, relation)
     check_norm_bound(event, relation)
     if not isinstance(event.event, ClippedGaussianEvent):

@@ -21,6 +21,8 @@ InverseBlowUp = Callable[[float], float]
 
 _LARGEST_EPSILON = 60.0
 _SMALLEST = 1 / 128  # of the strength that is claimed; less is called nothing
+_ORDERS = np.array([*range(2, 64), 128, 256, 512])  # whole ones, whose divergences are short sums
+_LITTLE = 1e-9
 
 
 def gaussian_inverse(mu: float) -> InverseBlowUp:
@@ -49,9 +51,11 @@ def _price(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """ε from 0 to where little is left, and δ at each."""
     from sfumato.accounting.pld import deltas
+    from sfumato.accounting.rdp import to_epsilon
 
-    reach = min(max(accounting.rdp_epsilon(event, 1e-9, relation=relation), 1e-3), _LARGEST_EPSILON)
-    levels = np.linspace(0, reach, points)
+    divergences = accounting.rdp(event, _ORDERS.tolist(), relation=relation)
+    reach = float(to_epsilon(_ORDERS, divergences, _LITTLE).min())
+    levels = np.linspace(0, min(max(reach, 1e-3), _LARGEST_EPSILON), points)
     return levels, deltas(event, levels.tolist(), relation=relation)
 
 

@@ -23,6 +23,7 @@ REFERENCE_ROWS = 32
 POOL = 8  # public units that are compared
 _MOST_BYTES = 640 << 20  # that the rows of one block should keep
 
+_MANY = 16  # from so many times the reference on, half a reference saves less than trying it costs
 _FEW = 3 * POOL  # up to so many units, each of the pool is tried at every place
 
 # What each unit of a block came to: block(units of the pool, by place) → tensors with one entry a unit, one
@@ -143,7 +144,7 @@ class Heights:
         else:
             step = max(reference, 1 << max(0, units.bit_length() - 6))
             steps = [-(-step // reference) * reference * times for times in (1, 2)]
-            if step == reference and reference % 2 == 0:
+            if units < _MANY * reference and reference % 2 == 0:
                 steps.insert(0, reference // 2)
         found = dict.fromkeys(-(-units // step) * step for step in steps)
         return [height for height in found if height * rows_per_unit <= self._most_rows]
