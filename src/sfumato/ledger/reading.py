@@ -307,6 +307,25 @@ class Book:
         share = self._share(allocation)
         return self._after(event, relation, unit, share).left(share)
 
+    def left_after_record(self, event: DpEvent, *, relation: Relation, unit: str) -> float | None:
+        """Tell what `epsilon_left` would be if `record` were called now, and write nothing.
+
+        Args:
+            event: What was released outside.
+            relation: The relation under which it is priced.
+            unit: The unit for which it is priced.
+
+        Returns:
+            The largest further pure-ε charge that would then be accepted; None where `record` would close the
+            ledger.
+
+        Raises:
+            RelationMismatch: If relation or unit are not the budget's.
+        """
+        counted = counted_event(event, self.budget, relation=relation, unit=unit)
+        after = self._journal.state(self._journal.open_last()).take(counted)
+        return None if after is None else after.left(self.allocation)
+
     def _after(
         self, event: DpEvent | Sequence[DpEvent], relation: Relation, unit: str, share: str | None
     ) -> State:
