@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sfumato.cli import show
+from sfumato.cli.expected import room, show_room
 from sfumato.cli.inputs import read_data, take_some
 from sfumato.cli.options import SHARES, Allocation, Purpose, Rule, TableName, Unit, charged, check
 from sfumato.cli.train_table import PolicyFile, TargetColumn, train_from_policy
@@ -210,8 +211,11 @@ def _show(answer: dict[str, Any], out: Path | None, *, json: bool) -> None:
     shown = answer if out is None else answer | {"out": str(out)}
     if json:
         show.emit_json(shown)
-    else:
-        show.answer(shown, remedies=_REMEDIES)
+        return
+    apart = {"epsilon_left", "epsilon_left_after"} if "epsilon_left_after" in shown else set()
+    show.answer({name: shown[name] for name in shown if name not in apart}, remedies=_REMEDIES)
+    if apart:
+        show_room(shown)
 
 
 def _private(ready: Classifier, book: Ledger | None, out: Path | None, *, finish: bool) -> dict[str, Any]:
@@ -269,10 +273,12 @@ def _measured(test: Evaluation | None) -> dict[str, Any]:
 
 
 def _dry_run(ready: Classifier, book: Ledger | None) -> dict[str, Any]:
-    """What it would cost, and whether the ledger has room for it."""
+    """What it would cost, and what the ledger would have left; BudgetExceeded if it has no room for it."""
+    left: dict[str, float] = {}
     if book is not None:
         with book:
             ready.check_room(book)
+            left = room(book, ready.events, relation=ready.plan.relation, unit=ready.plan.unit)
     guess, both = ready.estimate(), ready.epsilon_with_hold_out
     return {
         "epsilon": ready.epsilon,
@@ -285,4 +291,5 @@ def _dry_run(ready: Classifier, book: Ledger | None) -> dict[str, Any]:
         "seconds_expected": guess.seconds,
         "memory_expected_mb": guess.megabytes,
         **({} if both is None else {"epsilon_with_hold_out": both}),
+        **left,
     }
