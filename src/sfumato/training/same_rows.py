@@ -89,10 +89,11 @@ def _digests(data: Any, key: bytes) -> Digests | None:
     return {name: digest.hexdigest() for name, digest in kinds.items()}
 
 
-def _bytes_of(column: Tensor) -> Iterator[Any]:
+def _bytes_of(column: Tensor) -> Iterator[bytes]:
     """The bytes of the column, or of evenly spaced rows of a large one, in parts that fit the memory."""
     every = max(1, math.ceil(column.nbytes / _MOST_BYTES))
     kept = column[::every]
     at_once = max(1, _AT_ONCE * len(kept) // max(1, kept.nbytes)) if len(kept) else 1
-    for part in kept.split(at_once):
-        yield memoryview(part.cpu().contiguous().reshape(-1).view(uint8).numpy())
+    for start in range(0, len(kept), at_once):
+        part = kept[start : start + at_once]
+        yield part.cpu().contiguous().reshape(-1).view(uint8).numpy().tobytes()
