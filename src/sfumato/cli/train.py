@@ -17,7 +17,7 @@ from sfumato.cli.train_table import PolicyFile, TargetColumn, train_from_policy
 if TYPE_CHECKING:
     from sfumato.fitting import Evaluation
     from sfumato.ledger import Ledger
-    from sfumato.recipes import Classifier, Trained
+    from sfumato.recipes import Canaries, Classifier, HoldOut, Trained
     from sfumato.recipes.plain import PlainlyTrained
 
 _RECIPE = "recipe"
@@ -167,9 +167,8 @@ def train(
 
     Example: sfumato train --data mnist --epsilon 1 --delta 1e-5 --out out/mnist
     """
-    from sfumato.recipes import Canaries, Classifier, HoldOut, Settings
+    from sfumato.recipes import Classifier, Settings
     from sfumato.recipes.plain import train as train_plainly
-    from sfumato.storage import RunFolder
 
     if train_from_policy(context):
         return
@@ -183,9 +182,7 @@ def train(
         noise=noise,
         moved=moved,
     )
-    place = None if dry_run else out
-    if place is not None:
-        RunFolder(place).refuse_finished()
+    place = _new_place(None if dry_run else out)
     side = 28 if data == "digits" and model not in ("mlp", _RECIPE) else None
     rows, test = read_data(data, side=side, public_size=public_size, classes=classes, test_data=test_data)
     rows = replace(take_some(rows, train_size, place), unit=unit)
@@ -200,11 +197,32 @@ def train(
             delta=delta,
             model=model,
             settings=settings,
-            hold_out=None if hold_out is None else HoldOut(share=hold_out, epsilon=hold_out_epsilon),
-            canaries=None if audit is None else Canaries(count=audit, kind=canaries),
+            hold_out=_hold_out(hold_out, hold_out_epsilon),
+            canaries=_canaries(audit, canaries),
         ).on(device)
         answer = _dry_run(ready, book) if dry_run else _private(ready, book, out, finish=finish)
     _show(answer, place, json=json)
+
+
+def _new_place(out: Path | None) -> Path | None:
+    """Where the run goes, if it is kept: a folder without a finished run."""
+    from sfumato.storage import RunFolder
+
+    if out is not None:
+        RunFolder(out).refuse_finished()
+    return out
+
+
+def _hold_out(share: float | None, epsilon: float) -> HoldOut | None:
+    from sfumato.recipes import HoldOut
+
+    return None if share is None else HoldOut(share=share, epsilon=epsilon)
+
+
+def _canaries(count: int | None, kind: str) -> Canaries | None:
+    from sfumato.recipes import Canaries
+
+    return None if count is None else Canaries(count=count, kind=kind)
 
 
 def _show(answer: dict[str, Any], out: Path | None, *, json: bool) -> None:

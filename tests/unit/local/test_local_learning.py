@@ -76,7 +76,7 @@ def test_a_release_is_a_file_with_a_certificate_that_holds(tmp_path, digits, vie
 
 @pytest.mark.filterwarnings("error::sfumato.errors.LittleProtection")
 def test_a_delta_that_protects_nobody_is_told_of_before_the_charge(tmp_path, digits, view):
-    with pytest.raises(LittleProtection, match=rf"this release .* expected delta < 1 / {len(digits[1])} people"):
+    with pytest.raises(LittleProtection, match=rf"this release .* delta < 1 / {len(digits[1])} people"):
         release(tmp_path, digits, view, randomiser="gaussian", delta=9e-4)
     with Ledger.open(tmp_path / "people.db") as ledger:
         assert ledger.charges() == []
