@@ -51,7 +51,8 @@ def check_rows(data: Any, folder: Path) -> None:
     if any(noted[name] != found[name] for name in ("shapes", "whole")):
         raise Refused(
             f"expected the rows that the run in {folder.parent} began with, in the same order, got others; "
-            "give the same, or begin anew in another folder, which is charged anew"
+            "give the same, end the run as it is (--finish, or finish=True in Python), or begin anew in "
+            "another folder, which is charged anew"
         )
     if noted["real"] != found["real"]:
         warnings.warn(

@@ -54,9 +54,7 @@ OTHERS = [
 @pytest.mark.parametrize("rows", OTHERS, ids=["fewer", "another label", "another order", "another type"])
 def test_other_rows_are_refused(tmp_path, rows):
     note_rows((INPUTS, TARGETS), tmp_path)
-    with pytest.raises(
-        Refused, match="began with, in the same order, got others; give the same, or begin anew"
-    ):
+    with pytest.raises(Refused, match="began with, in the same order, got others; give the same, end the run"):
         check_rows(rows, tmp_path)
 
 
