@@ -18,7 +18,7 @@ SfumatoError
 
 LittleProtection, a warning: what is asked for is done, and protects practically nobody.
 SettingsChanged, a warning: a run goes on with other settings than it began with, or than it was given now.
-TooMuchNoise, a warning: at this learning rate the noise will most likely drown what is learned.
+TooMuchNoise, a warning: the noise will most likely drown what is learned, or what is asked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SettingsChanged(UserWarning):
 
 
 class TooMuchNoise(UserWarning):
-    """A learning rate at which noise alone carries the weights too far; the text names a lower one."""
+    """A learning rate at which noise alone carries the weights too far, or a query that noise drowns."""
 
 
 class InvalidInput(SfumatoError, ValueError):

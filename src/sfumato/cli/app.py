@@ -172,14 +172,19 @@ def _check_environment() -> None:
 
 
 def _shown(others: Callable[..., None]) -> Callable[..., None]:
-    """Shows the first warning of each kind of ours as a sentence on standard error, `others` as they were."""
-    said: set[type[Warning]] = set()
+    """Shows the first warning of each kind of ours as a sentence on standard error, `others` as they were.
+
+    Of queries in one conversation each may have noise of its own to be warned of.
+    """
+    said: set[tuple[type[Warning], str]] = set()
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if not issubclass(category, LittleProtection | SettingsChanged | TooMuchNoise):
             others(message, category, *where, **more)
-        elif category not in said:
-            said.add(category)
+            return
+        kind = (category, str(message) if category is TooMuchNoise else "")
+        if kind not in said:
+            said.add(kind)
             print(f"sfumato: {visible(str(message))}", file=sys.stderr)
 
     return show

@@ -1,7 +1,8 @@
-"""How wrong an answer would be, and what fewer rows of a person would change: for nothing."""
+"""What a dry run tells: how wrong an answer would be, and what would be left. Nothing is spent."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,22 @@ from rich.text import Text
 from sfumato.cli import show
 
 if TYPE_CHECKING:
+    from sfumato.accounting import DpEvent, Relation
     from sfumato.ledger import Ledger
     from sfumato.query import ExpectedError, Table
     from sfumato.query.trying import Trial
+
+
+def room(ledger: Ledger, events: Sequence[DpEvent], *, relation: Relation, unit: str) -> dict[str, float]:
+    """What is left, and what would be left after `events`; BudgetExceeded if they do not fit."""
+    after = ledger.left_after(events, relation=relation, unit=unit)
+    return {"epsilon_left": ledger.epsilon_left, "epsilon_left_after": after}
+
+
+def show_room(answer: Mapping[str, Any]) -> None:
+    """The sentence about what `room` found."""
+    left, after = answer["epsilon_left"], answer["epsilon_left_after"]
+    show.console.print(f"It fits. Nothing was spent; ε left {left:.4g}, and {after:.4g} after it.", style="dim")
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,10 @@ def create(
     dataset: Annotated[
         str | None, typer.Option(help="An id for the data set; policies that name it must use this ledger.")
     ] = None,
+    people: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many people there are, to be told of a δ that protects none of them."),
+    ] = None,
     json: show.Json = False,
 ) -> None:
     """Make a ledger with a budget.
@@ -44,7 +48,7 @@ def create(
     from sfumato.ledger import Budget, Ledger, statement
 
     budget = Budget(epsilon=epsilon, delta=delta, unit=unit, relation=relation)  # type: ignore[arg-type]
-    warn_of_little_protection("this budget", budget.epsilon, budget.delta)
+    warn_of_little_protection("this budget", budget.epsilon, budget.delta, people=people)
     with Ledger.create(place, budget, dataset=dataset) as ledger:
         if json:
             show.emit_json(statement.as_json(ledger))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
     from sfumato.governance import Opinion
+    from sfumato.ledger import Ledger
 
 
 def register(app: typer.Typer) -> None:
@@ -35,17 +37,32 @@ def opinion(
         ),
     ] = None,
     purpose: Annotated[str | None, typer.Option(help="What was released, for the ledger.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Record it without asking on a terminal first.")] = False,
     json: show.Json = False,
 ) -> None:
     """Say what a run of other software (Opacus, TF-Privacy, JAX-Privacy, Flower, NVFlare, PATE) really costs.
 
     Example: sfumato opinion run.toml --set delta=1e-5
     """
-    from sfumato.governance import opinion_of, read_settings
+    from sfumato.governance import opinion_of
 
     if purpose is not None and ledger is None:
         raise InvalidInput("expected --ledger with --purpose, got none; a purpose is written into a ledger")
-    given = _given(setting or [])
+    if yes and ledger is None:
+        raise InvalidInput("expected --ledger with --yes, got none; only what is recorded is asked about")
+    found = opinion_of(_settings(file, setting or []))
+    recorded = None if ledger is None else _record(found, ledger, purpose, asks=not yes and sys.stdin.isatty())
+    if json:
+        show.emit_json({**found.to_json(), **(recorded or {})})
+        return
+    _show(found, recorded)
+
+
+def _settings(file: Path | None, words: Sequence[str]) -> list[tuple[str, Any]]:
+    """What the run did: what the command line says goes before what the file says."""
+    from sfumato.governance import read_settings
+
+    given = _given(words)
     names = {name for name, _ in given}
     read = [] if file is None else [item for item in read_settings(file) if item[0] not in names]
     if file is not None and not read and not given:
@@ -54,12 +71,7 @@ def opinion(
         )
     if not read and not given:
         raise InvalidInput("expected a file or --set, got neither; write what the run did into run.toml")
-    found = opinion_of([*read, *given])
-    recorded = None if ledger is None else _record(found, ledger, purpose)
-    if json:
-        show.emit_json({**found.to_json(), **(recorded or {})})
-        return
-    _show(found, recorded)
+    return [*read, *given]
 
 
 def _given(words: Sequence[str]) -> list[tuple[str, str]]:
@@ -70,10 +82,15 @@ def _given(words: Sequence[str]) -> list[tuple[str, str]]:
     return [(name, value) for name, _, value in pairs]
 
 
-def _record(found: Opinion, place: str, purpose: str | None) -> dict[str, Any]:
+def _record(found: Opinion, place: str, purpose: str | None, *, asks: bool) -> dict[str, Any]:
+    """Say what is charged, ask where somebody can answer, and charge it."""
     from sfumato.ledger import Ledger
 
     with Ledger.open(place) as ledger:
+        show.errors.print(_before(found, ledger), markup=False)
+        if asks and not typer.confirm("Record it?", err=True):
+            show.errors.print("Nothing was recorded.")
+            raise typer.Exit(1)
         what = purpose or f"released with {found.library}, outside this ledger"
         charge = ledger.record(found.event, purpose=what, relation=found.relation, unit=found.unit)
         return {
@@ -82,6 +99,19 @@ def _record(found: Opinion, place: str, purpose: str | None) -> dict[str, Any]:
             "epsilon_spent": ledger.epsilon_spent,
             "epsilon_left": ledger.epsilon_left,
         }
+
+
+def _before(found: Opinion, ledger: Ledger) -> str:
+    """What recording it will do to the ledger, which no later command takes back."""
+    left = ledger.epsilon_left
+    after = ledger.left_after_record(found.event, relation=found.relation, unit=found.unit)
+    charged = f"ε = {found.epsilon:.4g} at δ = {found.delta:g}"
+    if after is None:
+        return (
+            f"{charged} does not fit in {ledger.place}, where ε = {left:.4g} is left: the entry closes this "
+            "ledger for good, and nothing can be charged to it after that."
+        )
+    return f"{charged} is charged to {ledger.place} for good; ε left {left:.4g}, and {after:.4g} after it."
 
 
 def _show(found: Opinion, recorded: dict[str, Any] | None) -> None:

@@ -20,7 +20,7 @@ from sfumato.errors import InvalidInput, SfumatoError
 
 if TYPE_CHECKING:
     from sfumato.ledger import Ledger
-    from sfumato.query import Answer, Table
+    from sfumato.query import Answer, KeptAnswers, Table
     from sfumato.query.risk import Risk
 
 app = typer.Typer(
@@ -112,18 +112,23 @@ def ask(
         if epsilon is None:
             raise InvalidInput("expected --epsilon, got none; 0.1 is a careful share of a budget of 1")
         if dry_run or try_:
-            expected = Expected.of(table, sql, epsilon, **asked, tries=try_)
-            show_expected(expected, ledger, json=json)
+            show_expected(Expected.of(table, sql, epsilon, **asked, tries=try_), ledger, json=json)
             return
-        with show.errors.status("asking"):  # a file is looked through before the first query
-            answer = table.ask(sql, epsilon=epsilon, again=again, **asked)
-        if kept.has_kept:
-            interruption.offer("the answer is kept: the same command with --again shows it at no cost")
+        answer = _answered(table, kept, sql, epsilon=epsilon, again=again, **asked)
         _show_answer(answer, json=json)
         if out is not None:
             answer.write(out)
         if certificate is not None:
             table.certificate(answer).write(certificate)
+
+
+def _answered(table: Table, kept: KeptAnswers, sql: str, **asked: Any) -> Answer:
+    """Charge and answer one query; whoever interrupts later is told if it can be had again."""
+    with show.errors.status("asking"):  # a file is looked through before the first query
+        answer = table.ask(sql, **asked)
+    if kept.has_kept:
+        interruption.offer("the answer is kept: the same command with --again shows it at no cost")
+    return answer
 
 
 def _refuse_others(taken: set[str], **options: object) -> None:

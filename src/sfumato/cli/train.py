@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sfumato.cli import show
+from sfumato.cli.expected import room, show_room
 from sfumato.cli.inputs import read_data, take_some
 from sfumato.cli.options import SHARES, Allocation, Purpose, Rule, TableName, Unit, charged, check
 from sfumato.cli.train_table import PolicyFile, TargetColumn, train_from_policy
@@ -16,7 +17,7 @@ from sfumato.cli.train_table import PolicyFile, TargetColumn, train_from_policy
 if TYPE_CHECKING:
     from sfumato.fitting import Evaluation
     from sfumato.ledger import Ledger
-    from sfumato.recipes import Classifier, Trained
+    from sfumato.recipes import Canaries, Classifier, HoldOut, Trained
     from sfumato.recipes.plain import PlainlyTrained
 
 _RECIPE = "recipe"
@@ -166,9 +167,8 @@ def train(
 
     Example: sfumato train --data mnist --epsilon 1 --delta 1e-5 --out out/mnist
     """
-    from sfumato.recipes import Canaries, Classifier, HoldOut, Settings
+    from sfumato.recipes import Classifier, Settings
     from sfumato.recipes.plain import train as train_plainly
-    from sfumato.storage import RunFolder
 
     if train_from_policy(context):
         return
@@ -182,9 +182,7 @@ def train(
         noise=noise,
         moved=moved,
     )
-    place = None if dry_run else out
-    if place is not None:
-        RunFolder(place).refuse_finished()
+    place = _new_place(None if dry_run else out)
     side = 28 if data == "digits" and model not in ("mlp", _RECIPE) else None
     rows, test = read_data(data, side=side, public_size=public_size, classes=classes, test_data=test_data)
     rows = replace(take_some(rows, train_size, place), unit=unit)
@@ -199,19 +197,43 @@ def train(
             delta=delta,
             model=model,
             settings=settings,
-            hold_out=None if hold_out is None else HoldOut(share=hold_out, epsilon=hold_out_epsilon),
-            canaries=None if audit is None else Canaries(count=audit, kind=canaries),
+            hold_out=_hold_out(hold_out, hold_out_epsilon),
+            canaries=_canaries(audit, canaries),
         ).on(device)
         answer = _dry_run(ready, book) if dry_run else _private(ready, book, out, finish=finish)
     _show(answer, place, json=json)
+
+
+def _new_place(out: Path | None) -> Path | None:
+    """Where the run goes, if it is kept: a folder without a finished run."""
+    from sfumato.storage import RunFolder
+
+    if out is not None:
+        RunFolder(out).refuse_finished()
+    return out
+
+
+def _hold_out(share: float | None, epsilon: float) -> HoldOut | None:
+    from sfumato.recipes import HoldOut
+
+    return None if share is None else HoldOut(share=share, epsilon=epsilon)
+
+
+def _canaries(count: int | None, kind: str) -> Canaries | None:
+    from sfumato.recipes import Canaries
+
+    return None if count is None else Canaries(count=count, kind=kind)
 
 
 def _show(answer: dict[str, Any], out: Path | None, *, json: bool) -> None:
     shown = answer if out is None else answer | {"out": str(out)}
     if json:
         show.emit_json(shown)
-    else:
-        show.answer(shown, remedies=_REMEDIES)
+        return
+    apart = {"epsilon_left", "epsilon_left_after"} if "epsilon_left_after" in shown else set()
+    show.answer({name: shown[name] for name in shown if name not in apart}, remedies=_REMEDIES)
+    if apart:
+        show_room(shown)
 
 
 def _private(ready: Classifier, book: Ledger | None, out: Path | None, *, finish: bool) -> dict[str, Any]:
@@ -269,10 +291,12 @@ def _measured(test: Evaluation | None) -> dict[str, Any]:
 
 
 def _dry_run(ready: Classifier, book: Ledger | None) -> dict[str, Any]:
-    """What it would cost, and whether the ledger has room for it."""
+    """What it would cost, and what the ledger would have left; BudgetExceeded if it has no room for it."""
+    left: dict[str, float] = {}
     if book is not None:
         with book:
             ready.check_room(book)
+            left = room(book, ready.events, relation=ready.plan.relation, unit=ready.plan.unit)
     guess, both = ready.estimate(), ready.epsilon_with_hold_out
     return {
         "epsilon": ready.epsilon,
@@ -285,4 +309,5 @@ def _dry_run(ready: Classifier, book: Ledger | None) -> dict[str, Any]:
         "seconds_expected": guess.seconds,
         "memory_expected_mb": guess.megabytes,
         **({} if both is None else {"epsilon_with_hold_out": both}),
+        **left,
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sfumato.cli import show
+from sfumato.cli.expected import room, show_room
 from sfumato.cli.options import Rule, check
 from sfumato.errors import InvalidInput
 
@@ -81,10 +82,7 @@ def _show(ready: TableTraining, answer: dict[str, Any]) -> None:
     remedy = f"{_PUBLIC_ROWS}, {_KEPT_OUT}" if ready.can_hold_out else _PUBLIC_ROWS
     show.answer(told, remedies=dict.fromkeys(_MEASURED, remedy))
     if apart:
-        left, after = answer["epsilon_left"], answer["epsilon_left_after"]
-        show.console.print(
-            f"It fits. Nothing was spent; ε left {left:.4g}, and {after:.4g} after it.", style="dim"
-        )
+        show_room(answer)
 
 
 def _run(given: dict[str, Any]) -> tuple[TableTraining, dict[str, Any]]:
@@ -103,8 +101,7 @@ def _run(given: dict[str, Any]) -> tuple[TableTraining, dict[str, Any]]:
     )
     with _open_ledger(policy, given) as book:
         if given.get("dry_run"):
-            after = book.left_after(ready.events, relation=policy.budget.relation, unit=policy.budget.unit)
-            left = {"epsilon_left": book.epsilon_left, "epsilon_left_after": after}
+            left = room(book, ready.events, relation=policy.budget.relation, unit=policy.budget.unit)
             return ready, {"dry_run": True, "table": policy.table, **_priced(ready), **left}
         out = given.get("out") or _free_folder(policy.table, ready.target.name)
         run = _trained(ready, book, out, given.get("test_data"))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sfumato import _validate, interruption
-from sfumato.accounting import Budget, DpEvent, Relation, event_to_json
+from sfumato.accounting import Budget, DpEvent, Relation, event_to_json, warn_of_little_protection
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, RelationMismatch
 from sfumato.ledger import settling, spending
 from sfumato.ledger.certificate import Certificate, check_statable
@@ -77,6 +77,7 @@ class Ledger(Book):
         certificate: Certificate | None = None,
         head: Head | None = None,
         when_charged: bool = False,
+        people: float | None = None,
     ) -> Ledger:
         """Open the ledger at a path or a postgresql:// URL; make it with `budget` if there is none.
 
@@ -90,6 +91,8 @@ class Ledger(Book):
             head: The newest entry that was noted elsewhere, with the same effect.
             when_charged: True to make a new ledger with its first charge: whoever charges nothing leaves no
                 ledger behind, and its budget can still be changed.
+            people: How many people there are, where that is public. A `LittleProtection` warning then tells of
+                a `budget` that protects practically nobody, such as one with a δ of 1 / people or more.
 
         Returns:
             The open ledger; `with` closes it.
@@ -98,6 +101,8 @@ class Ledger(Book):
             LedgerError: If there is none and no budget was given, or if it cannot be opened.
             LedgerTampered: If its chain is broken, or older than `certificate` or `head`.
         """
+        if budget is not None and people is not None:
+            warn_of_little_protection("this budget", budget.epsilon, budget.delta, people=people)
         store = store_at(place)
         if store.last() is None:
             if budget is None:
@@ -115,13 +120,21 @@ class Ledger(Book):
         return ledger
 
     @classmethod
-    def create(cls, place: str | os.PathLike[str], budget: Budget, *, dataset: str | None = None) -> Ledger:
+    def create(
+        cls,
+        place: str | os.PathLike[str],
+        budget: Budget,
+        *,
+        dataset: str | None = None,
+        people: float | None = None,
+    ) -> Ledger:
         """Make a new ledger where there is none yet.
 
         Args:
             place: A file name, or a postgresql:// URL.
             budget: What all charges together may cost.
             dataset: A declared id of the data set, such as "clinic-2026".
+            people: How many people there are, where that is public; as in `open`.
 
         Returns:
             The open ledger.
@@ -129,6 +142,8 @@ class Ledger(Book):
         Raises:
             LedgerError: If there is one already.
         """
+        if people is not None:
+            warn_of_little_protection("this budget", budget.epsilon, budget.delta, people=people)
         store = store_at(place)
         if store.last() is not None or not make(store, first_row(budget, dataset), dataset):
             raise LedgerError(f"expected no ledger at {store.place}, got one; open it, or choose another place")

@@ -12,7 +12,7 @@ from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerTamp
 from sfumato.ledger.agreement import check_agreement
 from sfumato.ledger.certificate import Certificate
 from sfumato.ledger.chain import Entry, Head, check_follows, unseal
-from sfumato.ledger.charge import Charge, as_one, charges_of
+from sfumato.ledger.charge import Charge, ChargeRequest, as_one, charges_of
 from sfumato.ledger.charge_text import charges_in
 from sfumato.ledger.conversion import check_unit, counted_event
 from sfumato.ledger.dataset_id import known_as
@@ -307,12 +307,57 @@ class Book:
         share = self._share(allocation)
         return self._after(event, relation, unit, share).left(share)
 
+    def first_beyond(self, requests: Sequence[ChargeRequest]) -> int | None:
+        """Tell which of several charges, made one after another, would be the first to find no room.
+
+        Nothing is written, and nothing held back: to refuse a series before its first charge.
+
+        Args:
+            requests: What would be charged, in this order, each from the first of its allocations.
+
+        Returns:
+            The place of that charge in the series; None if there is room for all.
+
+        Raises:
+            RelationMismatch: If relation or unit of one are not the budget's.
+        """
+        state = self._journal.state(self._journal.open_last())
+        for place, one in enumerate(requests):
+            try:
+                state = self._admitted(
+                    state, one.event, one.relation, one.unit, self._share(one.allocations[0])
+                )
+            except BudgetExceeded:
+                return place
+        return None
+
+    def left_after_record(self, event: DpEvent, *, relation: Relation, unit: str) -> float | None:
+        """Tell what `epsilon_left` would be if `record` were called now, and write nothing.
+
+        Args:
+            event: What was released outside.
+            relation: The relation under which it is priced.
+            unit: The unit for which it is priced.
+
+        Returns:
+            The largest further pure-ε charge that would then be accepted; None where `record` would close the
+            ledger.
+
+        Raises:
+            RelationMismatch: If relation or unit are not the budget's.
+        """
+        counted = counted_event(event, self.budget, relation=relation, unit=unit)
+        after = self._journal.state(self._journal.open_last()).take(counted)
+        return None if after is None else after.left(self.allocation)
+
     def _after(
         self, event: DpEvent | Sequence[DpEvent], relation: Relation, unit: str, share: str | None
     ) -> State:
-        plan = as_one(event)
-        counted = counted_event(plan, self.budget, relation=relation, unit=unit)
         state = self._journal.state(self._journal.open_last())
+        return self._admitted(state, as_one(event), relation, unit, share)
+
+    def _admitted(self, state: State, plan: DpEvent, relation: Relation, unit: str, share: str | None) -> State:
+        counted = counted_event(plan, self.budget, relation=relation, unit=unit)
         return state.draw(share, plan, relation) if share in state.plans else state.admit(counted, share)
 
     def check_run(

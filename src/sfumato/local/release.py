@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from sfumato.accounting import Budget, DpEvent, Relation
+from sfumato.accounting import Budget, DpEvent, Relation, warn_of_little_protection
 from sfumato.datasets.clean import read_rows
 from sfumato.display import visible
 from sfumato.errors import InvalidInput
@@ -97,13 +97,14 @@ def open_policy_ledger(policy: Policy, place: Path, given: Path | None = None) -
 
     A new one has the policy's budget. `given`, which the caller names, counts where the policy names none.
     """
-    named = policy.ledger
+    named, budget = policy.ledger, policy.budget
+    warn_of_little_protection("this budget", budget.epsilon, budget.delta, people=policy.least_people)
     if given is not None and named is not None and given.resolve() != Path(named).resolve():
         raise InvalidInput(
             f"expected the ledger that the policy names, {named}, got --ledger {given}; leave --ledger out"
         )
     where = ledger_place(policy, place) if given is None else str(given)
-    return open_ledger(where, epsilon=policy.budget.epsilon, delta=policy.budget.delta, dataset=policy.dataset)
+    return open_ledger(where, epsilon=budget.epsilon, delta=budget.delta, dataset=policy.dataset)
 
 
 def refuse_beyond_budget(ledger: Ledger, event: DpEvent) -> None:
@@ -147,6 +148,8 @@ def release_images(
     ```
     """
     refuse_to_overwrite(out)
+    people = len(labels)  # public: each of them sends a report
+    warn_of_little_protection("this release", plan.epsilon, plan.delta, people=people)
     refuse_beyond_budget(ledger, plan.event())
     vectors = view.directions(images)
     plan.check(labels, vectors)
@@ -160,7 +163,7 @@ def release_images(
             **plan.to_json(),
             "view": view.kind,
             "data": name,
-            "shuffled": _shuffled(plan.event(), len(labels)),
+            "shuffled": _shuffled(plan.event(), people),
         },
         eta=plan.eta,
         caveats=[*caveats(view.kind), *caveats_of_sampler(sampler)],

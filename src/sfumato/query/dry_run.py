@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sfumato.errors import TooMuchNoise
 from sfumato.policy import Policy
 from sfumato.query.aggregates import function_of
 from sfumato.query.plan import Aggregate, Query, public_keys
@@ -23,6 +26,7 @@ class ExpectedError:
         in_units_of: What it is measured in, in words.
         rows: The size of a group for which it holds; None if it holds for any.
         of_a_group: The largest value that a group can have, where it is relative to that.
+        covers_all: The half-width from which the interval holds every value that such a group can have.
     """
 
     column: str
@@ -30,6 +34,12 @@ class ExpectedError:
     in_units_of: str
     rows: float | None
     of_a_group: float = 0.0
+    covers_all: float = math.inf
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the noise is as large as anything that it could hide."""
+        return self.half_width >= self.covers_all
 
     def lost(self, share: float) -> float:
         """What is missing at most if a share of a group's rows is left out: of counts and sums."""
@@ -45,7 +55,31 @@ def expected_errors(
     group: public_size shared by the public groups, or 1,000 rows, of which a share is `kept`. Quantiles are
     given as a share of the ranks.
     """
-    rows = _rows_per_group(query, policy)
+    return _of_each(query, cost, _rows_per_group(query, policy), kept)
+
+
+def warn_of_noise(query: Query, cost: Price, policy: Policy, *, stacklevel: int) -> None:
+    """Warn where an answer will say practically nothing, by what is declared alone: size, bounds and groups.
+
+    A group is taken to have its share of the declared size; where groups are not declared, all of it.
+    """
+    keys = public_keys(query, policy)
+    if policy.public_size is None:
+        return
+    rows = policy.public_size / _number_of(keys or [])
+    lost = [each for each in _of_each(query, cost, rows, 1.0) if each.says_nothing]
+    if lost:
+        columns = ", ".join(f"{each.column} (± {each.half_width:,.4g})" for each in lost)
+        warnings.warn(
+            f"the noise covers all that these can be in a group of {rows:,.0f} rows, so that they will say "
+            f"practically nothing: {columns}; ask with a larger epsilon, or for fewer groups (a dry run shows "
+            "the error for nothing)",
+            TooMuchNoise,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _of_each(query: Query, cost: Price, rows: float, kept: float) -> tuple[ExpectedError, ...]:
     return tuple(
         _expected(output.name, output.value, cost, rows, kept)
         for output in query.outputs
@@ -57,7 +91,12 @@ def _rows_per_group(query: Query, policy: Policy) -> float:
     keys = public_keys(query, policy)
     if policy.public_size is None or keys is None:
         return DEFAULT_SIZE
-    return policy.public_size / math.prod(len(values) for values in keys)
+    return policy.public_size / _number_of(keys)
+
+
+def _number_of(keys: Sequence[Sequence[object]]) -> int:
+    """How many groups there are."""
+    return max(1, math.prod(len(values) for values in keys))
 
 
 def _expected(name: str, aggregate: Aggregate, cost: Price, rows: float, kept: float) -> ExpectedError:
@@ -71,5 +110,6 @@ def _expected(name: str, aggregate: Aggregate, cost: Price, rows: float, kept: f
                 in_units_of=error.in_units_of,
                 rows=kept * rows if error.sized else None,
                 of_a_group=rows * error.of_a_row,
+                covers_all=error.covers_all,
             )
     raise TypeError(aggregate.function)

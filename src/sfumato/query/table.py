@@ -21,7 +21,7 @@ from sfumato.query.aggregates import measures_for, weights_for
 from sfumato.query.answer import Answer, notes_for
 from sfumato.query.asking import select
 from sfumato.query.compilation import Value
-from sfumato.query.dry_run import ExpectedError, expected_errors
+from sfumato.query.dry_run import ExpectedError, expected_errors, warn_of_noise
 from sfumato.query.early_sums import early_sums
 from sfumato.query.engines import Engine, open_engine
 from sfumato.query.exact import Exact, by_group, cells_by_group, public_groups
@@ -155,6 +155,8 @@ class Table:
 
         With `again`, an answer to the same words under the same policy, version, ε and δ that was paid for
         before is given once more: nothing is charged or read. Answers are kept where the policy has a version.
+        Where the noise will be as large as all that is declared allows, a `TooMuchNoise` warning says so before
+        the charge.
 
         Args:
             query: SQL, or what `select` gave.
@@ -178,6 +180,7 @@ class Table:
         name = self._kept_name(query, epsilon, delta, split, noise)
         if again and (known := self._known(name)) is not None:
             return replace(known, epsilon_spent=ledger.epsilon_spent, epsilon_left=ledger.epsilon_left)
+        self._warn_of_noise(planned.query, planned.price)
         ready = self.ready(planned)
         answer = self.answer(ready, self._charge(planned.price, planned.purpose), ledger=ledger)
         if name is not None and self._kept is not None:
@@ -336,6 +339,7 @@ class Table:
         cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
         if self.ledger is not None:
             self.ledger.check(cost.event(), relation=RELATION, unit=self.policy.budget.unit)
+        self._warn_of_noise(plan, cost)
         return expected_errors(plan, cost, scope(plan, self.policy))
 
     def tries(
@@ -475,6 +479,9 @@ class Table:
             The sums without noise.
         """
         return self._fetched(self._compiled(self._plan(query), salt))
+
+    def _warn_of_noise(self, plan: Query, cost: Price) -> None:
+        warn_of_noise(plan, cost, scope(plan, self.policy), stacklevel=3)
 
     def _charge(self, cost: Price, purpose: str) -> Charge:
         return self._charged().charge(

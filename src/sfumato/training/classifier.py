@@ -15,11 +15,12 @@ from torch import nn
 
 from sfumato import randomness
 from sfumato.errors import InvalidInput
-from sfumato.ledger import Ledger
+from sfumato.ledger import ChargeRequest, Ledger
 from sfumato.randomness import SecretStream
 from sfumato.training.answers import answers
 from sfumato.training.optimization import Optimization
 from sfumato.training.own_code import OWN_CODE, brings
+from sfumato.training.plan import TrainingPlan
 from sfumato.training.run import TrainingResult, train
 from sfumato.training.surroundings import caveats_of_callers, caveats_of_scorers, tell_of
 
@@ -112,21 +113,13 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         targets = np.searchsorted(self.classes_, y)
         if not np.array_equal(self.classes_[np.minimum(targets, len(self.classes_) - 1)], y):
             raise InvalidInput("expected labels among the declared classes, got others; declare all of them")
-        named = self.unit != "record"  # each row is then a unit of its own under that name
         self.result_: TrainingResult = train(
             self.module_,
             (self._scaled(X), torch.from_numpy(targets)),
-            epsilon=self.epsilon,
-            delta=self.delta,
-            public_size=self.public_size_,
-            epochs=self.epochs,
-            expected_batch=min(1024, max(1, self.public_size_ // 8)),
-            clip_norm=self.clip_norm,
+            **self._terms(self.public_size_),
             optimization=Optimization(learning_rate=self.learning_rate),
             ledger=self.ledger,
-            unit=self.unit,
-            units=np.arange(len(X)) if named else None,
-            rows_per_unit=1 if named else None,
+            units=np.arange(len(X)) if self._named else None,
             caveats=(*caveats, *caveats_of_scorers(self), *own_code),
             sampler=None if self.random_state is None else SecretStream(test_seed=seed),
         )
@@ -134,6 +127,37 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         self.private_ = not caveats and self.random_state is None
         tell_of(caveats)
         return self
+
+    def to_be_charged(self) -> ChargeRequest | None:
+        """What one fit charges, so that a search is refused as a whole.
+
+        Returns:
+            The charge; None where `public_size` is not declared, and the noise follows the rows.
+        """
+        if self.public_size is None:
+            return None
+        plan = TrainingPlan.calibrated(**self._terms(self.public_size))
+        return ChargeRequest(
+            event=plan.event(), purpose="private training", relation=plan.relation, unit=plan.unit
+        )
+
+    @property
+    def _named(self) -> bool:
+        """Whether each row is a unit of its own under another name than record."""
+        return self.unit != "record"
+
+    def _terms(self, size: int) -> dict[str, Any]:
+        """What a plan is calibrated to."""
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "public_size": size,
+            "epochs": self.epochs,
+            "expected_batch": min(1024, max(1, size // 8)),
+            "clip_norm": self.clip_norm,
+            "unit": self.unit,
+            "rows_per_unit": 1 if self._named else None,
+        }
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
         """Score each class.

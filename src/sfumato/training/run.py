@@ -42,6 +42,7 @@ from sfumato.training.optimization import Optimization
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rate import settled
 from sfumato.training.rowwise import LossFunction, Views, cross_entropy
+from sfumato.training.same_rows import check_rows, forget_rows, note_rows
 from sfumato.training.setup import warn_that_given_go_on
 from sfumato.training.trainer import PrivateTrainer
 from sfumato.training.wanted import Wanted, check_whose
@@ -200,7 +201,7 @@ def train(
         model, optimizer, plan, ledger=ledger, purpose=purpose, sampler=sampler, callbacks=callbacks
     )
     trainer.setup = asdict(optimization) | {"first_weights": first_weights}
-    history = _take_up(trainer, folder)
+    history = _take_up(trainer, folder, None if finish else data)
     _check_stopping(trainer, history, stopping, ends=finish)
 
     def tell_epoch() -> None:
@@ -313,15 +314,21 @@ def write_run(
         seconds=result.seconds,
     )
     remove_checkpoint(folder.private / CHECKPOINT)
+    forget_rows(folder.private)
 
 
-def _take_up(trainer: PrivateTrainer, folder: RunFolder | None) -> list[EpochReport]:
-    """Go on from the folder's checkpoint, if it has one of this plan."""
+def _take_up(trainer: PrivateTrainer, folder: RunFolder | None, data: Any) -> list[EpochReport]:
+    """Go on from the folder's checkpoint, if it has one of this plan, with the same rows, if any are used."""
     if folder is None:
         return []
+    looks = data is not None and not trainer.peers.several
     if not _resumes(folder.path, trainer.ledger):
+        if looks:
+            note_rows(data, folder.private)
         keep_from_start(trainer, folder.private / CHECKPOINT)
         return []
+    if looks:
+        check_rows(data, folder.private)
     given, groups = trainer.setup, [_settings(group) for group in trainer.optimizer.param_groups]
     go_on(trainer, folder.private / CHECKPOINT)
     warn_that_given_go_on(trainer.setup, given)

@@ -11,12 +11,13 @@ from sklearn.base import BaseEstimator
 
 from sfumato import _validate
 from sfumato.accounting import Relation
-from sfumato.ledger import Certificate, Ledger, Unrecorded
+from sfumato.ledger import Certificate, ChargeRequest, Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.training.moment import refuse_listeners
 from sfumato.training.own_code import OWN_CODE, brings
 from sfumato.training.predictions import predictions
+from sfumato.training.whole_search import refuse_beyond_budget
 from sfumato.trust import caveats_of_sampler
 
 PURPOSE = "score of a search"
@@ -61,7 +62,7 @@ class NoisyAccuracyScorer(BaseEstimator):
         self.sampler = sampler
 
     def __call__(self, estimator: Any, X: Any, y: Any) -> float:
-        mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=self.epsilon)
+        mechanism = self._mechanism()
         sampler = SecretStream() if self.sampler is None else self.sampler
         refuse_listeners()
         asked = predictions(estimator)
@@ -78,6 +79,18 @@ class NoisyAccuracyScorer(BaseEstimator):
         noisy = mechanism.release(np.array([right, len(y) - right]), sampler)
         counts = [max(0, int(count)) for count in noisy]
         return counts[0] / max(1, sum(counts))
+
+    def to_be_charged(self) -> ChargeRequest:
+        """What one score charges, so that a search is refused as a whole.
+
+        Returns:
+            The charge.
+        """
+        event = self._mechanism().event()
+        return ChargeRequest(event=event, purpose=PURPOSE, relation=Relation.ADD_REMOVE, unit=self.unit)
+
+    def _mechanism(self) -> DiscreteLaplace:
+        return DiscreteLaplace.calibrated(sensitivity=1, epsilon=self.epsilon)
 
 
 class CoinRows(np.ndarray[Any, np.dtype[np.int64]]):
@@ -112,6 +125,8 @@ class CoinSplit:
     """Parts of the rows for cross-validation, each row by a secret draw of its own.
 
     Folds by position move whole runs of rows when one record leaves, and neighbours would differ in several.
+    A search whose charges will not all fit in their ledger is refused when it asks for the parts, before the
+    first charge.
 
     Args:
         n_splits: How many parts there are, at least 2; each is scored once.
@@ -126,8 +141,12 @@ class CoinSplit:
         self.sampler = sampler
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[CoinRows, CoinRows]]:
+        refuse_beyond_budget(self.n_splits)
+        return self._parts(len(X))
+
+    def _parts(self, rows: int) -> Iterator[tuple[CoinRows, CoinRows]]:
         sampler = SecretStream() if self.sampler is None else self.sampler
-        part = sampler.integers(self.n_splits, len(X))
+        part = sampler.integers(self.n_splits, rows)
         for number in range(self.n_splits):
             yield _rows(part != number), _rows(part == number)
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from sfumato.accounting import Budget
 from sfumato.cli.app import app
+from sfumato.ledger import Ledger
 
 
 @pytest.fixture
@@ -26,3 +28,15 @@ def test_what_was_not_measured_is_said_in_words(words):
 
 def test_programs_read_null(words):
     assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["test_accuracy"] is None
+
+
+def test_a_dry_run_says_what_would_be_left(words, tmp_path):
+    place = str(tmp_path / "people.db")
+    Ledger.create(place, Budget(epsilon=3, delta=1e-5)).close()
+    asked = [*words, "--dry-run", "--ledger", place]
+    told = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)
+    assert told["epsilon_left"] == 3
+    assert 0 < told["epsilon_left_after"] < 3
+    said = " ".join(CliRunner().invoke(app, asked).stdout.split())
+    assert f"It fits. Nothing was spent; ε left 3, and {told['epsilon_left_after']:.4g} after it." in said
+    assert "epsilon left" not in said  # the sentence says it

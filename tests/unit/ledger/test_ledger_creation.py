@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.errors import InvalidInput, LedgerError
+from sfumato.errors import InvalidInput, LedgerError, LittleProtection
 from sfumato.ledger import Budget, Ledger, creation
 from sfumato.ledger.chain import Row
 from sfumato.ledger.dataset_id import known_as
@@ -19,6 +19,17 @@ from sfumato.ledger.store import Store, store_at
 
 BUDGET = Budget(epsilon=1, delta=1e-5)
 SECOND = "one data set has one ledger"
+
+
+@pytest.mark.parametrize("make", [Ledger.open, Ledger.create])
+def test_a_delta_that_protects_nobody_is_told_of(make, tmp_path, recwarn) -> None:
+    weak = "this budget promises practically no protection: expected delta < 1 / 200000 people, got delta=1e-05"
+    make(tmp_path / "a.db", BUDGET, people=90_000).close()
+    make(tmp_path / "b.db", BUDGET).close()  # nobody said how many there are
+    assert not recwarn.list
+    with pytest.warns(LittleProtection, match=weak) as told:
+        make(tmp_path / "c.db", BUDGET, people=200_000).close()
+    assert told[0].filename == __file__  # where the budget was given
 
 
 def beside(place: str) -> str:

@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from sfumato.accounting import Budget
 from sfumato.audit.replay import ReplayOutcome
 from sfumato.datasets import load, strokes
-from sfumato.errors import BudgetExceeded, DataUnavailable, InvalidInput
-from sfumato.ledger import Certificate
+from sfumato.errors import BudgetExceeded, DataUnavailable, InvalidInput, LittleProtection
+from sfumato.ledger import Certificate, Ledger
 from sfumato.local import (
     ClassMoments,
     LabelledDirection,
@@ -30,7 +31,8 @@ from sfumato.local import (
     ridge,
     views,
 )
-from sfumato.local.release import release_table
+from sfumato.local.release import open_policy_ledger, release_table
+from sfumato.policy import Column, Policy
 from sfumato.randomness import SecretStream
 
 
@@ -70,6 +72,24 @@ def test_a_release_is_a_file_with_a_certificate_that_holds(tmp_path, digits, vie
     assert (read.vectors == data.vectors).all()
     assert read.plan == data.plan
     assert Certificate.read(certificate_place(tmp_path / "noised.npz")).event == certificate.event
+
+
+@pytest.mark.filterwarnings("error::sfumato.errors.LittleProtection")
+def test_a_delta_that_protects_nobody_is_told_of_before_the_charge(tmp_path, digits, view):
+    with pytest.raises(LittleProtection, match=rf"this release .* delta < 1 / {len(digits[1])} people"):
+        release(tmp_path, digits, view, randomiser="gaussian", delta=9e-4)
+    with Ledger.open(tmp_path / "people.db") as ledger:
+        assert ledger.charges() == []
+
+
+def test_a_policy_whose_delta_protects_nobody_is_told_of(tmp_path):
+    age = Column(name="age", type="integer", lower=0, upper=120)
+    budget = Budget(epsilon=2, delta=1e-4, unit="person", relation="replace-one")
+    declared = Policy(
+        table="people", source="p.csv", columns={"age": age}, budget=budget, public_size=20_000, ledger=None
+    )
+    with pytest.warns(LittleProtection, match=r"this budget .* expected delta < 1 / 20000 people"):
+        open_policy_ledger(declared, tmp_path / "p.toml").close()
 
 
 def test_the_same_people_are_released_once(tmp_path, digits, view):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pandas as pd
 import pytest
 
 from sfumato.accounting import epsilon
-from sfumato.errors import BudgetExceeded, DataError, InvalidInput
+from sfumato.errors import BudgetExceeded, DataError, InvalidInput, TooMuchNoise
 from sfumato.ledger import Ledger
 from sfumato.query import (
     Policy,
@@ -201,6 +202,43 @@ def test_a_dry_run_spends_and_reads_nothing(ledger: Ledger) -> None:
     assert expected[0].half_width in (14, 15)
     assert expected[1].half_width == pytest.approx(14_979, abs=1)
     assert ledger.epsilon_spent == 0
+
+
+def sized(rows: int | None) -> Policy:
+    return replace(policy(), public_size=rows)
+
+
+HOPELESS = [
+    ("SELECT COUNT(*) AS n FROM people", 0.002, 1000),
+    ("SELECT SUM(income) AS n FROM people", 0.002, 1000),
+    ("SELECT AVG(age) AS n FROM people", 0.002, 1000),
+    ("SELECT STDDEV(age) AS n FROM people", 0.001, 1000),
+    ("SELECT MEDIAN(age) AS n FROM people", 0.01, 1000),
+    ("SELECT city, COUNT(*) AS n FROM people GROUP BY city", 0.1, 60),  # three public groups
+    ("SELECT town, COUNT(*) AS n FROM people GROUP BY town", 0.05, 60),  # one that holds everybody, at best
+]
+
+
+@pytest.mark.parametrize(("sql", "epsilon", "rows"), HOPELESS)
+def test_an_answer_that_will_be_noise_is_told_of_from_what_is_declared(sql, epsilon, rows) -> None:
+    table = Table(sized(rows), None)  # with no rows at hand that it could be read from
+    with pytest.warns(TooMuchNoise, match=r"practically nothing: n \(± .*ask with a larger epsilon"):
+        table.dry_run(sql, epsilon=epsilon)
+
+
+@pytest.mark.parametrize(("sql", "epsilon", "rows"), HOPELESS)
+def test_nobody_is_warned_of_what_can_be_read(sql, epsilon, rows, recwarn) -> None:
+    Table(sized(rows), None).dry_run(sql, epsilon=100 * epsilon)
+    Table(sized(1000 * rows), None).dry_run(sql, epsilon=epsilon)
+    Table(sized(None), None).dry_run(sql, epsilon=epsilon)  # a size that nobody declared
+    assert [each for each in recwarn if each.category is TooMuchNoise] == []
+
+
+@pytest.mark.filterwarnings("error::sfumato.errors.TooMuchNoise")
+def test_the_warning_comes_before_the_charge(ledger: Ledger) -> None:
+    with pytest.raises(TooMuchNoise):
+        Table(sized(400), ledger, data=people()).ask("SELECT COUNT(*) FROM people", epsilon=0.001)
+    assert ledger.charges() == []
 
 
 def test_what_a_dry_run_foretells_is_what_the_answer_says(pure_ledger: Ledger) -> None:

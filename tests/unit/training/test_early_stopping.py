@@ -222,11 +222,12 @@ def test_a_lost_epoch_ends_a_run_whose_ledger_has_no_room_for_another_look(rows,
 
 @pytest.mark.parametrize("other", [None, 0.25])
 def test_without_a_ledger_a_run_measures_alike_until_its_end(rows, tmp_path, monkeypatch, other):
+    training, held = keep_out(rows, 0.2)
+    first = EarlyStopping(held=held, epsilon=0.5)
     with monkeypatch.context() as dying:
         dies_at(dying, 2)
         with pytest.raises(Died):
-            looked(rows, out=tmp_path / "run")
-    training, held = keep_out(rows, 0.2)
+            train(nn.Linear(4, 2), training, SHORT, out=tmp_path / "run", stopping=first)
     stopping = None if other is None else EarlyStopping(held=held, epsilon=other)
     with pytest.raises(Refused, match="measures alike"):
         train(nn.Linear(4, 2), training, SHORT, out=tmp_path / "run", stopping=stopping)

@@ -51,8 +51,8 @@ class Average(Function):
         assert isinstance(measure, Moments)
         shares = np.array([0.5, -0.5]) if measure.degree == 1 else np.array([0.5, 0.0, -0.5])
         error = float(reach([shares], noise)[0]) * measure.fixed.grid / rows
-        distance = measure.fixed.upper - measure.fixed.lower
-        return Error(min(error, distance / 2), sized=True)
+        half = (measure.fixed.upper - measure.fixed.lower) / 2
+        return Error(min(error, half), half, sized=True)
 
 
 def _unscaled(measure: Moments, ratio: Floats) -> Floats:

@@ -31,10 +31,12 @@ from sfumato.query.translation import number
 class Error:
     """Half the width of a 95% interval; `sized` if it is that of a group of so many rows.
 
-    `of_a_row` is what one row that is left out takes away at most; nothing from what is no total.
+    `covers_all` is half the width of an interval that holds every value that such a group can have by what is
+    declared. `of_a_row` is what one row that is left out takes away at most; nothing from what is no total.
     """
 
     half_width: float
+    covers_all: float
     sized: bool = False
     in_units_of: str = "value"
     of_a_row: float = 0.0

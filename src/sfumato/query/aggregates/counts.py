@@ -61,8 +61,9 @@ class Count(Function):
         assert isinstance(measure, Moments)
         numbers = measure.degree + 1 + (measure.missing and aggregate.of is None)
         if numbers == 1:
-            return Error(whole_reach(noise), of_a_row=1.0)
-        return Error(_whole(float(reach([[1.0] * numbers], noise)[0]) / measure.span), of_a_row=1.0)
+            return Error(whole_reach(noise), rows, of_a_row=1.0)
+        width = float(reach([[1.0] * numbers], noise)[0]) / measure.span
+        return Error(_whole(width), rows, of_a_row=1.0)
 
 
 def _whole(width: float) -> float:

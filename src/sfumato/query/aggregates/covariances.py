@@ -65,7 +65,8 @@ class Covariance(Function):
         assert isinstance(measure, Products)
         gradient = (_XY - 0.25) - 0.5 * (_X - 0.5) - 0.5 * (_Y - 0.5)
         relative = float(reach([gradient], noise)[0]) / measure.span / rows
-        return Error(min(relative, 0.25) * _reach(measure), sized=True)
+        widest = 0.25 * _reach(measure)
+        return Error(min(relative * _reach(measure), widest), widest, sized=True)
 
 
 def _reach(measure: Products) -> float:

@@ -56,4 +56,4 @@ class Different(Function):
         return whole_number(source)
 
     def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
-        return Error(whole_reach(noise))
+        return Error(whole_reach(noise), rows)

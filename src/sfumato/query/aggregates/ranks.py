@@ -66,7 +66,7 @@ class Quantile(Function):
         level = aggregate.level
         variance = spread_of(noise.family) * nodes * ((1 - level) ** 2 + level**2) / 2
         error = 1.96 * noise.scale * math.sqrt(variance)
-        return Error(min(100.0, 100 * error / rows), sized=True, in_units_of="percentiles")
+        return Error(min(100.0, 100 * error / rows), 50.0, sized=True, in_units_of="percentiles")
 
 
 def in_percent(level: float, instead: str, names: Names) -> QueryRefused:

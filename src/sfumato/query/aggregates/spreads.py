@@ -56,8 +56,8 @@ class Spread(Function):
         relative = float(reach([gradient], noise)[0]) / measure.span / rows
         unit = measure.fixed.upper - measure.fixed.lower
         if aggregate.function.startswith("var"):
-            return Error(min(relative, 0.25) * unit**2, sized=True)
-        return Error(min(relative / 2 / math.sqrt(1 / 12), 0.5) * unit, sized=True)
+            return Error(min(relative, 0.25) * unit**2, 0.25 * unit**2, sized=True)
+        return Error(min(relative / 2 / math.sqrt(1 / 12), 0.5) * unit, 0.5 * unit, sized=True)
 
 
 def _variance(aggregate: Aggregate, source: Noisy) -> NoisyEstimate:

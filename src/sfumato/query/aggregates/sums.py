@@ -49,9 +49,9 @@ class Sum(Function):
     def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         if isinstance(measure, BoundedSum):
             largest = measure.largest * measure.fixed.grid
-            return Error(float(reach([[1.0]], noise)[0]) * measure.fixed.grid, of_a_row=largest)
+            return Error(float(reach([[1.0]], noise)[0]) * measure.fixed.grid, rows * largest, of_a_row=largest)
         assert isinstance(measure, Moments)
         fixed = measure.fixed
         ends = np.linspace(fixed.lower, fixed.upper, measure.degree + 1) / fixed.span
         largest = max(abs(fixed.lower), abs(fixed.upper))
-        return Error(float(reach([ends], noise)[0]), of_a_row=largest)
+        return Error(float(reach([ends], noise)[0]), rows * largest, of_a_row=largest)
