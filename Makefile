@@ -45,8 +45,9 @@ desk: .venv/installed-desk
 test: system style
 	@$(MAKE) --no-print-directory --jobs 2 types suite
 
+# One worker more than there are cores: tests wait for processes, browsers and engines.
 suite: .venv/installed-dev
-	$(BIN)/pytest --numprocesses 2 --dist worksteal
+	$(BIN)/pytest --numprocesses 3 --dist worksteal
 
 # The quick half of one package's tests, under a minute: make quick PACKAGE=query
 PACKAGE ?= accounting

@@ -19,7 +19,7 @@ def neighbours_agree(compute, rows):
     return all(
         rows_apart(compute, rows[gone:]).equal(whole[gone:])
         and rows_apart(compute, rows[:-gone]).equal(whole[:-gone])
-        for gone in (1, 2, 57)
+        for gone in (1, 57)
     )
 
 
@@ -32,10 +32,7 @@ def test_features_of_the_default_recipe(data):
     assert neighbours_agree(model.features, images)
 
 
-@pytest.mark.parametrize(
-    "more", [{"kind": "mean"}, {"kind": "leading", "places": ((0, 4), (8, 12)), "directions": 3}]
-)
-def test_a_scene_that_leaves_changes_no_other_and_moves_what_is_measured_by_its_own_share(more):
+def test_a_scene_that_leaves_changes_no_other_and_moves_what_is_measured_by_its_own_share():
     shape = (3, 16, 16)
     opponents = (OpponentScattering(side=16, kind=kind) for kind in ("roots", "relative"))
     kinds = (PatchCodes(patches=3), PatchCodes(patches=3, shrink=2), ScatteringCodes(side=16), *opponents)
@@ -45,14 +42,12 @@ def test_a_scene_that_leaves_changes_no_other_and_moves_what_is_measured_by_its_
     model.fit_to(drawn[:60])
     whole, without = (rows_apart(model.features, rows) for rows in (drawn[60:], drawn[61:]))
     assert without.equal(whole[1:])
-    plan = StatisticPlan(width=40, noise_multiplier=1.0, **more)
-
-    def moved(rows):
-        return np.linalg.norm(plan._sums(whole) - plan._sums(rows))
-
-    assert moved(without) <= plan.mechanism.sensitivity
-    company = 1 - 1 / len(whole)  # sabotaged: a row's length hangs on how many there are
-    assert moved(without * company**3) > plan.mechanism.sensitivity
+    for more in ({"kind": "mean"}, {"kind": "leading", "places": ((0, 4), (8, 12)), "directions": 3}):
+        plan = StatisticPlan(width=40, noise_multiplier=1.0, **more)
+        sums = plan._sums(whole)
+        assert np.linalg.norm(sums - plan._sums(without)) <= plan.mechanism.sensitivity
+        company = 1 - 1 / len(whole)  # sabotaged: a row's length hangs on how many there are
+        assert np.linalg.norm(sums - plan._sums(without * company**3)) > plan.mechanism.sensitivity
 
 
 def test_products_of_leading_directions():

@@ -68,6 +68,7 @@ DRAWN_BY = "strokes-wide"
 TRIAL = Settings(batch=2048, epochs=8)  # about as many steps as ours, at half the work
 TRIAL_RATES = (0.25, 0.5, 1.0, 2.0)
 TRIAL_SHARE = 4
+QUICK_SIZE = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,7 @@ def run(
     wanted_networks = NETWORKS if only is None else (_validate.one_of("only", only, NETWORKS),)
     folder = RunFolder.make(out)
     data, test = datasets.load("mnist", "train"), datasets.load("mnist", "test")
-    data = data.excerpt(2000 if quick else SIZE)
+    data = data.excerpt(QUICK_SIZE if quick else SIZE)
     rows = standardized(data), standardized(test)
     found, networks = [], []
     wanted = (1 if quick else SEEDS) if seeds is None else _validate.integer("seeds", seeds, least=1)
@@ -178,7 +179,7 @@ def _once(
 
 def _learn_drawings(network: nn.Module, out: Path, *, seed: int, quick: bool, watch: Watch) -> None:
     """Give the network first weights that know drawn digits, which cost nothing."""
-    count = 1000 if quick else SIZE
+    count = QUICK_SIZE if quick else SIZE
     drawn, other = drawn_digits(count, seed=2 * seed), drawn_digits(count // 10, seed=2 * seed + 1)
     plain_run("drawings", network, drawn, other, replace(DRAWINGS, seed=seed), out=out, watch=watch)
 

@@ -75,7 +75,7 @@ def _table(result: Result) -> Table:
     title = "The same CNN on MNIST (δ = 1e-5)"
     if result.quick:
         title += (
-            "\nWith --quick ours learn from 2,000 images in one or two epochs, to try the command: "
+            "\nWith --quick ours learn from few images in one or two epochs, to try the command: "
             "not comparable with the published rows, which had 60,000."
         )
     table = Table(title=title, title_justify="left")

@@ -44,6 +44,22 @@ def drawn(count: int, seed: int, visibility: str = "private") -> Dataset:
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _features_once():
+    """The same rows have the same features, which take most of a test's time."""
+    compute, known = features.featured, {}
+
+    def featured(model, given):
+        key = (id(given.inputs), model.centre.numpy().tobytes())
+        if key not in known:
+            known[key] = compute(model, given).inputs
+        return replace(given, inputs=known[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(features, "featured", featured)
+        yield
+
+
 @pytest.fixture(scope="module")
 def rows():
     return drawn(1200, seed=11)
