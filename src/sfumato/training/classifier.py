@@ -21,7 +21,8 @@ from sfumato.training.answers import answers
 from sfumato.training.optimization import Optimization
 from sfumato.training.own_code import OWN_CODE, brings
 from sfumato.training.run import TrainingResult, train
-from sfumato.training.surroundings import caveats_of_callers, caveats_of_scorers, tell_of
+from sfumato.training.sources import ChosenRows
+from sfumato.training.surroundings import caveats_of_callers, chosen_by_callers, tell_of
 
 READ_FROM_DATA = "not private: read from data: "
 
@@ -107,6 +108,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
         caveats = [*self._read_what_is_not_declared(X, y), *caveats_of_callers(self)]
+        chosen = chosen_by_callers(self)
         seed = 0 if self.random_state is None else self.random_state
         self.module_ = self._network(X.shape[1], seed) if self.module is None else copy.deepcopy(self.module)
         targets = np.searchsorted(self.classes_, y)
@@ -115,7 +117,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         named = self.unit != "record"  # each row is then a unit of its own under that name
         self.result_: TrainingResult = train(
             self.module_,
-            (self._scaled(X), torch.from_numpy(targets)),
+            ChosenRows(self._scaled(X), torch.from_numpy(targets), chosen),
             epsilon=self.epsilon,
             delta=self.delta,
             public_size=self.public_size_,
@@ -127,12 +129,12 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             unit=self.unit,
             units=np.arange(len(X)) if named else None,
             rows_per_unit=1 if named else None,
-            caveats=(*caveats, *caveats_of_scorers(self), *own_code),
+            caveats=(*caveats, *own_code),
             sampler=None if self.random_state is None else SecretStream(test_seed=seed),
         )
         self.epsilon_ = self.result_.epsilon
-        self.private_ = not caveats and self.random_state is None
-        tell_of(caveats)
+        self.private_ = not caveats and chosen.private and self.random_state is None
+        tell_of([*caveats, *chosen.caveats])
         return self
 
     def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
