@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from sfumato.accounting import Budget, GaussianEvent
-from sfumato.datasets import Dataset
+from sfumato.audit.runs import one_run
+from sfumato.datasets import Chosen, Dataset
+from sfumato.datasets.chosen import SEEDED_CHOICE
 from sfumato.ledger import Certificate, Ledger, PrivateKey
 from sfumato.ledger.certificate import UNRECORDED
 from sfumato.ledger.signing import VARIABLE
 from sfumato.policy import Column, Policy
 from sfumato.randomness import SecretStream
-from sfumato.recipes import Classifier, features, tuning
+from sfumato.recipes import Canaries, Classifier, features, tuning
 from sfumato.recipes.images import ImageRequest, StyleSettings, learn_sampler
 from sfumato.recipes.table import TableTraining
 from sfumato.training.own_code import OWN_CODE
+from sfumato.training.sources import chosen_by
 from sfumato.trust import OWN_NOISE
 
 SMALL = {"extractors": ("scattering",), "drawn": 60, "directions": 8, "steps": 2}
@@ -35,7 +39,7 @@ class Quiet(SecretStream):
         return np.ones(size, dtype=np.int64)
 
 
-def rows() -> Dataset:
+def rows(chosen) -> Dataset:
     generator = np.random.default_rng(0)
     return Dataset(
         inputs=generator.random((40, 1, 28, 28)).astype(np.float32),
@@ -44,23 +48,24 @@ def rows() -> Dataset:
         visibility="private",
         public_size=40,
         classes=3,
+        chosen=chosen,
     )
 
 
-def classifier(recipe, sampler, ledger):
-    return (
-        Classifier.prepare(rows(), epsilon=1, recipe=recipe).train(sampler=sampler, ledger=ledger).certificate
-    )
+def classifier(recipe, sampler, ledger, chosen):
+    ready = Classifier.prepare(rows(chosen), epsilon=1, recipe=recipe)
+    return ready.train(sampler=sampler, ledger=ledger).certificate
 
 
-def images(recipe, sampler, ledger):
+def images(recipe, sampler, ledger, chosen):
     settings = StyleSettings(drawings=200, directions=4)
-    request = ImageRequest.of(rows(), images=5, epsilon=1, recipe=recipe, settings=settings)
-    return learn_sampler(request, rows(), ledger=ledger, sampler=sampler).certificate
+    request = ImageRequest.of(rows(chosen), images=5, epsilon=1, recipe=recipe, settings=settings)
+    return learn_sampler(request, rows(chosen), ledger=ledger, sampler=sampler).certificate
 
 
-def tuned(recipe, sampler, ledger):
-    return tuning.run(rows(), None, epsilon=1, recipe=recipe, sampler=sampler, ledger=ledger).certificate
+def tuned(recipe, sampler, ledger, chosen):
+    found = tuning.run(rows(chosen), None, epsilon=1, recipe=recipe, sampler=sampler, ledger=ledger)
+    return found.certificate
 
 
 MADE = {"classifier": classifier, "images": images, "tuned": tuned}
@@ -83,14 +88,15 @@ def ledger(tmp_path):
 
 
 @pytest.mark.parametrize(("make", "recipe"), EACH)
-def test_own_code_and_own_noise_are_stated(make, recipe, ledger):
+def test_own_code_own_noise_and_seeded_coins_are_stated(make, recipe, ledger):
     watched = []
     sys.setprofile(lambda *seen: watched.append(1) if len(watched) < 3 else None)
     try:
-        found = make(recipe, Quiet(), ledger)
+        found = make(recipe, Quiet(), ledger, Chosen(private=False))
     finally:
         sys.setprofile(None)
-    assert {OWN_CODE, OWN_NOISE, IDEAL} <= set(found.caveats)
+    assert {OWN_CODE, OWN_NOISE, IDEAL, SEEDED_CHOICE} <= set(found.caveats)
+    assert [found.private, *(charge.private for charge in ledger.charges())] == [False, False]
     assert UNRECORDED not in found.caveats
     assert len(set(found.caveats)) == len(found.caveats)
     found.verify()
@@ -98,8 +104,9 @@ def test_own_code_and_own_noise_are_stated(make, recipe, ledger):
 
 @pytest.mark.parametrize(("make", "recipe"), EACH)
 def test_nothing_is_stated_that_is_not_so(make, recipe, ledger):
-    found = make(recipe, SecretStream(), ledger)
-    assert not {OWN_CODE, OWN_NOISE, UNRECORDED} & set(found.caveats)
+    found = make(recipe, SecretStream(), ledger, Chosen())
+    assert not {OWN_CODE, OWN_NOISE, UNRECORDED, SEEDED_CHOICE} & set(found.caveats)
+    assert found.private
     assert IDEAL in found.caveats
 
 
@@ -115,6 +122,19 @@ def test_tables_state_own_noise(model):
     data = pd.DataFrame({"age": range(60), "size": range(60), "ill": ["yes", "no"] * 30})
     ready = TableTraining.prepare(policy, target="ill", epsilon=1, model=model)
     assert OWN_NOISE in ready.train(data=data, sampler=Quiet()).certificate.caveats
+
+
+def test_canaries_among_rows_do_not_hide_who_chose_these(monkeypatch, tmp_path):
+    """They go among plain tensors, which do not know."""
+
+    def audited(part, rows, training, **more):
+        return training(part, rows.tensors(), None, None)
+
+    monkeypatch.setattr(one_run, "audited", audited)
+    ready = SimpleNamespace(canaries=Canaries(count=1), plan=None)
+    chosen = Chosen(private=False)
+    found = Classifier._learn(ready, None, rows(chosen), lambda model, data, **more: data, None, tmp_path)
+    assert chosen_by(found) == chosen
 
 
 def test_what_is_added_to_a_certificate_is_signed_too(tmp_path, monkeypatch):

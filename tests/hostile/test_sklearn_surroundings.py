@@ -34,6 +34,8 @@ from torch import nn
 import sfumato
 from sfumato import BoundedScaler, Budget, CoinSplit, Ledger, NoisyAccuracyScorer, PrivateClassifier
 from sfumato.cli.app import app
+from sfumato.datasets import Chosen
+from sfumato.datasets.chosen import SEEDED_CHOICE
 from sfumato.errors import LedgerError, RelationMismatch
 from sfumato.ledger.statement import as_json
 from sfumato.mechanisms import DiscreteLaplace
@@ -41,6 +43,8 @@ from sfumato.randomness import SecretStream
 from sfumato.recipes.table import PrivateRegressor
 from sfumato.training.known_steps import is_row_wise
 from sfumato.training.own_code import OWN_CODE
+from sfumato.training.scoring import SPLIT, chosen_by_coins
+from sfumato.training.surroundings import SCORED, _scored, _split_by
 from sfumato.trust import OWN_NOISE
 
 X = np.linspace(-3, 3, 120)[:, None] * np.array([1.0, -2.0])
@@ -576,3 +580,86 @@ def test_noise_of_ones_own_by_which_a_search_chose_is_named(ledger, make, sample
     best = search.fit(X, Y if make is classifier else X[:, 0]).best_estimator_
     assert best.private_
     assert (OWN_NOISE in best.result_.certificate.caveats) == expected
+
+
+# Seeded coins and seeded noise
+
+SEEDED = {"sampler": SecretStream(test_seed=1)}
+PAID = NoisyAccuracyScorer(1.0)
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+@pytest.mark.parametrize(
+    "terms", [{"cv": CoinSplit(2, **SEEDED)}, {"scoring": NoisyAccuracyScorer(1.0, **SEEDED)}]
+)
+def test_what_seeded_coins_or_scores_chose_is_not_private(ledger, make, terms):
+    """Of such parts half the rows are others when a record leaves; from such a score anybody has the count."""
+    best = make(ledger=ledger)
+    search = GridSearchCV(best, {"epsilon": [1.0]}, **{"cv": CoinSplit(2), "scoring": PAID, **terms})
+    with pytest.warns(UserWarning, match="chosen by draws from a seeded stream"):
+        best = search.fit(X, Y if make is classifier else X[:, 0]).best_estimator_
+    assert not best.private_
+    assert not best.result_.certificate.private
+    assert SEEDED_CHOICE in best.result_.certificate.caveats
+    assert not list(ledger.charges())[-1].private
+
+
+class Exact(NoisyAccuracyScorer):
+    """A score without noise, and without a charge."""
+
+    def __call__(self, estimator, X, y):
+        return float((estimator.predict(X) == y).mean())
+
+
+class ByPosition(CoinSplit):
+    def split(self, X, y=None, groups=None):
+        half = np.arange(len(X)) < len(X) // 2
+        return iter([(np.flatnonzero(half), np.flatnonzero(~half))])
+
+
+def test_scorer_and_split_are_taken_by_their_exact_type():
+    assert SCORED in list(_scored(Exact(1.0), Chosen()))
+    assert SCORED in list(_scored({"paid": PAID, "other": Exact(1.0)}, Chosen()))
+    assert SCORED not in list(_scored(PAID, Chosen()))
+    assert _split_by(ByPosition(2)) is None
+    assert _split_by(CoinSplit(2)) == Chosen()
+    assert _split_by(CoinSplit(2, sampler=Own())) == Chosen(own_code=True)
+
+
+@pytest.mark.parametrize(
+    ("cv", "expected"),
+    [
+        (list(CoinSplit(2).split(X)), Chosen()),
+        (list(CoinSplit(2, **SEEDED).split(X)), Chosen(private=False)),
+        ([*CoinSplit(2).split(X), *ByPosition(2).split(X)], None),
+        ([], None),
+        (CoinSplit(2).split(X), None),  # nobody knows what it gave
+    ],
+    ids=["coins", "seeded", "one-by-position", "none", "iterator"],
+)
+def test_a_list_of_parts_is_known_by_each_of_them(cv, expected):
+    assert _split_by(cv) == expected
+
+
+def test_a_search_on_a_list_of_parts_by_coins_is_private():
+    parts = list(CoinSplit(2).split(X))
+    assert (
+        GridSearchCV(classifier(), {"hidden": [2]}, cv=parts, scoring=PAID).fit(X, Y).best_estimator_.private_
+    )
+
+
+def test_parts_remember_their_coins_in_another_process():
+    kept, _ = next(CoinSplit(2, **SEEDED).split(X))
+    assert chosen_by_coins(pickle.loads(pickle.dumps(kept))) == Chosen(private=False)  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    ("cv", "private", "said"),
+    [(CoinSplit(2), True, None), (CoinSplit(2, **SEEDED), False, SEEDED_CHOICE), (2, True, SPLIT)],
+    ids=["coins", "seeded", "position"],
+)
+def test_a_score_tells_how_its_part_was_chosen(ledger, cv, private, said):
+    scorer = NoisyAccuracyScorer(1.0, ledger=ledger)
+    cross_val_score(DummyClassifier(), X, Y, cv=cv, scoring=scorer)
+    assert [charge.private for charge in ledger.charges()] == [private] * 2
+    assert {SEEDED_CHOICE, SPLIT} & set(scorer.certificate_.caveats) == {said} - {None}

@@ -8,6 +8,7 @@ then public sources.
 """
 
 from sfumato.datasets.archive import Archive, ArchiveFile, LocalFile
+from sfumato.datasets.chosen import Chosen
 from sfumato.datasets.dataset import Dataset
 from sfumato.datasets.images import fetch, load, resize
 from sfumato.datasets.own_images import read_images
@@ -20,6 +21,7 @@ __all__ = [
     "DATASETS",
     "Archive",
     "ArchiveFile",
+    "Chosen",
     "Dataset",
     "DatasetSpec",
     "LocalFile",

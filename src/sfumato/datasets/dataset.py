@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato import _validate
+from sfumato.datasets.chosen import AS_THEY_ARE, Chosen
 from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Dataset:
         classes: The declared number of classes.
         public_size: The declared number of units.
         class_names: A name for each class.
+        chosen: By whose draws the rows were chosen among others, if they were; certificates say so.
 
     >>> rows = np.zeros((4, 1, 2, 2), dtype=np.float32)
     >>> data = Dataset(inputs=rows, targets=np.arange(4), name="toy", visibility="private", public_size=5)
@@ -57,6 +59,7 @@ class Dataset:
     classes: int | None = None
     public_size: int | None = None
     class_names: tuple[str, ...] | None = field(default=None, repr=False)  # by target; None: their numbers
+    chosen: Chosen = field(default=AS_THEY_ARE, repr=False)
 
     def __post_init__(self) -> None:
         _validate.one_of("visibility", self.visibility, VISIBILITIES)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.accounting import NoEvent, Relation
+from sfumato.datasets import Chosen
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Charge, Ledger
 from sfumato.mechanisms import Gaussian
@@ -31,7 +32,7 @@ class Answers:
         asked: How many queries were asked.
         plan: How labels were made of votes.
         charge: What was charged; None without a ledger.
-        private: False if noise was seeded.
+        private: False if noise was seeded, or the choice of the teachers' rows.
     """
 
     labels: Integers  # (queries,)
@@ -60,6 +61,7 @@ class Voting:
             unit.
         sampler: The secret stream; a seeded one, for tests, makes the answers not private.
         purpose: One line for the ledger's readers.
+        chosen: By whose draws the teachers' rows were chosen among others, if they were.
 
     >>> voting = Voting(VotePlan(mechanism="gnmax", teachers=100, queries=2, sigma=4))
     >>> voting.ask(np.array([[91] + [1] * 9])).tolist()
@@ -74,9 +76,11 @@ class Voting:
         unit: str | None = None,
         sampler: Sampler | None = None,
         purpose: str = PURPOSE,
+        chosen: Chosen | None = None,
     ) -> None:
         self.plan = plan
         self.sampler: Sampler = SecretStream() if sampler is None else sampler
+        self.private = (chosen or Chosen()).private_with(self.sampler)
         self.asked = 0
         self.answered = 0
         self._open = True
@@ -87,7 +91,7 @@ class Voting:
                 purpose=purpose,
                 relation=RELATION,
                 unit=_named(unit),
-                private=self.sampler.private,
+                private=self.private,
                 begun=False,
             )
 
@@ -215,9 +219,7 @@ def aggregate(
     check_predictions(plan, counts, predictions)
     voting = Voting(plan, ledger=ledger, unit=unit, sampler=sampler, purpose=purpose)
     labels = voting.ask(counts, predictions=predictions)
-    return Answers(
-        labels=labels, asked=voting.asked, plan=plan, charge=voting.close(), private=voting.sampler.private
-    )
+    return Answers(labels=labels, asked=voting.asked, plan=plan, charge=voting.close(), private=voting.private)
 
 
 def check_predictions(plan: VotePlan, counts: Integers, predictions: npt.NDArray[Any] | None) -> None:

@@ -32,7 +32,6 @@ from sfumato.randomness import Sampler, SecretStream
 from sfumato.released import ModelCard, Predictor, Released, model_bytes
 from sfumato.results import Ballot, Votes, write_run
 from sfumato.storage import RunFolder, json_bytes
-from sfumato.trust import caveats_of_sampler
 
 CAVEATS = (
     "features come from a public prior drawn by code, adapted to the public images without their labels",
@@ -233,14 +232,21 @@ def run(
     sampler = SecretStream() if sampler is None else sampler
     side = side or PublicSide.of(public.inputs, settings.adaptation, classes=classes, progress=progress)
     queries = side.queries(settings.plan.queries)
-    voting = Voting(settings.plan, ledger=ledger, unit=private.unit, sampler=sampler, purpose=PURPOSE)
+    voting = Voting(
+        settings.plan,
+        ledger=ledger,
+        unit=private.unit,
+        sampler=sampler,
+        purpose=PURPOSE,
+        chosen=private.chosen,
+    )
     teacher_of = _teachers(private, unit_ids, settings.plan.teachers, sampler)
     votes = votes_on(private, teacher_of, side, queries, settings, features=features, progress=progress)
     labels = voting.ask(
         count_votes(votes, classes=classes), predictions=_predictions(side, queries, settings.plan)
     )
     answers = Answers(
-        labels=labels, asked=voting.asked, plan=settings.plan, charge=voting.close(), private=sampler.private
+        labels=labels, asked=voting.asked, plan=settings.plan, charge=voting.close(), private=voting.private
     )
     progress("teaching the student", 0.0)
     result = _result(
@@ -251,7 +257,7 @@ def run(
         answers,
         settings,
         delta,
-        _certificate(answers, settings, delta, ledger, private.unit, sampler),
+        _certificate(answers, settings, delta, ledger, private, sampler),
         started,
     )
     if folder is not None:
@@ -424,9 +430,14 @@ def _digests(prior: str) -> dict[str, str]:
 
 
 def _certificate(
-    answers: Answers, settings: PateSettings, delta: float, ledger: Ledger | None, unit: str, sampler: Sampler
+    answers: Answers,
+    settings: PateSettings,
+    delta: float,
+    ledger: Ledger | None,
+    rows: Dataset,
+    sampler: Sampler,
 ) -> Certificate:
-    caveats = (*CAVEATS, *caveats_of_sampler(sampler))
+    caveats = (*CAVEATS, *rows.chosen.caveats_with(sampler))
     plan = {"votes": settings.plan.to_json(), "prior": _digests(settings.adaptation.prior)}
     if ledger is not None and answers.charge is not None:
         return ledger.certificate(answers.charge, plan=plan, caveats=caveats)
@@ -434,7 +445,7 @@ def _certificate(
         settings.plan.event(),
         purpose=PURPOSE,
         relation=RELATION,
-        unit=unit,
+        unit=rows.unit,
         private=answers.private,
         plan=plan,
         caveats=caveats,

@@ -23,7 +23,6 @@ from sfumato.recipes.classifier import Classifier, Place, Trained, Watch
 from sfumato.released import Predictor, Released
 from sfumato.storage import RunFolder
 from sfumato.training import EpochReport, HeldOut, TrainingResult, train
-from sfumato.trust import caveats_of_sampler
 
 
 def train_adapted(
@@ -48,13 +47,13 @@ def train_adapted(
         purpose=purpose,
         relation=ready.plan.relation,
         unit=ready.plan.unit,
-        private=stream.private,
+        private=rows.chosen.private_with(stream),
         plan=plan,
         eta=None if ready.statistic is None else ready.statistic.mechanism.eta,
         caveats=(
             *caveats,
             "rounding errors are stated for what is measured first; the head has its own bound",
-            *caveats_of_sampler(stream),
+            *rows.chosen.caveats_with(stream),
         ),
     )
     network = _adapt(ready, rows, stream)

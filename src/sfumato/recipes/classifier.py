@@ -56,6 +56,7 @@ from sfumato.training.hold_out import price, size_without
 from sfumato.training.ownership import RECORD
 from sfumato.training.rate import settled
 from sfumato.training.rowwise import Views
+from sfumato.training.sources import ChosenRows
 from sfumato.training.wanted import Wanted
 
 if TYPE_CHECKING:
@@ -445,7 +446,8 @@ class Classifier:
                 on_step(trainer)
                 watch(trainer)
 
-            return training(model, among, loss_fn=loss_fn, on_step=heard)
+            inputs, targets = among
+            return training(model, ChosenRows(inputs, targets, rows.chosen), loss_fn=loss_fn, on_step=heard)
 
         kind, count = self.canaries.kind, self.canaries.count
         return audited(part, rows, with_canaries, plan=self.plan, kind=kind, canaries=count, out=Path(out))

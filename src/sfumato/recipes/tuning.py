@@ -33,7 +33,6 @@ from sfumato.results import write_run
 from sfumato.storage import RunFolder
 from sfumato.training import Optimization, PrivateTrainer, TrainingPlan
 from sfumato.training.run import take_steps
-from sfumato.trust import caveats_of_sampler
 
 _COUNT_SHARE = 5.0  # the count's noise multiplier, in units of the whole training's: 4% of the divergence
 
@@ -111,7 +110,7 @@ def run(
     if ledger is not None:  # before features are computed, which takes long
         ledger.check(event, relation=plan.relation, unit=plan.unit)
     ready = replace(Classifier.prepare(rows, test, epsilon=epsilon, delta=delta, recipe=recipe), plan=plan)
-    certificate = _charge(event, ledger, budget, plan, tuning, recipe, rows.name, stream)
+    certificate = _charge(event, ledger, budget, plan, tuning, recipe, rows, stream)
     chosen, released, caveats = best_trial(ready, recipe, tuning, stream)
     accuracy = None if ready.test is None else evaluate(learner(released.module), ready.test).accuracy
     found = Tuned(
@@ -167,22 +166,22 @@ def _charge(
     plan: TrainingPlan,
     tuning: Tuning,
     recipe: Recipe,
-    data: str,
+    rows: Dataset,
     sampler: Sampler,
 ) -> Certificate:
     purpose = f"best of a random number of trials, {tuning.mean_trials:g} on average"
     described: dict[str, Any] = {"trial": plan.to_json(), "tuning": asdict(tuning), "recipe": asdict(recipe)}
     own = (
         "settings were chosen on the private rows, which is charged",
-        *features.features_from(recipe, data),
-        *caveats_of_sampler(sampler),
+        *features.features_from(recipe, rows.name),
+        *rows.chosen.caveats_with(sampler),
     )
     return (ledger or Unrecorded(delta=budget.delta)).pay_for(
         event,
         purpose=purpose,
         relation=plan.relation,
         unit=plan.unit,
-        private=sampler.private,
+        private=rows.chosen.private_with(sampler),
         plan=described,
         caveats=own,
     )

@@ -22,7 +22,8 @@ from sfumato.training.optimization import Optimization
 from sfumato.training.own_code import OWN_CODE, brings
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.run import TrainingResult, train
-from sfumato.training.surroundings import caveats_of_callers, caveats_of_scorers, tell_of
+from sfumato.training.sources import ChosenRows
+from sfumato.training.surroundings import caveats_of_callers, chosen_by_callers, tell_of
 
 READ_FROM_DATA = "not private: read from data: "
 
@@ -108,6 +109,7 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
         X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
         caveats = [*self._read_what_is_not_declared(X, y), *caveats_of_callers(self)]
+        chosen = chosen_by_callers(self)
         seed = 0 if self.random_state is None else self.random_state
         self.module_ = self._network(X.shape[1], seed) if self.module is None else copy.deepcopy(self.module)
         targets = np.searchsorted(self.classes_, y)
@@ -115,17 +117,17 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             raise InvalidInput("expected labels among the declared classes, got others; declare all of them")
         self.result_: TrainingResult = train(
             self.module_,
-            (self._scaled(X), torch.from_numpy(targets)),
+            ChosenRows(self._scaled(X), torch.from_numpy(targets), chosen),
             **self._terms(self.public_size_),
             optimization=Optimization(learning_rate=self.learning_rate),
             ledger=self.ledger,
             units=np.arange(len(X)) if self._named else None,
-            caveats=(*caveats, *caveats_of_scorers(self), *own_code),
+            caveats=(*caveats, *own_code),
             sampler=None if self.random_state is None else SecretStream(test_seed=seed),
         )
         self.epsilon_ = self.result_.epsilon
-        self.private_ = not caveats and self.random_state is None
-        tell_of(caveats)
+        self.private_ = not caveats and chosen.private and self.random_state is None
+        tell_of([*caveats, *chosen.caveats])
         return self
 
     def to_be_charged(self) -> ChargeRequest | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import nn
 
 from sfumato import _validate
 from sfumato.accounting import DpEvent, Relation
-from sfumato.datasets import Dataset
+from sfumato.datasets import Chosen, Dataset
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
@@ -29,12 +29,16 @@ from sfumato.training.answers import answering
 from sfumato.training.arguments import check_ledger
 from sfumato.training.moment import refuse_listeners
 from sfumato.training.own_code import OWN_CODE, brings, caveats_with
-from sfumato.training.sources import columns_of
-from sfumato.trust import caveats_of_sampler
+from sfumato.training.sources import chosen_by, columns_of
 
 PURPOSE = "accuracy on records kept out"
 _KEPT_OUT, _KEPT = "kept_out.bin", "kept.bin"  # coins, in the private half of a run folder
-_HEADER = 8  # bytes: the chance, as a double; then one byte a record
+_HEADER = 8  # bytes: the chance, as a double; then one byte a record, and one of marks if there are any
+_MARKS = {  # at the end of the coins, for those of other streams than secret ones of Sfumato's own
+    Chosen(private=False): b"\x81",
+    Chosen(own_code=True): b"\x82",
+    Chosen(private=False, own_code=True): b"\x83",
+}
 _CONFIDENCE = 0.95
 
 
@@ -196,17 +200,23 @@ class HeldOut:
         check_ledger(ledger)
         refuse_listeners()
         brought = own_groups or brings(self.rows, self.rows.inputs, self.rows.targets)
-        caveats = dict.fromkeys([*((OWN_CODE,) if brought else ()), *caveats_with(model)])
-        mechanism = _counting(epsilon, relation)
         sampler = SecretStream() if sampler is None else sampler
+        caveats = dict.fromkeys(
+            [
+                *((OWN_CODE,) if brought else ()),
+                *caveats_with(model),
+                *self.rows.chosen.caveats_with(sampler),
+            ]
+        )
+        mechanism = _counting(epsilon, relation)
         inputs, ask = self.rows.tensors()[0], answering(model)  # whatever refuses does so before the charge
         certificate = (ledger or Unrecorded(delta=delta)).pay_for(
             mechanism.event(),
             purpose=purpose,
             relation=relation,
             unit=self.rows.unit,
-            private=sampler.private,
-            caveats=(*caveats, *caveats_of_sampler(sampler)),
+            private=self.rows.chosen.private_with(sampler),
+            caveats=tuple(caveats),
         )
         right = ask(inputs) == self.rows.targets
         counts = np.array([_counts(right[groups == number]) for number in range(len(names))])
@@ -306,7 +316,8 @@ def keep_out(
         public_size: The number of records that may be known in public. A Dataset declares it.
         folder: The run folder that keeps the coins, so that an interrupted run goes on with the same
             records.
-        sampler: The secret stream.
+        sampler: The secret stream. A seeded one is for tests: whatever is released of the records then says
+            that it is not private, as long as they are handed on as a Dataset.
 
     Returns:
         The records to train on, and those kept out.
@@ -320,7 +331,7 @@ def keep_out(
     data = _declared(data, public_size)
     size = size_without(share, data.public_size or 1)
     _check_one_row_each(data)
-    coins = _coins(len(data), share, None if folder is None else folder.private / _KEPT_OUT, sampler)
+    coins, data = _coins(data, share, None if folder is None else folder.private / _KEPT_OUT, sampler)
     declared = None if data.public_size is None else size
     return data.select(~coins, public_size=declared), HeldOut(rows=data.select(coins))
 
@@ -345,7 +356,7 @@ def _declared(data: Any, public_size: int | None) -> Dataset:
             "expected public_size=... with rows that do not declare it, got none; declare how many people the "
             "data has, as far as may be known"
         )
-    return Dataset.private(pair, public_size=public_size)
+    return replace(Dataset.private(pair, public_size=public_size), chosen=chosen_by(data))
 
 
 def size_without(share: float, size: int) -> int:
@@ -368,7 +379,8 @@ def keep_some(
         count: How many are kept on average.
         folder: The run folder that keeps the coins, so that an interrupted run goes on with the same
             records.
-        sampler: The secret stream.
+        sampler: The secret stream. A seeded one is for tests: whatever is released of the records then says
+            that it is not private, as long as they are handed on as a Dataset.
 
     Returns:
         The records kept.
@@ -388,7 +400,8 @@ def keep_some(
     if count == data.public_size:
         return data
     place = None if folder is None else folder.private / _KEPT
-    return data.select(_coins(len(data), count / data.public_size, place, sampler), public_size=count)
+    coins, data = _coins(data, count / data.public_size, place, sampler)
+    return data.select(coins, public_size=count)
 
 
 def _check_one_row_each(data: Dataset) -> None:
@@ -400,20 +413,32 @@ def _check_one_row_each(data: Dataset) -> None:
         )
 
 
-def _coins(count: int, chance: float, place: Path | None, sampler: Sampler | None) -> npt.NDArray[np.bool_]:
-    """A coin for each record; those kept at `place`, if any, which must be as many and of that chance."""
-    header = struct.pack("<d", chance)
+def _coins(
+    data: Dataset, chance: float, place: Path | None, sampler: Sampler | None
+) -> tuple[npt.NDArray[np.bool_], Dataset]:
+    """A coin for each record, and the data set whose parts say by whose draws they were chosen.
+
+    Coins kept at `place`, if any, must be as many and of that chance.
+    """
     if place is not None and place.exists():
-        content = place.read_bytes()
-        if content[:_HEADER] != header or len(content) != _HEADER + count:
-            raise InvalidInput(
-                f"expected {place} to be of the same data set and share; start anew in another folder"
-            )
-        return np.frombuffer(content, dtype=np.bool_, offset=_HEADER)
-    coins = (SecretStream() if sampler is None else sampler).bernoulli(chance, count)
-    if place is not None:
-        write_whole(place, header + coins.tobytes())
-    return coins
+        coins, chosen = _read_coins(place, len(data), chance)
+    else:
+        chosen = Chosen.by(sampler)
+        coins = (SecretStream() if sampler is None else sampler).bernoulli(chance, len(data))
+        if place is not None:
+            write_whole(place, struct.pack("<d", chance) + coins.tobytes() + _MARKS.get(chosen, b""))
+    return coins, replace(data, chosen=data.chosen.joined(chosen))
+
+
+def _read_coins(place: Path, count: int, chance: float) -> tuple[npt.NDArray[np.bool_], Chosen]:
+    content = place.read_bytes()
+    marks = {mark: chosen for chosen, mark in _MARKS.items()} | {b"": Chosen()}
+    found = marks.get(content[_HEADER + count :])
+    if content[:_HEADER] != struct.pack("<d", chance) or len(content) < _HEADER + count or found is None:
+        raise InvalidInput(
+            f"expected {place} to be of the same data set and share; start anew in another folder"
+        )
+    return np.frombuffer(content, dtype=np.bool_, count=count, offset=_HEADER), found
 
 
 def _noise_bound(scale: float, chance: float) -> int:

@@ -200,6 +200,8 @@ def train(
     trainer = PrivateTrainer(
         model, optimizer, plan, ledger=ledger, purpose=purpose, sampler=sampler, callbacks=callbacks
     )
+    if stopping is not None:
+        trainer.rest_on(stopping.held.rows.chosen)
     trainer.setup = asdict(optimization) | {"first_weights": first_weights}
     history = _take_up(trainer, folder, None if finish else data)
     _check_stopping(trainer, history, stopping, ends=finish)

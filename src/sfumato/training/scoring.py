@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from sklearn.base import BaseEstimator
 
 from sfumato import _validate
 from sfumato.accounting import Relation
+from sfumato.datasets import Chosen
 from sfumato.ledger import Certificate, ChargeRequest, Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import Sampler, SecretStream
@@ -18,9 +20,12 @@ from sfumato.training.moment import refuse_listeners
 from sfumato.training.own_code import OWN_CODE, brings
 from sfumato.training.predictions import predictions
 from sfumato.training.whole_search import refuse_beyond_budget
-from sfumato.trust import caveats_of_sampler
 
 PURPOSE = "score of a search"
+SPLIT = (
+    "not private: the rows were split by position, so that a record that leaves moves others; give "
+    "cv=sfumato.CoinSplit(...)"
+)
 
 
 class NoisyAccuracyScorer(BaseEstimator):
@@ -38,7 +43,8 @@ class NoisyAccuracyScorer(BaseEstimator):
         ledger: The ledger that each score is charged to; None records nothing.
         delta: The δ at which scores are stated where no ledger is given; a ledger has its own.
         unit: What one row is, such as "record" or "person"; a ledger of another unit refuses the score.
-        sampler: Where the noise comes from; a fresh secret stream by default.
+        sampler: Where the noise comes from; a fresh secret stream by default. A seeded one is for tests: what a
+            search chooses by it is not private.
 
     >>> from sklearn.dummy import DummyClassifier
     >>> X, y = np.zeros((1000, 1)), np.zeros(1000)
@@ -67,13 +73,16 @@ class NoisyAccuracyScorer(BaseEstimator):
         refuse_listeners()
         asked = predictions(estimator)
         own = asked.own_code or brings(X, y)
+        part = _part_of(estimator)
+        chosen = part or Chosen()
+        caveats = (() if part else (SPLIT,)) + ((OWN_CODE,) if own else ()) + chosen.caveats_with(sampler)
         self.certificate_: Certificate = (self.ledger or Unrecorded(delta=self.delta)).pay_for(
             mechanism.event(),
             purpose=PURPOSE,
             relation=Relation.ADD_REMOVE,
             unit=self.unit,
-            private=sampler.private,
-            caveats=((OWN_CODE,) if own else ()) + caveats_of_sampler(sampler),
+            private=chosen.private_with(sampler),
+            caveats=caveats,
         )
         right = int(asked.right(X, y).sum()) if len(y) else 0
         noisy = mechanism.release(np.array([right, len(y) - right]), sampler)
@@ -93,27 +102,41 @@ class NoisyAccuracyScorer(BaseEstimator):
         return DiscreteLaplace.calibrated(sensitivity=1, epsilon=self.epsilon)
 
 
+def _part_of(estimator: Any) -> Chosen | None:
+    """By whose draws the part that scikit-learn scores was chosen; None if by none, as by position."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        seen = frame.f_locals
+        of_scikit_learn = str(frame.f_globals.get("__name__")).partition(".")[0] == "sklearn"
+        if of_scikit_learn and seen.get("estimator") is estimator and "test" in seen:
+            return chosen_by_coins(seen["test"])
+        frame = frame.f_back
+    return Chosen()  # scored by hand, on rows as they came
+
+
 class CoinRows(np.ndarray[Any, np.dtype[np.int64]]):
     """Positions of rows that were chosen by a coin of each row's own, as `CoinSplit` gave them."""
 
-    whole: bool = False  # what is cut out of them, or computed from them, was chosen by more than coins
+    chosen: Chosen | None = (
+        None  # what is cut out of them, or computed from them, was chosen by more than coins
+    )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _kept, (np.array(self), self.whole)
+        return _kept, (np.array(self), self.chosen)
 
 
-def chosen_by_coins(rows: Any) -> bool:
-    """Whether these are all the positions that a `CoinSplit` gave, as they came or as a plain view of them.
+def chosen_by_coins(rows: Any) -> Chosen | None:
+    """By whose draws, if these are all the positions that a `CoinSplit` gave, or a plain view of them.
 
     scikit-learn asks for plain arrays, and hands on a view of the same memory.
 
     >>> kept, _ = next(iter(CoinSplit(2).split(np.zeros(100))))
     >>> chosen_by_coins(np.asarray(kept)), chosen_by_coins(kept[:5]), chosen_by_coins(np.array(kept))
-    (True, False, False)
+    (Chosen(private=True, own_code=False), None, None)
     """
     if type(rows) is np.ndarray and type(rows.base) is CoinRows and _same_memory(rows, rows.base):
         rows = rows.base
-    return type(rows) is CoinRows and rows.whole and not rows.flags.writeable
+    return rows.chosen if type(rows) is CoinRows and not rows.flags.writeable else None
 
 
 def _same_memory(view: npt.NDArray[Any], whole: npt.NDArray[Any]) -> bool:
@@ -130,7 +153,8 @@ class CoinSplit:
 
     Args:
         n_splits: How many parts there are, at least 2; each is scored once.
-        sampler: Where the draws come from; a fresh secret stream by default.
+        sampler: Where the draws come from; a fresh secret stream by default. A seeded one is for tests: what is
+            fitted on its parts, and chosen by them, is not private.
 
     >>> sum(len(scored) for _, scored in CoinSplit(3).split(np.zeros((10, 2))))
     10
@@ -148,19 +172,23 @@ class CoinSplit:
         sampler = SecretStream() if self.sampler is None else self.sampler
         part = sampler.integers(self.n_splits, rows)
         for number in range(self.n_splits):
-            yield _rows(part != number), _rows(part == number)
+            kept, scored = (
+                _kept(np.flatnonzero(rows), self.chosen) for rows in (part != number, part == number)
+            )
+            yield kept, scored
+
+    @property
+    def chosen(self) -> Chosen:
+        """By whose draws."""
+        return Chosen.by(self.sampler)
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         return self.n_splits
 
 
-def _rows(chosen: npt.NDArray[np.bool_]) -> CoinRows:
-    return _kept(np.flatnonzero(chosen), True)
-
-
-def _kept(positions: npt.NDArray[np.int64], whole: bool) -> CoinRows:
+def _kept(positions: npt.NDArray[np.int64], chosen: Chosen | None) -> CoinRows:
     rows = CoinRows(positions.shape, np.int64)  # memory of its own, so that a plain view leads back here
     rows[:] = positions
     rows.setflags(write=False)
-    rows.whole = whole
+    rows.chosen = chosen
     return rows

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate, default_convert
 
+from sfumato.datasets import Chosen
 from sfumato.errors import InvalidInput
 from sfumato.randomness import FreshGenerators
 from sfumato.training.memory import Memory
@@ -80,6 +81,20 @@ def columns_of(data: Any) -> tuple[Any, Any] | None:
     """(inputs, targets) as trees of tensors, or None for data whose items are read one by one."""
     given = _given_columns(data)
     return None if given is None else (_as_tensors(given[0]), _as_tensors(given[1]))
+
+
+class ChosenRows(NamedTuple):
+    """Inputs and targets, and by whose draws they were chosen, or what is done with them."""
+
+    inputs: Any
+    targets: Any
+    chosen: Chosen
+
+
+def chosen_by(data: Any) -> Chosen:
+    """By whose draws the rows were chosen, where the data know it; plain arrays and tensors do not."""
+    found = getattr(data.dataset if isinstance(data, DataLoader) else data, "chosen", None)
+    return found if isinstance(found, Chosen) else Chosen()
 
 
 def held_in(data: Any) -> list[Any]:

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
+from sfumato.datasets import Chosen
 from sfumato.training.known_steps import is_row_wise
-from sfumato.training.scoring import CoinSplit, NoisyAccuracyScorer, chosen_by_coins
-from sfumato.trust import OWN_NOISE, draws_by_own_code
+from sfumato.training.scoring import SPLIT, CoinSplit, NoisyAccuracyScorer, chosen_by_coins
 
 FITTED = (
     "not private: read from data: the pipeline's step {name} ({kind}) saw all rows, and is not known to keep "
@@ -27,15 +27,11 @@ SCORED = (
     "not private: the search scores on private rows without noise, or splits them by position; give it "
     "scoring=sfumato.NoisyAccuracyScorer(...) and cv=sfumato.CoinSplit(...), or use sfumato tune"
 )
-
-SPLIT = (
-    "not private: the rows were split by position, so that a record that leaves moves others; give "
-    "cv=sfumato.CoinSplit(...)"
-)
 UNKNOWN = (
     "not private: {caller} of scikit-learn led to the fit, and what it does with the rows is not known; fit by "
     "itself, in a Pipeline, or in a GridSearchCV"
 )
+_NOT = "not private: "
 _PASSING = {  # calls what it is given, and sees no rows of its own
     ("sklearn.base", "wrapper"),
     ("sklearn.utils._param_validation", "wrapper"),
@@ -51,24 +47,23 @@ _SEARCHES = ("GridSearchCV", "RandomizedSearchCV")  # of which all candidates se
 
 def caveats_of_callers(estimator: Any) -> tuple[str, ...]:
     """What the certificate of a fit must say about who called it; nothing where the rows came as they are."""
-    caveats = dict.fromkeys(_found(estimator))
-    caveats.pop(OWN_NOISE, None)
-    return tuple(caveats)
+    caveats = list(_found(estimator))
+    return tuple(dict.fromkeys(one for one in caveats if isinstance(one, str)))
 
 
-def caveats_of_scorers(estimator: Any) -> tuple[str, ...]:
-    """What it must say of the noise by which a search chose its settings."""
-    return (OWN_NOISE,) if OWN_NOISE in _found(estimator) else ()
+def chosen_by_callers(estimator: Any) -> Chosen:
+    """By whose draws the rows of a part, and the settings of a search, were chosen."""
+    return Chosen().joined(*(found for found in _found(estimator) if isinstance(found, Chosen)))
 
 
 def tell_of(caveats: Sequence[str]) -> None:
-    """Warn whoever called `fit` that it is not private, and why."""
-    if caveats:
-        reasons = "; ".join(each.removeprefix("not private: ") for each in caveats)
+    """Warn whoever called `fit` that it is not private, and why; of other caveats nobody is warned."""
+    reasons = "; ".join(each.removeprefix(_NOT) for each in caveats if each.startswith(_NOT))
+    if reasons:
         warnings.warn(f"this fit is not private (private_ is False): {reasons}", stacklevel=3)
 
 
-def _found(estimator: Any) -> Iterator[str]:
+def _found(estimator: Any) -> Iterator[str | Chosen]:
     inner, tried, frame = estimator, False, inspect.currentframe()
     while frame is not None:
         seen = frame.f_locals
@@ -77,14 +72,14 @@ def _found(estimator: Any) -> Iterator[str]:
             yield from (_fitted(step) for step in owner.steps[:-1] if not is_row_wise(step[1]))
             inner, tried = owner, False
         elif inner is not None and seen.get("estimator") is inner and "train" in seen:
-            by_coins = chosen_by_coins(seen["train"])
+            coins = chosen_by_coins(seen["train"])
             if "scorer" in seen:
-                yield from _scored(seen["scorer"], by_coins)
-            elif not by_coins:
-                yield SPLIT
+                yield from _scored(seen["scorer"], coins)
+            else:
+                yield coins or SPLIT
             inner, tried = None, True
         elif inner is not None and getattr(owner, "best_estimator_", None) is inner:
-            yield from _scored(owner.scoring, isinstance(owner.cv, CoinSplit))
+            yield from _scored(owner.scoring, _split_by(owner.cv))
             yield from [] if _is_known_search(owner) else [UNKNOWN.format(caller=type(owner).__name__)]
             inner, tried = owner, False
         elif _of_scikit_learn(frame) and not _passes(frame, inner, tried):
@@ -127,11 +122,26 @@ def _fitted(step: tuple[Any, ...]) -> str:
     return FITTED.format(name=step[0], kind=type(step[1]).__name__)
 
 
-def _scored(scorer: Any, by_coins: bool) -> list[str]:
+def _split_by(cv: Any) -> Chosen | None:
+    """By whose draws a search splits its rows; None if by anything else, as a class of the user's may do."""
+    if type(cv) is CoinSplit:
+        return cv.chosen
+    if type(cv) is not list:
+        return None
+    parts = [chosen_by_coins(rows) for both in cv for rows in both]
+    known = [chosen for chosen in parts if chosen is not None]
+    return Chosen().joined(*known) if known and len(known) == len(parts) else None
+
+
+def _scored(scorer: Any, coins: Chosen | None) -> Iterator[str | Chosen]:
+    """What a search with these scores of parts chosen by these coins must say."""
     kind = type(scorer)
     if (kind.__module__, kind.__qualname__) == ("sklearn.metrics._scorer", "_MultimetricScorer"):
         scorer = vars(scorer).get("_scorers")  # one or several by their names
     each = list(scorer.values()) if isinstance(scorer, Mapping) else [scorer]
-    paid = [one for one in each if isinstance(one, NoisyAccuracyScorer)]
-    own = [OWN_NOISE] if any(draws_by_own_code(one.sampler) for one in paid) else []
-    return own if len(paid) == len(each) and by_coins else [*own, SCORED]
+    paid = [one for one in each if type(one) is NoisyAccuracyScorer]
+    yield from (Chosen.by(one.sampler) for one in paid)
+    if coins is not None:
+        yield coins
+    if coins is None or len(paid) < len(each):
+        yield SCORED

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.accounting import DpEvent, NoEvent, compose
+from sfumato.datasets import Chosen
 from sfumato.errors import InvalidInput, Refused, UnsupportedModel
 from sfumato.ledger import Certificate, Charge, Ledger, Reservation, Unrecorded
 from sfumato.mechanisms import Gaussian, GridGaussian, LambdaCGD, correlated_noise
@@ -42,6 +43,7 @@ from sfumato.training.probe import Survey, survey
 from sfumato.training.replaced import Standing
 from sfumato.training.rowwise import LossFunction, Views
 from sfumato.training.setup import setup_of
+from sfumato.training.sources import chosen_by
 from sfumato.training.state import TrainerState
 from sfumato.training.task import ChunkResult, Prepared, prepared
 from sfumato.training.trial import try_step
@@ -130,6 +132,7 @@ class PrivateTrainer:
         self.charge: Charge | None = None
         self._ended_before = False  # whether it was taken up after its last step, settled already
         self._seeded_before = False  # whether steps before a resume had noise from a seeded stream
+        self._chosen = Chosen()  # by whose draws rows, or when to stop, were chosen
         self.device = device_of(model)
         self._sum = _sum_on(self.device, self.parameters)
         self._chunk_error = 0.0
@@ -197,6 +200,7 @@ class PrivateTrainer:
                 example=example,
                 complete=decoder_inputs(self.model),
             )
+            self.rest_on(chosen_by(data))
             if source.shape_was_read:
                 self._caveats.add(SHAPE_READ)
             self._check_room()
@@ -395,8 +399,17 @@ class PrivateTrainer:
 
     @property
     def private(self) -> bool:
-        """Whether nobody could predict the noise of any step."""
-        return self.sampler.private and not self._seeded_before
+        """Whether nobody could predict the noise of any step, or who was chosen for it."""
+        return self.sampler.private and not self._seeded_before and self._chosen.private
+
+    def rest_on(self, chosen: Chosen) -> None:
+        """Say that rows, or when to stop, were chosen by these draws; ledger and certificate then say so.
+
+        Args:
+            chosen: By whose draws.
+        """
+        self._chosen = self._chosen.joined(chosen)
+        self._caveats.update(chosen.caveats)
 
     @property
     def state(self) -> TrainerState:

@@ -10,6 +10,8 @@ import torch
 from sfumato import datasets, pate
 from sfumato.accounting import Budget
 from sfumato.audit import ReplayOutcome
+from sfumato.datasets import Chosen
+from sfumato.datasets.chosen import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.pate import Adaptation, EnsembleFit, PateSettings, PublicSide, TeacherConfig, VotePlan
@@ -190,8 +192,13 @@ class Own(SecretStream):
 
 
 @pytest.mark.parametrize(("sampler", "expected"), [(None, False), (Own(), True)])
-def test_a_sampler_of_ones_own_is_named(data, side, tmp_path, sampler, expected):
+def test_a_sampler_of_ones_own_and_seeded_coins_are_named(data, side, tmp_path, sampler, expected):
+    private, public = data
+    rows = replace(private, chosen=Chosen(private=not expected))
     with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=1000, delta=1e-5)) as ledger:
         for book in (None, ledger):
-            found = pate.run(*data, settings_for(), side=side, sampler=sampler, ledger=book)
+            found = pate.run(rows, public, settings_for(), side=side, sampler=sampler, ledger=book)
             assert (OWN_NOISE in found.certificate.caveats) == expected
+            assert (SEEDED_CHOICE in found.certificate.caveats) == expected
+            assert found.certificate.private == found.answers.private == (not expected)
+        assert [charge.private for charge in ledger.charges()] == [not expected]

@@ -12,10 +12,12 @@ from torch import nn
 from sfumato import results
 from sfumato.accounting import Budget, Relation, compose, epsilon, pure, repeat
 from sfumato.datasets import Dataset
+from sfumato.datasets.chosen import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused
 from sfumato.fitting import evaluate
 from sfumato.ledger import Ledger
 from sfumato.ledger.charge import same_releases
+from sfumato.randomness import SecretStream
 from sfumato.results import EpochReport, read_history, read_run
 from sfumato.storage import RunFolder
 from sfumato.training import EarlyStopping, Optimization, TrainingPlan, keep_out, train
@@ -63,6 +65,16 @@ def test_a_gain_within_the_noise_may_be_no_gain(rows):
     history = told(0.6, 0.61, 0.61)
     assert not EarlyStopping(held=held, epsilon=0.1).is_over(history)
     assert EarlyStopping(held=held, epsilon=0.1, least_gain=0.02).is_over(history)
+
+
+@pytest.mark.parametrize("sampler", [None, SecretStream(test_seed=1)])
+def test_looks_at_rows_that_seeded_coins_chose_make_the_run_not_private(rows, sampler):
+    """When to stop is then decided by figures whose price does not hold."""
+    held = keep_out(rows, 0.2, sampler=sampler)[1]
+    plan = replace(PLAN, steps=2)
+    found = train(nn.Linear(4, 2), rows, plan, stopping=EarlyStopping(held=held, epsilon=0.1))
+    assert found.certificate.private == (sampler is None)
+    assert (SEEDED_CHOICE in found.certificate.caveats) == (sampler is not None)
 
 
 def test_a_stopped_run_is_charged_for_its_looks_and_priced_as_stopped(rows, tmp_path):

@@ -7,17 +7,29 @@ import pytest
 import torch
 from scipy.stats import binom
 from torch import nn
+from torch.utils.data import DataLoader
 
 from sfumato.accounting import Budget, Relation
-from sfumato.datasets import Dataset
+from sfumato.datasets import Chosen, Dataset
+from sfumato.datasets.chosen import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput, UnsupportedModel
 from sfumato.ledger import Ledger
 from sfumato.mechanisms import DiscreteLaplace
 from sfumato.randomness import SecretStream
 from sfumato.storage import RunFolder
-from sfumato.training import HeldOut, clipped_gradient_sum, cross_entropy, keep_out
+from sfumato.training import (
+    HeldOut,
+    PrivateTrainer,
+    TrainingPlan,
+    clipped_gradient_sum,
+    cross_entropy,
+    keep_out,
+    keep_some,
+    train,
+)
 from sfumato.training.answers import NONE, answers
 from sfumato.training.hold_out import _noise_bound, price
+from sfumato.trust import OWN_NOISE
 
 
 class SaysFirst(nn.Module):
@@ -53,6 +65,83 @@ def test_a_folder_keeps_the_coins(tmp_path):
     np.testing.assert_array_equal(first, again)
     with pytest.raises(InvalidInput, match="another folder"):
         keep_out(records(300, 201), 0.3, folder=folder)
+
+
+SEEDED = SecretStream(test_seed=1)
+
+
+class OwnCoins(SecretStream):
+    """A stream with code of somebody else's."""
+
+    def bernoulli(self, chance, size):
+        return np.arange(size) % 2 == 0
+
+
+def parted(data, sampler, **more):
+    return keep_out(data, 0.5, sampler=sampler, **more)[0]
+
+
+def fewer(data, sampler, **more):
+    return keep_some(data, 10, sampler=sampler, **more)
+
+
+def of_fewer(data, sampler, **more):
+    """What is kept out of what was kept."""
+    return keep_out(keep_some(data, 10, sampler=sampler, **more), 0.5)[1].rows
+
+
+def of_a_loader(data, sampler, **more):
+    return keep_out(DataLoader(fewer(data, sampler, **more)), 0.5, public_size=10)[1].rows
+
+
+@pytest.mark.parametrize("choose", [parted, fewer, of_fewer, of_a_loader])
+@pytest.mark.parametrize(
+    ("sampler", "private", "said"),
+    [(None, True, ()), (SEEDED, False, (SEEDED_CHOICE,)), (OwnCoins(), True, (OWN_NOISE,))],
+)
+def test_whatever_coins_chose_tells_of_the_coins(choose, sampler, private, said, tmp_path):
+    """With seeded coins training sets of neighbours differ in half of the records."""
+    plan = TrainingPlan(sample_rate=0.5, expected_batch=5, steps=1, noise_multiplier=8.0)
+    rows = choose(records(10, 10), sampler)
+    with Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=9, delta=1e-5)) as ledger:
+        found = [
+            train(nn.Linear(2, 2), rows, plan, ledger=ledger).certificate,
+            train(nn.Linear(2, 2), DataLoader(rows), plan).certificate,
+            HeldOut(rows=rows).accuracy(nn.Linear(2, 2), epsilon=0.1, ledger=ledger).certificate,
+        ]
+        assert [charge.private for charge in ledger.charges()] == [private] * 2
+    assert [each.private for each in found] == [private] * 3
+    named = {SEEDED_CHOICE, OWN_NOISE}
+    assert [tuple(named & set(each.caveats)) for each in found] == [said] * 3
+
+
+@pytest.mark.parametrize("choose", [parted, fewer])
+@pytest.mark.parametrize("sampler", [None, SEEDED, OwnCoins()])
+def test_coins_in_a_folder_remember_who_drew_them(choose, sampler, tmp_path):
+    """A run that goes on has another sampler, and the same coins."""
+    folder = RunFolder.make(tmp_path)
+    first, again = (choose(records(10, 10), by, folder=folder) for by in (sampler, SecretStream()))
+    assert first.chosen == again.chosen == Chosen.by(sampler)
+    np.testing.assert_array_equal(first.inputs, again.inputs)
+
+
+def test_coins_of_one_record_more_are_not_taken_for_marks(tmp_path):
+    folder = RunFolder.make(tmp_path)
+    keep_out(records(10, 11), 0.5, folder=folder)
+    with pytest.raises(InvalidInput, match="another folder"):
+        keep_out(records(10, 10), 0.5, folder=folder)
+
+
+def test_a_run_that_goes_on_with_other_rows_stays_not_private():
+    model, plan = (
+        nn.Linear(2, 2),
+        TrainingPlan(sample_rate=0.5, expected_batch=5, steps=2, noise_multiplier=8.0),
+    )
+    first, second = (PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), plan) for _ in range(2))
+    first.step(next(first.batches(fewer(records(10, 10), SEEDED))), cross_entropy)
+    second.take_up(first.state)
+    assert not second.private
+    assert SEEDED_CHOICE in second.caveats
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])

@@ -30,7 +30,6 @@ from sfumato.recipes.images.statistics import Layout
 from sfumato.recipes.images.styles import PUBLIC, PublicSet, Styles, StyleSettings
 from sfumato.released import MODEL, class_names
 from sfumato.storage import CERTIFICATE, json_bytes, make_folder, write_whole
-from sfumato.trust import caveats_of_sampler
 
 PURPOSE = "synthetic images"
 CAVEATS = (
@@ -214,10 +213,10 @@ def learn_sampler(
         purpose=PURPOSE,
         relation=RELATION,
         unit=request.unit,
-        private=sampler.private,
+        private=rows.chosen.private_with(sampler),
         plan=request.to_json(),
         eta=request.plan.eta,
-        caveats=(*request.caveats, *caveats_of_sampler(sampler)),
+        caveats=(*request.caveats, *rows.chosen.caveats_with(sampler)),
     )
     private = features.fitted(rows)
     statistics = request.plan.statistics

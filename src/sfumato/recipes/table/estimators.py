@@ -16,7 +16,7 @@ from sfumato.ledger import Ledger
 from sfumato.policy import Column, Policy
 from sfumato.recipes.table.run import TableRun, TableTraining
 from sfumato.training.own_code import OWN_CODE, brings
-from sfumato.training.surroundings import caveats_of_callers, caveats_of_scorers, tell_of
+from sfumato.training.surroundings import caveats_of_callers, chosen_by_callers, tell_of
 
 Bounds = tuple[npt.ArrayLike, npt.ArrayLike]
 
@@ -64,13 +64,13 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
         ready = TableTraining.prepare(
             self._policy(X.shape[1]), target="y", epsilon=self.epsilon, delta=self.delta, model=self.model
         )
-        caveats = caveats_of_callers(self)
-        self.result_: TableRun = replace(ready, notes=(*caveats, *caveats_of_scorers(self), *own_code)).train(
+        caveats, chosen = caveats_of_callers(self), chosen_by_callers(self)
+        self.result_: TableRun = replace(ready, notes=(*caveats, *own_code), chosen=chosen).train(
             ledger=self.ledger, data=_table(X, y)
         )
         self.epsilon_ = self.result_.epsilon
-        self.private_ = not caveats
-        tell_of(caveats)
+        self.private_ = not caveats and chosen.private
+        tell_of([*caveats, *chosen.caveats])
         return self
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:

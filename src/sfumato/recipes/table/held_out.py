@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sfumato.datasets import Chosen
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
@@ -57,6 +58,7 @@ def accuracy(
     delta: float,
     ledger: Ledger | None,
     sampler: Sampler,
+    chosen: Chosen,
 ) -> NoisyAccuracy:
     """How much the model gets right of rows kept out, charged before one is looked at.
 
@@ -66,7 +68,12 @@ def accuracy(
     mechanism = DiscreteLaplace.calibrated(sensitivity=1, epsilon=epsilon)
     ask = _answering(model.scorer)
     certificate = (ledger or Unrecorded(delta=delta)).pay_for(
-        mechanism.event(), purpose=PURPOSE, relation=RELATION, unit=unit, private=sampler.private
+        mechanism.event(),
+        purpose=PURPOSE,
+        relation=RELATION,
+        unit=unit,
+        private=chosen.private_with(sampler),
+        caveats=chosen.caveats_with(sampler),
     )
     right = ask(rows) == rows.target
     return share_of(right, mechanism, sampler, epsilon=epsilon, certificate=certificate)

@@ -14,6 +14,7 @@ import numpy as np
 from sfumato import _validate
 from sfumato.accounting import DpEvent, compose, warn_of_little_protection
 from sfumato.accounting import epsilon as epsilon_of
+from sfumato.datasets.chosen import AS_THEY_ARE, Chosen
 from sfumato.display import visible
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Charge, Ledger, Unrecorded
@@ -37,6 +38,7 @@ from sfumato.storage import RunFolder
 from sfumato.training import NoisyAccuracy, PrivateTrainer, TrainingPlan, cross_entropy, train
 from sfumato.training.hold_out import size_without
 from sfumato.training.rowwise import LossFunction
+from sfumato.training.sources import ChosenRows
 from sfumato.trust import caveats_of_sampler
 
 SETTINGS = (
@@ -75,6 +77,7 @@ class TableTraining:
     delta: float
     hold_out: HoldOut | None = None
     notes: tuple[str, ...] = ()  # further caveats of the certificate
+    chosen: Chosen = AS_THEY_ARE  # by whose draws rows or settings were chosen before
 
     @classmethod
     def prepare(
@@ -196,7 +199,14 @@ class TableTraining:
         assert self.hold_out is not None
         unit, epsilon = self.policy.budget.unit, self.hold_out.epsilon
         found = held_out.accuracy(
-            model, held, unit=unit, epsilon=epsilon, delta=self.delta, ledger=ledger, sampler=sampler
+            model,
+            held,
+            unit=unit,
+            epsilon=epsilon,
+            delta=self.delta,
+            ledger=ledger,
+            sampler=sampler,
+            chosen=self.chosen,
         )
         if folder is not None:
             folder.write_json("hold_out.json", found.to_json())
@@ -210,7 +220,7 @@ class TableTraining:
     @property
     def caveats(self) -> tuple[str, ...]:
         left_out = [f"left out: {', '.join(self.encoding.left_out)}"] if self.encoding.left_out else []
-        return (SETTINGS, *left_out, *self.notes)
+        return (SETTINGS, *left_out, *self.notes, *self.chosen.caveats)
 
     @property
     def purpose(self) -> str:
@@ -249,7 +259,7 @@ class TableTraining:
         rows, units, held = self._split(source, sampler)
         result = train(
             network.module,
-            self.tensors(rows),
+            ChosenRows(*self.tensors(rows), self.chosen),
             self.plan,
             delta=self.delta,
             optimization=mlp.OPTIMIZATION,
@@ -291,7 +301,7 @@ class TableTraining:
             purpose=self.purpose,
             relation=self.plan.relation,
             unit=self.plan.unit,
-            private=sampler.private,
+            private=self.chosen.private_with(sampler),
         )
 
     def _paid(self, ledger: Ledger | None, sampler: Sampler) -> Certificate:
@@ -301,10 +311,10 @@ class TableTraining:
             purpose=self.purpose,
             relation=RELATION,
             unit=self.policy.budget.unit,
-            private=sampler.private,
+            private=self.chosen.private_with(sampler),
             plan=self.plan.to_json(),
             eta=ETA,
-            caveats=(*self.caveats, *caveats_of_sampler(sampler)),
+            caveats=tuple(dict.fromkeys((*self.caveats, *caveats_of_sampler(sampler)))),
         )
 
     def _split(self, source: Source, sampler: Sampler) -> tuple[Rows, Any, Rows | None]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from sfumato.accounting import Budget
+from sfumato.datasets import Chosen
+from sfumato.datasets.chosen import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.policy import Unit
@@ -18,6 +21,8 @@ from sfumato.recipes import HoldOut
 from sfumato.recipes.table import TableTraining, held_out
 from sfumato.recipes.table.evaluation import measure
 from sfumato.recipes.table.linear import Rows
+from sfumato.recipes.table.model import Unlearned
+from sfumato.trust import OWN_NOISE
 
 
 def ready(tables, target="ill", *, model="linear", share=0.5, epsilon=1.0, **more):
@@ -58,6 +63,24 @@ def test_rows_kept_out_are_not_learned_from(tables, monkeypatch):
     kept, held = len(seen["kept"].target), len(seen["held"].target)
     assert kept + held == 4000
     assert 800 < held < 1200
+
+
+class Own(SecretStream):
+    """A stream with code of somebody else's."""
+
+    def integers(self, *arguments):
+        return super().integers(*arguments)
+
+
+def test_the_accuracy_tells_of_the_coins_and_the_noise():
+    rows = Rows(cells=np.zeros((4, 1), dtype=np.int64), target=np.zeros(4))
+    model = SimpleNamespace(scorer=Unlearned(outputs=1))
+    terms = {"unit": "record", "epsilon": 1.0, "delta": 1e-5, "ledger": None}
+    seeded = held_out.accuracy(model, rows, **terms, sampler=SecretStream(), chosen=Chosen(private=False))
+    assert not seeded.certificate.private
+    assert SEEDED_CHOICE in seeded.certificate.caveats
+    own = held_out.accuracy(model, rows, **terms, sampler=Own(), chosen=Chosen())
+    assert OWN_NOISE in own.certificate.caveats
 
 
 def test_coins_depend_on_no_row():
