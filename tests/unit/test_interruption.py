@@ -137,7 +137,7 @@ program.program()
 POLICY = """
 [table]
 source = "people.csv"
-public_size = 3
+public_size = 300
 [columns.age]
 type = "integer"
 lower = 0

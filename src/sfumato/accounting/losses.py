@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache, reduce, singledispatch
 
 import numpy as np
@@ -10,7 +11,11 @@ import numpy.typing as npt
 from dp_accounting.pld import privacy_loss_distribution as distributions
 from dp_accounting.pld.common import DifferentialPrivacyParameters
 from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
-from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
+from dp_accounting.pld.privacy_loss_mechanism import (
+    AdjacencyType,
+    GaussianPrivacyLoss,
+    MixtureGaussianPrivacyLoss,
+)
 from dp_accounting.privacy_accountant import NeighboringRelation
 
 from sfumato.accounting.events import (
@@ -33,6 +38,8 @@ from sfumato.errors import NotPrivate
 
 LossDistribution = distributions.PrivacyLossDistribution
 Levels = npt.NDArray[np.float64]
+
+_MOST_STEPS, _CLOSE = 60, 1e-12  # of Newton's method
 
 
 def composed(parts: dict[DpEvent, int], relation: Relation, interval: float) -> LossDistribution:
@@ -69,39 +76,83 @@ def _(event: GaussianEvent, relation: Relation, interval: float) -> LossDistribu
 
 
 def _gaussian(sigma: float, rate: float, interval: float) -> LossDistribution:
-    """As dp-accounting's `from_gaussian_mechanism`, with the losses of all levels inverted at once."""
-    remove = _gaussian_losses(sigma, rate, AdjacencyType.REMOVE, interval)
-    return LossDistribution(
-        remove, None if rate == 1.0 else _gaussian_losses(sigma, rate, AdjacencyType.ADD, interval)
-    )
+    """As dp-accounting's `from_gaussian_mechanism`, in a sixth of its time."""
+
+    def losses(way: AdjacencyType) -> PLDPmf:
+        loss = GaussianPrivacyLoss(sigma, sampling_prob=rate, adjacency_type=way)
+        return _connected(loss, _Mixture(sigma, [1.0], [rate]), interval)
+
+    remove = losses(AdjacencyType.REMOVE)
+    return LossDistribution(remove, None if rate == 1.0 else losses(AdjacencyType.ADD))
 
 
-def _gaussian_losses(sigma: float, rate: float, way: AdjacencyType, interval: float) -> PLDPmf:
-    """Whole steps of the loss by connecting the dots (Doroshenko et al. 2022), δ at each level ε of the grid.
+def _mixture(event: MixtureOfGaussiansEvent, interval: float) -> LossDistribution:
+    """As dp-accounting's `from_mixture_gaussian_mechanism`, in a small part of its time."""
+    pairs = zip(event.sensitivities, event.sampling_probs, strict=True)
+    shifts, chances = zip(*[(shift, chance) for shift, chance in pairs if shift and chance], strict=True)
+    mixture = _Mixture(event.standard_deviation, shifts, chances)
 
-    With X the noise, a record that is removed has the loss ln(1 − q + q·e^Λ(X)), Λ that of noise alone, and one
-    that is added has minus that of its own Λ. δ is the difference of both laws below the one point where the
-    loss is ε: no such point is where ε is below ln(1−q), or for one that is added above −ln(1−q).
+    def losses(way: AdjacencyType) -> PLDPmf:
+        loss = MixtureGaussianPrivacyLoss(
+            event.standard_deviation, event.sensitivities, event.sampling_probs, adjacency_type=way
+        )
+        return _connected(loss, mixture, interval)
+
+    return LossDistribution(losses(AdjacencyType.REMOVE), losses(AdjacencyType.ADD))
+
+
+def _connected(
+    loss: GaussianPrivacyLoss | MixtureGaussianPrivacyLoss, mixture: _Mixture, interval: float
+) -> PLDPmf:
+    """Losses in whole steps, by δ at each level ε of the grid and connecting the dots (Doroshenko et al. 2022).
+
+    δ is the difference of both laws up to the point where the loss is ε. Where there is none, the loss is above
+    ε everywhere, if a record is removed, and nowhere, if one is added.
     """
-    loss = GaussianPrivacyLoss(sigma, sampling_prob=rate, adjacency_type=way)
     tail = loss.privacy_loss_tail()
     low = math.floor(loss.privacy_loss(tail.upper_x_truncation) / interval)
     high = math.ceil(loss.privacy_loss(tail.lower_x_truncation) / interval)
     levels = np.arange(low, high + 1, dtype=np.float64) * interval
-    adds = way is AdjacencyType.ADD
+    adds = loss.adjacency_type is AdjacencyType.ADD
     with np.errstate(divide="ignore", invalid="ignore"):
-        unsampled = -_unsampled(-levels, rate) if adds else _unsampled(levels, rate)
-        points = (0.5 if adds else -0.5) - unsampled * sigma**2
+        points = mixture.where(-levels) if adds else -mixture.where(levels)
         deltas = loss.mu_upper_cdf(points) - np.exp(levels + loss.mu_lower_log_cdf(points))
-    reached = ~np.isnan(unsampled)
-    deltas = np.where(reached, deltas, 0.0 if adds else -np.expm1(np.minimum(levels, 0.0)))
+    deltas = np.where(np.isnan(points), 0.0 if adds else -np.expm1(np.minimum(levels, 0.0)), deltas)
     return create_pmf_pessimistic_connect_dots_fixed_gap(interval, low, high, np.clip(deltas, 0.0, 1.0))
 
 
-def _unsampled(levels: Levels, rate: float) -> Levels:
-    """ln(1 + (e^ε − 1)/q): the loss without sampling where that with it is ε; NaN where there is none."""
-    small = np.log1p(np.expm1(np.minimum(levels, 1.0)) / rate)
-    return np.where(levels < 1.0, small, levels - math.log(rate) + np.log1p((rate - 1.0) * np.exp(-levels)))
+class _Mixture:
+    """Gaussians of deviation σ, moved by `shifts` with these chances, and with what is left of 1 not at all."""
+
+    def __init__(self, sigma: float, shifts: Sequence[float], chances: Sequence[float]) -> None:
+        self._variance = sigma**2
+        self._rate = min(1.0, math.fsum(chances))
+        self._shifts = np.array(shifts)
+        self._constants = np.log(chances) - self._shifts**2 / (2 * self._variance)
+
+    def where(self, levels: Levels) -> Levels:
+        """The point x at which the mixture is e^level times as dense as noise alone; NaN where it nowhere is.
+
+        Without what is not moved, that is Σ pᵢ·e^{sᵢx/σ² − sᵢ²/2σ²} = e^level − (1 − q). The sum's logarithm is
+        convex in x and above each of its terms, so that Newton's steps from where the first of them is as large
+        come down to the point and never beyond.
+        """
+        wanted = self._moved(levels)
+        found = ((wanted[:, None] - self._constants) / self._shifts).min(axis=1)
+        for _ in range(_MOST_STEPS if len(self._shifts) > 1 else 0):
+            terms = self._constants + self._shifts * found[:, None]
+            total = np.logaddexp.reduce(terms, axis=1)
+            slope = (np.exp(terms - total[:, None]) * self._shifts).sum(axis=1)
+            step = np.where(np.isfinite(found), (total - wanted) / slope, 0.0)
+            found = found - step
+            if np.abs(step).max(initial=0.0) < _CLOSE:
+                break
+        return found * self._variance
+
+    def _moved(self, levels: Levels) -> Levels:
+        """ln(e^level − (1 − q))."""
+        small = math.log(self._rate) + np.log1p(np.expm1(np.minimum(levels, 1.0)) / self._rate)
+        return np.where(levels < 1.0, small, levels + np.log1p((self._rate - 1.0) * np.exp(-levels)))
 
 
 @loss_distribution.register
@@ -157,12 +208,7 @@ def _(event: RandomizedResponseEvent, relation: Relation, interval: float) -> Lo
 def _(event: MixtureOfGaussiansEvent, relation: Relation, interval: float) -> LossDistribution:
     if relation is Relation.REPLACE_ONE:
         raise NotPrivate("no price is known for a mixture of Gaussians under replace-one; use add-remove")
-    return distributions.from_mixture_gaussian_mechanism(
-        event.standard_deviation,
-        event.sensitivities,
-        event.sampling_probs,
-        value_discretization_interval=interval,
-    )
+    return _mixture(event, interval)
 
 
 @loss_distribution.register

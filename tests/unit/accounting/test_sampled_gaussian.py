@@ -9,7 +9,7 @@ from dp_accounting.pld import privacy_loss_distribution as distributions
 from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from scipy import integrate
 
-from sfumato.accounting import GaussianEvent, PoissonSampledEvent, Relation
+from sfumato.accounting import GaussianEvent, MixtureOfGaussiansEvent, PoissonSampledEvent, Relation
 from sfumato.accounting.losses import loss_distribution
 from sfumato.accounting.rdp import ORDERS, rdp
 
@@ -62,8 +62,28 @@ def test_loss_distributions_are_those_of_dp_accounting(rate, sigma, interval):
     theirs = distributions.from_gaussian_mechanism(
         sigma, sampling_prob=rate, value_discretization_interval=interval
     )
+    check_same(ours, theirs, atol=2e-15 / interval)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "shifts", "chances"),
+    [
+        (1.1, (0, 1, 2), (0.81, 0.18, 0.01)),
+        (2.0, (1, 2), (0.5, 0.5)),
+        (1.0, (0, 0.5, 3), (0.999, 0.0009, 0.0001)),
+    ],
+)
+def test_those_of_mixtures_are_those_of_dp_accounting(sigma, shifts, chances):
+    ours = loss_distribution(MixtureOfGaussiansEvent(sigma, shifts, chances), Relation.ADD_REMOVE, 0.02)
+    theirs = distributions.from_mixture_gaussian_mechanism(
+        sigma, shifts, chances, value_discretization_interval=0.02
+    )
+    check_same(ours, theirs, atol=1e-10)
+
+
+def check_same(ours, theirs, *, atol):
     for mine, other in ((ours._pmf_remove, theirs._pmf_remove), (ours._pmf_add, theirs._pmf_add)):
         one, two = mine.to_dense_pmf(), other.to_dense_pmf()
         assert one._lower_loss == two._lower_loss
         assert one._infinity_mass == pytest.approx(two._infinity_mass, rel=1e-6, abs=1e-30)
-        np.testing.assert_allclose(one._probs, two._probs, rtol=0, atol=1e-15 / interval)
+        np.testing.assert_allclose(one._probs, two._probs, rtol=0, atol=atol)
