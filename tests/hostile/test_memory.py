@@ -934,6 +934,15 @@ GENERATORS = {
     "NumPy's older one": (lambda: np.random.RandomState(0), lambda held: held.rand()),
     "Python's": (lambda: __import__("random").Random(0), lambda held: held.random()),
     "torch's": (lambda: torch.Generator().manual_seed(0), lambda held: torch.rand(1, generator=held)),
+    "one of NumPy's that spawns": (lambda: np.random.default_rng(0), lambda held: held.spawn(1)[0].random()),
+    "a sequence of seeds": (
+        lambda: np.random.SeedSequence(0),
+        lambda held: np.random.default_rng(held.spawn(1)[0]).random(),
+    ),
+    "another that goes by torch's seed": (
+        lambda: torch,
+        lambda held: np.random.default_rng(held.initial_seed() % 2**32).random(),
+    ),
 }
 
 
