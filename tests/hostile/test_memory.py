@@ -303,6 +303,24 @@ def of_decorator_in_c():
 
 
 alive = []
+def of_attribute_beside_a_decorator():
+    @torch.enable_grad()
+    def loss(outputs, targets):
+        return lie(loss.state, outputs, targets)
+
+    loss.state = [0, False]
+    return loss
+
+
+def of_partial_behind_a_decorator():
+    return torch.enable_grad()(functools.partial(lie, [0, False]))
+
+
+def of_function_that_is_compiled():
+    state = [0, False]
+    return torch.compiler.disable(functools.partial(lie, state))
+
+
 LOSSES = [value for name, value in list(globals().items()) if name.startswith("of_")]
 
 

@@ -9,9 +9,9 @@ meets the state that the survey met.
 Places are followed through functions, methods, partials, objects, containers and modules of the user's, and of
 the packages that these use. Packages that only another package uses, and large ones, are taken to keep nothing
 in their modules and classes: with pandas beside a data set half of the interpreter would be looked through for
-each row. What their objects and functions hold is put back all the same; functions of the packages in `TRUSTED`
-are taken to hold nothing either. What has a state that cannot be put back (a generator, an open file) is
-refused, before anything is charged.
+each row. What their objects and functions hold is put back all the same: a decorator of theirs makes a function
+of its own around the user's. What has a state that cannot be put back (a generator, an open file) is refused,
+before anything is charged.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ from sfumato.trust import (
     is_trusted,
     is_trusted_class,
     is_trusted_module,
-    own_code_in,
 )
 
 
@@ -147,9 +146,6 @@ class Memory:
             yield from self._object(thing)
 
     def _function(self, function: types.FunctionType) -> Iterator[Any]:
-        if is_trusted_module(defined_in(function)):
-            yield from own_code_in(function)
-            return
         yield from self._note(places.Function(function))
         if self._is_library(defined_in(function)):
             yield from (value for cell in function.__closure__ or () for value in self._note(places.Cell(cell)))
@@ -472,7 +468,10 @@ def _inside(thing: Any) -> Iterable[Any]:
     return [held for held in gc.get_referents(thing) if type(held) not in _OF_THE_INTERPRETER]
 
 
-_OF_THE_INTERPRETER = (types.FrameType, types.TracebackType, types.CodeType, types.ModuleType, type)
+_OF_THE_INTERPRETER = (
+    *(types.FrameType, types.TracebackType, types.CodeType, types.ModuleType, type),
+    type(torch._C._get_tracing_state.__self__),  # behind each function of torch that is written in C++
+)
 
 
 def _is_ours(thing: Any) -> bool:
