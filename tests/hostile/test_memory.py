@@ -799,6 +799,43 @@ def test_a_loss_may_not_hold_a_table():
         sum_of(loss, True)
 
 
+mean, std = torch.Generator(), torch.Generator()
+
+
+def test_an_attribute_is_no_global_name():
+    def loss(outputs, targets):
+        return sum((outputs - targets[:, None]).square().mean(dim) for dim in [1])
+
+    Memory(loss, name="loss_fn")
+
+
+def test_a_refusal_says_under_which_global_name_a_thing_was_found():
+    def loss(outputs, targets):
+        def inner():
+            return outputs[:, 0] + torch.rand(1, generator=std)
+
+        return inner()
+
+    with pytest.raises(UnsupportedModel, match=r"got Generator \(under the global name 'std'\)"):
+        Memory(loss, name="loss_fn")
+
+
+def test_an_attribute_of_a_module_that_is_found_by_its_text(monkeypatch):
+    module = types.ModuleType("notes_of_a_user")
+    module.state = [0, False]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def loss(outputs, targets):
+        import notes_of_a_user
+
+        return lie(getattr(notes_of_a_user, "state"), outputs, targets)  # noqa: B009
+
+    memory = Memory(loss, name="loss_fn")
+    loss(torch.ones(1, 1), torch.tensor([MARK]))
+    assert memory.put_back()
+    assert module.state == [0, False]
+
+
 def test_a_module_that_is_first_imported_for_a_row(tmp_path, monkeypatch):
     (tmp_path / "imported_late.py").write_text("state = [0, False]\n")
     monkeypatch.syspath_prepend(tmp_path)

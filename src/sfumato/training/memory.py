@@ -76,6 +76,8 @@ class Memory:
         self._inside_own = True
         self._generators: list[Any] = []
         self._names: set[tuple[int, str]] = set()
+        self._named: dict[int, str] = {}  # the global name under which a thing was found
+        self._above: str | None = None  # the one under which the present thing was
         self._classes: set[type] = set()  # of libraries
         self._large = _large_packages(len(sys.modules))
         self._via: str | None = None  # the package through which a thing is reached; None: from the user's code
@@ -89,6 +91,7 @@ class Memory:
         through: list[tuple[Any, str]] = []
         while direct or through:
             thing, self._via = (direct.pop(), None) if direct else through.pop()
+            self._above = self._named.get(id(thing))
             met = known if self._via is None else self._seen
             if id(thing) in met or _is_plain(thing):
                 continue
@@ -98,6 +101,8 @@ class Memory:
             package = self._package_of(thing)
             self._inside_own = package is None
             held = list(self._enter(thing))
+            if self._above is not None:
+                self._named.update((id(each), self._above) for each in held if id(each) not in self._named)
             if package is None:
                 direct += held
             else:
@@ -139,7 +144,7 @@ class Memory:
             yield from self._function(thing)
         elif issubclass(kind, types.ModuleType):
             if not self._is_library(thing.__name__):
-                yield from self._globals(vars(thing), frozenset(vars(thing)), frozenset())
+                yield from self._globals(vars(thing), frozenset(vars(thing)), frozenset(), frozenset())
         elif issubclass(kind, type):
             yield from self._class(thing)
         else:
@@ -150,21 +155,24 @@ class Memory:
         if self._is_library(defined_in(function)):
             yield from (value for cell in function.__closure__ or () for value in self._note(places.Cell(cell)))
             return
-        used, stored, modules, reaches = _names_in(function.__code__)
-        if reaches:
+        found = _names_in(function.__code__)
+        if found.reaches:
             self._note(places.Mapping(function.__globals__))
         for cell in function.__closure__ or ():
-            yield from self._by_name(self._note(places.Cell(cell)), used, stored)
-        found = [sys.modules[name] for name in sorted(modules) if _is_loaded(name)]
-        yield from self._by_name(found, used, stored)
-        yield from self._globals(function.__globals__, used, stored)
+            yield from self._by_name(self._note(places.Cell(cell)), found.attributes, found.stored)
+        modules = [sys.modules[name] for name in sorted(found.modules) if _is_loaded(name)]
+        yield from self._by_name(modules, found.attributes, found.stored)
+        yield from self._globals(function.__globals__, found.names, found.attributes, found.stored)
 
-    def _globals(self, names: dict[str, Any], used: frozenset[str], stored: frozenset[str]) -> Iterator[Any]:
-        """Global names that a function uses."""
-        fresh = [name for name in sorted(used) if (id(names), name) not in self._names]
-        self._names.update((id(names), name) for name in fresh)
+    def _globals(
+        self, where: dict[str, Any], names: frozenset[str], used: frozenset[str], stored: frozenset[str]
+    ) -> Iterator[Any]:
+        """Global names that a function uses, and what it uses of the modules among them."""
+        fresh = [name for name in sorted(names) if (id(where), name) not in self._names]
+        self._names.update((id(where), name) for name in fresh)
         if fresh:
-            yield from self._by_name(self._note(places.Names(names, fresh)), used, stored)
+            self._named.update((id(where[name]), name) for name in fresh if name in where)
+            yield from self._by_name(self._note(places.Names(where, fresh)), used, stored)
 
     def _by_name(self, values: Iterable[Any], used: frozenset[str], stored: frozenset[str]) -> Iterator[Any]:
         """The values; of a module, what a function uses of it."""
@@ -172,7 +180,7 @@ class Memory:
             if not isinstance(value, types.ModuleType):
                 yield value
             elif not self._is_library(value.__name__):
-                yield from self._globals(vars(value), used, stored)
+                yield from self._globals(vars(value), used | stored, used, stored)
             else:
                 yield from self._on_library(value, used, stored)
 
@@ -219,7 +227,7 @@ class Memory:
             yield from (*held, *_inside(thing), type(thing))
 
     def _cannot_put_back(self, thing: Any) -> UnsupportedModel:
-        kind = type(thing).__name__
+        kind = type(thing).__name__ + (f" (under the global name {self._above!r})" if self._above else "")
         if self._largest is not None:
             return UnsupportedModel(
                 f"expected {self._name} to hold nothing that moves on with each item, got {kind}; what it gave "
@@ -485,12 +493,13 @@ def _entries(thing: Any) -> int:
 
 
 class _Names(NamedTuple):
-    """Of some code: names that it uses, those that it could set on something, modules that it imports.
+    """Of some code: global names, attributes that it uses or could set on something, modules that it imports.
 
     `reaches` says that it finds names by texts, in all globals or among all modules.
     """
 
-    used: frozenset[str]
+    names: frozenset[str]
+    attributes: frozenset[str]
     stored: frozenset[str]
     modules: frozenset[str]
     reaches: bool
@@ -498,31 +507,41 @@ class _Names(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _names_in(code: types.CodeType) -> _Names:
-    used, stored, modules = set(code.co_names), set(), set()
-    loaded = set()
+    names, attributes, stored, modules = set(), set(), set(), set()
     for step in dis.get_instructions(code):
+        if step.opcode not in dis.hasname:
+            continue
         name = str(step.argval)
+        if step.opname == "IMPORT_NAME":
+            modules.add(name)
+        elif step.opname not in _OF_ATTRIBUTES:  # what a later Python adds is taken for a global name
+            names.add(name)
+        else:
+            attributes.add(name)
         if step.opname in ("STORE_ATTR", "DELETE_ATTR"):
             stored.add(name)
-        elif step.opname == "IMPORT_NAME":
-            modules.add(name)
-        elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            loaded.add(name)
     inner = [_names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     texts = {constant for constant in code.co_consts if isinstance(constant, str)}
+    used = names | attributes
     if used & _SETTING:
         stored |= texts
-    reaches = bool(loaded & _FINDING or used & _REACHING or {"sys", "modules"} <= used)
+    if "getattr" in names:
+        attributes |= texts
+    reaches = bool(names & _FINDING or used & _REACHING or {"sys", "modules"} <= used | modules)
     if reaches:
-        used, modules = used | texts, modules | texts
+        names, attributes, modules = names | texts, attributes | texts, modules | texts
     return _Names(
-        used=frozenset(used.union(*(each.used for each in inner))),
+        names=frozenset(names.union(*(each.names for each in inner))),
+        attributes=frozenset(attributes.union(*(each.attributes for each in inner))),
         stored=frozenset(stored.union(*(each.stored for each in inner))),
         modules=frozenset(modules.union(*(each.modules for each in inner))),
         reaches=reaches or any(each.reaches for each in inner),
     )
 
 
+_OF_ATTRIBUTES = frozenset(
+    ["LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM"]
+)
 _SETTING = frozenset(["setattr", "__setattr__", "__dict__", "vars"])
 _FINDING = frozenset(["globals", "eval", "exec", "__import__"])  # as functions: torch's modules have `eval`
 _REACHING = frozenset(["__globals__", "f_globals", "import_module"])
