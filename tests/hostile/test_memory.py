@@ -13,6 +13,7 @@ import importlib
 import logging
 import os
 import sys
+import time
 import types
 import weakref
 
@@ -1033,6 +1034,80 @@ def test_a_data_set_that_writes_a_large_array_is_refused(kind):
     source = Items(Held(kind(1 << 20), write), (torch.ones(6), 0))
     with pytest.raises(UnsupportedModel, match="large array"):
         source.take(np.arange(ROWS))
+
+
+def count_in_list(held):
+    held[7] += 1.0
+    return held[7]
+
+
+def note_in_a_record(held):
+    held[-1]["seen"] = held[-1].get("seen", 0) + 1
+    return held[-1]["seen"]
+
+
+def write_a_tensor_of_a_record(held):
+    held[3][0].data += 1
+    return held[3][0]
+
+
+def take_away_and_add(held):
+    held.pop(next(iter(held)))
+    held[object()] = 1.0
+    return 1.0
+
+
+def write_past_the_sample(held):
+    held.data[1] += 1
+    return 1.0
+
+
+MANY = {
+    "a number in a list": (lambda: [0.0] * 2000, count_in_list),
+    "a dict in a list": (lambda: [{} for _ in range(2000)], note_in_a_record),
+    "a tensor in a list of pairs": (lambda: [(torch.zeros(1), 0) for _ in range(2000)], write_a_tensor_of_a_record),
+    "a dict that stays as long": (lambda: dict.fromkeys(range(2000), 0.0), take_away_and_add),
+    "a tensor past its count of writes": (lambda: torch.zeros(1 << 20), write_past_the_sample),
+}
+
+
+@pytest.mark.parametrize("kind", MANY)
+def test_a_data_set_that_writes_into_what_is_large_is_refused(kind):
+    make, write = MANY[kind]
+    source = Items(Held(make(), write), (torch.ones(6), 0))
+    with pytest.raises(UnsupportedModel, match="prepare things in __init__"):
+        source.take(np.arange(ROWS))
+
+
+def add(held):
+    key = object()
+    if isinstance(held, set):
+        held.add(key)
+    else:
+        held[key] = 1.0
+    return sum(1 for _ in held)
+
+
+@pytest.mark.filterwarnings("ignore:the data set or collate_fn keeps")
+@pytest.mark.parametrize("kind", [dict.fromkeys, collections.OrderedDict.fromkeys, set])
+def test_what_is_added_to_many_entries_is_taken_away_again(kind):
+    """Of an OrderedDict the base class takes entries away without a word, and leaves it broken: rows were lost."""
+    source = Items(Held(kind(range(1500)), add), (torch.ones(6), 0))
+    inputs, _, readable = source.take(np.arange(ROWS))
+    assert readable.all()
+    assert inputs[:, 0].tolist() == [1501.0] * ROWS
+
+
+def test_what_is_large_is_compared_in_a_part_of_the_time(monkeypatch):
+    memory = Memory([0.0] * 2000, name="the data set", largest=1000)
+    compared = []
+    monkeypatch.setattr("sfumato.training.places.Whole.compare", lambda self: compared.append(time.sleep(0.01)))
+    for _ in range(5):
+        memory.compare_large()
+    assert len(compared) == 1
+    time.sleep(0.11)
+    memory.compare_large()
+    assert len(compared) == 2
 
 
 def test_a_data_set_around_a_stream_is_refused():

@@ -25,6 +25,7 @@ import importlib.util
 import math
 import os
 import sys
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -62,8 +63,9 @@ class Memory:
 
     `name` says in errors whose it is. The values of the tensors in `but` are somebody else's to look after. The
     global generators are passed over: every step keys them anew. With `largest`, as for a data set, what is not
-    known (an open file) is passed over; of what has more entries only the length is kept, and of large arrays a
-    sample, whose change is refused; and generators are not refused but keyed anew, as the global ones are.
+    known is passed over; of what has more entries only the length is put back, and of large arrays a sample is
+    compared, until `compare_large` looks at all of it; and generators are not refused but keyed anew, as the
+    global ones are.
     """
 
     def __init__(self, *roots: Any, name: str, but: Iterable[Tensor] = (), largest: int | None = None) -> None:
@@ -75,6 +77,8 @@ class Memory:
         self._own: list[bool] = []  # whether each lies in code or objects of the user's
         self._inside_own = True
         self._generators: list[Any] = []
+        self._whole: list[places.Whole] = []  # what is too large to be compared for each item
+        self._compared, self._since = 0.0, 0.0  # seconds that it took so far, and since when
         self._names: set[tuple[int, str]] = set()
         self._named: dict[int, str] = {}  # the global name under which a thing was found
         self._above: str | None = None  # the one under which the present thing was
@@ -126,6 +130,16 @@ class Memory:
             self.key_generators()
             changed = [place.put_back() for place in self._places]
         return any(map(and_, changed, self._own))
+
+    def compare_large(self) -> None:
+        """Refuse that something large was written: at the first call, and then in a tenth of the time at most."""
+        before = time.perf_counter()
+        if self._compared > _MOST_TIME * (before - self._since):
+            return
+        for each in self._whole:
+            each.compare()
+        self._since = self._since or before
+        self._compared += time.perf_counter() - before
 
     def key_generators(self) -> None:
         """Give the generators that code holds states that nobody knows: no row draws what follows another's."""
@@ -246,8 +260,10 @@ class Memory:
             self._generators.append(thing)
         elif issubclass(kind, Tensor | np.ndarray) and thing.nbytes > _LARGEST_ARRAY:
             self._note(places.LargeArray(thing, self._name))
+            self._whole.append(places.Whole(thing, self._name))
         elif _entries(thing) > largest:
-            self._note(places.Length(thing))
+            self._note(places.Length(thing, self._name))
+            self._whole.append(places.Whole(thing, self._name))
         else:
             return False
         return True
@@ -301,6 +317,7 @@ def _is_loaded(name: str) -> bool:
 
 
 _LARGE = 50
+_MOST_TIME = 0.1  # of all, to compare what is large
 _LARGEST_ARRAY = 1 << 20  # bytes of an array that is compared after each item
 
 

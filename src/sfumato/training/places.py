@@ -11,6 +11,7 @@ import math
 import threading
 import types
 import weakref
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from operator import is_
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from sfumato.errors import UnsupportedModel
 from sfumato.randomness import GENERATORS
+from sfumato.trust import INSTALLED, is_class_of
 
 _ABSENT = object()
 _ALL_ABSENT = itertools.repeat(_ABSENT)
@@ -212,11 +214,12 @@ class Hung:
 
 
 class Length:
-    """What has too many entries to look at each: what was added is taken away again."""
+    """What has too many entries to look at each for each item: what was added is taken away again."""
 
-    def __init__(self, target: Any) -> None:
-        self._target = target
-        self._kept = self._now()
+    def __init__(self, target: Any, name: str) -> None:
+        self._target, self._name = target, name
+        self._kept = len(target)
+        self._members = frozenset(target) if isinstance(target, set) else frozenset()
 
     def held(self) -> Iterable[Any]:
         return ()
@@ -225,16 +228,21 @@ class Length:
         return (self._kept,)
 
     def put_back(self) -> bool:
-        if self._now() == self._kept:
+        target = self._target
+        if len(target) == self._kept:
             return False
-        while isinstance(self._target, dict) and len(self._target) > self._kept:
-            dict.popitem(self._target)
-        if isinstance(self._target, list | bytearray):
-            del self._target[self._kept :]
+        if isinstance(target, set):
+            set.intersection_update(target, self._members)
+            set.update(target, self._members)
+        elif len(target) < self._kept:
+            raise _written("something of many entries", self._name)
+        elif isinstance(target, dict):
+            kind: Any = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
+            while len(target) > self._kept:
+                kind.popitem(target)
+        else:
+            del target[self._kept :]
         return True
-
-    def _now(self) -> int:
-        return self._target._version if isinstance(self._target, Tensor) else len(self._target)
 
 
 class LargeArray:
@@ -254,16 +262,97 @@ class LargeArray:
 
     def put_back(self) -> bool:
         if not all(map(_is_same, self._now(), self._kept)):
-            raise UnsupportedModel(
-                f"expected {self._name} to write no large array while it reads an item, but it did; what it "
-                "keeps of one item reaches others: prepare things in __init__"
-            )
+            raise _written("a large array", self._name)
         return False
 
     def _now(self) -> tuple[Any, ...]:
         if issubclass(type(self._target), Tensor):
             return self._target._version, self._target.detach()[tuple(map(torch.as_tensor, self._sample))]
         return (self._target[self._sample],)
+
+
+class Whole:
+    """All that lies in something large, too dear to compare for each item; a change is refused.
+
+    Entries are compared by identity, and theirs again where they are containers or objects of the user's; arrays
+    by a checksum of their bytes.
+    """
+
+    def __init__(self, target: Any, name: str) -> None:
+        self._target, self._name = target, name
+        self._entries, self._sums = _flattened(target)
+
+    def compare(self) -> None:
+        entries, sums = _flattened(self._target)
+        same = len(entries) == len(self._entries) and all(map(is_, entries, self._entries))
+        if not same or sums != self._sums:
+            array = issubclass(type(self._target), Tensor | np.ndarray)
+            raise _written("a large array" if array else "something of many entries", self._name)
+
+
+def _written(what: str, name: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"expected {name} to write nothing into {what} while it reads an item, but it did; what it keeps of one "
+        "item reaches others: prepare things in __init__"
+    )
+
+
+def _flattened(thing: Any) -> tuple[list[Any], list[int]]:
+    """Every entry in a nest of containers; lengths, and checksums of arrays."""
+    entries: list[Any] = []
+    sums: list[int] = []
+    waiting, seen = [thing], {id(thing)}
+    while waiting:
+        one = waiting.pop()
+        kind: Any = type(one)
+        if issubclass(kind, Tensor | np.ndarray | bytearray) and not _holds_objects(one):
+            sums.append(_checksum(one))
+            continue
+        inside = _entries_of(one)
+        sums.append(len(inside))
+        entries += inside
+        for each in inside:
+            if type(each) not in _NUMBERS_AND_TEXTS and id(each) not in seen:
+                seen.add(id(each))
+                waiting.append(each)
+    return entries, sums
+
+
+def _entries_of(thing: Any) -> list[Any]:
+    kind: Any = type(thing)
+    if issubclass(kind, dict):
+        base: Any = collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
+        return [*base.keys(thing), *base.values(thing)]
+    if issubclass(kind, list | tuple | collections.deque):
+        return list(thing)
+    if issubclass(kind, set | frozenset):
+        return sorted(thing, key=id)  # whose order may be another one once something was added
+    if issubclass(kind, np.ndarray):
+        return list(thing.flat)
+    if issubclass(kind, type) or is_class_of(kind, INSTALLED):
+        return []  # libraries may load what they hold when they are asked
+    return [value for place in _attributes_of(thing) for value in place.seen()]
+
+
+def _holds_objects(thing: Any) -> bool:
+    return issubclass(type(thing), np.ndarray) and bool(thing.dtype.hasobject)
+
+
+def _checksum(array: Any) -> int:
+    """Of all bytes, or of many of them; of what lies on another device or was mapped to be read, nothing."""
+    if issubclass(type(array), Tensor):
+        array = array.detach().as_subclass(Tensor)
+        if not _is_strided(array):
+            return 0
+        array = array.contiguous().reshape(-1).view(torch.uint8).numpy()
+    elif issubclass(type(array), np.memmap) and not array.flags.writeable:
+        return 0
+    elif issubclass(type(array), np.ndarray):
+        array = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    if len(array) <= _MOST_SUMMED:
+        return zlib.crc32(array)
+    pages = array[: len(array) // _PAGE * _PAGE].reshape(-1, _PAGE)
+    return zlib.crc32(np.ascontiguousarray(pages[:: -(-len(array) // _MOST_SUMMED)]))
 
 
 class Attributes:
@@ -632,6 +721,9 @@ def _bits(values: Tensor) -> Tensor:
     return values
 
 
+_NUMBERS_AND_TEXTS = frozenset([bool, int, float, complex, str, bytes, type(None)])
+_MOST_SUMMED = 1 << 29  # bytes of an array that a checksum is made of
+_PAGE = 1 << 12
 _SAMPLED = 64  # entries of a large array: few, as they lie far apart in memory and are read for each item
 _WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LRU_CACHE = type(functools.lru_cache(lambda: None))
