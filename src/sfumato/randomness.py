@@ -155,8 +155,8 @@ class FreshGenerators:
     """Within a `with` block the global generators are secret, and `refresh` makes them so again.
 
     Code that is called item by item may seed them, from what it sees of an item; the next item would draw what
-    follows. `refresh` keys them anew if one, of the CPU or of `device`, was drawn from or seeded since. Each time
-    `torch.initial_seed()`, from which code may seed other generators, is another secret one.
+    follows. `refresh` keys them anew if one, of the CPU or of `device`, was drawn from or seeded since. Each
+    time `torch.initial_seed()`, from which code may seed other generators, is another secret one.
 
     >>> with FreshGenerators() as generators:
     ...     random.seed(0)
@@ -175,6 +175,7 @@ class FreshGenerators:
         self._seeded = first is not None and not first.private
         self._first, self._device, self._watched = first, device, watched
         self._within = ExitStack()
+        self._states: tuple[Any, ...] = ()
 
     @cached_property
     def _stream(self) -> Sampler:

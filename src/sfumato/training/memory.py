@@ -132,7 +132,7 @@ class Memory:
         return any(map(and_, changed, self._own))
 
     def compare_large(self) -> None:
-        """Refuse that something large was written: at the first call, and then in a tenth of the time at most."""
+        """Refuse that something large was written: at the first call, then in a tenth of the time at most."""
         before = time.perf_counter()
         if self._compared > _MOST_TIME * (before - self._since):
             return
@@ -231,7 +231,7 @@ class Memory:
     def _object(self, thing: Any) -> Iterator[Any]:
         if self._largest is not None and self._of_data(thing, self._largest):
             return
-        found = places.of(thing)
+        found = (places.of_data(thing, self._name) if self._largest is not None else []) or places.of(thing)
         if found is None:
             if self._largest is None or places.moves_on(thing):
                 raise self._cannot_put_back(thing)
@@ -263,6 +263,8 @@ class Memory:
             self._whole.append(places.Whole(thing, self._name))
         elif _entries(thing) > largest:
             self._note(places.Length(thing, self._name))
+            self._whole.append(places.Whole(thing, self._name))
+        elif places.is_buffer(thing) and places.size_of_buffer(thing) > _LARGEST_ARRAY:
             self._whole.append(places.Whole(thing, self._name))
         else:
             return False
@@ -489,13 +491,15 @@ def _inside(thing: Any) -> Iterable[Any]:
         return tuple(thing.values())  # the dictionary of a class is written by its class
     if issubclass(kind, functools._lru_cache_wrapper) or places.is_quiet(kind):
         return ()  # a cache is emptied; what a logger or a lock holds is nobody's memory
+    if places.is_file(kind) or places.is_buffer(thing):
+        return ()
     # What C holds: the function behind a method, a partial, a property, a proxy of another library.
     return [held for held in gc.get_referents(thing) if type(held) not in _OF_THE_INTERPRETER]
 
 
 _OF_THE_INTERPRETER = (
     *(types.FrameType, types.TracebackType, types.CodeType, types.ModuleType, type),
-    type(torch._C._get_tracing_state.__self__),  # behind each function of torch that is written in C++
+    type(torch._C._get_tracing_state.__self__),  # type: ignore[attr-defined]  # behind each function of torch that is written in C++
 )
 
 
