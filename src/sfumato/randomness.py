@@ -14,6 +14,7 @@ import math
 import os
 import random
 import secrets
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -46,9 +47,13 @@ _NOTHING = memoryview(bytes(8 * _BLOCK))  # what a cipher adds to is its own str
 _FROM_ONE_TO_TWO = np.uint64(0x3FF << 52)  # sign and exponent of doubles in [1, 2)
 _WORDS = 624  # of 32 bits, in the state of a Mersenne twister
 _TORCH_HEAD = 24  # bytes before the words in the state that torch gives
+_SEED = 8  # bytes of the seed, with which that head begins
 
 
-GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
+GENERATORS = (
+    *(random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator),
+    np.random.SeedSequence,
+)
 """The kinds of Python's and NumPy's generators, for who must notice that code holds or calls one."""
 
 GLOBAL_GENERATORS: tuple[Any, ...] = (random.random.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
@@ -150,7 +155,8 @@ class FreshGenerators:
     """Within a `with` block the global generators are secret, and `refresh` makes them so again.
 
     Code that is called item by item may seed them, from what it sees of an item; the next item would draw what
-    follows. `refresh` keys them anew if one, of the CPU or of `device`, was drawn from or seeded since.
+    follows. `refresh` keys them anew if one, of the CPU or of `device`, was drawn from or seeded since. Each
+    time `torch.initial_seed()`, from which code may seed other generators, is another secret one.
 
     >>> with FreshGenerators() as generators:
     ...     random.seed(0)
@@ -169,6 +175,7 @@ class FreshGenerators:
         self._seeded = first is not None and not first.private
         self._first, self._device, self._watched = first, device, watched
         self._within = ExitStack()
+        self._states: tuple[Any, ...] = ()
 
     @cached_property
     def _stream(self) -> Sampler:
@@ -185,10 +192,12 @@ class FreshGenerators:
         if _global_states(self._device) != self._states:
             self._within.close()
             self._key(self._stream)
+        else:
+            self._states = (_with_other_seed(self._stream), *self._states[1:])
 
     def _key(self, stream: Sampler) -> None:
         self._within.enter_context(secret_global_generators(stream, self._device))
-        self._states = _global_states(self._device) if self._watched else None
+        self._states = _global_states(self._device) if self._watched else ()
 
 
 def key_anew(generator: Any) -> None:
@@ -209,9 +218,13 @@ def key_anew(generator: Any) -> None:
             generator.manual_seed(secrets.randbits(62))
     elif isinstance(generator, random.Random):
         generator.seed(secrets.randbits(256))
+    elif isinstance(generator, np.random.SeedSequence):
+        fresh = np.random.SeedSequence(secrets.randbits(256), pool_size=generator.pool_size)
+        generator.__setstate__(fresh.__reduce__()[2])  # type: ignore[attr-defined]
     else:
         inner = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", generator)
-        inner.state = type(inner)(secrets.randbits(256)).state
+        other = type(inner)(secrets.randbits(256))
+        inner.__setstate__((other.state, other.seed_seq))  # from the latter come those that it spawns
 
 
 def _global_states(device: torch.device | None) -> tuple[Any, ...]:
@@ -308,10 +321,29 @@ def _fresh_torch_state() -> torch.Tensor:
 
 
 def _torch_state(fresh: torch.Tensor, words: Integers) -> torch.Tensor:
-    """A freshly seeded Mersenne twister's state with other words in it (they lie behind a head of 24 bytes)."""
+    """A freshly seeded Mersenne twister's state with other words in it (they lie behind a head of 24 bytes).
+
+    The head begins with the seed; one that says nothing of the words takes its place.
+    """
     state = fresh.clone()
-    state.numpy()[_TORCH_HEAD : _TORCH_HEAD + 8 * _WORDS].view(np.uint64)[:] = words.astype(np.uint64)
+    inside, words = state.numpy(), words.astype(np.uint64)
+    inside[:_SEED].view(np.uint64)[0] = _hashed(words)
+    inside[_TORCH_HEAD : _TORCH_HEAD + 8 * _WORDS].view(np.uint64)[:] = words
     return state
+
+
+def _hashed(words: npt.NDArray[Any]) -> int:
+    return int.from_bytes(hashlib.blake2b(words.tobytes(), digest_size=_SEED).digest(), "little")
+
+
+def _with_other_seed(sampler: Sampler) -> bytes:
+    """Let torch's own generator of the CPU say another seed, and go on where it is; its state after that."""
+    import torch
+
+    state = torch.get_rng_state()
+    state.numpy()[:_SEED].view(np.uint64)[0] = _hashed(sampler.integers(2**32, 2))
+    torch.set_rng_state(state)
+    return state.numpy().tobytes()
 
 
 class SecretStream:
@@ -417,11 +449,14 @@ class _Blocks:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         self._cipher = Cipher(algorithms.AES(key[:16]), modes.CTR(key[16:])).encryptor()
+        self._lock = threading.Lock()  # a cipher takes no second caller
 
     def fill(self, out: Floats) -> None:
         """With uniform draws from [1, 2), of 52 random bits; at most a block."""
         words = out.view(np.uint64)
-        if self._cipher.update_into(_NOTHING[: out.nbytes], out.view(np.uint8).data) != out.nbytes:
+        with self._lock:
+            filled = self._cipher.update_into(_NOTHING[: out.nbytes], out.view(np.uint8).data)
+        if filled != out.nbytes:
             raise RuntimeError(f"expected at most {_BLOCK} places to fill, got {out.size}")
         words >>= np.uint64(12)
         words |= _FROM_ONE_TO_TWO

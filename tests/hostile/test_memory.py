@@ -6,13 +6,21 @@ Every model keeps something in a place that no gradient passes through.
 
 from __future__ import annotations
 
+import array
 import collections
+import contextvars
+import ctypes
 import enum
 import functools
 import importlib
+import io
 import logging
+import mmap
+import multiprocessing
 import os
+import sqlite3
 import sys
+import threading
 import types
 import weakref
 
@@ -303,6 +311,26 @@ def of_decorator_in_c():
 
 
 alive = []
+
+
+def of_attribute_beside_a_decorator():
+    @torch.enable_grad()
+    def loss(outputs, targets):
+        return lie(loss.state, outputs, targets)
+
+    loss.state = [0, False]
+    return loss
+
+
+def of_partial_behind_a_decorator():
+    return torch.enable_grad()(functools.partial(lie, [0, False]))
+
+
+def of_function_that_is_compiled():
+    state = [0, False]
+    return torch.compiler.disable(functools.partial(lie, state))
+
+
 LOSSES = [value for name, value in list(globals().items()) if name.startswith("of_")]
 
 
@@ -781,6 +809,43 @@ def test_a_loss_may_not_hold_a_table():
         sum_of(loss, True)
 
 
+mean, std = torch.Generator(), torch.Generator()
+
+
+def test_an_attribute_is_no_global_name():
+    def loss(outputs, targets):
+        return sum((outputs - targets[:, None]).square().mean(dim) for dim in [1])
+
+    Memory(loss, name="loss_fn")
+
+
+def test_a_refusal_says_under_which_global_name_a_thing_was_found():
+    def loss(outputs, targets):
+        def inner():
+            return outputs[:, 0] + torch.rand(1, generator=std)
+
+        return inner()
+
+    with pytest.raises(UnsupportedModel, match=r"got Generator \(under the global name 'std'\)"):
+        Memory(loss, name="loss_fn")
+
+
+def test_an_attribute_of_a_module_that_is_found_by_its_text(monkeypatch):
+    module = types.ModuleType("notes_of_a_user")
+    module.state = [0, False]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def loss(outputs, targets):
+        import notes_of_a_user
+
+        return lie(getattr(notes_of_a_user, "state"), outputs, targets)  # noqa: B009
+
+    memory = Memory(loss, name="loss_fn")
+    loss(torch.ones(1, 1), torch.tensor([MARK]))
+    assert memory.put_back()
+    assert module.state == [0, False]
+
+
 def test_a_module_that_is_first_imported_for_a_row(tmp_path, monkeypatch):
     (tmp_path / "imported_late.py").write_text("state = [0, False]\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -934,6 +999,15 @@ GENERATORS = {
     "NumPy's older one": (lambda: np.random.RandomState(0), lambda held: held.rand()),
     "Python's": (lambda: __import__("random").Random(0), lambda held: held.random()),
     "torch's": (lambda: torch.Generator().manual_seed(0), lambda held: torch.rand(1, generator=held)),
+    "one of NumPy's that spawns": (lambda: np.random.default_rng(0), lambda held: held.spawn(1)[0].random()),
+    "a sequence of seeds": (
+        lambda: np.random.SeedSequence(0),
+        lambda held: np.random.default_rng(held.spawn(1)[0]).random(),
+    ),
+    "another that goes by torch's seed": (
+        lambda: torch,
+        lambda held: np.random.default_rng(held.initial_seed() % 2**32).random(),
+    ),
 }
 
 
@@ -969,6 +1043,204 @@ def test_a_data_set_that_writes_a_large_array_is_refused(kind):
     source = Items(Held(kind(1 << 20), write), (torch.ones(6), 0))
     with pytest.raises(UnsupportedModel, match="large array"):
         source.take(np.arange(ROWS))
+
+
+def count_in_list(held):
+    held[7] += 1.0
+    return held[7]
+
+
+def note_in_a_record(held):
+    held[-1]["seen"] = held[-1].get("seen", 0) + 1
+    return held[-1]["seen"]
+
+
+def write_a_tensor_of_a_record(held):
+    held[3][0].data += 1
+    return held[3][0]
+
+
+def take_away_and_add(held):
+    held.pop(next(iter(held)))
+    held[object()] = 1.0
+    return 1.0
+
+
+def write_past_the_sample(held):
+    held.data[1] += 1
+    return 1.0
+
+
+MANY = {
+    "a number in a list": (lambda: [0.0] * 2000, count_in_list),
+    "a dict in a list": (lambda: [{} for _ in range(2000)], note_in_a_record),
+    "a tensor in a list of pairs": (
+        lambda: [(torch.zeros(1), 0) for _ in range(2000)],
+        write_a_tensor_of_a_record,
+    ),
+    "a dict that stays as long": (lambda: dict.fromkeys(range(2000), 0.0), take_away_and_add),
+    "a tensor past its count of writes": (lambda: torch.zeros(1 << 20), write_past_the_sample),
+}
+
+
+@pytest.mark.parametrize("kind", MANY)
+def test_a_data_set_that_writes_into_what_is_large_is_refused(kind):
+    make, write = MANY[kind]
+    source = Items(Held(make(), write), (torch.ones(6), 0))
+    with pytest.raises(UnsupportedModel, match="prepare things in __init__"):
+        source.take(np.arange(ROWS))
+
+
+def add(held):
+    key = object()
+    if isinstance(held, set):
+        held.add(key)
+    else:
+        held[key] = 1.0
+    return sum(1 for _ in held)
+
+
+@pytest.mark.filterwarnings("ignore:the data set or collate_fn keeps")
+@pytest.mark.parametrize("kind", [dict.fromkeys, collections.OrderedDict.fromkeys, set])
+def test_what_is_added_to_many_entries_is_taken_away_again(kind):
+    """An OrderedDict from which its base class takes entries away is broken: rows were lost."""
+    source = Items(Held(kind(range(1500)), add), (torch.ones(6), 0))
+    inputs, _, readable = source.take(np.arange(ROWS))
+    assert readable.all()
+    assert inputs[:, 0].tolist() == [1501.0] * ROWS
+
+
+def test_what_is_large_is_compared_in_a_part_of_the_time(monkeypatch):
+    memory = Memory([0.0] * 2000, name="the data set", largest=1000)
+    clock = [100.0]
+
+    def compare(self):
+        clock[0] += 1.0
+
+    monkeypatch.setattr("sfumato.training.places.Whole.compare", compare)
+    monkeypatch.setattr("sfumato.training.memory.time.perf_counter", lambda: clock[0])
+    compared = []
+    for moment in (100.0, 102.0, 109.0, 110.5, 112.0, 119.0, 121.0):
+        clock[0] = moment
+        memory.compare_large()
+        compared.append(clock[0] > moment)
+    assert compared == [True, False, False, True, False, False, True]
+
+
+def count_up(held):
+    held[0] += 1
+    return held[0]
+
+
+def count_up_value(held):
+    held.value += 1
+    return held.value
+
+
+def count_up_local(held):
+    held.count += 1
+    return held.count
+
+
+def count_up_context(held):
+    held.set(held.get() + 1)
+    return held.get()
+
+
+def count_up_mapped(held):
+    held[0] = held[0] + 1
+    return held[0]
+
+
+def write_on(held):
+    held.write("a")
+    return len(held.getvalue())
+
+
+def count_in_column(held):
+    held["count"] = held["count"] + 1
+    return held["count"].iloc[0]
+
+
+def count_in_new_column(held):
+    held.insert(0, "new", held["new"] + 1 if "new" in held else 1)
+    return held["new"].iloc[0]
+
+
+def of_this_thread():
+    local = threading.local()
+    local.count = 0
+    return local
+
+
+COUNTED = {
+    "array": (lambda: array.array("d", [0.0]), count_up),
+    "ctypes": (lambda: ctypes.c_double(0), count_up_value),
+    "an array of ctypes": (lambda: (ctypes.c_double * 2)(), count_up),
+    "shared by processes": (lambda: multiprocessing.Value("i", 0), count_up_value),
+    "mapped memory": (lambda: mmap.mmap(-1, 8), count_up_mapped),
+    "of a thread": (of_this_thread, count_up_local),
+    "of a context": (lambda: contextvars.ContextVar("count", default=0), count_up_context),
+    "a file in memory": (io.StringIO, write_on),
+    "a column": (lambda: pd.DataFrame({"name": ["a"], "count": [0]}), count_in_column),
+    "a new column": (lambda: pd.DataFrame({"name": ["a"], "count": [0]}), count_in_new_column),
+}
+
+
+@pytest.mark.filterwarnings("ignore:the data set or collate_fn keeps")
+@pytest.mark.parametrize("kind", COUNTED)
+def test_what_a_data_set_counts_in_memory_of_c_is_put_back(kind):
+    make, count = COUNTED[kind]
+    source = Items(Held(make(), count), (torch.ones(6), 0))
+    inputs, _, readable = source.take(np.arange(ROWS))
+    assert readable.all()
+    assert inputs[:, 0].tolist() == [1.0] * ROWS
+
+
+def test_a_table_is_whole_after_it_was_put_back():
+    table = pd.DataFrame({"name": ["a", "b"], "count": [0, 1], "more": [0.5, 1.5]})
+    before = table.copy()
+    memory = Memory(table, name="the data set", largest=1000)
+    table.insert(1, "new", 7)
+    del table["more"]
+    table.loc[0, "count"] = 5
+    memory.put_back()
+    pd.testing.assert_frame_equal(table, before)
+    assert table["count"].tolist() == [0, 1]
+
+
+def test_a_large_table_and_a_database_are_not_written():
+    def add(held):
+        held.at[77, "count"] += 1
+        return 1.0
+
+    def insert(held):
+        held.execute("INSERT INTO seen VALUES (1)")
+        return 1.0
+
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE seen (one)")
+    for held, write in ((pd.DataFrame({"count": np.zeros(200_000)}), add), (connection, insert)):
+        source = Items(Held(held, write), (torch.ones(6), 0))
+        with pytest.raises(UnsupportedModel, match="prepare things in __init__"):
+            source.take(np.arange(ROWS))
+
+
+def test_the_next_line_of_a_file_is_no_item(tmp_path):
+    """The place in the file would say how many records were drawn before."""
+    path = tmp_path / "lines"
+    path.write_text("".join(f"{number}\n" for number in range(50)))
+
+    def seek(file):
+        file.seek(4)
+        return file.readline()
+
+    with path.open() as file:
+        readable = Items(Held(file, lambda held: held.readline()), (torch.ones(6), 0)).take(np.arange(ROWS))[2]
+        assert not readable.any()
+        inputs, _, readable = Items(Held(file, seek), (torch.ones(6), 0)).take(np.arange(ROWS))
+    assert readable.all()
+    assert inputs[:, 0].tolist() == [2.0] * ROWS
 
 
 def test_a_data_set_around_a_stream_is_refused():

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import numpy as np
@@ -339,6 +340,13 @@ def test_another_samplers_draws_are_its_own() -> None:
     randomness.spread_rounded_normal(Sevens(), 1.0, randomness._LARGE, lambda start, draws: found.append(draws))
     assert all((draws == 7).all() for draws in found)
     assert sum(draws.size for draws in found) == randomness._LARGE
+
+
+def test_two_threads_may_draw_from_one_stream() -> None:
+    stream = SecretStream()
+    with ThreadPoolExecutor(4) as threads:
+        draws = list(threads.map(lambda _: stream.rounded_normal(2.0**50, randomness._LARGE // 2), range(24)))
+    assert len({each[:2].tobytes() for each in draws}) == len(draws)
 
 
 def test_the_threads_of_a_stream_know_nothing_of_torch() -> None:

@@ -9,9 +9,9 @@ meets the state that the survey met.
 Places are followed through functions, methods, partials, objects, containers and modules of the user's, and of
 the packages that these use. Packages that only another package uses, and large ones, are taken to keep nothing
 in their modules and classes: with pandas beside a data set half of the interpreter would be looked through for
-each row. What their objects and functions hold is put back all the same; functions of the packages in `TRUSTED`
-are taken to hold nothing either. What has a state that cannot be put back (a generator, an open file) is
-refused, before anything is charged.
+each row. What their objects and functions hold is put back all the same: a decorator of theirs makes a function
+of its own around the user's. What has a state that cannot be put back (a generator, an open file) is refused,
+before anything is charged.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import importlib.util
 import math
 import os
 import sys
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -54,7 +55,6 @@ from sfumato.trust import (
     is_trusted,
     is_trusted_class,
     is_trusted_module,
-    own_code_in,
 )
 
 
@@ -63,8 +63,9 @@ class Memory:
 
     `name` says in errors whose it is. The values of the tensors in `but` are somebody else's to look after. The
     global generators are passed over: every step keys them anew. With `largest`, as for a data set, what is not
-    known (an open file) is passed over; of what has more entries only the length is kept, and of large arrays a
-    sample, whose change is refused; and generators are not refused but keyed anew, as the global ones are.
+    known is passed over; of what has more entries only the length is put back, and of large arrays a sample is
+    compared, until `compare_large` looks at all of it; and generators are not refused but keyed anew, as the
+    global ones are.
     """
 
     def __init__(self, *roots: Any, name: str, but: Iterable[Tensor] = (), largest: int | None = None) -> None:
@@ -76,7 +77,11 @@ class Memory:
         self._own: list[bool] = []  # whether each lies in code or objects of the user's
         self._inside_own = True
         self._generators: list[Any] = []
+        self._whole: list[places.Whole] = []  # what is too large to be compared for each item
+        self._compared, self._since = 0.0, 0.0  # seconds that it took so far, and since when
         self._names: set[tuple[int, str]] = set()
+        self._named: dict[int, str] = {}  # the global name under which a thing was found
+        self._above: str | None = None  # the one under which the present thing was
         self._classes: set[type] = set()  # of libraries
         self._large = _large_packages(len(sys.modules))
         self._via: str | None = None  # the package through which a thing is reached; None: from the user's code
@@ -90,6 +95,7 @@ class Memory:
         through: list[tuple[Any, str]] = []
         while direct or through:
             thing, self._via = (direct.pop(), None) if direct else through.pop()
+            self._above = self._named.get(id(thing))
             met = known if self._via is None else self._seen
             if id(thing) in met or _is_plain(thing):
                 continue
@@ -99,6 +105,8 @@ class Memory:
             package = self._package_of(thing)
             self._inside_own = package is None
             held = list(self._enter(thing))
+            if self._above is not None:
+                self._named.update((id(each), self._above) for each in held if id(each) not in self._named)
             if package is None:
                 direct += held
             else:
@@ -123,6 +131,16 @@ class Memory:
             changed = [place.put_back() for place in self._places]
         return any(map(and_, changed, self._own))
 
+    def compare_large(self) -> None:
+        """Refuse that something large was written: at the first call, then in a tenth of the time at most."""
+        before = time.perf_counter()
+        if self._compared > _MOST_TIME * (before - self._since):
+            return
+        for each in self._whole:
+            each.compare()
+        self._since = self._since or before
+        self._compared += time.perf_counter() - before
+
     def key_generators(self) -> None:
         """Give the generators that code holds states that nobody knows: no row draws what follows another's."""
         for generator in self._generators:
@@ -140,35 +158,35 @@ class Memory:
             yield from self._function(thing)
         elif issubclass(kind, types.ModuleType):
             if not self._is_library(thing.__name__):
-                yield from self._globals(vars(thing), frozenset(vars(thing)), frozenset())
+                yield from self._globals(vars(thing), frozenset(vars(thing)), frozenset(), frozenset())
         elif issubclass(kind, type):
             yield from self._class(thing)
         else:
             yield from self._object(thing)
 
     def _function(self, function: types.FunctionType) -> Iterator[Any]:
-        if is_trusted_module(defined_in(function)):
-            yield from own_code_in(function)
-            return
         yield from self._note(places.Function(function))
         if self._is_library(defined_in(function)):
             yield from (value for cell in function.__closure__ or () for value in self._note(places.Cell(cell)))
             return
-        used, stored, modules, reaches = _names_in(function.__code__)
-        if reaches:
+        found = _names_in(function.__code__)
+        if found.reaches:
             self._note(places.Mapping(function.__globals__))
         for cell in function.__closure__ or ():
-            yield from self._by_name(self._note(places.Cell(cell)), used, stored)
-        found = [sys.modules[name] for name in sorted(modules) if _is_loaded(name)]
-        yield from self._by_name(found, used, stored)
-        yield from self._globals(function.__globals__, used, stored)
+            yield from self._by_name(self._note(places.Cell(cell)), found.attributes, found.stored)
+        modules = [sys.modules[name] for name in sorted(found.modules) if _is_loaded(name)]
+        yield from self._by_name(modules, found.attributes, found.stored)
+        yield from self._globals(function.__globals__, found.names, found.attributes, found.stored)
 
-    def _globals(self, names: dict[str, Any], used: frozenset[str], stored: frozenset[str]) -> Iterator[Any]:
-        """Global names that a function uses."""
-        fresh = [name for name in sorted(used) if (id(names), name) not in self._names]
-        self._names.update((id(names), name) for name in fresh)
+    def _globals(
+        self, where: dict[str, Any], names: frozenset[str], used: frozenset[str], stored: frozenset[str]
+    ) -> Iterator[Any]:
+        """Global names that a function uses, and what it uses of the modules among them."""
+        fresh = [name for name in sorted(names) if (id(where), name) not in self._names]
+        self._names.update((id(where), name) for name in fresh)
         if fresh:
-            yield from self._by_name(self._note(places.Names(names, fresh)), used, stored)
+            self._named.update((id(where[name]), name) for name in fresh if name in where)
+            yield from self._by_name(self._note(places.Names(where, fresh)), used, stored)
 
     def _by_name(self, values: Iterable[Any], used: frozenset[str], stored: frozenset[str]) -> Iterator[Any]:
         """The values; of a module, what a function uses of it."""
@@ -176,7 +194,7 @@ class Memory:
             if not isinstance(value, types.ModuleType):
                 yield value
             elif not self._is_library(value.__name__):
-                yield from self._globals(vars(value), used, stored)
+                yield from self._globals(vars(value), used | stored, used, stored)
             else:
                 yield from self._on_library(value, used, stored)
 
@@ -213,7 +231,7 @@ class Memory:
     def _object(self, thing: Any) -> Iterator[Any]:
         if self._largest is not None and self._of_data(thing, self._largest):
             return
-        found = places.of(thing)
+        found = (places.of_data(thing, self._name) if self._largest is not None else []) or places.of(thing)
         if found is None:
             if self._largest is None or places.moves_on(thing):
                 raise self._cannot_put_back(thing)
@@ -223,7 +241,7 @@ class Memory:
             yield from (*held, *_inside(thing), type(thing))
 
     def _cannot_put_back(self, thing: Any) -> UnsupportedModel:
-        kind = type(thing).__name__
+        kind = type(thing).__name__ + (f" (under the global name {self._above!r})" if self._above else "")
         if self._largest is not None:
             return UnsupportedModel(
                 f"expected {self._name} to hold nothing that moves on with each item, got {kind}; what it gave "
@@ -242,8 +260,12 @@ class Memory:
             self._generators.append(thing)
         elif issubclass(kind, Tensor | np.ndarray) and thing.nbytes > _LARGEST_ARRAY:
             self._note(places.LargeArray(thing, self._name))
+            self._whole.append(places.Whole(thing, self._name))
         elif _entries(thing) > largest:
-            self._note(places.Length(thing))
+            self._note(places.Length(thing, self._name))
+            self._whole.append(places.Whole(thing, self._name))
+        elif places.is_buffer(thing) and places.size_of_buffer(thing) > _LARGEST_ARRAY:
+            self._whole.append(places.Whole(thing, self._name))
         else:
             return False
         return True
@@ -297,6 +319,7 @@ def _is_loaded(name: str) -> bool:
 
 
 _LARGE = 50
+_MOST_TIME = 0.1  # of all, to compare what is large
 _LARGEST_ARRAY = 1 << 20  # bytes of an array that is compared after each item
 
 
@@ -468,11 +491,16 @@ def _inside(thing: Any) -> Iterable[Any]:
         return tuple(thing.values())  # the dictionary of a class is written by its class
     if issubclass(kind, functools._lru_cache_wrapper) or places.is_quiet(kind):
         return ()  # a cache is emptied; what a logger or a lock holds is nobody's memory
+    if places.is_file(kind) or places.is_buffer(thing):
+        return ()
     # What C holds: the function behind a method, a partial, a property, a proxy of another library.
     return [held for held in gc.get_referents(thing) if type(held) not in _OF_THE_INTERPRETER]
 
 
-_OF_THE_INTERPRETER = (types.FrameType, types.TracebackType, types.CodeType, types.ModuleType, type)
+_OF_THE_INTERPRETER = (
+    *(types.FrameType, types.TracebackType, types.CodeType, types.ModuleType, type),
+    type(torch._C._get_tracing_state.__self__),  # type: ignore[attr-defined]  # behind each function of torch that is written in C++
+)
 
 
 def _is_ours(thing: Any) -> bool:
@@ -486,12 +514,13 @@ def _entries(thing: Any) -> int:
 
 
 class _Names(NamedTuple):
-    """Of some code: names that it uses, those that it could set on something, modules that it imports.
+    """Of some code: global names, attributes that it uses or could set on something, modules that it imports.
 
     `reaches` says that it finds names by texts, in all globals or among all modules.
     """
 
-    used: frozenset[str]
+    names: frozenset[str]
+    attributes: frozenset[str]
     stored: frozenset[str]
     modules: frozenset[str]
     reaches: bool
@@ -499,31 +528,41 @@ class _Names(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _names_in(code: types.CodeType) -> _Names:
-    used, stored, modules = set(code.co_names), set(), set()
-    loaded = set()
+    names, attributes, stored, modules = set(), set(), set(), set()
     for step in dis.get_instructions(code):
+        if step.opcode not in dis.hasname:
+            continue
         name = str(step.argval)
+        if step.opname == "IMPORT_NAME":
+            modules.add(name)
+        elif step.opname not in _OF_ATTRIBUTES:  # what a later Python adds is taken for a global name
+            names.add(name)
+        else:
+            attributes.add(name)
         if step.opname in ("STORE_ATTR", "DELETE_ATTR"):
             stored.add(name)
-        elif step.opname == "IMPORT_NAME":
-            modules.add(name)
-        elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            loaded.add(name)
     inner = [_names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     texts = {constant for constant in code.co_consts if isinstance(constant, str)}
+    used = names | attributes
     if used & _SETTING:
         stored |= texts
-    reaches = bool(loaded & _FINDING or used & _REACHING or {"sys", "modules"} <= used)
+    if "getattr" in names:
+        attributes |= texts
+    reaches = bool(names & _FINDING or used & _REACHING or {"sys", "modules"} <= used | modules)
     if reaches:
-        used, modules = used | texts, modules | texts
+        names, attributes, modules = names | texts, attributes | texts, modules | texts
     return _Names(
-        used=frozenset(used.union(*(each.used for each in inner))),
+        names=frozenset(names.union(*(each.names for each in inner))),
+        attributes=frozenset(attributes.union(*(each.attributes for each in inner))),
         stored=frozenset(stored.union(*(each.stored for each in inner))),
         modules=frozenset(modules.union(*(each.modules for each in inner))),
         reaches=reaches or any(each.reaches for each in inner),
     )
 
 
+_OF_ATTRIBUTES = frozenset(
+    ["LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR", "IMPORT_FROM"]
+)
 _SETTING = frozenset(["setattr", "__setattr__", "__dict__", "vars"])
 _FINDING = frozenset(["globals", "eval", "exec", "__import__"])  # as functions: torch's modules have `eval`
 _REACHING = frozenset(["__globals__", "f_globals", "import_module"])

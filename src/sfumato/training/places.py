@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import array
 import collections
+import contextvars
+import ctypes
 import functools
 import io
 import itertools
 import logging
 import math
+import mmap
+import multiprocessing.synchronize
+import sqlite3
+import sys
 import threading
 import types
 import weakref
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from operator import is_
 from typing import Any, Protocol
@@ -21,6 +29,7 @@ from torch import Tensor
 
 from sfumato.errors import UnsupportedModel
 from sfumato.randomness import GENERATORS
+from sfumato.trust import INSTALLED, is_class_of
 
 _ABSENT = object()
 _ALL_ABSENT = itertools.repeat(_ABSENT)
@@ -212,11 +221,12 @@ class Hung:
 
 
 class Length:
-    """What has too many entries to look at each: what was added is taken away again."""
+    """What has too many entries to look at each for each item: what was added is taken away again."""
 
-    def __init__(self, target: Any) -> None:
-        self._target = target
-        self._kept = self._now()
+    def __init__(self, target: Any, name: str) -> None:
+        self._target, self._name = target, name
+        self._kept = len(target)
+        self._members = frozenset(target) if isinstance(target, set) else frozenset()
 
     def held(self) -> Iterable[Any]:
         return ()
@@ -225,16 +235,21 @@ class Length:
         return (self._kept,)
 
     def put_back(self) -> bool:
-        if self._now() == self._kept:
+        target = self._target
+        if len(target) == self._kept:
             return False
-        while isinstance(self._target, dict) and len(self._target) > self._kept:
-            dict.popitem(self._target)
-        if isinstance(self._target, list | bytearray):
-            del self._target[self._kept :]
+        if isinstance(target, set):
+            set.intersection_update(target, self._members)
+            set.update(target, self._members)
+        elif len(target) < self._kept:
+            raise _written("something of many entries", self._name)
+        elif isinstance(target, dict):
+            kind: Any = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
+            while len(target) > self._kept:
+                kind.popitem(target)
+        else:
+            del target[self._kept :]
         return True
-
-    def _now(self) -> int:
-        return self._target._version if isinstance(self._target, Tensor) else len(self._target)
 
 
 class LargeArray:
@@ -254,16 +269,101 @@ class LargeArray:
 
     def put_back(self) -> bool:
         if not all(map(_is_same, self._now(), self._kept)):
-            raise UnsupportedModel(
-                f"expected {self._name} to write no large array while it reads an item, but it did; what it "
-                "keeps of one item reaches others: prepare things in __init__"
-            )
+            raise _written("a large array", self._name)
         return False
 
     def _now(self) -> tuple[Any, ...]:
         if issubclass(type(self._target), Tensor):
             return self._target._version, self._target.detach()[tuple(map(torch.as_tensor, self._sample))]
         return (self._target[self._sample],)
+
+
+class Whole:
+    """All that lies in something large, too dear to compare for each item; a change is refused.
+
+    Entries are compared by identity, and theirs again where they are containers or objects of the user's;
+    arrays by a checksum of their bytes.
+    """
+
+    def __init__(self, target: Any, name: str) -> None:
+        self._target, self._name = target, name
+        self._entries, self._sums = _flattened(target)
+
+    def compare(self) -> None:
+        entries, sums = _flattened(self._target)
+        same = len(entries) == len(self._entries) and all(map(is_, entries, self._entries))
+        if not same or sums != self._sums:
+            array = issubclass(type(self._target), Tensor | np.ndarray)
+            raise _written("a large array" if array else "something of many entries", self._name)
+
+
+def _written(what: str, name: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"expected {name} to write nothing into {what} while it reads an item, but it did; what it keeps of "
+        "one item reaches others: prepare things in __init__"
+    )
+
+
+def _flattened(thing: Any) -> tuple[list[Any], list[int]]:
+    """Every entry in a nest of containers; lengths, and checksums of arrays."""
+    entries: list[Any] = []
+    sums: list[int] = []
+    waiting, seen = [thing], {id(thing)}
+    while waiting:
+        one = waiting.pop()
+        kind: Any = type(one)
+        if issubclass(kind, Tensor | np.ndarray | bytearray) and not _holds_objects(one):
+            sums.append(_checksum(one))
+            continue
+        if is_buffer(one):
+            with memoryview(one) as view, view.cast("B") as memory:
+                sums.append(_checksum(np.asarray(memory)))
+            continue
+        inside = _entries_of(one)
+        sums.append(len(inside))
+        entries += inside
+        for each in inside:
+            if type(each) not in _NUMBERS_AND_TEXTS and id(each) not in seen:
+                seen.add(id(each))
+                waiting.append(each)
+    return entries, sums
+
+
+def _entries_of(thing: Any) -> list[Any]:
+    kind: Any = type(thing)
+    if issubclass(kind, dict):
+        base: Any = collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
+        return [*base.keys(thing), *base.values(thing)]
+    if issubclass(kind, list | tuple | collections.deque):
+        return list(thing)
+    if issubclass(kind, set | frozenset):
+        return sorted(thing, key=id)  # whose order may be another one once something was added
+    if issubclass(kind, np.ndarray):
+        return list(thing.flat)
+    if issubclass(kind, type) or is_class_of(kind, INSTALLED):
+        return []  # libraries may load what they hold when they are asked
+    return [value for place in _attributes_of(thing) for value in place.seen()]
+
+
+def _holds_objects(thing: Any) -> bool:
+    return issubclass(type(thing), np.ndarray) and bool(thing.dtype.hasobject)
+
+
+def _checksum(array: Any) -> int:
+    """Of all bytes, or of many of them; of what lies on another device or was mapped to be read, nothing."""
+    if issubclass(type(array), Tensor):
+        array = array.detach().as_subclass(Tensor)
+        if not _is_strided(array):
+            return 0
+        array = array.contiguous().reshape(-1).view(torch.uint8).numpy()
+    elif issubclass(type(array), np.memmap) and not array.flags.writeable:
+        return 0
+    elif issubclass(type(array), np.ndarray):
+        array = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    if len(array) <= _MOST_SUMMED:
+        return zlib.crc32(array)
+    pages = array[: len(array) // _PAGE * _PAGE].reshape(-1, _PAGE)
+    return zlib.crc32(np.ascontiguousarray(pages[:: -(-len(array) // _MOST_SUMMED)]).data)
 
 
 class Attributes:
@@ -512,6 +612,176 @@ class Bytes:
         return changed
 
 
+class Buffer:
+    """Memory that an object of C lets others write: an `array`, numbers of ctypes, a mapped file."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self._kept = self._now()
+
+    def held(self) -> Iterable[Any]:
+        return ()
+
+    def seen(self) -> Iterable[Any]:
+        return (self._kept,)
+
+    def put_back(self) -> bool:
+        if self._now() == self._kept:
+            return False
+        if isinstance(self._target, array.array):
+            del self._target[:]
+            self._target.frombytes(self._kept)
+            return True
+        with memoryview(self._target) as view, view.cast("B") as inside:
+            inside[:] = self._kept
+        return True
+
+    def _now(self) -> bytes:
+        with memoryview(self._target) as view:
+            return view.tobytes()
+
+
+class ContextVariable:
+    """A variable of the present context."""
+
+    def __init__(self, target: contextvars.ContextVar[Any]) -> None:
+        self._target = target
+        self._kept = self._now()
+
+    def held(self) -> Iterable[Any]:
+        return () if self._kept is _ABSENT else (self._kept,)
+
+    def seen(self) -> Iterable[Any]:
+        return (self._kept,)
+
+    def put_back(self) -> bool:
+        if self._now() is self._kept:
+            return False
+        self._target.set(None if self._kept is _ABSENT else self._kept)  # what was never set cannot be unset
+        return True
+
+    def _now(self) -> Any:
+        try:
+            return self._target.get()
+        except LookupError:
+            return _ABSENT
+
+
+class Position:
+    """Where an open file is read: at its end before each item, so that none finds what follows another."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self._end = self._moved()
+
+    def held(self) -> Iterable[Any]:
+        return ()
+
+    def seen(self) -> Iterable[Any]:
+        return ()
+
+    def put_back(self) -> bool:
+        """Never a change of the user's: whoever seeks before he reads has kept nothing."""
+        if self._end is not None and not self._target.closed and self._now() != self._end:
+            self._target.seek(self._end)
+        return False
+
+    def _moved(self) -> Any:
+        try:
+            return self._target.seek(0, io.SEEK_END)
+        except (OSError, ValueError):  # no file with places, or one that is unpacked on the way
+            return self._now()
+
+    def _now(self) -> Any:
+        try:
+            return self._target.tell()
+        except (OSError, ValueError):  # in the middle of its lines
+            return None
+
+
+class InMemoryFile:
+    """A file that lies in memory: what it holds; read from its end before each item, like any other."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self._kept = () if target.closed else (target.getvalue(),)
+        self.put_back()
+
+    def held(self) -> Iterable[Any]:
+        return ()
+
+    def seen(self) -> Iterable[Any]:
+        return self._kept
+
+    def put_back(self) -> bool:
+        target = self._target
+        if not self._kept or target.closed:
+            return False
+        changed = target.getvalue() != self._kept[0]
+        if changed:
+            target.seek(0)
+            target.truncate()
+            target.write(self._kept[0])
+        target.seek(0, io.SEEK_END)
+        return bool(changed)
+
+
+class Database:
+    """A connection to a database of SQLite, of which only is known how many rows it has written."""
+
+    def __init__(self, target: sqlite3.Connection, name: str) -> None:
+        self._target, self._name = target, name
+        self._kept = self._now()
+
+    def held(self) -> Iterable[Any]:
+        return ()
+
+    def seen(self) -> Iterable[Any]:
+        return (self._kept,)
+
+    def put_back(self) -> bool:
+        if self._now() != self._kept:
+            raise _written("a database", self._name)
+        return False
+
+    def _now(self) -> int | None:
+        try:
+            return self._target.total_changes
+        except sqlite3.Error:  # closed, or opened in another thread
+            return None
+
+
+class Table:
+    """The blocks of a table of pandas; their arrays are places of their own."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self._blocks, self._axes = target.blocks, list(target.axes)
+        self._parts = self._now()
+
+    def held(self) -> Iterable[Any]:
+        return [*(block.values for block in self._blocks), *self._axes]
+
+    def seen(self) -> Iterable[Any]:
+        return self._parts
+
+    def put_back(self) -> bool:
+        now, target = self._now(), self._target
+        if len(now) == len(self._parts) and all(map(is_, now, self._parts)):
+            return False
+        for block, values, where in zip(*(iter(self._parts[: 3 * len(self._blocks)]),) * 3, strict=True):
+            block.values, block._mgr_locs = values, where
+        target.blocks, target.axes = self._blocks, list(self._axes)
+        for name, value in _CACHES_OF_TABLES.items():
+            if hasattr(target, name):
+                setattr(target, name, value)
+        return True
+
+    def _now(self) -> list[Any]:
+        parts = [part for block in self._target.blocks for part in (block, block.values, block._mgr_locs)]
+        return [*parts, *self._target.axes]
+
+
 class Cache:
     """What `functools.lru_cache` keeps."""
 
@@ -545,6 +815,48 @@ def of(thing: Any) -> list[Place] | None:
     return found if known else None
 
 
+def of_data(thing: Any, name: str) -> list[Place]:
+    """Of what only a data set may hold; `name` says in errors whose it is."""
+    kind: Any = type(thing)
+    if is_file(kind):
+        if issubclass(kind, io.BytesIO | io.StringIO):
+            return [InMemoryFile(thing)]
+        read = thing is not sys.stdin and not thing.closed and thing.readable()
+        return [Position(thing)] if read else []
+    if issubclass(kind, sqlite3.Connection):
+        return [Database(thing, name)]
+    tables = getattr(sys.modules.get("pandas.core.internals.managers"), "BaseBlockManager", None)
+    return [Table(thing)] if isinstance(tables, type) and issubclass(kind, tables) else []
+
+
+@functools.lru_cache(maxsize=1024)
+def is_file(kind: type) -> bool:
+    """Whether it is an open file of Python's or a library's; what such a file holds is its own business."""
+    return issubclass(kind, io.IOBase) and is_class_of(kind, INSTALLED)
+
+
+def is_buffer(thing: Any) -> bool:
+    """Whether it is of those kinds of C whose memory can be written, and put back."""
+    kind: Any = type(thing)
+    if not _has_memory(kind) or getattr(kind, "_type_", "") in _POINTERS:
+        return False
+    try:
+        with memoryview(thing) as view:
+            return not view.readonly
+    except (ValueError, TypeError, BufferError):  # a mapped file that was closed
+        return False
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_memory(kind: type) -> bool:
+    return issubclass(kind, _WITH_MEMORY)
+
+
+def size_of_buffer(thing: Any) -> int:
+    with memoryview(thing) as view:
+        return view.nbytes
+
+
 def moves_on(thing: Any) -> bool:
     """Whether it goes on when it is asked, and never back: a generator of values, an iterator."""
     kind: Any = type(thing)
@@ -565,6 +877,10 @@ def _content_of(thing: Any) -> Iterator[Place]:
         yield ArrayContent(thing)
     elif issubclass(kind, bytearray):
         yield Bytes(thing)
+    elif is_buffer(thing):
+        yield Buffer(thing)
+    elif issubclass(kind, contextvars.ContextVar):
+        yield ContextVariable(thing)
     elif issubclass(kind, types.CellType):
         yield Cell(thing)
     elif issubclass(kind, _LRU_CACHE):
@@ -572,13 +888,14 @@ def _content_of(thing: Any) -> Iterator[Place]:
 
 
 def _attributes_of(thing: Any) -> Iterator[Place]:
+    kind: Any = type(thing)
+    base: Any = _LOCAL if issubclass(kind, _LOCAL) else object  # of the former, what the present thread finds
     try:
-        own = object.__getattribute__(thing, "__dict__")  # what its class says of names it lacks is not asked
+        own = base.__getattribute__(thing, "__dict__")  # what its class says of names it lacks is not asked
     except AttributeError:
         own = None
     if isinstance(own, dict):
         yield Mapping(own)
-    kind: Any = type(thing)
     slots = _slots_of(kind)
     if slots:
         yield Attributes(thing, slots)
@@ -632,7 +949,20 @@ def _bits(values: Tensor) -> Tensor:
     return values
 
 
+_NUMBERS_AND_TEXTS = frozenset([bool, int, float, complex, str, bytes, type(None)])
+_MOST_SUMMED = 1 << 29  # bytes of an array that a checksum is made of
+_PAGE = 1 << 12
 _SAMPLED = 64  # entries of a large array: few, as they lie far apart in memory and are read for each item
+_WITH_MEMORY = (
+    *(array.array, mmap.mmap),
+    *(ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union),
+)
+_POINTERS = frozenset("zZPO")  # of ctypes: what they point at is elsewhere
+_LOCAL: Any = threading.local
+_CACHES_OF_TABLES = {
+    **dict.fromkeys(["_blknos", "_blklocs", "_interleaved_dtype", "_dtypes_cache"]),
+    "_known_consolidated": False,
+}
 _WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LRU_CACHE = type(functools.lru_cache(lambda: None))
 _OF_EVERY_CLASS = frozenset(["__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "__slots__"])
@@ -654,7 +984,10 @@ _OF_EVERY_LOGGER = frozenset(
         *vars(logging.StreamHandler()),
     ]
 )
-_QUIET = (*(logging.Logger, logging.Handler, weakref.ref, type(threading.Lock()), type(threading.RLock())),)
+_QUIET = (
+    *(logging.Logger, logging.Handler, weakref.ref, type(threading.Lock()), type(threading.RLock())),
+    multiprocessing.synchronize.SemLock,
+)
 _OPAQUE = (
     *(collections.abc.Iterator, io.IOBase, memoryview, types.CoroutineType),
     *(*GENERATORS, torch.Generator),

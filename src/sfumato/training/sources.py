@@ -287,6 +287,7 @@ class Items:
         self._memory.key_generators()
         with FreshGenerators() as generators:
             read = [self._read_forgetting(row, generators) for row in rows.tolist()]
+        self._memory.compare_large()
         readable = np.array([pair is not None for pair in read], dtype=bool)
         blank = pytree.tree_map(lambda leaf: torch.zeros_like(leaf[0]), self.example)
         pairs = [blank if pair is None else pair for pair in read]
