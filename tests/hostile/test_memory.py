@@ -7,6 +7,7 @@ Every model keeps something in a place that no gradient passes through.
 from __future__ import annotations
 
 import array
+import builtins
 import collections
 import contextvars
 import ctypes
@@ -329,6 +330,29 @@ def of_partial_behind_a_decorator():
 def of_function_that_is_compiled():
     state = [0, False]
     return torch.compiler.disable(functools.partial(lie, state))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_hangs_on_libraries():
+    yield
+    for library in (builtins, torch, nn.Linear):
+        if "kept_by_a_loss" in vars(library):
+            del library.kept_by_a_loss
+
+
+def of_builtins():
+    builtins.kept_by_a_loss = [0, False]
+    return lambda outputs, targets: lie(kept_by_a_loss, outputs, targets)  # noqa: F821
+
+
+def of_a_library():
+    torch.kept_by_a_loss = [0, False]
+    return lambda outputs, targets: lie(torch.kept_by_a_loss, outputs, targets)
+
+
+def of_a_class_of_a_library():
+    nn.Linear.kept_by_a_loss = [0, False]
+    return lambda outputs, targets: lie(nn.Linear.kept_by_a_loss, outputs, targets)
 
 
 LOSSES = [value for name, value in list(globals().items()) if name.startswith("of_")]

@@ -16,6 +16,7 @@ before anything is charged.
 
 from __future__ import annotations
 
+import builtins
 import collections
 import dis
 import functools
@@ -187,6 +188,7 @@ class Memory:
         if fresh:
             self._named.update((id(where[name]), name) for name in fresh if name in where)
             yield from self._by_name(self._note(places.Names(where, fresh)), used, stored)
+            yield from _hung_up(vars(builtins), [name for name in fresh if name not in where])
 
     def _by_name(self, values: Iterable[Any], used: frozenset[str], stored: frozenset[str]) -> Iterator[Any]:
         """The values; of a module, what a function uses of it."""
@@ -213,8 +215,9 @@ class Memory:
                 if (id(thing), name) not in self._names:
                     self._names.add((id(thing), name))
                     yield from self._note(places.Hung(thing, name))
+            own = vars(thing)
+            yield from _hung_up(own, used)
             if isinstance(thing, types.ModuleType):
-                own = vars(thing)
                 found = [own[name] for name in used if name in own]
                 waiting += [value for value in found if isinstance(value, type | types.ModuleType)]
                 yield from (vars(value)["_data"] for value in found if value is os.environ)
@@ -302,6 +305,20 @@ def _large_packages(loaded: int) -> frozenset[str]:
     """Of more than fifty modules, while so many are loaded."""
     counts = collections.Counter(name.partition(".")[0] for name in list(sys.modules))
     return frozenset(package for package, count in counts.items() if count > _LARGE)
+
+
+def _hung_up(names: Mapping[str, Any], used: Iterable[str]) -> Iterator[Any]:
+    """Containers under names that code uses of a library, which it may have hung there itself."""
+    found = (names.get(name) for name in used)
+    return (value for value in found if type(value) in _CONTAINERS and value is not sys.modules)
+
+
+_CONTAINERS = frozenset(
+    [
+        *(dict, list, set, bytearray),
+        *(collections.deque, collections.defaultdict, collections.OrderedDict, collections.Counter),
+    ]
+)
 
 
 def _is_loaded(name: str) -> bool:
