@@ -62,7 +62,7 @@ def main() -> None:
         times = [[seconds(work) for work in pair] for _ in range(ROUNDS + 1)][1:]  # the first round warms up
         ours, theirs = (statistics.median(each) for each in zip(*times, strict=True))
         print(
-            f"  {name:<34} ours {1e3 * ours:6.1f} ms, dp-accounting {1e3 * theirs:7.1f} ms: {theirs / ours:5.1f}x"
+            f"  {name:<32} ours {1e3 * ours:.1f} ms, dp-accounting {1e3 * theirs:.1f} ms: {theirs / ours:5.1f}x"
         )
 
 
