@@ -12,6 +12,14 @@ from sfumato.training.memory import Memory
 from sfumato.training.public_rows import other_weights
 
 
+@pytest.fixture(autouse=True)
+def _heard():
+    """Whoever starts the tests in the background has Ctrl-C ignored, and Spark has a handler of its own."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_an_interrupt_waits_until_the_block_is_over():
     done, before = [], signal.getsignal(signal.SIGINT)
 
