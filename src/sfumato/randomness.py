@@ -225,6 +225,8 @@ def key_anew(generator: Any) -> None:
         inner = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", generator)
         other = type(inner)(secrets.randbits(256))
         inner.__setstate__((other.state, other.seed_seq))  # from the latter come those that it spawns
+        if isinstance(generator, np.random.RandomState):  # draws its normal numbers in pairs, and keeps one
+            generator.set_state(generator.get_state(legacy=False) | {"has_gauss": 0, "gauss": 0.0})
 
 
 def _global_states(device: torch.device | None) -> tuple[Any, ...]:

@@ -37,9 +37,10 @@ from torch import nn
 
 from sfumato import Budget, Ledger, PrivateTrainer, TrainingPlan, trust
 from sfumato.errors import UnsupportedModel
-from sfumato.randomness import SecretStream
-from sfumato.training import Flat, clip_chunk, clipped_gradient_sum, cross_entropy
+from sfumato.randomness import SecretStream, key_anew
+from sfumato.training import Flat, clip_chunk, clipped_gradient_sum, cross_entropy, places
 from sfumato.training.memory import Memory
+from sfumato.training.predictions import predictions
 from sfumato.training.sources import Items
 from sfumato.trust import is_trusted_module
 
@@ -1171,6 +1172,18 @@ def count_up_context(held):
     return held.get()
 
 
+def count_up_unset(held):
+    try:
+        held.set(held.get() + 1)
+    except LookupError:
+        held.set(1)
+    return held.get()
+
+
+def count_up_errors(held):
+    return held[np.seterr(over="raise")["over"]]
+
+
 def count_up_mapped(held):
     held[0] = held[0] + 1
     return held[0]
@@ -1205,6 +1218,8 @@ COUNTED = {
     "mapped memory": (lambda: mmap.mmap(-1, 8), count_up_mapped),
     "of a thread": (of_this_thread, count_up_local),
     "of a context": (lambda: contextvars.ContextVar("count", default=0), count_up_context),
+    "of a context, not set": (lambda: contextvars.ContextVar("count"), count_up_unset),
+    "settings of NumPy's": (lambda: {"warn": 1.0, "raise": 2.0}, count_up_errors),
     "a file in memory": (io.StringIO, write_on),
     "a column": (lambda: pd.DataFrame({"name": ["a"], "count": [0]}), count_in_column),
     "a new column": (lambda: pd.DataFrame({"name": ["a"], "count": [0]}), count_in_new_column),
@@ -1219,6 +1234,57 @@ def test_what_a_data_set_counts_in_memory_of_c_is_put_back(kind):
     inputs, _, readable = source.take(np.arange(ROWS))
     assert readable.all()
     assert inputs[:, 0].tolist() == [1.0] * ROWS
+
+
+def test_memory_that_an_item_closes_is_named():
+    source = Items(Held(mmap.mmap(-1, 8), lambda held: held.close() or 1), (torch.ones(6), 0))
+    with pytest.raises(UnsupportedModel, match="was closed"):
+        source.take(np.arange(ROWS))
+
+
+READ_ONLY = {
+    "records": lambda: pd.DataFrame({"name": ["a"] * 60_000, "n": range(60_000)}).to_records(),
+    "bytes": lambda: bytearray(2 << 20),
+}
+
+
+@pytest.mark.parametrize("kind", READ_ONLY)
+def test_large_things_that_are_only_read_are_read(kind, monkeypatch):
+    monkeypatch.setattr(places, "_MOST_SUMMED", 1 << 20)
+    source = Items(Held(READ_ONLY[kind](), len), (torch.ones(6), 0))
+    assert source.take(np.arange(ROWS))[2].all()
+
+
+def test_a_large_thing_that_an_item_writes_is_refused_before_any_is_paid_for():
+    with pytest.raises(UnsupportedModel, match="many entries"):
+        Items(Held([{} for _ in range(1200)], lambda held: held[0].update(seen=1) or 1), None).example  # noqa: B018
+
+
+def test_normal_numbers_come_in_pairs_and_none_is_left_to_the_next():
+    generator = np.random.RandomState(0)
+    generator.randn()
+    assert generator.get_state(legacy=False)["has_gauss"]
+    key_anew(generator)
+    assert not generator.get_state(legacy=False)["has_gauss"]
+
+
+class Counting:
+    """An estimator that answers wrongly once it has seen the marked row, by what it notes in a large array."""
+
+    def __init__(self):
+        self.seen = np.zeros(300_000)
+
+    def predict(self, X):
+        self.seen[123_457] += float(X[0, 0] == MARK)
+        return np.full(len(X), self.seen[123_457] == 0)
+
+
+def test_an_estimator_that_writes_a_large_array_gives_no_score():
+    rows = np.zeros((20, 1))
+    assert predictions(Counting()).right(rows, np.ones(20, dtype=bool)).all()
+    rows[0] = MARK
+    with pytest.raises(UnsupportedModel, match="large array"):
+        predictions(Counting()).right(rows, np.ones(20, dtype=bool))
 
 
 def test_a_table_is_whole_after_it_was_put_back():

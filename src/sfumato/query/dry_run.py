@@ -71,9 +71,9 @@ def warn_of_noise(query: Query, cost: Price, policy: Policy, *, stacklevel: int)
     if lost:
         columns = ", ".join(f"{each.column} (± {each.half_width:,.4g})" for each in lost)
         warnings.warn(
-            f"the noise covers all that these can be in a group of {rows:,.0f} rows, so that they will say "
-            f"practically nothing: {columns}; ask with a larger epsilon, or for fewer groups (a dry run shows "
-            "the error for nothing)",
+            f"the noise covers all that these can be in a group of average size, {rows:,.0f} rows, of which "
+            f"they will say practically nothing: {columns}; ask with a larger epsilon, or for fewer groups (a "
+            "dry run shows the error for nothing)",
             TooMuchNoise,
             stacklevel=stacklevel + 1,
         )

@@ -434,11 +434,13 @@ def _read_coins(place: Path, count: int, chance: float) -> tuple[npt.NDArray[np.
     content = place.read_bytes()
     marks = {mark: chosen for chosen, mark in _MARKS.items()} | {b"": Chosen()}
     found = marks.get(content[_HEADER + count :])
-    if content[:_HEADER] != struct.pack("<d", chance) or len(content) < _HEADER + count or found is None:
+    coins = np.frombuffer(content[_HEADER : _HEADER + count], dtype=np.uint8)
+    known = len(coins) == count and bool((coins <= 1).all())  # with more records a mark would be a coin
+    if content[:_HEADER] != struct.pack("<d", chance) or not known or found is None:
         raise InvalidInput(
             f"expected {place} to be of the same data set and share; start anew in another folder"
         )
-    return np.frombuffer(content, dtype=np.bool_, count=count, offset=_HEADER), found
+    return coins.view(np.bool_), found
 
 
 def _noise_bound(scale: float, chance: float) -> int:

@@ -288,13 +288,17 @@ class Whole:
     def __init__(self, target: Any, name: str) -> None:
         self._target, self._name = target, name
         self._entries, self._sums = _flattened(target)
+        self._comparable = self._same()  # entries of some arrays are made anew whenever they are asked for
 
     def compare(self) -> None:
-        entries, sums = _flattened(self._target)
-        same = len(entries) == len(self._entries) and all(map(is_, entries, self._entries))
-        if not same or sums != self._sums:
+        if self._comparable and not self._same():
             array = issubclass(type(self._target), Tensor | np.ndarray)
             raise _written("a large array" if array else "something of many entries", self._name)
+
+    def _same(self) -> bool:
+        entries, sums = _flattened(self._target)
+        same = len(entries) == len(self._entries) and all(map(is_, entries, self._entries))
+        return same and sums == self._sums
 
 
 def _written(what: str, name: str) -> UnsupportedModel:
@@ -360,6 +364,8 @@ def _checksum(array: Any) -> int:
         return 0
     elif issubclass(type(array), np.ndarray):
         array = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    else:
+        array = np.frombuffer(array, dtype=np.uint8)
     if len(array) <= _MOST_SUMMED:
         return zlib.crc32(array)
     pages = array[: len(array) // _PAGE * _PAGE].reshape(-1, _PAGE)
@@ -612,6 +618,13 @@ class Bytes:
         return changed
 
 
+def _closed() -> UnsupportedModel:
+    return UnsupportedModel(
+        "expected memory that is open and as large after each item as before, got some that was closed or has "
+        "another size; prepare things in __init__"
+    )
+
+
 class Buffer:
     """Memory that an object of C lets others write: an `array`, numbers of ctypes, a mapped file."""
 
@@ -628,6 +641,8 @@ class Buffer:
     def put_back(self) -> bool:
         if self._now() == self._kept:
             return False
+        if len(self._now()) != len(self._kept) and not isinstance(self._target, array.array):
+            raise _closed()
         if isinstance(self._target, array.array):
             del self._target[:]
             self._target.frombytes(self._kept)
@@ -637,34 +652,31 @@ class Buffer:
         return True
 
     def _now(self) -> bytes:
-        with memoryview(self._target) as view:
-            return view.tobytes()
+        try:
+            with memoryview(self._target) as view:
+                return view.tobytes()
+        except ValueError as error:
+            raise _closed() from error
 
 
 class ContextVariable:
-    """A variable of the present context."""
+    """A variable of the present context that has a value: what was never set cannot be unset."""
 
     def __init__(self, target: contextvars.ContextVar[Any]) -> None:
         self._target = target
-        self._kept = self._now()
+        self._kept = target.get()
 
     def held(self) -> Iterable[Any]:
-        return () if self._kept is _ABSENT else (self._kept,)
+        return (self._kept,)
 
     def seen(self) -> Iterable[Any]:
         return (self._kept,)
 
     def put_back(self) -> bool:
-        if self._now() is self._kept:
+        if self._target.get() is self._kept:
             return False
-        self._target.set(None if self._kept is _ABSENT else self._kept)  # what was never set cannot be unset
+        self._target.set(self._kept)
         return True
-
-    def _now(self) -> Any:
-        try:
-            return self._target.get()
-        except LookupError:
-            return _ABSENT
 
 
 class Position:
@@ -879,7 +891,7 @@ def _content_of(thing: Any) -> Iterator[Place]:
         yield Bytes(thing)
     elif is_buffer(thing):
         yield Buffer(thing)
-    elif issubclass(kind, contextvars.ContextVar):
+    elif issubclass(kind, contextvars.ContextVar) and thing.get(_ABSENT) is not _ABSENT:
         yield ContextVariable(thing)
     elif issubclass(kind, types.CellType):
         yield Cell(thing)

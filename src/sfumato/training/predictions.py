@@ -11,6 +11,7 @@ import numpy.typing as npt
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing
 
+from sfumato.errors import UnsupportedModel
 from sfumato.randomness import FreshGenerators
 from sfumato.training.answers import answering
 from sfumato.training.known_steps import is_row_wise
@@ -90,7 +91,9 @@ def _one_by_one(estimator: Any) -> Callable[[Any, Any], Right]:
                     memory.put_back()
                     generators.refresh()
 
-            return _each(ask, X, np.asarray(y))
+            found = _each(ask, X, np.asarray(y))
+            memory.compare_large()
+            return found
 
     return right
 
@@ -101,7 +104,7 @@ def _each(ask: Callable[[Any, npt.NDArray[Any]], Right], X: Any, labels: npt.NDA
     for number in range(len(labels)):
         try:
             found[number] = ask(_safe_indexing(X, [number]), labels[number : number + 1])[0]
-        except KeyboardInterrupt:  # somebody wants to stop
+        except (KeyboardInterrupt, UnsupportedModel):  # somebody wants to stop, or something was kept of a row
             raise
         except BaseException:  # its text may quote the row
             continue

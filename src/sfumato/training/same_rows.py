@@ -45,7 +45,7 @@ def note_rows(data: Any, folder: Path) -> None:
 def check_rows(data: Any, folder: Path) -> None:
     """Refuse rows other than those that were noted; warn where only real numbers in them differ."""
     noted = _noted(folder / NAME)
-    found = None if noted is None else _digests(data, bytes.fromhex(noted["key"]))
+    found = None if noted is None else _digests(data, noted["key"])
     if noted is None or found is None:
         return
     if any(noted[name] != found[name] for name in ("shapes", "whole")):
@@ -72,8 +72,10 @@ def forget_rows(folder: Path) -> None:
 def _noted(place: Path) -> Digests | None:
     """What was kept; None of a run that began with an earlier version, or with data that are read by item."""
     try:
-        return json.loads(place.read_bytes())
-    except (FileNotFoundError, ValueError):
+        noted = json.loads(place.read_bytes())
+        known = all(isinstance(noted[name], str) for name in ("shapes", "whole", "real"))
+        return {**noted, "key": bytes.fromhex(noted["key"])} if known else None
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
         return None
 
 
@@ -85,7 +87,7 @@ def _digests(data: Any, key: bytes) -> Digests | None:
     for column in pytree.tree_leaves(columns):
         kinds["shapes"].update(f"{tuple(column.shape)} {column.dtype};".encode())
         real = column.is_floating_point() or column.is_complex()
-        for part in _bytes_of(column.detach()):
+        for part in _bytes_of(column.detach().resolve_conj().resolve_neg()):
             kinds["real" if real else "whole"].update(part)
     return {name: digest.hexdigest() for name, digest in kinds.items()}
 

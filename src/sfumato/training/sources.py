@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate, default_convert
 
 from sfumato.datasets import Chosen
-from sfumato.errors import InvalidInput
+from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import FreshGenerators
 from sfumato.training.memory import Memory
 from sfumato.training.own_code import brings
@@ -260,8 +261,10 @@ class Items:
         try:
             self._memory.key_generators()
             with FreshGenerators():
-                return self._tensors(self._items[0])
-        except InvalidInput:
+                first = contextvars.copy_context().run(lambda: self._tensors(self._items[0]))
+            self._memory.compare_large()
+            return first
+        except (InvalidInput, UnsupportedModel):
             raise
         except Exception:  # its text may quote the row
             pass
@@ -297,7 +300,7 @@ class Items:
 
     def _read_forgetting(self, row: int, generators: FreshGenerators) -> tuple[Any, Any] | None:
         try:
-            return self._read(row)
+            return contextvars.copy_context().run(self._read, row)  # whose variables nobody sees afterwards
         finally:
             self._note(self._memory.put_back())
             generators.refresh()

@@ -132,6 +132,13 @@ def test_coins_of_one_record_more_are_not_taken_for_marks(tmp_path):
         keep_out(records(10, 10), 0.5, folder=folder)
 
 
+def test_nor_is_a_mark_taken_for_the_coin_of_one_record_more(tmp_path):
+    folder = RunFolder.make(tmp_path)
+    keep_out(records(10, 10), 0.5, folder=folder, sampler=SEEDED)
+    with pytest.raises(InvalidInput, match="another folder"):
+        keep_out(records(10, 11), 0.5, folder=folder)
+
+
 def test_a_run_that_goes_on_with_other_rows_stays_not_private():
     model, plan = (
         nn.Linear(2, 2),
