@@ -639,16 +639,17 @@ class Buffer:
         return (self._kept,)
 
     def put_back(self) -> bool:
-        if self._now() == self._kept:
+        now = self._now()
+        if now == self._kept:
             return False
-        if len(self._now()) != len(self._kept) and not isinstance(self._target, array.array):
-            raise _closed()
         if isinstance(self._target, array.array):
             del self._target[:]
             self._target.frombytes(self._kept)
-            return True
-        with memoryview(self._target) as view, view.cast("B") as inside:
-            inside[:] = self._kept
+        elif len(now) != len(self._kept):
+            raise _closed()
+        else:
+            with memoryview(self._target) as view, view.cast("B") as inside:
+                inside[:] = self._kept
         return True
 
     def _now(self) -> bytes:
