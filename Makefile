@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo desk test suite quick lint style types bench holders clean system
+.PHONY: demo desk test suite quick golden lint style types bench holders clean system
 .DEFAULT_GOAL := demo
 
 .venv/bin/python:
@@ -55,6 +55,10 @@ quick: .venv/installed-dev
 	$(BIN)/ruff check
 	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow" src/sfumato/$(PACKAGE) tests/unit/$(PACKAGE) \
 		tests/unit/test_source_guards.py tests/unit/test_exported_names.py
+
+# What commands print and write, recorded: write the record anew, and show what changed.
+golden: .venv/installed-dev
+	$(BIN)/python tests/golden/test_golden.py
 
 lint: style types
 
