@@ -434,7 +434,7 @@ class _Look:
         raise UnsupportedModel(
             "expected loss_fn to give a random row a gradient, got zero for every row and parameter, which "
             "would spend the whole ε and learn nothing; loss_fn sees one row at a time: put what it compares "
-            "into the row (an anchor, its positive and its negatives as one input), or use a loss of single rows"
+            "into the row (an anchor, its positive and its negatives in one input), or use a loss of one row"
         )
 
     def runs_channels_last(self, base: Pass, inputs: Any, targets: Any) -> bool:
