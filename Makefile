@@ -45,9 +45,9 @@ desk: .venv/installed-desk
 test: system style
 	@$(MAKE) --no-print-directory --jobs 2 types suite
 
-# One worker more than there are cores: tests wait for processes, browsers and engines.
+# One worker more than there are cores: tests wait for processes, browsers and engines. The long files come first.
 suite: .venv/installed-dev
-	$(BIN)/pytest --numprocesses 3 --dist worksteal
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # The quick half of one package's tests, under a minute: make quick PACKAGE=query
 PACKAGE ?= accounting

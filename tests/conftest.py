@@ -16,9 +16,22 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from xdist.scheduler import LoadFileScheduling
 
 from sfumato.query.engines import Engine
 from sfumato.randomness import public_generator
+
+
+class _Files(LoadFileScheduling):
+    """A file's tests go to one worker, which makes its fixtures once; all tests of Spark share one engine."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if "spark" in nodeid.lower() else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return _Files(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True, scope="session")

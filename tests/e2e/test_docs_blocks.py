@@ -116,8 +116,12 @@ def run_block(block, namespace, printed, capsys, sfumato):
 
 def run_command(block, command, sfumato):
     words = shlex.split(command, comments=True)
-    if words[0] == "sfumato" and not SHELL_WORDS & set(words):
-        code, out, err = sfumato(*words[1:])
+    if re.match(r"(\w+=\w+ )*sfumato ", command) and not SHELL_WORDS & set(words):
+        start = words.index("sfumato")
+        with pytest.MonkeyPatch.context() as patch:  # a process of its own would load torch anew
+            for setting in words[:start]:
+                patch.setenv(*setting.split("="))
+            code, out, err = sfumato(*words[start + 1 :])
     else:
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=300)
         code, out, err = done.returncode, done.stdout, done.stderr

@@ -244,8 +244,8 @@ def _private(ready: Classifier, book: Ledger | None, out: Path | None, *, finish
         task = bar.add_task("training", total=ready.plan.steps, note="")
 
         def after_epoch(report: EpochReport) -> None:
-            accuracy = "" if report.test_accuracy is None else f"  test {report.test_accuracy:.2%}"
-            bar.update(task, note=f"ε {report.epsilon:.3f}{accuracy}")
+            if report.test_accuracy is not None:
+                bar.update(task, note=f"test {report.test_accuracy:.2%}")
 
         def after_step(trainer: PrivateTrainer) -> None:
             bar.update(task, completed=trainer.steps_done)

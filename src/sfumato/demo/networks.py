@@ -65,7 +65,7 @@ def plain_and_private(context: StageContext) -> Comparison:
     history = _privately(
         private, context, EPSILON, context.size.private_epochs, "twin", context.part(0.5, 0.98)
     )
-    networks.append(_network(f"CNN, ε = {EPSILON:g}", history[-1].epsilon, history))
+    networks.append(_network(f"CNN, ε = {EPSILON:g}", history[-1].epsilon_if_fixed_in_advance, history))
     digit = context.test().tensors()[0][_SHOWN_DIGIT : _SHOWN_DIGIT + 1]
     maps = {
         name: feature_maps(net, digit, context.folder.figures, name)
@@ -115,7 +115,7 @@ def sweep_run(last: EpochReport, target: float, seed: int) -> SweepRun:
     """A finished run, by its last epoch; a stage has public test data."""
     assert last.test_accuracy is not None
     return SweepRun(
-        epsilon=last.epsilon,
+        epsilon=last.epsilon_if_fixed_in_advance,
         target_epsilon=target,
         seed=seed,
         test_accuracy=last.test_accuracy,

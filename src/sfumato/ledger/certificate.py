@@ -181,8 +181,7 @@ class Certificate:
     @property
     def warning(self) -> str | None:
         """One sentence where (ε, δ) promises practically no protection."""
-        known = [value for value in (self.prices.pld, self.prices.rdp) if value is not None]
-        return protection_warning(min(known, default=None), self.delta)
+        return protection_warning(self.prices.epsilon, self.delta)
 
     def signed(self, key: PrivateKey) -> Certificate:
         """The same certificate, signed over all that it says.
@@ -279,10 +278,9 @@ class Certificate:
         """A ledger's ε counts this release and all before it."""
         if (self.head is None) != (self.epsilon_ledger is None):
             raise NotPrivate("expected a ledger entry and its epsilon together, got one without the other")
-        least = min(value for value in (found.pld, found.rdp) if value is not None)
-        if self.epsilon_ledger is not None and self.epsilon_ledger < least * (1 - _COARSE):
+        if self.epsilon_ledger is not None and self.epsilon_ledger < found.epsilon * (1 - _COARSE):
             raise NotPrivate(
-                f"expected ledger epsilon >= {least:g}, which this release alone costs, "
+                f"expected ledger epsilon >= {found.epsilon:g}, which this release alone costs, "
                 f"got ledger epsilon={self.epsilon_ledger:g}; do not rely on it"
             )
 

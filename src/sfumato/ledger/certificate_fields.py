@@ -74,6 +74,11 @@ class Prices:
             pld=_finite(epsilon, event, delta, relation), rdp=_finite(rdp_epsilon, event, delta, relation)
         )
 
+    @property
+    def epsilon(self) -> float:
+        """The smaller of both figures, as each holds; infinite without any."""
+        return min((value for value in (self.pld, self.rdp) if value is not None), default=math.inf)
+
 
 def _finite(accountant: Any, event: DpEvent, delta: float, relation: Relation) -> float | None:
     try:

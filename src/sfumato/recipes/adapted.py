@@ -108,7 +108,7 @@ def _adapt(ready: Classifier, rows: Dataset, sampler: Sampler) -> FeatureClassif
 def _whole(report: EpochReport, ready: Classifier) -> EpochReport:
     """The same report with the ε of what was measured first as well."""
     spent = priced(ready.training_event(report.step), ready.delta, relation=ready.plan.relation)
-    return replace(report, epsilon=spent)
+    return replace(report, epsilon_if_fixed_in_advance=spent)
 
 
 def _write(

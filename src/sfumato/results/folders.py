@@ -65,7 +65,9 @@ def write_history(folder: RunFolder, history: Iterable[EpochReport]) -> None:
 
 def read_history(folder: RunFolder) -> list[EpochReport]:
     """One report for each epoch; a folder without a history has none."""
-    return [build(EpochReport, line) for line in read_lines(folder.release / HISTORY)]
+    lines = read_lines(folder.release / HISTORY)
+    old = {"epsilon": "epsilon_if_fixed_in_advance"}  # as it was called before
+    return [build(EpochReport, {old.get(name, name): line[name] for name in line}) for line in lines]
 
 
 @dataclass(frozen=True, kw_only=True)

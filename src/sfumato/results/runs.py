@@ -28,16 +28,16 @@ class EpochReport(Epoch):
         test_accuracy: The share of right answers on public test data, if there are any.
         test_loss: The mean loss on them.
         step: How many steps were taken.
-        epsilon: ε of those steps, had their number been fixed in advance.
+        epsilon_if_fixed_in_advance: ε of a plan of so many steps; not that of a run that is stopped here.
         held_out_accuracy: The noised share of right answers among records kept out, if it was paid for.
         held_out_epsilon: ε of that measurement, on top of the steps.
 
-    >>> EpochReport(epoch=1, step=60, epsilon=0.4, test_accuracy=0.93).test_accuracy
+    >>> EpochReport(epoch=1, step=60, epsilon_if_fixed_in_advance=0.4, test_accuracy=0.93).test_accuracy
     0.93
     """
 
     step: Count
-    epsilon: Epsilon  # of all steps so far
+    epsilon_if_fixed_in_advance: Epsilon
     held_out_accuracy: Share | None = None
     held_out_epsilon: Epsilon | None = None
 

@@ -55,7 +55,7 @@ class Callback:
         """A step was taken."""
 
     def on_epoch(self, report: EpochReport) -> None:
-        """An epoch is over: its price so far, and the accuracy on public data if there are some."""
+        """An epoch is over, with the accuracy on public data if there are some."""
 
 
 @dataclass

@@ -310,6 +310,11 @@ class Pass:
     calls: Sequence[Call]
     gradients: Sequence[Sequence[Tensor | None]]
 
+    @property
+    def has_gradients(self) -> bool:
+        """Whether any gradient is other than zero."""
+        return any(part is not None and bool((part != 0).any()) for of in self.gradients for part in of)
+
     def by_call(self) -> Iterator[tuple[Call, Sequence[Tensor | None]]]:
         return zip(self.calls, self.gradients, strict=True)
 

@@ -224,6 +224,7 @@ def _look(
             base = look.base(rows, labels_of_rows)
             look.check_other_rows(base, rows, labels_of_rows)
             look.check_one_row_more(base, rows, labels_of_rows)
+            look.check_learns(base, rows, labels_of_rows)
             together, moves = look.how_rows_meet(first(rows, FEW), first(labels_of_rows, FEW))
             together = together or look.what_is_drawn(first(rows, _ROWS))
             suits = look.runs_channels_last(base, rows, labels_of_rows)
@@ -419,6 +420,22 @@ class _Look:
     def check_one_row_more(self, base: Pass, inputs: Any, targets: Any) -> None:
         more = self.at(inputs, targets, _ROWS + 1)
         check_same_rows(base, more, range(_ROWS), _SHAPE_TOLERANCE, "adding a row")
+
+    def check_learns(self, base: Pass, inputs: Any, targets: Any) -> None:
+        """Refuse a loss with no gradient at all; other rows and weights are tried before it is believed."""
+        if base.has_gradients:
+            return
+        wide = 9 if base.losses.is_cpu else 1  # whole numbers beyond 0 and 1 may be no class and no token
+        for seed, most in ((31, 1), (33, 1), (35, wide)):
+            other, labels = (random_rows(like, 2 * _ROWS, seed, most=most) for like in (inputs, targets))
+            with suppress(Exception), other_weights(self.model):
+                if self.at(other, labels, 2 * _ROWS).has_gradients:
+                    return
+        raise UnsupportedModel(
+            "expected loss_fn to give a random row a gradient, got zero for every row and parameter, which "
+            "would spend the whole ε and learn nothing; loss_fn sees one row at a time: put what it compares "
+            "into the row (an anchor, its positive and its negatives in one input), or use a loss of one row"
+        )
 
     def runs_channels_last(self, base: Pass, inputs: Any, targets: Any) -> bool:
         if not any(isinstance(module, nn.Conv2d) for module in self.model.modules()):

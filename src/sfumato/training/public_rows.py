@@ -17,8 +17,8 @@ from sfumato.training.interrupts import undisturbed
 _DRAWN = 65521  # values by which weights are moved, again and again: a prime, so that no two lines are alike
 
 
-def random_rows(like: Any, rows: int, seed: int = 21) -> Any:
-    """Public random rows with the shapes and types of the given data."""
+def random_rows(like: Any, rows: int, seed: int = 21, *, most: int = 1) -> Any:
+    """Public random rows with the shapes and types of the given data; whole numbers up to `most`."""
     generator = public_torch_generator(seed)
 
     def draw(leaf: Any) -> Any:
@@ -27,7 +27,7 @@ def random_rows(like: Any, rows: int, seed: int = 21) -> Any:
         shape = (rows, *leaf.shape[1:])
         if leaf.is_floating_point():
             return torch.randn(shape, generator=generator).to(leaf)
-        return torch.randint(0, 2, shape, generator=generator).to(leaf)
+        return torch.randint(0, most + 1, shape, generator=generator).to(leaf)
 
     return pytree.tree_map(draw, like)
 

@@ -16,11 +16,10 @@ from torch import nn
 
 from sfumato import _validate, results
 from sfumato.accounting import DpEvent, NoEvent, Relation, compose, repeat, warn_of_little_protection
-from sfumato.accounting import epsilon as priced
 from sfumato.datasets import Dataset, public_name
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused
 from sfumato.fitting import evaluate
-from sfumato.ledger import Certificate, Ledger, Prices
+from sfumato.ledger import Certificate, Ledger
 from sfumato.randomness import Sampler
 from sfumato.released import ModelCard, Released
 from sfumato.results import EpochReport, read_history
@@ -489,7 +488,7 @@ def _result(
 ) -> TrainingResult:
     looks = _looks(history, trainer.plan.relation)
     at_most = _looks_at_most(trainer.plan, history, stopping)
-    epsilon = _epsilon_with(trainer, delta, looks, at_most)
+    epsilon = trainer.epsilon(delta, beside=looks, beside_planned=at_most)
     if trainer.ledger is not None and not isinstance(looks, NoEvent):
         caveats = (*caveats, f"{MEASURED_BESIDE} {epsilon:.4g}")
     certificate = trainer.certificate(delta=delta, caveats=caveats, beside=looks, beside_planned=at_most)
@@ -504,24 +503,13 @@ def _result(
     )
 
 
-def _epsilon_with(trainer: PrivateTrainer, delta: float, looks: DpEvent, at_most: DpEvent) -> float:
-    """Of steps and measurements; stopped early, the better of the prices that hold however that was decided."""
-    plan, started = trainer.plan, trainer.steps_started
-    ran = compose(plan.event(started), looks)
-    if not 0 < started < plan.steps:
-        return priced(ran, delta, relation=plan.relation)
-    whole = compose(plan.event(), at_most)
-    prices = Prices.of(ran, delta, relation=plan.relation, planned=whole)
-    return min(found for found in (prices.pld, prices.rdp) if found is not None)
-
-
 def _public_report(trainer: PrivateTrainer, test: Dataset | None, delta: float) -> EpochReport:
     with trainer.averaged() as model:
         measured = None if test is None else evaluate(model, test)
     return EpochReport(
         epoch=trainer.plan.epochs_at(trainer.steps_done),
         step=trainer.steps_done,
-        epsilon=trainer.epsilon(delta),
+        epsilon_if_fixed_in_advance=trainer.epsilon_if_fixed_in_advance(delta),
         test_accuracy=None if measured is None else measured.accuracy,
         test_loss=None if measured is None else measured.loss,
     )

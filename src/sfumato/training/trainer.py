@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sfumato.accounting import DpEvent, NoEvent, compose
 from sfumato.datasets import Chosen
 from sfumato.errors import InvalidInput, Refused, UnsupportedModel
-from sfumato.ledger import Certificate, Charge, Ledger, Reservation, Unrecorded
+from sfumato.ledger import Certificate, Charge, Ledger, Prices, Reservation, Unrecorded
 from sfumato.mechanisms import Gaussian, GridGaussian, LambdaCGD, correlated_noise
 from sfumato.mechanisms.correlated import Past
 from sfumato.randomness import FreshGenerators, NoiseSource, Sampler, SecretStream
@@ -460,10 +460,28 @@ class PrivateTrainer:
 
     # What it cost
 
-    def epsilon(self, delta: float) -> float:
-        """ε at δ of the steps that were started, had their number been fixed in advance.
+    def epsilon(
+        self, delta: float, *, beside: DpEvent | None = None, beside_planned: DpEvent | None = None
+    ) -> float:
+        """ε at δ of the steps so far, as the certificate states it: the smaller of its figures.
 
-        That of a run that was stopped early is in its certificate.
+        Before the last step that is the price of a run that is stopped here, about that of the whole plan.
+
+        Args:
+            delta: The δ at which ε is wanted.
+            beside: What the run released beside its steps.
+            beside_planned: All that it could have released, had it not been stopped.
+
+        Returns:
+            ε.
+        """
+        ran, planned = self._released(beside, beside_planned)
+        return Prices.of(ran, delta, relation=self.plan.relation, planned=planned).epsilon
+
+    def epsilon_if_fixed_in_advance(self, delta: float) -> float:
+        """ε at δ that a plan of as many steps as were started would have cost: a running figure for a display.
+
+        It does not hold for a run that is stopped early; `epsilon` does.
 
         Args:
             delta: The δ at which ε is wanted.
@@ -472,6 +490,19 @@ class PrivateTrainer:
             ε.
         """
         return self.plan.epsilon(delta, self.steps_started)
+
+    def _released(
+        self, beside: DpEvent | None, beside_planned: DpEvent | None
+    ) -> tuple[DpEvent, DpEvent | None]:
+        """What ran and, if that is not all of it, what was planned: as the ledger has settled it, if it has."""
+        started = self.steps_started
+        ran, planned = self.plan.event(started), self.plan.event() if 0 < started < self.plan.steps else None
+        if self.charge is not None:
+            ran, planned = self.charge.event, self.charge.planned
+        other = beside or NoEvent()
+        if planned is not None:
+            planned = compose(planned, beside_planned or other)
+        return compose(ran, other), planned
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -499,18 +530,18 @@ class PrivateTrainer:
         Returns:
             The certificate.
         """
-        other, others = beside or NoEvent(), beside_planned or beside or NoEvent()
         caveats = tuple(dict.fromkeys((*self.caveats, *caveats)))
         eta = self._largest_eta
         if self.ledger is not None and self.charge is not None:
             return self.ledger.certificate(self.charge, plan=self.plan.to_json(), eta=eta, caveats=caveats)
+        ran, planned = self._released(beside, beside_planned)
         return Unrecorded(delta=delta).pay_for(
-            compose(self.plan.event(self.steps_started), other),
+            ran,
             purpose=self.purpose,
             relation=self.plan.relation,
             unit=self.plan.unit,
             private=self.private,
-            planned=compose(self.plan.event(), others) if 0 < self.steps_started < self.plan.steps else None,
+            planned=planned,
             plan=self.plan.to_json(),
             eta=eta,
             caveats=caveats,

@@ -170,7 +170,10 @@ def test_what_a_run_says_cannot_become_markup_or_script(everything, tmp_path, wr
 
 def test_a_run_made_by_hand(tmp_path, write_run, own_results, certificate):
     history = [
-        EpochReport(epoch=n, step=n, epsilon=n / 10, test_accuracy=0.8 + n / 20, test_loss=0.5) for n in (1, 2)
+        EpochReport(
+            epoch=n, step=n, epsilon_if_fixed_in_advance=n / 10, test_accuracy=0.8 + n / 20, test_loss=0.5
+        )
+        for n in (1, 2)
     ]
     folder = write_run(tmp_path / "cnn", own_results["training"], certificate, history)
     page = write_report([folder], tmp_path / "report.html")

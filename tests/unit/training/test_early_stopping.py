@@ -40,7 +40,7 @@ def rows():
 
 def told(*figures):
     return [
-        EpochReport(epoch=n, step=n, epsilon=1.0, held_out_accuracy=figure)
+        EpochReport(epoch=n, step=n, epsilon_if_fixed_in_advance=1.0, held_out_accuracy=figure)
         for n, figure in enumerate(figures, 1)
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import cProfile
 import sys
 from functools import partial
@@ -132,13 +133,14 @@ def test_whatever_mixes_examples(between):
 
 
 def test_a_loss_that_mixes_examples():
+    """Each row is a batch of its own, whose mean it is: nothing would be learned."""
+
     def ranked(outputs, targets):
         return cross_entropy(outputs - outputs.mean(0), targets)
 
-    """It cannot: each row is a batch of its own, whose mean it is."""
     model, targets = nn.Linear(4, 3), torch.zeros(6, dtype=torch.long)
-    sums = clipped_gradient_sum(model, ranked, vectors, targets, 1.0)
-    assert not sums["weight"].any()
+    with pytest.raises(UnsupportedModel, match="got zero for every row and parameter"):
+        clipped_gradient_sum(model, ranked, vectors, targets, 1.0)
 
 
 def test_written_buffers():
@@ -227,3 +229,68 @@ def test_units_must_fit():
             clipped_gradient_sum(
                 nn.Linear(4, 3), cross_entropy, vectors, torch.zeros(6, dtype=torch.long), 1.0, units=units
             )
+
+
+class LoRA(nn.Module):
+    """A frozen layer with an adapter that starts at zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(4, 3).requires_grad_(False)
+        self.down, self.up = nn.Linear(4, 2, bias=False), nn.Linear(2, 3, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, inputs):
+        return self.frozen(inputs) + self.up(self.down(inputs))
+
+
+def zero_head():
+    model = Plain(nn.ReLU())
+    nn.init.zeros_(model.second.weight)
+    nn.init.zeros_(model.second.bias)
+    return model
+
+
+def dead():
+    """No unit of the hidden layer ever fires at these weights."""
+    model = Plain(nn.ReLU())
+    nn.init.zeros_(model.first.weight)
+    nn.init.constant_(model.first.bias, -1.0)
+    return model
+
+
+def hinge(outputs, targets):
+    """Zero beyond the margin, and for rows of class 0."""
+    return F.relu(0.01 - outputs[:, 0] * targets)
+
+
+def of_rare_classes(outputs, targets):
+    """Zero for classes 0 and 1, as the weights of classes may say."""
+    return torch.where(targets > 1, outputs.square().sum(1), 0.0)
+
+
+def triplet(outputs, targets):
+    anchor, positive, negative = outputs.unflatten(1, (3, -1)).unbind(1)
+    return F.triplet_margin_loss(anchor, positive, negative, margin=0.01, reduction="none")
+
+
+words = torch.zeros(6, 5, dtype=torch.long)
+padded = nn.Sequential(nn.Embedding(20, 4, padding_idx=0), nn.Flatten(), nn.Linear(20, 3))
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "inputs"),
+    [
+        (zero_head(), cross_entropy, vectors),
+        (dead(), cross_entropy, vectors),
+        (LoRA(), cross_entropy, vectors),
+        (nn.Linear(4, 1), hinge, vectors),
+        (nn.Linear(4, 1), of_rare_classes, vectors),
+        (nn.Linear(4, 6), triplet, vectors),
+        (padded, cross_entropy, words),
+        (nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.9), nn.ReLU(), nn.Linear(8, 3)), cross_entropy, vectors),
+    ],
+)
+def test_zero_gradients_of_some_rows_or_weights_are_no_reason_to_refuse(model, loss, inputs):
+    for _ in range(20):  # other weights are drawn each time
+        survey(copy.deepcopy(model), loss, inputs, torch.zeros(len(inputs), dtype=torch.long))

@@ -41,6 +41,24 @@ class Widened(nn.Module):
         return self.layer(rows.double())
 
 
+def contrastive(outputs, targets):
+    """InfoNCE: each row against all rows of the batch; of one row, there is nothing to tell it from."""
+    likeness = F.normalize(outputs) @ F.normalize(outputs).T / 0.1
+    return F.cross_entropy(likeness, torch.arange(len(outputs)), reduction="none")
+
+
+def far_from_the_mean(outputs, targets):
+    return (outputs - outputs.mean(0)).square().sum(1)
+
+
+def shares_of_the_batch(outputs, targets):
+    return -outputs.log_softmax(0).mean(1)
+
+
+def detached(outputs, targets):
+    return cross_entropy(outputs.detach(), targets)
+
+
 def frozen():
     return model().requires_grad_(False)
 
@@ -110,6 +128,13 @@ WRONG = {
     ),
     "a loss that reduces": ({"loss_fn": reduced}, "use reduction='none'"),
     "a loss that sums": ({"loss_fn": nn.CrossEntropyLoss(reduction="sum")}, "use reduction='none'"),
+    "a contrastive loss": (
+        {"loss_fn": contrastive},
+        "sees one row at a time: put what it compares into the row",
+    ),
+    "a loss about the mean": ({"loss_fn": far_from_the_mean}, "got zero for every row and parameter"),
+    "shares of the batch": ({"loss_fn": shares_of_the_batch}, "got zero for every row and parameter"),
+    "a loss that is detached": ({"loss_fn": detached}, "got zero for every row and parameter"),
     "several losses a row": (
         {"model": nn.Linear(3, 1), "data": (INPUTS, INPUTS[:, :1]), "loss_fn": nn.MSELoss(reduction="none")},
         r"got \(4, 1\); average over what a row has: losses.flatten\(1\).mean\(1\)",

@@ -14,7 +14,14 @@ from sfumato.errors import BudgetExceeded, InvalidInput, Refused, RelationMismat
 from sfumato.ledger import Ledger
 from sfumato.ledger.certificate import UNRECORDED
 from sfumato.randomness import SecretStream
-from sfumato.training import AdaptiveClipping, PrivateTrainer, TrainingPlan, clipped_gradient_sum
+from sfumato.training import (
+    AdaptiveClipping,
+    PrivateTrainer,
+    TrainingPlan,
+    clipped_gradient_sum,
+    resume,
+    save_checkpoint,
+)
 from sfumato.training.batches import TrainingData
 from sfumato.training.clipping import SMALLEST_NORM
 
@@ -446,6 +453,60 @@ def test_a_certificate_before_the_end_says_that_its_plan_is_reserved(ledger):
 
 def test_a_certificate_without_a_ledger_says_that_none_counts_it():
     assert UNRECORDED in run(make_trainer(), rows()).certificate(delta=1e-5).caveats
+
+
+@pytest.mark.parametrize(("sampling", "steps"), [*[("poisson", n) for n in range(5)], ("shuffle", 2)])
+@pytest.mark.parametrize("paid", [False, True])
+def test_the_trainer_and_its_certificate_state_one_epsilon(tmp_path, paid, steps, sampling):
+    """Before it is stopped, after, and taken up again; that of a shorter plan has another name."""
+    relation = Relation.ADD_REMOVE if sampling == "poisson" else Relation.ZERO_OUT
+    plan = replace(PLAN, sampling=sampling, relation=relation, noise_multiplier=4.0)
+    budget = Budget(epsilon=30, delta=1e-5, relation=relation)
+    ledger = Ledger.open(tmp_path / "l.db", budget=budget) if paid else None
+    trainer = make_trainer(plan, ledger=ledger)
+
+    def same(one):
+        prices = one.certificate(delta=1e-5).verify()
+        assert one.epsilon(1e-5) == min(prices.pld, prices.rdp)
+        assert one.epsilon_if_fixed_in_advance(1e-5) == plan.epsilon(1e-5, one.steps_started)
+        return one.epsilon(1e-5)
+
+    for batch in trainer.batches(rows()):
+        if trainer.steps_done == steps:
+            break
+        trainer.step(batch, loss_fn)
+    stopped = same(trainer)
+    save_checkpoint(trainer, tmp_path / "c.safetensors")
+    trainer.finish()
+    assert same(trainer) == stopped
+    if not 0 < steps < plan.steps:
+        assert stopped == pytest.approx(trainer.epsilon_if_fixed_in_advance(1e-5))
+        return
+    assert stopped > trainer.epsilon_if_fixed_in_advance(1e-5)
+    if paid:
+        return
+    again = make_trainer(plan)
+    resume(again, tmp_path / "c.safetensors")
+    assert same(again) == stopped
+    assert same(run(again, rows())) == pytest.approx(plan.epsilon(1e-5))
+
+
+def test_a_resumed_run_that_is_stopped_states_what_its_ledger_settled(ledger, tmp_path):
+    trainer = make_trainer(ledger=ledger)
+    for batch in trainer.batches(rows()):
+        trainer.step(batch, loss_fn)
+        break
+    save_checkpoint(trainer, tmp_path / "c.safetensors")
+    again = make_trainer(ledger=ledger)
+    resume(again, tmp_path / "c.safetensors")
+    for batch in again.batches(rows()):
+        again.step(batch, loss_fn)
+        break
+    again.finish()
+    stated = again.certificate(delta=1e-5)
+    assert stated.event == PLAN.event(2)
+    assert again.epsilon(1e-5) == min(stated.prices.pld, stated.prices.rdp) > PLAN.epsilon(1e-5, 2)
+    assert again.epsilon(1e-3) < again.epsilon(1e-5)  # at another δ than the ledger's
 
 
 def test_nothing_ran_costs_nothing():
