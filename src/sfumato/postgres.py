@@ -27,7 +27,7 @@ PINNED = {
     "TimeZone": "UTC",
     "DateStyle": "ISO,MDY",
 }
-"""Settings that decide how statements are understood; a role or a database cannot have defaults for them here."""
+"""Settings by which a statement is understood, whatever defaults a role or a database has for them."""
 
 _BUILT_IN = (
     "bool", "int2", "int4", "int8", "float4", "float8", "numeric", "text", "varchar", "bpchar", "uuid", "date",
@@ -75,7 +75,8 @@ SELECT CASE
     WHEN EXISTS (SELECT FROM pg_trigger WHERE tgrelid = pg_class.oid AND NOT tgisinternal
                  AND (tgname <> ALL (%(triggers)s) OR tgtype & 5 <> 0))
         THEN 'has a trigger of others'
-    WHEN EXISTS (SELECT FROM pg_constraint WHERE conrelid = pg_class.oid AND contype NOT IN ('p', 'u', 'f', 'n'))
+    WHEN EXISTS (SELECT FROM pg_constraint WHERE conrelid = pg_class.oid
+                 AND contype NOT IN ('p', 'u', 'f', 'n'))
         THEN 'has constraints of others'
     WHEN EXISTS (SELECT FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
                  WHERE attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped
@@ -93,11 +94,13 @@ _COLUMNS = """
 SELECT attname, format_type(atttypid, atttypmod),
     typnamespace = 'pg_catalog'::regnamespace AND typname = ANY (%(types)s) AND attgenerated IN ('', 's')
     AND (attcollation = 0 OR collnamespace = 'pg_catalog'::regnamespace AND collisdeterministic)
-FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid LEFT JOIN pg_collation ON pg_collation.oid = attcollation
+FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
+LEFT JOIN pg_collation ON pg_collation.oid = attcollation
 WHERE attrelid = %(table)s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
 _PLACES = """
-SELECT nspname, array_agg(pg_class.oid::bigint) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+SELECT nspname, array_agg(pg_class.oid::bigint)
+FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
 WHERE relname = ANY (%(names)s) AND nspname = coalesce(%(schema)s, nspname)
 AND nspname !~ '^pg_' AND nspname <> 'information_schema'
 GROUP BY nspname HAVING count(*) = cardinality(%(names)s) ORDER BY nspname
@@ -118,8 +121,8 @@ def connect(url: str, **settings: str) -> psycopg.Connection[Any]:
         if found.replace(" ", "") != value:
             connection.close()
             raise DataUnavailable(
-                f"expected a connection to PostgreSQL with {name}={value}, got {found!r}; connect to the server "
-                "itself, or have the pooler pass the options of a connection on"
+                f"expected a connection to PostgreSQL with {name}={value}, got {found!r}; connect to the "
+                "server itself, or have the pooler pass the options of a connection on"
             )
     # Where the server has it: views and foreign tables that are put in the place of a table are refused.
     connection.execute(
@@ -178,8 +181,8 @@ def check_own(connection: psycopg.Connection[Any], table: int, name: str, trigge
     (fault,) = connection.execute(_OWN, values).fetchone() or ("is not there",)
     if fault is not None:
         raise InvalidInput(
-            f"expected the table {name} as Sfumato made it, but it {fault}; have its owner, or an administrator "
-            "of the database, mend it"
+            f"expected the table {name} as Sfumato made it, but it {fault}; have its owner, or an "
+            "administrator of the database, mend it"
         )
 
 
