@@ -35,10 +35,11 @@ def open_duckdb(files: Sequence[Path] = (), database: Path | None = None) -> Any
     often numbered from 1 on. Each thread has a table of its own of 2^bits entries, all of which are added up in
     the end, so that together they have at most 2²².
     """
-    config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
-    backend = ibis.duckdb.from_connection(duckdb.connect(config=config))
-    connection = backend.con
-    (threads,) = connection.execute("SELECT current_setting('threads')").fetchone()
+    connection = duckdb.connect(
+        config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+    )
+    backend = ibis.duckdb.from_connection(connection)
+    (threads,) = connection.execute("SELECT current_setting('threads')").fetchone() or (1,)
     bits = max(12, _DENSE_BITS - math.ceil(math.log2(threads)))
     connection.execute(f"SET perfect_ht_threshold = {bits}")
     connection.execute("SET enable_progress_bar = false")  # it would go to standard output
