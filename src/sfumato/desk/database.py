@@ -31,12 +31,14 @@ from sqlalchemy import (
 )
 
 from sfumato.desk.together import Together, Waiting
+from sfumato.postgres import check_own, connect, found_in, without_parameters
 
 METADATA = MetaData()
 Change = Callable[[Connection], Any]
 """What writes something into the database."""
 PATIENCE = 60.0
 """Seconds to wait for another process's transaction."""
+_ALWAYS = ("trail", "grants", "shares")  # tables by which a desk's schema is known
 _WRITERS = 7203  # the number of the lock that writers of a PostgreSQL database take
 
 
@@ -208,7 +210,8 @@ class Database:
         self.engine = _engine(address)
         self._writing = threading.Lock()
         self._soon: Together[Change] = Together(self._write_all, name="desk database")
-        METADATA.create_all(self.engine)
+        with self.write() as connection:  # two desks that start together do not both make the tables
+            METADATA.create_all(connection)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -221,7 +224,7 @@ class Database:
         """Alone among all threads and processes; on disk at the end, or undone."""
         with self._writing, self.engine.begin() as connection:
             if connection.dialect.name == "postgresql":
-                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITERS})
+                connection.execute(text("SELECT pg_catalog.pg_advisory_xact_lock(:key)"), {"key": _WRITERS})
             yield connection
 
     def soon(self, change: Change) -> Future[Any]:
@@ -254,11 +257,36 @@ class Database:
 
 def _engine(address: str) -> Engine:
     if not address.startswith("sqlite"):
-        return create_engine(address, pool_pre_ping=True)
+        return _on_postgres(address.replace("postgresql+psycopg", "postgresql", 1))
     engine = create_engine(address, connect_args={"timeout": PATIENCE, "check_same_thread": False})
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _on_postgres(address: str) -> Engine:
+    """The tables lie in the schema that has them, or that `schema=NAME` names, or else in `public`."""
+    url, own = without_parameters(address, "schema")
+    names = [table.name for table in METADATA.sorted_tables]
+
+    def connected() -> Any:
+        connection = connect(url)
+        connection.autocommit = False
+        return connection
+
+    with connect(url) as connection:
+        remedy = "add schema=NAME to the address of the desk's database"
+        found = found_in(connection, _ALWAYS, own.get("schema"), remedy)
+        schema = found[0] if found else own.get("schema", "public")
+        for name in names:
+            for table in (found_in(connection, [name], schema, remedy) or ("", []))[1]:
+                check_own(connection, table, f"{schema}.{name}")
+    return create_engine(
+        "postgresql+psycopg://",
+        creator=connected,
+        pool_pre_ping=True,
+        execution_options={"schema_translate_map": {None: schema}},
+    )
 
 
 def _prepare(connection: Any, record: object) -> None:

@@ -7,21 +7,22 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
-from sfumato.errors import LedgerError, MissingExtra
+from sfumato.errors import DataUnavailable, InvalidInput, LedgerError
 from sfumato.ledger.chain import Row
+from sfumato.postgres import check_own, connect, driver, found_in, without_parameters
 
 if TYPE_CHECKING:
     import psycopg
 
+_CHOOSE = "add schema=NAME to the ledger's address"
 PATIENCE = 60
 """Seconds to wait for another process's transaction."""
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS sfumato_ledger (
+CREATE TABLE {schema}.sfumato_ledger (
     ledger text NOT NULL,
     sequence bigint NOT NULL,
     digest bytea NOT NULL,
@@ -31,33 +32,40 @@ CREATE TABLE IF NOT EXISTS sfumato_ledger (
     PRIMARY KEY (ledger, sequence),
     UNIQUE (ledger, settles)
 );
-CREATE INDEX sfumato_ledger_about ON sfumato_ledger (ledger, about, sequence) WHERE about IS NOT NULL;
-CREATE OR REPLACE FUNCTION sfumato_ledger_stays() RETURNS trigger LANGUAGE plpgsql AS
+CREATE INDEX sfumato_ledger_about ON {schema}.sfumato_ledger (ledger, about, sequence) WHERE about IS NOT NULL;
+CREATE OR REPLACE FUNCTION {schema}.sfumato_ledger_stays() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN RAISE EXCEPTION 'ledger entries are never changed or deleted'; END $$;
-CREATE OR REPLACE TRIGGER sfumato_ledger_stays BEFORE UPDATE OR DELETE OR TRUNCATE ON sfumato_ledger
-    FOR EACH STATEMENT EXECUTE FUNCTION sfumato_ledger_stays();
+CREATE TRIGGER sfumato_ledger_stays BEFORE UPDATE OR DELETE OR TRUNCATE ON {schema}.sfumato_ledger
+    FOR EACH STATEMENT EXECUTE FUNCTION {schema}.sfumato_ledger_stays();
 """
 _NEWER = """
-ALTER TABLE sfumato_ledger ADD COLUMN about bigint;
-CREATE INDEX sfumato_ledger_about ON sfumato_ledger (ledger, about, sequence) WHERE about IS NOT NULL;
+ALTER TABLE {schema}.sfumato_ledger ADD COLUMN about bigint;
+CREATE INDEX sfumato_ledger_about ON {schema}.sfumato_ledger (ledger, about, sequence) WHERE about IS NOT NULL;
 """
 _COLUMNS = """
-SELECT attname FROM pg_attribute
-WHERE attrelid = to_regclass('sfumato_ledger') AND attnum > 0 AND NOT attisdropped
+SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
+WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
+_EXPECTED = [
+    ("ledger", "text"), ("sequence", "bigint"), ("digest", "bytea"), ("text", "bytea"), ("settles", "bigint"),
+    ("about", "bigint"),
+]  # fmt: skip
 
 
 class PostgresStore:
     """Rows of one ledger in a shared table; an advisory lock per ledger lets one writer in at a time.
 
     `postgresql://host/database?ledger=NAME` tells several ledgers of a database apart; without a name it is
-    `default`. A commit waits for the disk whatever the server's default.
+    `default`. `schema=NAME` says where the table is; without it, the one schema of the database that has it, or
+    else `public`. A commit waits for the disk whatever the server's default.
     """
 
     exported = False
 
     def __init__(self, url: str) -> None:
-        self._url, self._ledger = _split(url)
+        self._url, own = without_parameters(url, "ledger", "schema")
+        self._ledger, self._schema = own.get("ledger", "default"), own.get("schema")
+        self._table = "pg_catalog.sfumato_ledger"  # nothing, until the table is found
         self.place = f"{_without_password(self._url)} (ledger {self._ledger!r})"
         self.address = self.place
         self._key = _lock_key("sfumato ", self._ledger)
@@ -86,7 +94,7 @@ class PostgresStore:
             yield
 
     def neighbours(self) -> Iterator[tuple[str, Row]]:
-        query = "SELECT ledger, sequence, digest, text, settles FROM sfumato_ledger WHERE sequence = 0"
+        query = "SELECT ledger, sequence, digest, text, settles FROM {table} WHERE sequence = 0"
         with _explained(self.place):
             found = self._execute(query).fetchall() if self._columns() else []
         return ((f"ledger {name!r}", Row(*row)) for name, *row in found if name != self._ledger)
@@ -117,9 +125,12 @@ class PostgresStore:
         with self._lock, connection.transaction():
             # One lock for all ledgers: the table is shared, and two makers of it would collide.
             self._execute("SELECT pg_advisory_xact_lock(0)")
-            known = {name for (name,) in self._execute(_COLUMNS).fetchall()}
+            known = self._found(connection)
             if "about" not in known:
-                self._execute(_NEWER if known else _SCHEMA)
+                place = found_in(connection, ["sfumato_ledger"], self._schema, _CHOOSE)
+                schema = place[0] if place else self._schema or "public"
+                connection.execute((_NEWER if known else _SCHEMA).format(schema=_quoted(schema)).encode())
+                self._found(connection)
 
     def last(self) -> Row | None:
         if not self._columns():
@@ -142,7 +153,7 @@ class PostgresStore:
 
     def append(self, row: Row) -> None:
         with _explained(self.place):
-            self._execute("INSERT INTO sfumato_ledger VALUES (%s, %s, %s, %s, %s, %s)", self._ledger, *row)
+            self._execute("INSERT INTO {table} VALUES (%s, %s, %s, %s, %s, %s)", self._ledger, *row)
 
     def close(self) -> None:
         if self._connection is not None and self._process == os.getpid():
@@ -153,8 +164,22 @@ class PostgresStore:
         """Asked beforehand, as a failed statement would end an enclosing transaction."""
         if "about" not in self._known:
             with _explained(self.place):
-                self._known = frozenset(name for (name,) in self._execute(_COLUMNS).fetchall())
+                self._known = self._found(self._connect())
         return self._known
+
+    def _found(self, connection: psycopg.Connection[Any]) -> frozenset[str]:
+        """The table's columns, none where there is no table; one that others have changed is refused."""
+        with self._lock:
+            found = found_in(connection, ["sfumato_ledger"], self._schema, _CHOOSE)
+            if found is None:
+                return frozenset()
+            schema, (table,) = found
+            check_own(connection, table, f"{schema}.sfumato_ledger", ["sfumato_ledger_stays"])
+            columns = connection.execute(_COLUMNS, [table]).fetchall()
+        if columns not in (_EXPECTED, _EXPECTED[:-1]):
+            raise InvalidInput(f"expected the columns of a ledger in {schema}.sfumato_ledger, got others")
+        self._table = f"{_quoted(schema)}.sfumato_ledger"
+        return frozenset(name for name, _ in columns)
 
     def _one(self, condition: str, *values: Any) -> Row | None:
         found = self._select(condition, *values).fetchone()
@@ -162,14 +187,15 @@ class PostgresStore:
 
     def _select(self, condition: str, *values: Any) -> psycopg.Cursor[Any]:
         about = "about" if "about" in self._columns() else "NULL"
-        query = f"SELECT sequence, digest, text, settles, {about} FROM sfumato_ledger WHERE ledger = %s "
+        query = f"SELECT sequence, digest, text, settles, {about} FROM {{table}} WHERE ledger = %s "
         with _explained(self.place):
             return self._execute(query + condition, self._ledger, *values)
 
     def _execute(self, query: str, *values: Any) -> psycopg.Cursor[Any]:
         connection = self._connect()
+        table = self._table.replace("%", "%%") if values else self._table
         with self._lock:
-            return connection.execute(query.encode(), values or None)
+            return connection.execute(query.replace("{table}", table).encode(), values or None)
 
     def _connect(self) -> psycopg.Connection[Any]:
         if self._connection is not None and self._process == os.getpid():
@@ -180,23 +206,16 @@ class PostgresStore:
             # Forked: closing the parent's connection here would end its session on the server.
             self._inherited.append(self._connection)
             self._lock = threading.RLock()
-        options = f"-c lock_timeout={PATIENCE}s -c default_transaction_isolation=read\\ committed"
-        self._connection = _driver().connect(self._url, autocommit=True, options=options)
+        self._connection = connect(
+            self._url, lock_timeout=f"{PATIENCE}s", default_transaction_isolation="read committed"
+        )
         self._process = os.getpid()
+        self._known = frozenset()  # looked at again, as the table may have been changed meanwhile
         return self._connection
 
 
 def _lock_key(kind: str, name: str) -> int:
     return int.from_bytes(hashlib.sha256((kind + name).encode()).digest()[:8], signed=True)
-
-
-def _split(url: str) -> tuple[str, str]:
-    """The server's URL without our own parameter, and the ledger's name."""
-    parts = urlsplit(url)
-    query = parse_qsl(parts.query, keep_blank_values=True)
-    name = dict(query).get("ledger", "default")
-    rest = urlencode([(key, value) for key, value in query if key != "ledger"])
-    return urlunsplit(parts._replace(query=rest)), name
 
 
 def _without_password(url: str) -> str:
@@ -209,21 +228,17 @@ def _without_password(url: str) -> str:
     return urlunsplit(parts._replace(netloc=credentials.partition(":")[0] + at + host, query=""))
 
 
-def _driver() -> ModuleType:
-    try:
-        import psycopg
-    except ImportError as error:
-        raise MissingExtra(package="psycopg", extra="postgres") from error
-    return psycopg
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 @contextmanager
 def _explained(place: str) -> Iterator[None]:
     """The server's errors as ours, with the remedy."""
-    psycopg = _driver()
+    psycopg = driver()
     try:
         yield
     except psycopg.errors.LockNotAvailable as error:
         raise LedgerError(f"the ledger {place} was kept busy by others for {PATIENCE} s; try again") from error
-    except psycopg.Error as error:
+    except (psycopg.Error, DataUnavailable, InvalidInput) as error:
         raise LedgerError(f"the ledger {place} cannot be used: {error}") from error

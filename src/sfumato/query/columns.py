@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 
 import duckdb
 
 from sfumato.datasets.text_table import TextForm, header_of, is_text, rows_of
 from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
+from sfumato.query.in_memory import open_duckdb, stored_columns
 from sfumato.query.sources import is_database, parquet_files
 
 _KINDS = {
@@ -115,10 +116,10 @@ def _schema(path: Path, table: str | None) -> dict[str, str]:
         if is_database(str(path)):
             rows = _described_table(path, table)
         else:
-            first = str(next(islice(parquet_files(str(path)), 1)))
-            with duckdb.connect() as connection:
-                question = "DESCRIBE SELECT * FROM read_parquet(?, hive_partitioning=false)"
-                rows = connection.execute(question, [first]).fetchall()
+            first = parquet_files(str(path))[0]
+            question = "DESCRIBE SELECT * FROM read_parquet(?, hive_partitioning=false)"
+            with contextlib.closing(open_duckdb([first]).con) as connection:
+                rows = connection.execute(question, [str(first.absolute())]).fetchall()
     except duckdb.Error as error:
         raise DataCorrupted(
             f"{path} cannot be read; check that it is whole, and what its ending says"
@@ -126,15 +127,11 @@ def _schema(path: Path, table: str | None) -> dict[str, str]:
     return {str(row[0]): _kind(str(row[1])) for row in rows}
 
 
-def _described_table(path: Path, table: str | None) -> list[tuple[str, ...]]:
+def _described_table(path: Path, table: str | None) -> list[tuple[str, str]]:
     if not path.is_file():
         raise DataUnavailable(f"no file at {path}; give a CSV, Parquet or DuckDB file")
-    question = "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ? AND NOT internal"
-    with duckdb.connect(str(path), read_only=True) as connection:
-        rows = connection.execute(question + " ORDER BY column_index", [table or path.stem]).fetchall()
-    if not rows:
-        raise InvalidInput(f"expected a table {table or path.stem} in {path.name}; name one with --table")
-    return rows
+    with contextlib.closing(open_duckdb(database=path).con) as connection:
+        return [(name, kind or "") for name, kind in stored_columns(connection, table or path.stem).items()]
 
 
 def _kind(type_name: str) -> str:

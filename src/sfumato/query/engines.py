@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import logging
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +17,12 @@ from typing import Any
 
 import ibis
 
-from sfumato import _validate, interruption
+from sfumato import _validate, interruption, postgres
 from sfumato.datasets.private_copy import Stamp
 from sfumato.datasets.text_table import is_text
-from sfumato.errors import DataError, DataUnavailable, InvalidInput, MissingExtra
-from sfumato.policy import ENGINES, Column, Policy
-from sfumato.query import sources
+from sfumato.errors import DataError, DataUnavailable, InvalidInput, MissingExtra, SfumatoError
+from sfumato.policy import ENGINES, Policy
+from sfumato.query import in_memory, sources
 from sfumato.query.compilation import Value, column_name
 from sfumato.query.given_rows import given_rows
 from sfumato.query.measures import UNIT
@@ -63,7 +62,8 @@ class Engine:
         """
         raw = self.tables.get(policy.table, self.raw)
         every = {
-            name: sanitized(self.name, _stored(raw, column), column) for name, column in policy.columns.items()
+            name: sanitized(self.name, raw[sources.stored_name(name, raw.columns)], column)
+            for name, column in policy.columns.items()
         }
         columns = {
             column_name(name, policy): value for name, value in every.items() if used is None or name in used
@@ -108,20 +108,7 @@ class Engine:
         )
 
     def _unit(self, raw: Value, name: str) -> Value:
-        stored = _named(name, raw.columns)
-        if stored is None:
-            raise InvalidInput(f"expected a column {name} in the table, as unit.column says")
-        return sanitized_unit(self.name, raw[stored], name)
-
-
-def _stored(raw: Value, column: Column) -> Value:
-    name = _named(column.name, raw.columns)
-    if name is None:
-        raise InvalidInput(
-            f"expected a column {column.name} in the table, got {', '.join(raw.columns)}; "
-            "correct the policy's [columns]"
-        )
-    return raw[name]
+        return sanitized_unit(self.name, raw[sources.stored_name(name, raw.columns)], name)
 
 
 def _run_duckdb(connection: Any, text: str) -> list[dict[str, Any]]:
@@ -141,18 +128,6 @@ def _run_spark(connection: Any, text: str) -> list[dict[str, Any]]:
 
 
 _RUN = {"duckdb": _run_duckdb, "postgres": _run_postgres, "spark": _run_spark}
-
-
-def _named(name: str, columns: Sequence[str]) -> str | None:
-    """The stored column that a name means: in its own letters, or else in any."""
-    if name in columns:
-        return name
-    found = [column for column in columns if column.lower() == name.lower()]
-    if len(found) > 1:
-        raise InvalidInput(
-            f"expected one column {name} in the table, got {', '.join(found)}; rename one of them"
-        )
-    return found[0] if found else None
 
 
 def engine_for(policy: Policy) -> str:
@@ -200,53 +175,43 @@ def _given(policy: Policy, data: Any) -> Mapping[str, Any]:
     return data
 
 
-_DENSE_BITS = 22
-
-
-def _duckdb(*arguments: Any, **options: Any) -> Any:
-    """A connection that adds up by whole numbers in place, without hashing, where they lie close together.
-
-    People are often numbered from 1 on. Each thread has a table of its own of 2^bits entries, all of which are
-    added up in the end, so that together they have at most 2²².
-    """
-    connection = ibis.duckdb.connect(*arguments, **options)
-    (threads,) = connection.con.execute("SELECT current_setting('threads')").fetchone()
-    bits = max(12, _DENSE_BITS - math.ceil(math.log2(threads)))
-    connection.con.execute(f"SET perfect_ht_threshold = {bits}")
-    connection.con.execute("SET enable_progress_bar = false")  # it would go to standard output
-    return connection
-
-
 def _open_duckdb(policy: Policy, given: Mapping[str, Any]) -> Opened:
     if given:
-        connection = _duckdb()
+        connection = in_memory.open_duckdb()
         tables = (given_rows(given[one.table], one) for one in _each(policy))
         return connection, [connection.create_table(f"raw{i}", rows) for i, rows in enumerate(tables)], ()
     databases = {one.source for one in _each(policy) if sources.is_database(one.source)}
     if len(databases) > 1:
         raise InvalidInput(f"expected the policy's tables in one DuckDB file, got {len(databases)}; merge them")
-    connection = _opened_database(databases.pop()) if databases else _duckdb()
-    found = [_duckdb_table(connection, one) for one in _each(policy)]
-    return connection, [raw for raw, _ in found], tuple(stamp for _, stamps in found for stamp in stamps)
+    files = {
+        one.table: sources.clean_files(one) for one in _each(policy) if not sources.is_database(one.source)
+    }
+    connection = _connected([path for one in files.values() for path in one.paths], *databases)
+    found = [_duckdb_table(connection, one, files.get(one.table)) for one in _each(policy)]
+    return connection, found, tuple(stamp for one in files.values() for stamp in one.stamps)
 
 
-def _duckdb_table(connection: Any, policy: Policy) -> tuple[Value, tuple[Stamp, ...]]:
-    if sources.is_database(policy.source):
-        return sources.database_table(connection, policy), ()
-    files = sources.clean_files(policy)
+def _duckdb_table(connection: Any, policy: Policy, files: sources.Files | None) -> Value:
+    if files is None:
+        columns = in_memory.stored_columns(connection.con, policy.table)
+        schema, _, name = policy.table.rpartition(".")
+        place = {"catalog": in_memory.SOURCE, "database": schema or "main"}
+        return sources.table_of(connection, policy, columns, name, **place)
     # The names of folders are values too: no column is made of them, and no type guessed.
-    return connection.read_parquet([str(path) for path in files.paths], hive_partitioning=False), files.stamps
+    return connection.read_parquet([str(path.absolute()) for path in files.paths], hive_partitioning=False)
 
 
-def _opened_database(source: str) -> Any:
-    if not Path(source).is_file():
-        raise DataUnavailable(f"no file at {source}, where the policy's table.source says it is")
+def _connected(files: list[Path], database: str | None = None) -> Any:
+    if database is None:
+        return in_memory.open_duckdb(files)
+    if not Path(database).is_file():
+        raise DataUnavailable(f"no file at {database}, where the policy's table.source says it is")
     try:
-        return _duckdb(source, read_only=True)
+        return in_memory.open_duckdb(files, Path(database))
     except Exception as error:
         _private_log.error("the database could not be opened", exc_info=error)
     raise DataUnavailable(
-        f"{source} cannot be opened as a DuckDB file for reading; close it where it is being written"
+        f"{database} cannot be opened as a DuckDB file for reading; close it where it is being written"
     )
 
 
@@ -254,16 +219,17 @@ def _open_postgres(policy: Policy) -> Opened:
     if len({one.source for one in _each(policy)}) > 1:
         raise InvalidInput("expected the policy's tables in one PostgreSQL database, got several sources")
     try:
-        connection = ibis.connect(policy.source.replace("postgresql://", "postgres://", 1))
-    except ImportError as error:
-        raise MissingExtra(package="psycopg", extra="postgres") from error
+        server = postgres.connect(policy.source)
+    except SfumatoError:
+        raise
     except Exception as error:
         raise DataUnavailable(f"the PostgreSQL server of the policy cannot be reached: {error}") from error
-    connection.raw_sql("SET datestyle TO ISO").close()
+    connection = ibis.postgres.from_connection(server)
+    found = []
     for one in _each(policy):
-        sources.refuse_collations(connection, one)
-    places = [one.table.rpartition(".") for one in _each(policy)]
-    return connection, [connection.table(table, database=schema or None) for schema, _, table in places], ()
+        schema, name, columns = postgres.readable_columns(server, one.table)
+        found.append(sources.table_of(connection, one, columns, name, database=schema))
+    return connection, found, ()
 
 
 def _open_spark(policy: Policy, master: str) -> Opened:
@@ -281,7 +247,13 @@ def _open_spark(policy: Policy, master: str) -> Opened:
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    running = builder.getOrCreate()
+    # A session may have functions and views of its own that shadow Spark's; a new one has none.
+    session = running.newSession()
+    session.catalog.setCurrentDatabase(running.catalog.currentDatabase())
+    for key, value in settings.items():
+        if key != "spark.ui.enabled":
+            session.conf.set(key, value)
     _silence(session)
     connection = ibis.pyspark.connect(session)
     found = [_spark_table(connection, session, one, f"sfumato_raw{i}") for i, one in enumerate(_each(policy))]
@@ -308,6 +280,12 @@ def _spark_table(connection: Any, session: Any, policy: Policy, view: str) -> tu
             "one by one: write it as Parquet"
         )
     else:
+        known = session.catalog.tableExists(source)
+        if not known or session.catalog.getTable(source).tableType not in ("MANAGED", "EXTERNAL"):
+            raise InvalidInput(
+                f"expected a table {source} in Spark's catalogue; a view is not read, as it may call functions "
+                "of others: write its rows into a table"
+            )
         return connection.table(source), ()
     frame.createOrReplaceTempView(view)
     return connection.table(view), files.stamps

@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ibis
-
 from sfumato.datasets.clean import read_rows
 from sfumato.datasets.private_copy import Stamp
 from sfumato.errors import DataUnavailable, InvalidInput, SfumatoError
 from sfumato.policy import PublicTable
 from sfumato.query.compilation import Value
+from sfumato.query.in_memory import open_duckdb
 from sfumato.query.sanitizing import sanitized
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def read_public(table: PublicTable, data: Any = None) -> pa.Table:
     """
     if data is None:
         data = read_rows(Path(table.source), table.form, list(table.columns))
-    connection = ibis.duckdb.connect()
+    connection = open_duckdb()
     raw = connection.create_table("raw", data)
     stored = {name.lower(): name for name in raw.columns}
     absent = [name for name in table.columns if name.lower() not in stored]

@@ -116,7 +116,7 @@ def _text_as(engine: str, value: Value, pattern: str, kind: str) -> Value:
     if engine == "postgres":
         raise InvalidInput(
             f"expected column {value.get_name()} to be stored as {kind}, got text; PostgreSQL cannot convert "
-            "text without stopping at odd rows: make a view that converts it"
+            "text without stopping at odd rows: make a materialized view that converts it"
         )
     return value.re_search(pattern).ifelse(value, ibis.null("string")).try_cast(kind)
 

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import glob
 import logging
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import ibis
+import ibis.expr.operations as ops
 
 from sfumato.datasets.clean import Tally, clean_parquet, clean_text
 from sfumato.datasets.private_copy import Stamp
@@ -80,50 +84,46 @@ def is_database(source: str) -> bool:
     return "://" not in source and source.lower().endswith(DATABASE)
 
 
-def database_table(connection: Any, policy: Policy) -> Any:
-    """The policy's table in a DuckDB file: one that holds its rows, as a view may fail at some of them."""
-    schema, _, name = policy.table.rpartition(".")
-    found = connection.raw_sql(
-        "SELECT sql FROM duckdb_tables() WHERE NOT internal AND table_name = ? AND schema_name = ?",
-        parameters=[name, schema or "main"],
-    ).fetchall()
-    if len(found) != 1:
+def stored_name(name: str, columns: Collection[str]) -> str:
+    """The stored column that a name means: in its own letters, or else in any."""
+    found = [column for column in columns if column == name]
+    found = found or [column for column in columns if column.lower() == name.lower()]
+    if not found:
         raise InvalidInput(
-            f"expected a table {policy.table} in {Path(policy.source).name}; a view is not read, as it may "
-            "fail at some rows: write its rows into a table"
+            f"expected a column {name} in the table, got {', '.join(columns)}; correct the policy's [columns]"
         )
-    if "collate" in str(found[0][0]).lower():
-        raise _collated(policy.table)
-    return connection.table(name, database=schema or "main")
+    if len(found) > 1:
+        raise InvalidInput(
+            f"expected one column {name} in the table, got {', '.join(found)}; rename one of them"
+        )
+    return found[0]
 
 
-def _collated(table: str) -> InvalidInput:
-    """Under a collation two spellings are one text to the engine, and two to everybody who reads the answer."""
-    return InvalidInput(
-        f"expected texts of table {table} to be compared as they are written, got a column with a collation; "
-        "write its rows into a table without one"
-    )
+def table_of(
+    connection: Any, policy: Policy, columns: Mapping[str, str | None], name: str, **place: str
+) -> Any:
+    """The policy's table with the columns that the policy needs, in the types that the catalogue says.
 
-
-def refuse_collations(connection: Any, policy: Policy) -> None:
-    """Of a PostgreSQL table: citext, and collations for which different texts are equal."""
-    schema, _, name = policy.table.rpartition(".")
-    cursor = connection.raw_sql(
-        "SELECT 1 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
-        "LEFT JOIN pg_collation c ON c.oid = a.attcollation "
-        f"WHERE a.attrelid = to_regclass({_quoted(schema, name)}) AND a.attnum > 0 AND NOT a.attisdropped "
-        "AND (t.typname = 'citext' OR NOT coalesce(c.collisdeterministic, true)) LIMIT 1"
-    )
-    try:
-        collated = cursor.fetchall()
-    finally:
-        cursor.close()
-    if collated:
-        raise _collated(policy.table)
-
-
-def _quoted(schema: str, name: str) -> str:
-    """A name for to_regclass, as a literal of SQL."""
-    parts = [part.replace('"', '""') for part in (schema, name) if part]
-    text = ".".join(f'"{part}"' for part in parts).replace("'", "''")
-    return f"'{text}'"
+    Args:
+        connection: An Ibis connection.
+        policy: The policy of the table.
+        columns: The type of each stored column; None for a column that cannot be read safely.
+        name: The table's name there.
+        place: Its `catalog` and `database`, as Ibis calls them.
+    """
+    kinds = {}
+    for wanted in stored_columns(policy):
+        column = stored_name(wanted, columns)
+        kinds[column] = columns[column]
+        if kinds[column] is None:
+            raise InvalidInput(
+                f"expected column {column} of table {policy.table} to be stored, in a built-in type and under "
+                "a plain collation; write the rows into a table with such a column"
+            )
+    types = connection.compiler.type_mapper
+    return ops.DatabaseTable(
+        name,
+        schema=ibis.schema({column: types.from_string(kind) for column, kind in kinds.items()}),
+        source=connection,
+        namespace=ops.Namespace(**place),
+    ).to_expr()

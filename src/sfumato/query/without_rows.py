@@ -15,7 +15,7 @@ _OWN = ("memory", "temp", "system")
 
 def without_rows(connection: Any, expressions: Iterable[Value]) -> Any:
     """A database in memory: an empty table, by name and stored types, for each one the expressions name."""
-    empty = duckdb.connect()
+    empty = duckdb.connect(config={"enable_external_access": "false"})
     for operation in {table for one in expressions for table in one.op().find(ops.DatabaseTable)}:
         place = operation.namespace
         if place.catalog is not None and place.catalog not in _OWN:
@@ -24,7 +24,8 @@ def without_rows(connection: Any, expressions: Iterable[Value]) -> Any:
             empty.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(place.catalog, place.database)}")
         name = _quoted(place.catalog, place.database, operation.name)
         # The types as they are stored, and not as Ibis knows them; DESCRIBE looks at no row.
-        stored = connection.execute(f"DESCRIBE SELECT * FROM {name}").fetchall()
+        read = ", ".join(map(_quoted, operation.schema))
+        stored = connection.execute(f"DESCRIBE SELECT {read} FROM {name}").fetchall()
         columns = ", ".join(f"{_quoted(row[0])} {row[1]}" for row in stored)
         kind = "TEMPORARY TABLE" if place.catalog == "temp" else "TABLE"
         empty.execute(f"CREATE {kind} IF NOT EXISTS {name} ({columns})")

@@ -90,7 +90,7 @@ def test_a_table_of_an_older_version_gets_its_column(postgres_server: str, path:
     from sfumato.ledger.store_postgres import _SCHEMA
 
     name = f"old_{uuid.uuid4().hex}"
-    older = _SCHEMA.replace("    about bigint,\n", "")
+    older = _SCHEMA.format(schema="public").replace("    about bigint,\n", "")
     older = "\n".join(line for line in older.splitlines() if "CREATE INDEX" not in line)
     with psycopg.connect(postgres_server, autocommit=True) as server:
         server.execute(f"CREATE DATABASE {name}".encode())
