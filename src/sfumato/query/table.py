@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -140,6 +141,7 @@ class Table:
         self._plans: dict[Query, Compiled] = {}
         self._parsed = functools.lru_cache(maxsize=_MOST_PLANS)(self._parse)
         self._sampler = sampler if sampler is not None else SecretStream()
+        self._rehearsing = threading.Lock()
 
     def ask(
         self,
@@ -335,12 +337,36 @@ class Table:
             QueryRefused: If it cannot be answered privately.
             BudgetExceeded: If the table's ledger would refuse it now.
         """
-        plan = self._plan(query)
-        cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
+        planned = self.plan(query, epsilon=epsilon, delta=delta, split=split, noise=noise)
         if self.ledger is not None:
-            self.ledger.check(cost.event(), relation=RELATION, unit=self.policy.budget.unit)
-        self._warn_of_noise(plan, cost)
-        return expected_errors(plan, cost, scope(plan, self.policy))
+            self.ledger.check(planned.price.event(), relation=RELATION, unit=self.policy.budget.unit)
+        self._warn_of_noise(planned.query, planned.price)
+        return self.expected(planned)
+
+    def expected(self, planned: Planned) -> tuple[ExpectedError, ...]:
+        """Tell how wrong a planned query would be, once it was compiled as it would be asked.
+
+        It is compiled for tables without rows, so that no source is opened. Threads may do it at once.
+
+        Args:
+            planned: What `plan` gave.
+
+        Returns:
+            One error for each column.
+
+        Raises:
+            QueryRefused: If no engine can plan it.
+        """
+        with self._rehearsing:
+            self._compile(planned.query, self._blank, salt="")
+        return expected_errors(planned.query, planned.price, scope(planned.query, self.policy))
+
+    @functools.cached_property
+    def _blank(self) -> Engine:
+        """The policy's tables on DuckDB, with the declared columns and no rows."""
+        given = {name: _no_rows(self.policy.private(name)) for name in self.policy.private_names}
+        given |= {name: _no_rows(table) for name, table in self.policy.public.items()}
+        return open_engine(self.policy, name="duckdb", data=given)
 
     def tries(
         self,
@@ -618,6 +644,20 @@ class Table:
                 *caveats_of_sampler(self._sampler),
             ),
         )
+
+
+_STORED = {"integer": "int64", "real": "float64", "text": "string", "boolean": "bool", "date": "date32"}
+
+
+def _no_rows(table: Any) -> Any:
+    """An Arrow table of the columns that a private or public table declares."""
+    import pyarrow as pa
+
+    columns = {column.name: _STORED[column.type] for column in table.columns.values()}
+    unit = getattr(table, "unit", None)
+    if unit is not None and unit.column is not None:
+        columns.setdefault(unit.column, "string")
+    return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()]).empty_table()
 
 
 def _on_a_line(words: str) -> str:
