@@ -609,7 +609,11 @@ def _exact_discrete_laplace(generator: np.random.Generator, scale: float, size: 
     accepted, missing = [np.empty(0, dtype=np.int64)], size
     while missing > 0:
         low = generator.integers(numerator, size=2 * missing + 64, dtype=np.int64)
-        low = low[_coins(generator, low / numerator, lambda at, low=low: Fraction(int(low[at]), numerator))]
+
+        def exact(at: int, low: Integers = low) -> Fraction:
+            return Fraction(int(low[at]), numerator)
+
+        low = low[_coins(generator, low / numerator, exact)]
         value = (low + numerator * _natural_geometric(generator, low.size)) // divisor
         negative = generator.integers(2, size=low.size, dtype=np.int64)
         value = np.where(negative == 1, -value, value)[(negative == 0) | (value > 0)]

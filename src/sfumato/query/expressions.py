@@ -250,6 +250,19 @@ def walk(expression: Any) -> Iterator[Any]:
             waiting += [getattr(item, field.name) for field in reversed(fields(item))]
 
 
+def depth_of(expression: Any) -> int:
+    """How many expressions stand inside one another."""
+    deepest, waiting = 0, [(expression, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        if isinstance(item, tuple):
+            waiting += [(part, depth) for part in item]
+        elif is_dataclass(item):
+            deepest = max(deepest, depth + 1)
+            waiting += [(getattr(item, field.name), depth + 1) for field in fields(item)]
+    return deepest
+
+
 def columns_of(expression: Any) -> Iterator[str]:
     """The columns an expression reads."""
     for item in walk(expression):

@@ -26,7 +26,7 @@ from sfumato.query.intervals import LEVEL
 from sfumato.query.reading import Tally, balanced, connected, parts, shown
 from sfumato.query.refusal import QueryRefused
 
-_MOST_DRAWS, _LEAST_DRAWS, _MOST_VALUES = 200, 20, 200_000
+_MOST_DRAWS, _LEAST_DRAWS, _MOST_ROWS, _MOST_VALUES = 200, 20, 200_000, 1_000_000
 _WINDOWS = (
     exp.Sum, exp.Avg, exp.Min, exp.Max, exp.Count, exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank,
     exp.CumeDist, exp.Ntile, exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.Median,
@@ -109,7 +109,7 @@ def rewritten(node: Expr, places: Places, *, aliased: bool = True) -> Expr:
                 f"{shown(node)} is neither grouped by nor in an aggregate, and single rows are never shown"
             )
         places.tally.add(named)
-        return exp.paren(rewritten(named, places, aliased=False))
+        return exp.Paren(this=rewritten(named, places, aliased=False))
     if places.answer and isinstance(node, OVER_ALL):
         return _over_all(node, places)
     if not isinstance(node, _ALLOWED):
@@ -117,7 +117,9 @@ def rewritten(node: Expr, places: Places, *, aliased: bool = True) -> Expr:
     if isinstance(node, exp.And | exp.Or):
         kind = type(node)
         chain = [rewritten(item, places, aliased=aliased) for item in connected(node, kind)]
-        return balanced(chain, lambda left, right: kind(this=exp.paren(left), expression=exp.paren(right)))
+        return balanced(
+            chain, lambda left, right: kind(this=exp.Paren(this=left), expression=exp.Paren(this=right))
+        )
     found = _with_children(node, lambda child: rewritten(child, places, aliased=aliased))
     if isinstance(node, exp.Div):
         found.set("expression", exp.Nullif(this=found.expression, expression=exp.Literal.number(0)))
@@ -181,8 +183,10 @@ class Processed:
     columns: list[Column]
 
 
-def draws_for(groups: int) -> int:
-    return max(_LEAST_DRAWS, min(_MOST_DRAWS, _MOST_VALUES // max(1, groups)))
+def draws_for(groups: int, numbers: int) -> int:
+    """How often an answer is simulated, with so many noisy numbers for each group."""
+    fitting = min(_MOST_ROWS // max(1, groups), _MOST_VALUES // max(1, groups * numbers))
+    return max(_LEAST_DRAWS, min(_MOST_DRAWS, fitting))
 
 
 def process(

@@ -41,6 +41,7 @@ from sfumato.query.expressions import (
     OneOf,
     Remainder,
     Truncated,
+    depth_of,
     kind_of,
     walk,
 )
@@ -51,6 +52,7 @@ SMALLEST = 2.0**-40
 FINEST = 2.0**-92
 _BITS = 51
 _EXPONENTS = 36.0
+MOST_NESTED = 40  # of which each takes an engine's compiler up to 20 calls of the 1,000 that Python nests
 _WIDENED = 1 + 2.0**-40
 FIRST_DAY, LAST_DAY = datetime.date(1, 1, 1), datetime.date(9999, 12, 31)
 DATE_PARTS = {
@@ -302,6 +304,10 @@ def check_values(places: Iterable[Expression | None], policy: Policy) -> None:
     """Refuse what has no value on any row, and numbers that leave their range, wherever they stand."""
     for place in places:
         if place is not None:
+            if depth_of(place) > MOST_NESTED:
+                raise QueryRefused(
+                    f"the expression is nested more than {MOST_NESTED} levels deep; compute less at a time"
+                )
             _check_value(place, policy)
             for item in walk(place):
                 sides = (item.left, item.right) if isinstance(item, Comparison) else ()

@@ -277,12 +277,12 @@ def checked(query: Query, policy: Policy) -> Query:
     shown_names = query.post.names if query.post is not None else [output.name for output in query.outputs]
     if len({name.lower() for name in shown_names}) < len(shown_names):
         raise QueryRefused("two columns of the answer have the same name; give them different names with AS")
-    check_values([query.where, *(one for item in query.aggregates for one in (item.of, item.other))], policy)
-    check_values([key.of for key in query.keys if isinstance(key, ComputedKey)], policy)
     for key in query.keys:
         check_key(key, policy)
     public_keys(query, policy)
     measures_for(query, policy)
+    check_values([query.where, *(one for item in query.aggregates for one in (item.of, item.other))], policy)
+    check_values([key.of for key in query.keys if isinstance(key, ComputedKey)], policy)
     if query.post is not None:
         check(query.post, [some_values(key, policy) for key in query.keys], len(query.aggregates))
     return query

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -22,10 +22,10 @@ from sfumato.query.aggregates import measures_for, weights_for
 from sfumato.query.answer import Answer, notes_for
 from sfumato.query.asking import select
 from sfumato.query.compilation import Value
-from sfumato.query.dry_run import ExpectedError, expected_errors, warn_of_noise
+from sfumato.query.dry_run import ExpectedError, expected_errors, expected_groups, warn_of_noise
 from sfumato.query.early_sums import early_sums
 from sfumato.query.engines import Engine, open_engine
-from sfumato.query.exact import Exact, by_group, cells_by_group, public_groups
+from sfumato.query.exact import Exact, by_group, cells_by_group, in_parts, public_groups
 from sfumato.query.joined_rows import joined_rows
 from sfumato.query.joining import rows_policy
 from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
@@ -42,6 +42,7 @@ from sfumato.query.plan import (
     touched_unit,
     ungrouped_rows,
 )
+from sfumato.query.postprocessing import draws_for
 from sfumato.query.pricing import Price, Spending, price
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, add_noise
@@ -56,6 +57,10 @@ RELATION = accounting.Relation.ADD_REMOVE
 """Under which queries are priced: contributions are bounded for a unit that comes or goes."""
 
 _MOST_PLANS = 63  # whose SQL is kept
+MOST_VALUES = 2_000_000
+"""Noisy numbers of one query. Each takes about a µs, 64 bytes while its part is computed, and 350 bytes where
+it is a row of an engine: together two seconds and 700 MiB."""
+_AT_ONCE = 500_000  # of them
 
 
 class Spent(Protocol):
@@ -215,7 +220,21 @@ class Table:
         """
         plan, purpose = self._read(query)
         cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
-        return Planned(query=plan, price=cost, purpose=purpose)
+        return Planned(query=plan, price=cost, purpose=purpose, values=self._values(plan, cost))
+
+    def _values(self, plan: Query, cost: Price) -> int:
+        """How many noisy numbers a query takes, from its plan alone; refused beyond the most."""
+        policy = scope(plan, self.policy)
+        keys = public_keys(plan, policy)
+        groups = expected_groups(keys, policy)
+        numbers = cost.numbers * (1 if plan.post is None else 1 + draws_for(groups, cost.numbers))
+        if groups * numbers > MOST_VALUES and (keys is not None or numbers > MOST_VALUES):
+            raise QueryRefused(
+                f"the query takes {groups * numbers:,} noisy numbers, {numbers:,} for each of {groups:,} "
+                f"groups, and at most {MOST_VALUES:,} are drawn; group by fewer columns or bins, or ask for "
+                "one aggregate at a time"
+            )
+        return groups * numbers
 
     def ready(self, planned: Planned) -> Ready:
         """Do the second part of `ask`: have the engine plan it. The schema is public, and no row is read.
@@ -246,13 +265,39 @@ class Table:
             InvalidInput: If it is no charge, such as a refusal, that of another event or of another ledger, or
                 one that was answered before. Nothing is read.
         """
+        return self.released(ready, charge, self.read(ready, charge), ledger=ledger)
+
+    def read(self, ready: Ready, charge: Charge) -> Exact:
+        """Do the part of `answer` that reads rows; in the thread that has the engine.
+
+        Args:
+            ready: What `ready` gave.
+            charge: Its charge.
+
+        Returns:
+            The sums before noise: PRIVATE, for `released` alone.
+        """
         planned = ready.planned
         if not isinstance(charge, Charge) or not same_releases(charge.event, planned.price.event()):
             raise InvalidInput("expected the charge of this query, got a refusal or that of another release")
         self._charged().use(charge)
-        groups, noisy = self._release(planned.query, planned.price, self._fetched(ready.compiled))
-        answer = self._answer(planned.query, planned.price, groups, noisy, ledger)
-        return replace(answer, entry=charge.head)
+        return self._fetched(ready.compiled)
+
+    def released(self, ready: Ready, charge: Charge, exact: Exact, *, ledger: Spent) -> Answer:
+        """Do the part of `answer` that adds the noise; any thread may.
+
+        Args:
+            ready: What `ready` gave.
+            charge: Its charge.
+            exact: What `read` gave.
+            ledger: Whose ε the answer tells.
+
+        Returns:
+            The noisy rows with their intervals.
+        """
+        plan, cost = ready.planned.query, ready.planned.price
+        groups, parts = self._release(plan, cost, exact)
+        return replace(self._answer(plan, cost, groups, parts, ledger), entry=charge.head)
 
     def prepare(self) -> None:
         """Open the source and plan a first query, so that later ones are quicker. Nothing is spent."""
@@ -605,12 +650,22 @@ class Table:
         fetch = self._engine.fetch
         return Exact(fetch(compiled.sums), [(tree, fetch(counts)) for tree, counts in compiled.cells])
 
-    def _release(self, plan: Query, cost: Price, exact: Exact) -> tuple[Groups, tuple[Noisy, ...]]:
+    def _release(
+        self, plan: Query, cost: Price, exact: Exact, *, at_once: int | None = _AT_ONCE
+    ) -> tuple[Groups, Iterator[tuple[Noisy, ...]]]:
+        """The groups, and the noisy numbers of so many at a time that they need little memory."""
         keys, names = public_keys(plan, scope(plan, self.policy)), bounding.key_names(plan)
         groups = public_groups(keys) if keys is not None else self._selected(plan, cost, exact.sums)
-        sums = by_group(exact.sums, groups, names)
-        cells = [cells_by_group(found, groups, names, tree.cells) for tree, found in exact.cells]
-        return groups, add_noise(cost, sums, cells, self._sampler)
+        size = len(groups) if at_once is None else max(1, at_once // cost.numbers)
+        return groups, self._noisy(cost, exact, groups, names, size)
+
+    def _noisy(
+        self, cost: Price, exact: Exact, groups: Groups, names: list[str], size: int
+    ) -> Iterator[tuple[Noisy, ...]]:
+        for some, found in in_parts(exact, groups, names, size):
+            sums = by_group(found.sums, some, names)
+            cells = [cells_by_group(rows, some, names, tree.cells) for tree, rows in found.cells]
+            yield add_noise(cost, sums, cells, self._sampler)
 
     def _selected(self, plan: Query, cost: Price, found: Sequence[Mapping[str, Any]]) -> Groups:
         """The keys that enough units have; sorted, since the engine's order is not public."""
@@ -623,9 +678,9 @@ class Table:
         )
 
     def _answer(
-        self, plan: Query, cost: Price, groups: Groups, noisy: tuple[Noisy, ...], ledger: Spent
+        self, plan: Query, cost: Price, groups: Groups, parts: Iterable[Sequence[Noisy]], ledger: Spent
     ) -> Answer:
-        shape = shaped(plan, scope(plan, self.policy), groups, noisy)
+        shape = shaped(plan, scope(plan, self.policy), groups, parts)
         return Answer(
             columns=shape.columns,
             rows=shape.rows,
