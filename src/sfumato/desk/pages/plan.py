@@ -156,8 +156,8 @@ def _plan(desk: Desk, dataset: Dataset, name: str, lines: list[dict[str, str]]) 
 def _release(line: dict[str, str], dataset: Dataset) -> dict[str, Any]:
     if line["kind"] not in KINDS:
         raise InvalidInput(
-            f"expected kind to be one of {', '.join(KINDS)}, got {line['kind'][:40]!r}; plan counts and averages "
-            "as a question in SQL"
+            f"expected kind to be one of {', '.join(KINDS)}, got {line['kind'][:40]!r}; plan counts and "
+            "averages as a question in SQL"
         )
     release: dict[str, Any] = {"name": line["name"] or line["kind"], "kind": line["kind"]}
     if line["epsilon"]:
