@@ -20,18 +20,17 @@ from typing import Any
 import ibis
 import pandas as pd
 import pytest
-import sqlglot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sfumato.errors import DataError
-from sfumato.query import QueryRefused, Table, compilation, policy_from_dict, sanitizing, sql
+from sfumato.query import QueryRefused, Table, compilation, policy_from_dict, sanitizing
 from sfumato.query.compilation import compiled
 from sfumato.query.engines import Engine
 from sfumato.query.expressions import CONDITION, NUMBER, Expression, columns_of, kind_of
 from sfumato.query.names import Names
-from sfumato.query.ranges import range_of
-from sfumato.query.reading import check_depth
+from sfumato.query.ranges import check_values, range_of
+from sfumato.query.reading import parsed
 from sfumato.query.translation import translated
 
 EXPRESSIONS = int(os.environ.get("SFUMATO_FUZZ", "3000"))
@@ -161,12 +160,9 @@ def accepted(texts: list[str]) -> dict[str, Expression]:
     found = {}
     for text in texts:
         try:
-            node = sqlglot.parse_one(text, read="duckdb")
-            check_depth(node)
+            (node,) = parsed(text)
             expression = translated(node, Names(policy=POLICY, table="t"))
-            if kind_of(expression, POLICY) == NUMBER:
-                range_of(expression, POLICY)
-            sql.check_ranges([expression], POLICY)
+            check_values([expression], POLICY)
         except QueryRefused:
             continue
         if any(True for _ in columns_of(expression)):

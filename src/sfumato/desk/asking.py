@@ -18,18 +18,22 @@ from sfumato.desk import grants
 from sfumato.desk.accounts import Account
 from sfumato.desk.datasets import Dataset
 from sfumato.desk.desk import Desk
+from sfumato.desk.gate import effort_of
 from sfumato.desk.grants import Allocated, Grant
 from sfumato.desk.pace import kind_of
 from sfumato.desk.together import Waiting
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused, SfumatoError
 from sfumato.ledger import Charge, ChargeRequest
 from sfumato.query import Answer, QueryRefused
-from sfumato.query.dry_run import ExpectedError, expected_errors
-from sfumato.query.plan import scope
+from sfumato.query.dry_run import ExpectedError
 from sfumato.query.stages import Planned, Ready
 from sfumato.query.table import RELATION
 
 LONGEST_QUESTION = 10_000
+MOST_IN_PASSING = 20_000
+"""Noisy numbers of an answer that the thread that asks makes itself: some hundredths of a second."""
+SECONDS_A_VALUE = 2e-6
+"""What an answer takes for each of them, with room for a busy machine."""
 _private_log = logging.getLogger("sfumato.private.desk")
 _private_log.addHandler(logging.NullHandler())
 _private_log.propagate = False
@@ -99,13 +103,12 @@ def expect(desk: Desk, account: Account, dataset: Dataset, question: Question) -
         NoAllocation: If nothing was set aside for the asker.
     """
     grant = grant_for(desk, account, dataset, question.grant)
-    return _expected(dataset, allocated_to(dataset, account, grant), question)
-
-
-def _expected(dataset: Dataset, allocated: Allocated, question: Question) -> Expected:
-    planned = _planned(dataset, question)
+    allocated = allocated_to(dataset, account, grant)
+    with effort_of(desk, account, alone=False):
+        planned = _planned(dataset, question)
+        errors = dataset.table.expected(planned)
     return Expected(
-        errors=expected_errors(planned.query, planned.price, scope(planned.query, dataset.policy)),
+        errors=errors,
         fits=_fits(dataset, allocated, planned),
         epsilon_left=allocated.epsilon_left,
     )
@@ -114,10 +117,7 @@ def _expected(dataset: Dataset, allocated: Allocated, question: Question) -> Exp
 def _planned(dataset: Dataset, question: Question) -> Planned:
     if dataset.images:
         raise QueryRefused("images are not asked in SQL; start a job with them")
-    try:
-        return dataset.table.plan(question.sql, epsilon=question.epsilon, delta=question.delta)
-    except RecursionError:
-        raise QueryRefused("the question is nested too deeply; ask for less at a time") from None
+    return dataset.table.plan(question.sql, epsilon=question.epsilon, delta=question.delta)
 
 
 def _fits(dataset: Dataset, allocated: Allocated, planned: Planned) -> bool:
@@ -141,15 +141,19 @@ class Asked:
 
 def _ready_to_ask(desk: Desk, account: Account, dataset: Dataset, question: Question) -> Asked:
     grant = grant_for(desk, account, dataset, question.grant)
-    allocated, planned = allocated_to(dataset, account, grant), _planned(dataset, question)
+    allocated = allocated_to(dataset, account, grant)
+    with effort_of(desk, account, alone=False):
+        planned = _planned(dataset, question)
     if not _fits(dataset, allocated, planned):
         raise allocated.exceeded()
+    kind = kind_of(planned, dataset.policy, dataset.name)
+    desk.pace.at_least(kind, SECONDS_A_VALUE * planned.values)
     who = {"account": account.id, "team": account.team, "dataset": dataset.name, "grant": grant.id}
     return Asked(
         question=question,
         planned=planned,
         allocated=allocated,
-        kind=kind_of(planned.query, dataset.policy, dataset.name),
+        kind=kind,
         row={**who, "sql": question.sql, "epsilon": question.epsilon, "state": "asked", "asked": time.time()},
     )
 
@@ -189,9 +193,13 @@ Numbered = tuple[int, Asked]
 
 
 def answer_all(desk: Desk, dataset: Dataset, waiting: Sequence[Waiting[Numbered]]) -> None:
-    """In the thread that asks: charge all that waits in one transaction, and only then read a row."""
+    """In the thread that asks: charge all that waits in one transaction, and only then read a row.
+
+    Small questions go first, and what comes after reading rows is done beside this thread for dear ones: they
+    hold up no other.
+    """
     ready, requests = [], []
-    for one in waiting:
+    for one in sorted(waiting, key=lambda one: one.wanted[1].planned.values):
         with _closing(desk, one):
             compiled, request = dataset.table.ready(one.wanted[1].planned), _request(dataset, one.wanted[1])
             ready.append((one, compiled))
@@ -216,11 +224,23 @@ def _answer(
     desk: Desk, dataset: Dataset, one: Waiting[Numbered], ready: Ready, charge: Charge | BudgetExceeded
 ) -> None:
     """The answer is in the history before anybody gets it."""
-    number, asked = one.wanted
+    asked = one.wanted[1]
     if isinstance(charge, BudgetExceeded):
         raise asked.allocated.exceeded()
-    answer = dataset.table.answer(ready, charge, ledger=asked.allocated)
-    kept = desk.database.soon(_closed(number, "answered", answer.to_json()))
+    if asked.planned.values <= MOST_IN_PASSING:
+        _keep(desk, one, dataset.table.answer(ready, charge, ledger=asked.allocated))
+        return
+    exact = dataset.table.read(ready, charge)
+
+    def beside() -> None:
+        with _closing(desk, one):
+            _keep(desk, one, dataset.table.released(ready, charge, exact, ledger=asked.allocated))
+
+    dataset.beside.submit(beside)
+
+
+def _keep(desk: Desk, one: Waiting[Numbered], answer: Answer) -> None:
+    kept = desk.database.soon(_closed(one.wanted[0], "answered", answer.to_json()))
     kept.add_done_callback(lambda done: _tell(one, answer, done.exception()))
 
 

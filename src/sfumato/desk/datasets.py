@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -50,12 +50,14 @@ class Dataset:
     ready: Future[None] = field(init=False, default_factory=Future)
     table: Table = field(init=False)
     asking: Together[Any] = field(init=False)  # of a desk that is served
+    beside: ThreadPoolExecutor = field(init=False)  # of which the thread takes what needs no rows any more
     _reading: Lock = field(init=False, default_factory=Lock)
     _known: dict[int, Charge] = field(init=False, default_factory=dict)
     _head: Head | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.table = Table(self.policy, self.ledger)
+        self.beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"beside {self.name}")
         self.answered_by(_nobody)
 
     @classmethod
@@ -102,6 +104,7 @@ class Dataset:
 
     def close(self) -> None:
         self.asking.close()
+        self.beside.shutdown(wait=True)
         self.ledger.close()
 
 

@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -88,11 +88,16 @@ def table_of(app: FastAPI) -> dict[tuple[str, str], Access]:
     return found
 
 
-@contextmanager
-def effort(request: Request) -> Iterator[None]:
+def effort(request: Request) -> AbstractContextManager[None]:
     """Compute something long in this thread, within what the account may have computed; 429 beyond it."""
-    desk, key = request.app.state.desk, f"account {request.state.account.id}"
-    if not desk.effort.begin(key):
+    return effort_of(request.app.state.desk, request.state.account)
+
+
+@contextmanager
+def effort_of(desk: Desk, account: Account, *, alone: bool = True) -> Iterator[None]:
+    """The same of an account; not `alone`, as many such things at once as come."""
+    key = f"account {account.id}"
+    if not desk.effort.begin(key, alone=alone):
         raise Stopped(429, "expected less to compute at once; wait a moment", seconds=30)
     began = time.thread_time()
     try:

@@ -2,8 +2,9 @@
 
 How long an engine works on rows depends on the rows. So an answer waits for the tick that its kind of question
 has: the next one after it came, and as many more as the kind is allowed. The kind is a function of the question
-and of the policy. An answer that is not ready in time makes its whole kind slower, for everybody and for good:
-it is allowed twice as many ticks, and leaves at the end of those.
+and of the policy: what it reads, and how many noisy numbers it takes, to a power of four; a kind with many of
+them begins with as many ticks as they take to compute. An answer that is not ready in time makes its whole kind
+slower, for everybody and for good: it is allowed twice as many ticks, and leaves at the end of those.
 
 *What that costs.* Time: between n and n + 1 ticks an answer, however quick it was. Privacy: that a kind became
 slower is seen, and is the one thing about time that may depend on rows (or on a busy machine). It happens at
@@ -24,17 +25,23 @@ from sqlalchemy import select
 from sfumato.desk import database as db
 from sfumato.desk.database import Database
 from sfumato.policy import Policy
-from sfumato.query.aggregates import measures_for
 from sfumato.query.measures import Counted
-from sfumato.query.plan import Query, scope
+from sfumato.query.stages import Planned
+
+FEW = 1024
+"""Noisy numbers whose time is not noticed."""
 
 
-def kind_of(query: Query, policy: Policy, dataset: str) -> str:
-    """What a question's time may depend on: which tables it reads, and how often."""
-    trees = sum(isinstance(one, Counted) for one in measures_for(query, scope(query, policy)))
+def kind_of(planned: Planned, policy: Policy, dataset: str) -> str:
+    """What a question's time may depend on: which tables it reads, how often, and how much noise it takes."""
+    query = planned.query
+    trees = sum(isinstance(one, Counted) for one in planned.price.measures)
+    values = ""
+    if planned.values > FEW:
+        values = f", up to {4 ** math.ceil(math.log(planned.values, 4)):,} noisy numbers"
     tables = "joined tables" if query.joined is not None else "one table"
     people = ", by person" if query.per_person is not None else ""
-    return f"{dataset}: {tables}{people}, " + ("one pass" if not trees else f"{1 + trees} passes")
+    return f"{dataset}: {tables}{people}, " + ("one pass" if not trees else f"{1 + trees} passes") + values
 
 
 class Pace:
@@ -49,11 +56,18 @@ class Pace:
         self.tick = tick
         self._database = database
         self._lock = threading.Lock()
+        self._least: dict[str, int] = {}
         with database.read() as connection:
             self._ticks = {row.kind: int(row.ticks) for row in connection.execute(select(db.paces))}
 
     def ticks(self, kind: str) -> int:
-        return self._ticks.get(kind, 1)
+        return max(self._ticks.get(kind, 1), self._least.get(kind, 1))
+
+    def at_least(self, kind: str, seconds: float) -> None:
+        """Have a kind begin with ticks for so many seconds of computing, which follow from its questions."""
+        ticks = 1 << max(0, math.ceil(math.log2(max(seconds, self.tick) / self.tick)))
+        with self._lock:
+            self._least[kind] = max(ticks, self._least.get(kind, 1))
 
     def due(self, arrived: float, kind: str) -> float:
         """When an answer to a question that came then is to leave."""

@@ -53,10 +53,10 @@ class Effort:
         self._busy: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def begin(self, key: str) -> bool:
-        """Whether more may be computed now; `end` must follow."""
+    def begin(self, key: str, *, alone: bool = True) -> bool:
+        """Whether more may be computed now; `end` must follow. Not `alone`: in as many threads as there are."""
         with self._lock:
-            if self._busy[key] >= self.MOST_THREADS or self._level(key) <= 0:
+            if (alone and self._busy[key] >= self.MOST_THREADS) or self._level(key) <= 0:
                 return False
             self._busy[key] += 1
             return True

@@ -165,13 +165,15 @@ class Apart:
             del widths[: one.measure.levels]  # all levels of a tree have the same
             tree = None if one.tree is None else replace(one.tree, noise=noise)
             wide.append(replace(one, noise=noise, tree=tree))
-        return shaped(self.query, policy, groups, tuple(wide))
+        return shaped(self.query, policy, groups, [wide])
 
     def _walk(
         self, exact: Exact, take: Callable[[WholeGaussian, Integers], Integers]
     ) -> tuple[Groups, tuple[Noisy, ...]]:
         noises = tuple(_Through(_gaussian(noise), take) for noise in self._cost.noises)
-        return self.table._release(self.query, replace(self._cost, noises=noises), exact)
+        cost = replace(self._cost, noises=noises)
+        groups, (noisy,) = self.table._release(self.query, cost, exact, at_once=None)  # as one array each
+        return groups, noisy
 
     def _empty(self) -> Exact:
         """Sums over no rows."""

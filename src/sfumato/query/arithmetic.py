@@ -28,7 +28,7 @@ from sfumato.query.names import Names
 from sfumato.query.ranges import constant_range, range_of
 from sfumato.query.reading import constant, literal_text, parts, shown
 from sfumato.query.refusal import QueryRefused
-from sfumato.query.translation import date, number, translated, translates
+from sfumato.query.translation import as_day, as_number, number, translated, translates
 
 _OPERATORS: dict[type[Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/"}
 _FUNCTIONS: dict[type[Expr], str] = {
@@ -102,6 +102,7 @@ def _(node: Expr, names: Names) -> Expression:
     if power is None or not power.is_integer() or not 1 <= power <= _MOST_POWER:
         raise QueryRefused(f"a power is a whole constant from 1 to {_MOST_POWER}; for a root use SQRT")
     base = number(of, names)
+    names.repeated(base, times=int(power) - 1)
     found = base
     for _ in range(int(power) - 1):
         found = Arithmetic("*", base, found) if found != base else Arithmetic("*", base, base)
@@ -157,10 +158,11 @@ def _(node: Expr, names: Names) -> Expression:
 @translates(exp.Nullif)
 def _(node: Expr, names: Names) -> Expression:
     of, other = (translated(item, names) for item in parts(node, "this", "expression"))
+    names.repeated(of)
     if isinstance(other, Number) and kind_of(of, names.policy) == "number":
-        return Choice(Comparison("=", of, other), Nothing(), of)
+        return Choice(((Comparison("=", of, other), Nothing()),), of)
     if isinstance(other, Text) and kind_of(of, names.policy) == "text":
-        return Choice(OneOf(of, (other.value,)), Nothing(), of)
+        return Choice(((OneOf(of, (other.value,)), Nothing()),), of)
     raise QueryRefused(f"{shown(node)} is not answered: NULLIF takes a constant of the same type")
 
 
@@ -173,17 +175,12 @@ def _(node: Expr, names: Names) -> Expression:
     of, to = parts(node, "this", "to")
     found, wanted = translated(of, names), to.this.name if isinstance(to, exp.DataType) else ""
     if wanted == "DATE":
-        return date(of, names)
-    kind = kind_of(found, names.policy)
-    if wanted in _SAME_AS_A_NUMBER and kind in ("number", "condition"):
-        return number(of, names)
-    if wanted in ("INT", "BIGINT") and kind in ("number", "condition") and _is_whole(number(of, names), names):
-        return number(of, names)
+        return as_day(found, of, names)
+    if kind_of(found, names.policy) in ("number", "condition"):
+        value = as_number(found, of, names)
+        if wanted in _SAME_AS_A_NUMBER or (wanted in ("INT", "BIGINT") and range_of(value, names.policy).whole):
+            return value
     raise QueryRefused(
         f"{shown(node)} is not answered: a cast could fail on a row; use ROUND or FLOOR for whole numbers",
         nearest=names.example_count(),
     )
-
-
-def _is_whole(expression: Expression, names: Names) -> bool:
-    return range_of(expression, names.policy).whole

@@ -46,6 +46,7 @@ from sfumato.query.expressions import (
     kind_of,
 )
 from sfumato.query.ranges import Range, range_of, snapping
+from sfumato.query.reading import balanced
 
 Value = Any  # an Ibis value expression; Ibis has no types that a checker could follow
 _OPERATORS = {
@@ -245,10 +246,9 @@ def _(expression: Truncated, table: Value, policy: Policy) -> Value:
 
 @compiled.register
 def _(expression: Choice, table: Value, policy: Policy) -> Value:
-    then, otherwise = _alike(
-        (expression.then, expression.otherwise), kind_of(expression, policy), table, policy
-    )
-    return ibis.cases((compiled(expression.condition, table, policy), then), else_=otherwise)
+    *values, otherwise = _alike(expression.values, kind_of(expression, policy), table, policy)
+    conditions = (compiled(condition, table, policy) for condition, _ in expression.branches)
+    return ibis.cases(*zip(conditions, values, strict=True), else_=otherwise)
 
 
 @compiled.register
@@ -305,20 +305,12 @@ def _(expression: Always, table: Value, policy: Policy) -> Value:
 
 @compiled.register
 def _(expression: Every, table: Value, policy: Policy) -> Value:
-    return _balanced([compiled(item, table, policy) for item in expression.parts], operator.and_)
+    return balanced([compiled(item, table, policy) for item in expression.parts], operator.and_)
 
 
 @compiled.register
 def _(expression: Some, table: Value, policy: Policy) -> Value:
-    return _balanced([compiled(item, table, policy) for item in expression.parts], operator.or_)
-
-
-def _balanced(conditions: list[Value], connect: Any) -> Value:
-    """Connected two by two, so that a thousand conditions nest ten deep."""
-    while len(conditions) > 1:
-        pairs = [conditions[i : i + 2] for i in range(0, len(conditions), 2)]
-        conditions = [connect(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
-    return conditions[0]
+    return balanced([compiled(item, table, policy) for item in expression.parts], operator.or_)
 
 
 @compiled.register

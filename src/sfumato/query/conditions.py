@@ -12,6 +12,7 @@ from sfumato.query.expressions import (
     TEXT,
     Always,
     Cased,
+    Choice,
     Comparison,
     Condition,
     Every,
@@ -119,6 +120,7 @@ def _same_truth(operator: str, left: Expression, right: Always, node: Expr) -> C
 def _(node: Expr, names: Names) -> Expression:
     of, low, high = parts(node, "this", "low", "high")
     value = translated(of, names)
+    names.repeated(value)
     return Every(
         (
             compared(">=", value, translated(low, names), node, names),
@@ -138,6 +140,7 @@ def _(node: Expr, names: Names) -> Expression:
         return _one_of(value, tuple(_text_constant(item, node) for item in items), node, names)
     if kind == NUMBER:
         return _one_of(value, tuple(_number_constant(item, node) for item in items), node, names)
+    names.repeated(value, times=len(items))
     return Some(tuple(compared("=", value, translated(item, names), node, names) for item in items))
 
 
@@ -180,3 +183,19 @@ def _(node: Expr, names: Names) -> Expression:
     found = Like(Cased("lower", value), wanted.lower()) if lowered else Like(value, wanted)
     check_like(found, node, names.policy)
     return found
+
+
+@translates(exp.Case)
+def _(node: Expr, names: Names) -> Expression:
+    subject, branches, default = parts(node, "this", "ifs", "default")
+    pairs = [parts(branch, "this", "true") for branch in branches]
+    if subject is None:
+        tests = [condition(test, names) for test, _ in pairs]
+    else:
+        value = translated(subject, names)
+        names.repeated(value, times=len(pairs))
+        tests = [compared("=", value, translated(test, names), test, names) for test, _ in pairs]
+    values = [translated(value, names) for _, value in pairs]
+    values.append(Nothing() if default is None else translated(default, names))
+    *values, otherwise = alike(values, node, names)
+    return Choice(tuple(zip(tests, values, strict=True)), otherwise)

@@ -94,6 +94,11 @@ def _rows_per_group(query: Query, policy: Policy) -> float:
     return policy.public_size / _number_of(keys)
 
 
+def expected_groups(keys: Sequence[Sequence[object]] | None, policy: Policy) -> int:
+    """How many groups a query has; where they are not declared, as many as the declared size may hold."""
+    return _number_of(keys) if keys is not None else max(1, policy.public_size or DEFAULT_SIZE)
+
+
 def _number_of(keys: Sequence[Sequence[object]]) -> int:
     """How many groups there are."""
     return max(1, math.prod(len(values) for values in keys))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,29 @@ def by_group(found: Sequence[Mapping[str, Any]], groups: Groups, names: list[str
             for name in columns:
                 exact[name][place] += int(row[name])
     return exact if found else _Zeros(len(groups))
+
+
+def in_parts(exact: Exact, groups: Groups, names: list[str], size: int) -> Iterator[tuple[Groups, Exact]]:
+    """So many groups at a time, each with the rows that an engine found of them."""
+    if len(groups) <= size:
+        yield groups, exact
+        return
+    places = {group: position // size for position, group in enumerate(groups)}
+
+    def apart(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+        found: list[list[dict[str, Any]]] = [[] for _ in range(-(-len(groups) // size))]
+        for row in rows:
+            place = places.get(tuple(row[name] for name in names))
+            if place is not None:
+                found[place].append(row)
+        return found
+
+    sums, cells = apart(exact.sums), [(tree, apart(rows)) for tree, rows in exact.cells]
+    for place, found in enumerate(sums):
+        yield (
+            groups[place * size : (place + 1) * size],
+            Exact(found, [(tree, rows[place]) for tree, rows in cells]),
+        )
 
 
 class _Zeros(dict[str, Integers]):

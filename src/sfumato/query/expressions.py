@@ -32,11 +32,14 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Choice:
-    """`then` where the condition holds, else `otherwise`; both of one kind."""
+    """The value of the first (condition, value) that holds, else `otherwise`; all values of one kind."""
 
-    condition: Condition
-    then: Expression
+    branches: tuple[tuple[Condition, Expression], ...]
     otherwise: Expression
+
+    @property
+    def values(self) -> tuple[Expression, ...]:
+        return *(value for _, value in self.branches), self.otherwise
 
 
 @dataclass(frozen=True)
@@ -230,22 +233,34 @@ def kind_of(expression: Expression, policy: Policy) -> Kind | None:
         return _COLUMN_KINDS[policy.columns[expression.name].type]
     if isinstance(expression, Nothing):
         return None
-    if isinstance(expression, Choice):
-        return kind_of(expression.then, policy) or kind_of(expression.otherwise, policy)
-    if isinstance(expression, FirstOf):
+    if isinstance(expression, Choice | FirstOf):
         return next((found for item in expression.values if (found := kind_of(item, policy))), None)
     return _KINDS[type(expression)]
 
 
 def walk(expression: Any) -> Iterator[Any]:
-    """An expression and everything in it."""
-    if isinstance(expression, tuple):
-        for item in expression:
-            yield from walk(item)
-    elif is_dataclass(expression):
-        yield expression
-        for item in fields(expression):
-            yield from walk(getattr(expression, item.name))
+    """An expression and everything in it; what is repeated, each time."""
+    waiting = [expression]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, tuple):
+            waiting += reversed(item)
+        elif is_dataclass(item):
+            yield item
+            waiting += [getattr(item, field.name) for field in reversed(fields(item))]
+
+
+def depth_of(expression: Any) -> int:
+    """How many expressions stand inside one another."""
+    deepest, waiting = 0, [(expression, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        if isinstance(item, tuple):
+            waiting += [(part, depth) for part in item]
+        elif is_dataclass(item):
+            deepest = max(deepest, depth + 1)
+            waiting += [(getattr(item, field.name), depth + 1) for field in fields(item)]
+    return deepest
 
 
 def columns_of(expression: Any) -> Iterator[str]:

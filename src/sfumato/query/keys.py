@@ -31,7 +31,7 @@ from sfumato.query.expressions import (
 from sfumato.query.ranges import days_of, public_bounds, range_of, truncated
 from sfumato.query.refusal import QueryRefused
 
-MOST_GROUPS = 1_000_000
+MOST_GROUPS = 100_000  # rows of an answer: 10 µs and a KiB each
 MOST_KEYS = 1_000  # so many values of a computed key are listed, from public facts alone
 MOST_BINS = 10_000
 
@@ -112,8 +112,7 @@ def _texts(of: Expression, policy: Policy) -> tuple[Key, ...] | None:
     if isinstance(of, Text):
         return (of.value,)
     if isinstance(of, Choice | FirstOf):
-        inside = of.values if isinstance(of, FirstOf) else (of.then, of.otherwise)
-        lists = [_possible(item, policy) for item in inside if not isinstance(item, Nothing)]
+        lists = [_possible(item, policy) for item in of.values if not isinstance(item, Nothing)]
         known = [item for item in lists if item is not None]
         return (
             tuple(dict.fromkeys(value for item in known for value in item))
@@ -189,7 +188,7 @@ def _may_be_missing(of: Expression) -> bool:
     if isinstance(of, FirstOf):
         return all(map(_may_be_missing, of.values))
     if isinstance(of, Choice):
-        return _may_be_missing(of.then) or _may_be_missing(of.otherwise)
+        return any(map(_may_be_missing, of.values))
     return True
 
 

@@ -32,6 +32,7 @@ class Measure(ABC):
     """Numbers to which noise is added; the defaults are those of a measure that reads no value of a row."""
 
     levels = 1  # how many times a unit's contribution is released
+    numbers = 1  # how many noisy numbers a group has
 
     def row_values(self, position: int, rows: Value, policy: Policy) -> dict[str, Value]:
         """The columns that are computed on each row, by name."""
@@ -147,6 +148,10 @@ class Moments(Measure):
     @property
     def span(self) -> int:
         return self.fixed.span if self.degree else 1
+
+    @property
+    def numbers(self) -> int:  # type: ignore[override]
+        return self.degree + 1 + self.missing
 
     def row_values(self, position: int, rows: Value, policy: Policy) -> dict[str, Value]:
         if self.of is None:
@@ -286,6 +291,7 @@ class Products(Measure):
     other: Expression
     fixed: Fixed
     other_fixed: Fixed
+    numbers = 4
 
     @property
     def span(self) -> int:
@@ -343,6 +349,11 @@ class Cells(Counted):
     @property
     def levels(self) -> int:  # type: ignore[override]
         return self.shape[1]
+
+    @property
+    def numbers(self) -> int:  # type: ignore[override]
+        children, levels = self.shape
+        return sum(children**level for level in range(1, levels + 1))
 
     @property
     def width(self) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.expressions import Expr
 
 from sfumato.policy import Column, Policy
-from sfumato.query.reading import parts, shown
+from sfumato.query.reading import Tally, parts, shown
 from sfumato.query.refusal import QueryRefused
 
 _RESERVED = {name.upper() for name in DuckDB.Generator.RESERVED_KEYWORDS} | {"VALUES", "SELECT"}
@@ -53,6 +54,11 @@ class Names:
     table: str
     tables: Tables | None = None
     source: str = ""
+    tally: Tally = field(default_factory=Tally, compare=False)
+
+    def repeated(self, expression: Any, *, times: int = 1) -> None:
+        """Count an expression that stands so many times more in the plan than in the text."""
+        self.tally.add(expression, times)
 
     def column(self, node: Expr) -> Column:
         """The declared column that a node names."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import sqlglot
 from sqlglot import errors, exp
 from sqlglot.expressions import Expr
 
-from sfumato.query.reading import connected
+from sfumato.query.reading import connected, parsed
 from sfumato.query.refusal import QueryRefused
 
 Attempt = Callable[[exp.Select], QueryRefused | None]
@@ -39,10 +38,10 @@ def nearest_query(select: exp.Select, refused: QueryRefused, attempt: Attempt) -
 def _parsed(text: str) -> exp.Select | None:
     """A refusal's own suggestion, if it is a query."""
     try:
-        found = sqlglot.parse_one(text, read="duckdb") if text.upper().startswith("SELECT") else None
-    except errors.SqlglotError:
+        found = parsed(text) if text.upper().startswith("SELECT") else []
+    except (errors.SqlglotError, QueryRefused):
         return None
-    return found if isinstance(found, exp.Select) else None
+    return found[0] if len(found) == 1 and isinstance(found[0], exp.Select) else None
 
 
 def _items(select: exp.Select) -> list[str]:

@@ -31,8 +31,8 @@ from sfumato.query.expressions import (
 )
 from sfumato.query.measures import UNIT
 from sfumato.query.names import Names
-from sfumato.query.ranges import LARGEST, Range, days_of, range_of, snapping
-from sfumato.query.reading import constant, parts, shown
+from sfumato.query.ranges import LARGEST, Range, check_values, days_of, range_of, snapping
+from sfumato.query.reading import MOST_AGGREGATES, constant, parts, shown
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.translation import as_number, condition, translated
 
@@ -81,7 +81,9 @@ def parse_per_person(select: exp.Select, names: Names) -> PerPerson | None:
     values = [_value(item, names) for item in items if not names.is_unit(item)]
     kept = None if where is None else condition(parts(where, "this")[0], names)
     inner = PerPerson(tuple(values) or (_PRESENT,), kept)
-    return inner if having is None else _with_having(inner, parts(having, "this")[0], names)
+    inner = inner if having is None else _with_having(inner, parts(having, "this")[0], names)
+    check_values([kept, *(one for value in inner.values for one in (value.of, value.by))], names.policy)
+    return inner
 
 
 def _with_having(inner: PerPerson, having: Expr, names: Names) -> PerPerson:
@@ -91,13 +93,19 @@ def _with_having(inner: PerPerson, having: Expr, names: Names) -> PerPerson:
     def named(node: Expr) -> Expr:
         if type(node) not in _FUNCTIONS:
             return node
-        name = f"{shown(node).lower()} of HAVING {len(values)}"
-        values.append(replace(_person_value(node, names), name=name))
-        return exp.column(exp.to_identifier(name, quoted=True))
+        found = _person_value(node, names)
+        same = next((value.name for value in values if replace(value, name="") == found), None)
+        if same is None:
+            same = f"{shown(node).lower()} of HAVING {len(values)}"
+            values.append(replace(found, name=same))
+        return exp.column(exp.to_identifier(same, quoted=True))
 
     node = having.copy().transform(named)
     inner = replace(inner, values=tuple(values))
-    return replace(inner, having=condition(node, Names(policy=person_policy(inner, names.policy), table="")))
+    policy = person_policy(inner, names.policy)
+    kept = condition(node, Names(policy=policy, table="", tally=names.tally))
+    check_values([kept], policy)
+    return replace(inner, having=kept)
 
 
 def _value(item: Expr, names: Names) -> PersonValue:
@@ -167,6 +175,10 @@ def _count(inside: Expr | None, names: Names) -> PersonValue:
 
 def person_policy(inner: PerPerson, policy: Policy) -> Policy:
     """The policy of the table with one row a person."""
+    if len(inner.values) > MOST_AGGREGATES:
+        raise QueryRefused(
+            f"a sub-query has at most {MOST_AGGREGATES} values of a person; ask for less at a time"
+        )
     if len({value.name.lower() for value in inner.values}) < len(inner.values):
         raise QueryRefused("two values of the sub-query have the same name; give them different names with AS")
     try:
@@ -258,8 +270,16 @@ def person_table(rows: Value, inner: PerPerson, policy: Policy) -> Value:
     kept = rows.filter(rows[UNIT].notnull())
     if inner.where is not None:
         kept = kept.filter(compiled(inner.where, kept, policy))
+    # Columns first, which what is added up then reads: a constant has a value on every row, as all else.
+    columns = {
+        f"{letter}{i}": compiled(part, kept, policy)
+        for i, value in enumerate(inner.values)
+        for letter, part in (("v", value.of), ("b", value.by))
+        if part is not None
+    }
+    kept = kept.select(UNIT, **columns)
     found = kept.group_by(UNIT).agg(
-        **{f"c{i}": _total(value, kept, policy) for i, value in enumerate(inner.values)}
+        **{f"c{i}": _total(i, value, kept, policy) for i, value in enumerate(inner.values)}
     )
     bounded = {f"c{i}": _bounded(found[f"c{i}"], value, policy) for i, value in enumerate(inner.values)}
     persons = found.select(UNIT, **bounded)
@@ -268,10 +288,10 @@ def person_table(rows: Value, inner: PerPerson, policy: Policy) -> Value:
     return persons.filter(compiled(inner.having, persons, person_policy(inner, policy)))
 
 
-def _total(value: PersonValue, rows: Value, policy: Policy) -> Value:
+def _total(place: int, value: PersonValue, rows: Value, policy: Policy) -> Value:
     if value.of is None:
         return rows.count()
-    of = compiled(value.of, rows, policy)
+    of = rows[f"v{place}"]
     if value.function == "count":
         return of.count()
     if value.function == "count_if":
@@ -279,8 +299,7 @@ def _total(value: PersonValue, rows: Value, policy: Policy) -> Value:
     if value.function in ("sum", "avg"):
         total = _exact_sum(of, range_of(value.of, policy))
         return total if value.function == "sum" else total / of.count().nullif(0).cast("float64")
-    by = None if value.by is None else compiled(value.by, rows, policy)
-    return _AGGREGATIONS[value.function](of, by)
+    return _AGGREGATIONS[value.function](of, rows[f"b{place}"] if value.by is not None else None)
 
 
 _HALF = 46  # bits of each of the two whole numbers that a number is taken apart into

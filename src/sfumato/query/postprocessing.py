@@ -23,10 +23,10 @@ from sqlglot import exp
 from sqlglot.expressions import Expr
 
 from sfumato.query.intervals import LEVEL
-from sfumato.query.reading import parts, shown
+from sfumato.query.reading import Tally, balanced, connected, parts, shown
 from sfumato.query.refusal import QueryRefused
 
-_MOST_DRAWS, _LEAST_DRAWS, _MOST_VALUES = 200, 20, 200_000
+_MOST_DRAWS, _LEAST_DRAWS, _MOST_ROWS, _MOST_VALUES = 200, 20, 200_000, 1_000_000
 _WINDOWS = (
     exp.Sum, exp.Avg, exp.Min, exp.Max, exp.Count, exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank,
     exp.CumeDist, exp.Ntile, exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.Median,
@@ -78,6 +78,7 @@ class Places:
     derived: Mapping[type[Expr], Callable[[Expr], Expr]] = field(default_factory=dict)
     answer: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
 
 
 def rewritten(node: Expr, places: Places, *, aliased: bool = True) -> Expr:
@@ -107,11 +108,18 @@ def rewritten(node: Expr, places: Places, *, aliased: bool = True) -> Expr:
             raise QueryRefused(
                 f"{shown(node)} is neither grouped by nor in an aggregate, and single rows are never shown"
             )
-        return exp.paren(rewritten(named, places, aliased=False))
+        places.tally.add(named)
+        return exp.Paren(this=rewritten(named, places, aliased=False))
     if places.answer and isinstance(node, OVER_ALL):
         return _over_all(node, places)
     if not isinstance(node, _ALLOWED):
         raise QueryRefused(f"{shown(node)} is not answered: it is no arithmetic on the answer")
+    if isinstance(node, exp.And | exp.Or):
+        kind = type(node)
+        chain = [rewritten(item, places, aliased=aliased) for item in connected(node, kind)]
+        return balanced(
+            chain, lambda left, right: kind(this=exp.Paren(this=left), expression=exp.Paren(this=right))
+        )
     found = _with_children(node, lambda child: rewritten(child, places, aliased=aliased))
     if isinstance(node, exp.Div):
         found.set("expression", exp.Nullif(this=found.expression, expression=exp.Literal.number(0)))
@@ -126,13 +134,15 @@ def _over_all(node: Expr, places: Places) -> Expr:
 
 
 def _with_children(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    found = node.copy()
-    for name, value in node.args.items():
-        if isinstance(value, Expr):
-            found.set(name, change(value))
-        elif isinstance(value, list):
-            found.set(name, [change(item) if isinstance(item, Expr) else item for item in value])
-    return found
+    def changed(value: Any) -> Any:
+        return change(value) if isinstance(value, Expr) else value
+
+    return type(node)(
+        **{
+            name: [changed(item) for item in value] if isinstance(value, list) else changed(value)
+            for name, value in node.args.items()
+        }
+    )
 
 
 def _window(node: exp.Window, places: Places) -> Expr:
@@ -173,8 +183,10 @@ class Processed:
     columns: list[Column]
 
 
-def draws_for(groups: int) -> int:
-    return max(_LEAST_DRAWS, min(_MOST_DRAWS, _MOST_VALUES // max(1, groups)))
+def draws_for(groups: int, numbers: int) -> int:
+    """How often an answer is simulated, with so many noisy numbers for each group."""
+    fitting = min(_MOST_ROWS // max(1, groups), _MOST_VALUES // max(1, groups * numbers))
+    return max(_LEAST_DRAWS, min(_MOST_DRAWS, fitting))
 
 
 def process(

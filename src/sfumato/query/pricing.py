@@ -77,6 +77,11 @@ class Price:
     noises: tuple[WholeNoise, ...]
     selection: KeySelection | None
 
+    @property
+    def numbers(self) -> int:
+        """How many noisy numbers each group has."""
+        return sum(measure.numbers for measure in self.measures) + (self.selection is not None)
+
     def event(self) -> accounting.DpEvent:
         parts = [
             accounting.repeat(noise.event(), measure.levels) if measure.levels > 1 else noise.event()

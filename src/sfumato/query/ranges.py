@@ -21,10 +21,12 @@ from functools import singledispatch
 
 from sfumato.policy import Policy
 from sfumato.query.expressions import (
+    NUMBER,
     Applied,
     Arithmetic,
     Choice,
     ColumnValue,
+    Comparison,
     DateExpression,
     DatePart,
     Day,
@@ -33,10 +35,15 @@ from sfumato.query.expressions import (
     Extreme,
     FirstOf,
     Indicator,
+    Missing,
     Nothing,
     Number,
+    OneOf,
     Remainder,
     Truncated,
+    depth_of,
+    kind_of,
+    walk,
 )
 from sfumato.query.refusal import QueryRefused
 
@@ -45,6 +52,7 @@ SMALLEST = 2.0**-40
 FINEST = 2.0**-92
 _BITS = 51
 _EXPONENTS = 36.0
+MOST_NESTED = 40  # of which each takes an engine's compiler up to 20 calls of the 1,000 that Python nests
 _WIDENED = 1 + 2.0**-40
 FIRST_DAY, LAST_DAY = datetime.date(1, 1, 1), datetime.date(9999, 12, 31)
 DATE_PARTS = {
@@ -146,18 +154,10 @@ def _(expression: Number, policy: Policy) -> Range:
     return constant_range(expression.value)
 
 
-@range_of.register
-def _(expression: Choice, policy: Policy) -> Range:
-    return _union_of((expression.then, expression.otherwise), policy)
-
-
-@range_of.register
-def _(expression: FirstOf, policy: Policy) -> Range:
-    return _union_of(expression.values, policy)
-
-
-def _union_of(values: Iterable[Expression], policy: Policy) -> Range:
-    return union(range_of(item, policy) for item in values if not isinstance(item, Nothing))
+@range_of.register(Choice)
+@range_of.register(FirstOf)
+def _(expression: Choice | FirstOf, policy: Policy) -> Range:
+    return union(range_of(item, policy) for item in expression.values if not isinstance(item, Nothing))
 
 
 @range_of.register
@@ -286,15 +286,10 @@ def days_of(expression: DateExpression, policy: Policy) -> tuple[datetime.date, 
     if isinstance(expression, Truncated):
         first, last = days_of(expression.of, policy)
         return truncated(expression.unit, first), truncated(expression.unit, last)
-    inside = expression.values if isinstance(expression, FirstOf) else _branches(expression)
-    found = [days_of(item, policy) for item in inside if not isinstance(item, Nothing)]  # type: ignore[arg-type]
-    return min(first for first, _ in found), max(last for _, last in found)
-
-
-def _branches(expression: Expression) -> tuple[Expression, ...]:
-    if not isinstance(expression, Choice):
+    if not isinstance(expression, Choice | FirstOf):
         raise QueryRefused(f"expected a date, got {type(expression).__name__.lower()}")
-    return expression.then, expression.otherwise
+    found = [days_of(item, policy) for item in expression.values if not isinstance(item, Nothing)]  # type: ignore[arg-type]
+    return min(first for first, _ in found), max(last for _, last in found)
 
 
 def truncated(unit: str, day: datetime.date) -> datetime.date:
@@ -303,6 +298,29 @@ def truncated(unit: str, day: datetime.date) -> datetime.date:
         return datetime.date.fromordinal(max(1, day.toordinal() - day.weekday()))
     month = {"year": 1, "quarter": day.month - (day.month - 1) % 3}.get(unit, day.month)
     return day if unit == "day" else day.replace(month=month, day=1)
+
+
+def check_values(places: Iterable[Expression | None], policy: Policy) -> None:
+    """Refuse what has no value on any row, and numbers that leave their range, wherever they stand."""
+    for place in places:
+        if place is not None:
+            if depth_of(place) > MOST_NESTED:
+                raise QueryRefused(
+                    f"the expression is nested more than {MOST_NESTED} levels deep; compute less at a time"
+                )
+            _check_value(place, policy)
+            for item in walk(place):
+                sides = (item.left, item.right) if isinstance(item, Comparison) else ()
+                for value in (item.of,) if isinstance(item, OneOf | Missing) else sides:
+                    _check_value(value, policy)
+
+
+def _check_value(expression: Expression, policy: Policy) -> None:
+    kind = kind_of(expression, policy)
+    if kind is None:
+        raise QueryRefused("the expression is NULL on every row")
+    if kind == NUMBER:
+        range_of(expression, policy)
 
 
 def public_bounds(expression: Expression, policy: Policy) -> Range:
@@ -334,9 +352,11 @@ def _measured(expression: Expression) -> Iterator[str]:
     """The columns whose numbers enter the result, not those that are only compared."""
     if isinstance(expression, ColumnValue):
         yield expression.name
+    elif isinstance(expression, Choice):
+        for value in expression.values:
+            yield from _measured(value)
     elif not isinstance(expression, Indicator) and is_dataclass(expression):
-        parts = [getattr(expression, item.name) for item in fields(expression) if item.name != "condition"]
-        for part in parts:
+        for part in (getattr(expression, item.name) for item in fields(expression)):
             for item in part if isinstance(part, tuple) else (part,):
                 yield from _measured(item)
 

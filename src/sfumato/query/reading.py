@@ -7,15 +7,33 @@ another question. So nodes are taken apart by `parts` alone.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
 
 from sqlglot import exp
+from sqlglot.dialects import DuckDB
 from sqlglot.expressions import Expr
+from sqlglot.tokenizer_core import TokenType
 
+from sfumato.query.expressions import walk
 from sfumato.query.refusal import QueryRefused
 
-MOST_TEXT = 20_000
-MOST_DEPTH = 60
+_T = TypeVar("_T")
+
+# How large a question may be. What plans and compiles it passes over it a fixed number of times: within these
+# limits for less than a second, and without running out of stack.
+MOST_TEXT = 20_000  # letters
+MOST_BRACKETS = 25  # of which each takes the parser up to 25 calls of the 1,000 that Python nests
+MOST_DEPTH = 60  # levels of the parsed query
+MOST_PARTS = 10_000  # nodes of the parsed query; parts that a short text repeats, as POWER(x, 8) does
+MOST_SELECTS = 8  # one inside the other, or in WITH
+MOST_JOINS = 12
+MOST_KEYS = 20  # of GROUP BY
+MOST_AGGREGATES = 50  # different ones, which share one ε; each takes an engine 20 ms to plan
+_OPENING = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE)
+_CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType.END)
 # What the parser of the DuckDB dialect sets by itself, and what says nothing that is not said elsewhere.
 _SET_BY_THE_PARSER: dict[type[Expr], set[str]] = {
     exp.Count: {"big_int"},
@@ -61,22 +79,81 @@ def connected(node: Expr, kind: type[exp.Connector]) -> list[Expr]:
     return found
 
 
-def check_depth(node: Expr) -> None:
-    """Refuse what is nested so deeply that reading it, or an engine, could run out of stack.
+def balanced(items: list[_T], connect: Callable[[_T, _T], _T]) -> _T:
+    """Connected two by two, so that a thousand conditions nest ten deep."""
+    while len(items) > 1:
+        pairs = [items[i : i + 2] for i in range(0, len(items), 2)]
+        items = [connect(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    return items[0]
+
+
+_TOO_DEEP = "{} more than {} levels deep; use IN (…) for long lists, and fewer brackets"
+
+
+def parsed(text: str) -> list[Expr]:
+    """The statements of a text, none of them larger than the limits above; refused before it takes long.
+
+    Raises:
+        SqlglotError: If it is not SQL.
+        QueryRefused: If it is larger than what is answered.
+    """
+    dialect, depth = DuckDB(), 0
+    tokens = dialect.tokenize(text)
+    for token in tokens:
+        depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
+        if depth > MOST_BRACKETS:
+            raise QueryRefused(_TOO_DEEP.format("brackets and CASE are nested", MOST_BRACKETS))
+    try:
+        statements = [item for item in dialect.parser().parse(tokens, text) if item is not None]
+    except RecursionError:  # the parser's own: a long run of NOT, minus or CAST nests without brackets
+        raise QueryRefused(_TOO_DEEP.format("the query is nested", MOST_DEPTH)) from None
+    for statement in statements:
+        _check_size(statement)
+    return statements
+
+
+def _check_size(node: Expr) -> None:
+    """Refuse what is too large, or nested so deeply that reading it, or an engine, could run out of stack.
 
     A chain of AND or OR, as long as the text may be, counts as one level.
     """
     waiting: list[tuple[Expr, int]] = [(node, 0)]
+    selects = nodes = 0
     while waiting:
         item, depth = waiting.pop()
+        nodes, selects = nodes + 1, selects + isinstance(item, exp.Query)
         if depth > MOST_DEPTH:
-            raise QueryRefused(
-                f"the query is nested more than {MOST_DEPTH} levels deep; use IN (…) for long lists, "
-                "and fewer brackets"
-            )
+            raise QueryRefused(_TOO_DEEP.format("the query is nested", MOST_DEPTH))
+        if nodes > MOST_PARTS:
+            raise QueryRefused(f"the query has more than {MOST_PARTS:,} parts; ask for less at a time")
+        if selects > MOST_SELECTS:
+            raise QueryRefused(f"the query has more than {MOST_SELECTS} SELECTs; ask for less at a time")
+        _check_number(item.args.get("joins"), "JOIN", MOST_JOINS)
+        _check_number(item.expressions if isinstance(item, exp.Group) else None, "GROUP BY", MOST_KEYS)
         for child in item.iter_expressions():
             chained = type(child) is type(item) and isinstance(item, exp.And | exp.Or)
             waiting.append((child, depth if chained else depth + 1))
+
+
+def _check_number(items: list[Expr] | None, name: str, most: int) -> None:
+    if items is not None and len(items) > most:
+        raise QueryRefused(f"expected at most {most} of {name}, got {len(items)}; ask for less at a time")
+
+
+@dataclass
+class Tally:
+    """What a short text makes long, counted over one query: all passes over a plan count repetitions again."""
+
+    parts: int = 0
+
+    def add(self, expression: Any, times: int = 1) -> None:
+        """Count `times` more of an expression, or of a node of the parser."""
+        inside = expression.walk() if isinstance(expression, Expr) else walk(expression)
+        self.parts += times * sum(1 for _ in islice(inside, MOST_PARTS))
+        if self.parts > MOST_PARTS:
+            raise QueryRefused(
+                f"the query has more than {MOST_PARTS:,} parts, repetitions counted; ask for less at a time"
+            )
 
 
 def constant(node: Expr) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,12 +31,20 @@ class Shape:
     intervals: tuple[tuple[Interval, ...], ...]
 
 
-def shaped(plan: Query, policy: Policy, groups: Groups, noisy: Sequence[Noisy]) -> Shape:
-    """The answer as the query wants to see it."""
-    estimates = [estimate(aggregate, noisy) for aggregate in plan.aggregates]
+def shaped(plan: Query, policy: Policy, groups: Groups, parts: Iterable[Sequence[Noisy]]) -> Shape:
+    """The answer as the query wants to see it, from the noisy numbers of so many groups at a time."""
+    found, drawn = [], []
+    for noisy in parts:
+        found.append([estimate(aggregate, noisy) for aggregate in plan.aggregates])
+        if plan.post is not None:
+            drawn.append(_with_draws(plan, noisy, found[-1], len(groups)))
+    estimates = [_joined(each) for each in zip(*found, strict=True)]
     if plan.post is not None:
-        return _processed(plan, policy, groups, noisy, estimates)
-    shown = [_row(plan, policy, group, place, estimates) for place, group in enumerate(groups)]
+        return _processed(
+            plan, policy, groups, [np.hstack(each) for each in zip(*drawn, strict=True)], estimates
+        )
+    labels = _labels(plan, policy, groups)
+    shown = [_row(plan, labels, group, place, estimates) for place, group in enumerate(groups)]
     order = _ordered(plan, [row for row, _ in shown])
     return Shape(
         columns=tuple(output.name for output in plan.outputs),
@@ -45,8 +53,25 @@ def shaped(plan: Query, policy: Policy, groups: Groups, noisy: Sequence[Noisy]) 
     )
 
 
+def _joined(parts: Sequence[NoisyEstimate]) -> NoisyEstimate:
+    each = ((one.values, one.low, one.high) for one in parts)
+    return NoisyEstimate(*(np.concatenate(some) for some in zip(*each, strict=True)))
+
+
+def _labels(plan: Query, policy: Policy, groups: Groups) -> list[dict[Key, Key]]:
+    """How each value of each key is shown."""
+    return [
+        {value: label(key, value, policy) for value in {group[place] for group in groups}}
+        for place, key in enumerate(plan.keys)
+    ]
+
+
 def _row(
-    plan: Query, policy: Policy, group: tuple[Key, ...], place: int, estimates: list[NoisyEstimate]
+    plan: Query,
+    labels: list[dict[Key, Key]],
+    group: tuple[Key, ...],
+    place: int,
+    estimates: list[NoisyEstimate],
 ) -> tuple[tuple[Cell, ...], tuple[Interval, ...]]:
     row: list[Cell] = []
     intervals: list[Interval] = []
@@ -57,7 +82,7 @@ def _row(
             row.append(value)
             intervals.append(interval)
         else:
-            row.append(label(plan.keys[output.value], group[output.value], policy))
+            row.append(labels[output.value][group[output.value]])
             intervals.append(None)
     return tuple(row), tuple(intervals)
 
@@ -74,12 +99,16 @@ def _ordered(plan: Query, rows: Sequence[tuple[Any, ...]]) -> list[int]:
 
 
 def _processed(
-    plan: Query, policy: Policy, groups: Groups, noisy: Sequence[Noisy], estimates: list[NoisyEstimate]
+    plan: Query,
+    policy: Policy,
+    groups: Groups,
+    drawn: list[np.ndarray[Any, Any]],
+    estimates: list[NoisyEstimate],
 ) -> Shape:
     post = plan.post
     assert post is not None
-    keys = [[label(key, group[i], policy) for group in groups] for i, key in enumerate(plan.keys)]
-    found = postprocessing.process(post, keys, _with_draws(plan, noisy, estimates, len(groups)))
+    keys = [[labels[group[i]] for group in groups] for i, labels in enumerate(_labels(plan, policy, groups))]
+    found = postprocessing.process(post, keys, drawn)
     columns = [_column(post.origin(place), found, place, estimates) for place in range(len(post.outputs))]
     return Shape(
         columns=post.names,
@@ -104,20 +133,19 @@ def _with_draws(
     plan: Query, noisy: Sequence[Noisy], estimates: list[NoisyEstimate], groups: int
 ) -> list[np.ndarray[Any, Any]]:
     """Each aggregate as (1 + draws, groups): the answer, and the answer with noise of its kind once more."""
-    draws = postprocessing.draws_for(groups)
+    draws = postprocessing.draws_for(groups, sum(item.measure.numbers for item in noisy))
     chance = public_generator(0)  # this noise protects nobody
-    again = [_renoised(item, draws, chance) for item in noisy]
-    simulated = [estimate(aggregate, again).values for aggregate in plan.aggregates]
-    return [
-        np.concatenate([np.asarray(item.values, dtype=float)[None, :], values.reshape(draws, groups)])
-        for item, values in zip(estimates, simulated, strict=True)
-    ]
+    found = [np.empty((1 + draws, len(item.values))) for item in estimates]
+    for draw in range(1 + draws):
+        again = [_renoised(item, chance) for item in noisy] if draw else []
+        for place, aggregate in enumerate(plan.aggregates):
+            found[place][draw] = (estimate(aggregate, again) if draw else estimates[place]).values
+    return found
 
 
-def _renoised(item: Noisy, draws: int, chance: np.random.Generator) -> Noisy:
+def _renoised(item: Noisy, chance: np.random.Generator) -> Noisy:
     def add(values: Integers) -> Integers:
-        tiled = np.tile(values, (draws, 1))
-        return tiled + np.rint(item.noise.imitated(chance, tiled.shape)).astype(np.int64)
+        return values + np.rint(item.noise.imitated(chance, values.shape)).astype(np.int64)
 
     if item.tree is None:
         return replace(item, parts=add(item.parts))

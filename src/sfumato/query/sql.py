@@ -6,10 +6,8 @@ What has no translation is refused, with the reason and the nearest query that c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 
-import sqlglot
 from sqlglot import errors, exp
 from sqlglot.expressions import Expr
 
@@ -17,16 +15,10 @@ from sfumato.policy import Policy
 from sfumato.query import arithmetic, conditions, texts_and_dates  # noqa: F401 - they register their translations
 from sfumato.query.aggregates import DERIVED, is_aggregate, measures_for, parse_aggregate
 from sfumato.query.expressions import (
-    NUMBER,
     ColumnValue,
-    Comparison,
     Condition,
     Flag,
-    Missing,
-    OneOf,
     columns_of,
-    kind_of,
-    walk,
 )
 from sfumato.query.from_clause import Source, parse_from
 from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, some_values
@@ -37,8 +29,17 @@ from sfumato.query.over_answer import over_answer
 from sfumato.query.per_person import PerPerson, parse_per_person, person_policy
 from sfumato.query.plan import Aggregate, Output, Query, public_keys, scope
 from sfumato.query.postprocessing import Places, PostProcessing, as_sql, check, rewritten
-from sfumato.query.ranges import range_of
-from sfumato.query.reading import MOST_TEXT, check_depth, constant, function, parts, shown, whole_constant
+from sfumato.query.ranges import check_values
+from sfumato.query.reading import (
+    MOST_AGGREGATES,
+    MOST_TEXT,
+    constant,
+    function,
+    parsed,
+    parts,
+    shown,
+    whole_constant,
+)
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.translation import condition, translated
 
@@ -194,7 +195,7 @@ def _post_processed(
     select: exp.Select, items: list[Expr], keys: tuple[AnyKey, ...], names: Names
 ) -> tuple[tuple[Output, ...], PostProcessing]:
     """Aggregates are collected wherever they stand; the rest becomes SQL over them."""
-    asked: dict[Aggregate, str] = {}
+    asked: dict[Aggregate, tuple[int, str]] = {}
     texts = {key: place for place, key in enumerate(keys)}
 
     def key_place(node: Expr) -> int | None:
@@ -207,8 +208,9 @@ def _post_processed(
 
     def aggregate_place(node: Expr) -> int:
         found = parse_aggregate(node, names)
-        asked.setdefault(found, _shown_name(node, names))
-        return list(asked).index(found)
+        if found not in asked:
+            asked[found] = len(asked), _shown_name(node, names)
+        return asked[found][0]
 
     nodes = [_unaliased(item) for item in items]
     aliases = {alias.lower(): node for node, alias in nodes if alias}
@@ -225,7 +227,7 @@ def _post_processed(
         offset=whole_constant(select.args.get("offset"), "OFFSET") or 0,
     )
     outputs = [Output(f"k{place}", place) for place in range(len(keys))]
-    return (*outputs, *(Output(text, item) for item, text in asked.items())), post
+    return (*outputs, *(Output(text, item) for item, (_, text) in asked.items())), post
 
 
 def _clause(select: exp.Select, name: str, places: Places) -> str:
@@ -267,23 +269,20 @@ def checked(query: Query, policy: Policy) -> Query:
             "a query needs an aggregate such as COUNT, SUM or AVG; single rows are never shown",
             nearest=f"SELECT COUNT(*) FROM {quoted(policy.table)}",
         )
+    if len(set(query.aggregates)) > MOST_AGGREGATES:
+        raise QueryRefused(
+            f"a query has at most {MOST_AGGREGATES} aggregates, which share its ε; ask for less at a time"
+        )
     _check_columns(query, policy)
     shown_names = query.post.names if query.post is not None else [output.name for output in query.outputs]
     if len({name.lower() for name in shown_names}) < len(shown_names):
         raise QueryRefused("two columns of the answer have the same name; give them different names with AS")
-    check_ranges(
-        [
-            query.where,
-            *(item.of for item in query.aggregates),
-            *(item.other for item in query.aggregates),
-            *_computed(query.keys),
-        ],
-        policy,
-    )
     for key in query.keys:
         check_key(key, policy)
     public_keys(query, policy)
     measures_for(query, policy)
+    check_values([query.where, *(one for item in query.aggregates for one in (item.of, item.other))], policy)
+    check_values([key.of for key in query.keys if isinstance(key, ComputedKey)], policy)
     if query.post is not None:
         check(query.post, [some_values(key, policy) for key in query.keys], len(query.aggregates))
     return query
@@ -303,26 +302,11 @@ def _check_columns(query: Query, policy: Policy) -> None:
         raise QueryRefused("every row is one person", nearest=f"SELECT COUNT(*) FROM {quoted(policy.table)}")
 
 
-def check_ranges(places: Iterable[object], policy: Policy) -> None:
-    """Every number in a condition stays in its range, too; sums and keys are checked where they are planned."""
-    for item in (item for place in places for item in walk(place)):
-        sides = (item.left, item.right) if isinstance(item, Comparison) else ()
-        inside = (item.of,) if isinstance(item, OneOf | Missing) else ()
-        for number in (*sides, *inside):
-            if kind_of(number, policy) == NUMBER:
-                range_of(number, policy)
-
-
-def _computed(keys: tuple[AnyKey, ...]) -> list[object]:
-    return [key.of for key in keys if isinstance(key, ComputedKey)]
-
-
 def parse_condition(text: str, policy: Policy) -> Condition:
     """A condition as WHERE takes it."""
     try:
-        node = sqlglot.parse_one(text, read="duckdb")
-        check_depth(node)
-    except (errors.SqlglotError, RecursionError):
+        (node,) = parsed(text)
+    except (errors.SqlglotError, ValueError):
         raise QueryRefused(
             f"this is not a condition in SQL: {text}", nearest="age >= 18 AND city = 'Delft'"
         ) from None
@@ -334,16 +318,14 @@ def _single_select(text: str, policy: Policy) -> exp.Select:
     if len(text) > MOST_TEXT or (not text.isprintable() and not _is_text(text)):
         raise QueryRefused(f"a query has at most {MOST_TEXT} characters of Unicode text", nearest=nearest)
     try:
-        statements = [item for item in sqlglot.parse(text, read="duckdb") if item is not None]
-    except (errors.SqlglotError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if isinstance(error, errors.SqlglotError) else "too deeply nested"
-        raise QueryRefused(f"this is not SQL: {reason}", nearest=nearest) from None
+        statements = parsed(text)
+    except errors.SqlglotError as error:
+        raise QueryRefused(f"this is not SQL: {str(error).splitlines()[0]}", nearest=nearest) from None
     if len(statements) != 1:
         raise QueryRefused(f"one statement at a time, got {len(statements)}", nearest=nearest)
     select = statements[0]
     if not isinstance(select, exp.Select):
         raise QueryRefused(f"only SELECT is answered, got {select.key.upper()}", nearest=nearest)
-    check_depth(select)
     return select
 
 
@@ -464,12 +446,10 @@ def _shown_name(node: Expr, names: Names) -> str:
         own = declared if names.tables is None else declared.partition(".")[2] or declared
         if column.table and type(node) is not exp.Column:  # of two joined tables both may have it
             own = f"{column.table.lower()}.{own}"
-        column.replace(exp.column(f"{_HELD}{len(spelled)}_"))
+        column.set("table", None)
+        column.set("this", exp.to_identifier(f"{_HELD}{len(spelled)}_"))
         spelled.append(own)
-    text = _plain_name(root.this)
-    for place, name in enumerate(spelled):
-        text = text.replace(f"{_HELD}{place}_", name)
-    return text
+    return re.sub(rf"{_HELD}(\d+)_", lambda found: spelled[int(found[1])], _plain_name(root.this))
 
 
 _HELD = "sfumato_held_"  # stands for a column while the rest of an expression is put in small letters

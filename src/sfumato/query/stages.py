@@ -25,11 +25,13 @@ class Planned:
         query: What is asked.
         price: Its noise, and through it the event that is charged.
         purpose: What the ledger says of it.
+        values: How many noisy numbers it takes, those that are simulated for intervals too.
     """
 
     query: Query
     price: Price
     purpose: str
+    values: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -21,10 +22,10 @@ from sfumato.query.aggregates import measures_for, weights_for
 from sfumato.query.answer import Answer, notes_for
 from sfumato.query.asking import select
 from sfumato.query.compilation import Value
-from sfumato.query.dry_run import ExpectedError, expected_errors, warn_of_noise
+from sfumato.query.dry_run import ExpectedError, expected_errors, expected_groups, warn_of_noise
 from sfumato.query.early_sums import early_sums
 from sfumato.query.engines import Engine, open_engine
-from sfumato.query.exact import Exact, by_group, cells_by_group, public_groups
+from sfumato.query.exact import Exact, by_group, cells_by_group, in_parts, public_groups
 from sfumato.query.joined_rows import joined_rows
 from sfumato.query.joining import rows_policy
 from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
@@ -41,6 +42,7 @@ from sfumato.query.plan import (
     touched_unit,
     ungrouped_rows,
 )
+from sfumato.query.postprocessing import draws_for
 from sfumato.query.pricing import Price, Spending, price
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, add_noise
@@ -55,6 +57,10 @@ RELATION = accounting.Relation.ADD_REMOVE
 """Under which queries are priced: contributions are bounded for a unit that comes or goes."""
 
 _MOST_PLANS = 63  # whose SQL is kept
+MOST_VALUES = 2_000_000
+"""Noisy numbers of one query. Each takes about a µs, 64 bytes while its part is computed, and 350 bytes where
+it is a row of an engine: together two seconds and 700 MiB."""
+_AT_ONCE = 500_000  # of them
 
 
 class Spent(Protocol):
@@ -140,6 +146,7 @@ class Table:
         self._plans: dict[Query, Compiled] = {}
         self._parsed = functools.lru_cache(maxsize=_MOST_PLANS)(self._parse)
         self._sampler = sampler if sampler is not None else SecretStream()
+        self._rehearsing = threading.Lock()
 
     def ask(
         self,
@@ -213,7 +220,21 @@ class Table:
         """
         plan, purpose = self._read(query)
         cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
-        return Planned(query=plan, price=cost, purpose=purpose)
+        return Planned(query=plan, price=cost, purpose=purpose, values=self._values(plan, cost))
+
+    def _values(self, plan: Query, cost: Price) -> int:
+        """How many noisy numbers a query takes, from its plan alone; refused beyond the most."""
+        policy = scope(plan, self.policy)
+        keys = public_keys(plan, policy)
+        groups = expected_groups(keys, policy)
+        numbers = cost.numbers * (1 if plan.post is None else 1 + draws_for(groups, cost.numbers))
+        if groups * numbers > MOST_VALUES and (keys is not None or numbers > MOST_VALUES):
+            raise QueryRefused(
+                f"the query takes {groups * numbers:,} noisy numbers, {numbers:,} for each of {groups:,} "
+                f"groups, and at most {MOST_VALUES:,} are drawn; group by fewer columns or bins, or ask for "
+                "one aggregate at a time"
+            )
+        return groups * numbers
 
     def ready(self, planned: Planned) -> Ready:
         """Do the second part of `ask`: have the engine plan it. The schema is public, and no row is read.
@@ -244,13 +265,39 @@ class Table:
             InvalidInput: If it is no charge, such as a refusal, that of another event or of another ledger, or
                 one that was answered before. Nothing is read.
         """
+        return self.released(ready, charge, self.read(ready, charge), ledger=ledger)
+
+    def read(self, ready: Ready, charge: Charge) -> Exact:
+        """Do the part of `answer` that reads rows; in the thread that has the engine.
+
+        Args:
+            ready: What `ready` gave.
+            charge: Its charge.
+
+        Returns:
+            The sums before noise: PRIVATE, for `released` alone.
+        """
         planned = ready.planned
         if not isinstance(charge, Charge) or not same_releases(charge.event, planned.price.event()):
             raise InvalidInput("expected the charge of this query, got a refusal or that of another release")
         self._charged().use(charge)
-        groups, noisy = self._release(planned.query, planned.price, self._fetched(ready.compiled))
-        answer = self._answer(planned.query, planned.price, groups, noisy, ledger)
-        return replace(answer, entry=charge.head)
+        return self._fetched(ready.compiled)
+
+    def released(self, ready: Ready, charge: Charge, exact: Exact, *, ledger: Spent) -> Answer:
+        """Do the part of `answer` that adds the noise; any thread may.
+
+        Args:
+            ready: What `ready` gave.
+            charge: Its charge.
+            exact: What `read` gave.
+            ledger: Whose ε the answer tells.
+
+        Returns:
+            The noisy rows with their intervals.
+        """
+        plan, cost = ready.planned.query, ready.planned.price
+        groups, parts = self._release(plan, cost, exact)
+        return replace(self._answer(plan, cost, groups, parts, ledger), entry=charge.head)
 
     def prepare(self) -> None:
         """Open the source and plan a first query, so that later ones are quicker. Nothing is spent."""
@@ -335,12 +382,36 @@ class Table:
             QueryRefused: If it cannot be answered privately.
             BudgetExceeded: If the table's ledger would refuse it now.
         """
-        plan = self._plan(query)
-        cost = self.price(plan, epsilon=epsilon, delta=delta, split=split, noise=noise)
+        planned = self.plan(query, epsilon=epsilon, delta=delta, split=split, noise=noise)
         if self.ledger is not None:
-            self.ledger.check(cost.event(), relation=RELATION, unit=self.policy.budget.unit)
-        self._warn_of_noise(plan, cost)
-        return expected_errors(plan, cost, scope(plan, self.policy))
+            self.ledger.check(planned.price.event(), relation=RELATION, unit=self.policy.budget.unit)
+        self._warn_of_noise(planned.query, planned.price)
+        return self.expected(planned)
+
+    def expected(self, planned: Planned) -> tuple[ExpectedError, ...]:
+        """Tell how wrong a planned query would be, once it was compiled as it would be asked.
+
+        It is compiled for tables without rows, so that no source is opened. Threads may do it at once.
+
+        Args:
+            planned: What `plan` gave.
+
+        Returns:
+            One error for each column.
+
+        Raises:
+            QueryRefused: If no engine can plan it.
+        """
+        with self._rehearsing:
+            self._compile(planned.query, self._blank, salt="")
+        return expected_errors(planned.query, planned.price, scope(planned.query, self.policy))
+
+    @functools.cached_property
+    def _blank(self) -> Engine:
+        """The policy's tables on DuckDB, with the declared columns and no rows."""
+        given = {name: _no_rows(self.policy.private(name)) for name in self.policy.private_names}
+        given |= {name: _no_rows(table) for name, table in self.policy.public.items()}
+        return open_engine(self.policy, name="duckdb", data=given)
 
     def tries(
         self,
@@ -579,12 +650,22 @@ class Table:
         fetch = self._engine.fetch
         return Exact(fetch(compiled.sums), [(tree, fetch(counts)) for tree, counts in compiled.cells])
 
-    def _release(self, plan: Query, cost: Price, exact: Exact) -> tuple[Groups, tuple[Noisy, ...]]:
+    def _release(
+        self, plan: Query, cost: Price, exact: Exact, *, at_once: int | None = _AT_ONCE
+    ) -> tuple[Groups, Iterator[tuple[Noisy, ...]]]:
+        """The groups, and the noisy numbers of so many at a time that they need little memory."""
         keys, names = public_keys(plan, scope(plan, self.policy)), bounding.key_names(plan)
         groups = public_groups(keys) if keys is not None else self._selected(plan, cost, exact.sums)
-        sums = by_group(exact.sums, groups, names)
-        cells = [cells_by_group(found, groups, names, tree.cells) for tree, found in exact.cells]
-        return groups, add_noise(cost, sums, cells, self._sampler)
+        size = len(groups) if at_once is None else max(1, at_once // cost.numbers)
+        return groups, self._noisy(cost, exact, groups, names, size)
+
+    def _noisy(
+        self, cost: Price, exact: Exact, groups: Groups, names: list[str], size: int
+    ) -> Iterator[tuple[Noisy, ...]]:
+        for some, found in in_parts(exact, groups, names, size):
+            sums = by_group(found.sums, some, names)
+            cells = [cells_by_group(rows, some, names, tree.cells) for tree, rows in found.cells]
+            yield add_noise(cost, sums, cells, self._sampler)
 
     def _selected(self, plan: Query, cost: Price, found: Sequence[Mapping[str, Any]]) -> Groups:
         """The keys that enough units have; sorted, since the engine's order is not public."""
@@ -597,9 +678,9 @@ class Table:
         )
 
     def _answer(
-        self, plan: Query, cost: Price, groups: Groups, noisy: tuple[Noisy, ...], ledger: Spent
+        self, plan: Query, cost: Price, groups: Groups, parts: Iterable[Sequence[Noisy]], ledger: Spent
     ) -> Answer:
-        shape = shaped(plan, scope(plan, self.policy), groups, noisy)
+        shape = shaped(plan, scope(plan, self.policy), groups, parts)
         return Answer(
             columns=shape.columns,
             rows=shape.rows,
@@ -618,6 +699,20 @@ class Table:
                 *caveats_of_sampler(self._sampler),
             ),
         )
+
+
+_STORED = {"integer": "int64", "real": "float64", "text": "string", "boolean": "bool", "date": "date32"}
+
+
+def _no_rows(table: Any) -> Any:
+    """An Arrow table of the columns that a private or public table declares."""
+    import pyarrow as pa
+
+    columns = {column.name: _STORED[column.type] for column in table.columns.values()}
+    unit = getattr(table, "unit", None)
+    if unit is not None and unit.column is not None:
+        columns.setdefault(unit.column, "string")
+    return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()]).empty_table()
 
 
 def _on_a_line(words: str) -> str:

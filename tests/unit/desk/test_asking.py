@@ -1,9 +1,15 @@
 """A question over HTTP: who pays, what is told, and when it leaves."""
 
 import math
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
+from sfumato.desk import asking
+from sfumato.desk.pace import kind_of
+from sfumato.desk.throttle import Effort
 
 COUNT = "SELECT COUNT(*) FROM people"
 
@@ -134,3 +140,80 @@ def test_the_expected_error_costs_nothing(served, ann):
     page = ann.post("/ask", sql=COUNT, epsilon="0.1", grant=_grant(ann), action="expect")
     assert "± 30" in page.text
     assert served.ledger.epsilon_spent == spent
+
+
+def test_a_dear_question_holds_up_no_other(another, monkeypatch):
+    """Its rows are read by the thread that asks; its noise is made beside it, and its kind is its own."""
+    served = another(tick=0.2)
+    ann = served.person("ann", "analyst", allocation=5.0, signed_in=False)
+    assert ann.ask().status_code == 200
+    table, going, asked = served.desk.dataset("people").table, threading.Event(), []
+    released = table.released
+
+    def slowly(ready, *words, **more):
+        asked.append(ready.planned.values)
+        if ready.planned.values > asking.MOST_IN_PASSING:
+            assert going.wait(30)
+        return released(ready, *words, **more)
+
+    monkeypatch.setattr(table, "released", slowly)
+    dear = "SELECT BIN(age, 1000), MEDIAN(age) FROM people GROUP BY BIN(age, 1000)"
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ann.ask, dear, 0.001)
+        while not asked:
+            time.sleep(0.01)
+        assert ann.ask().status_code == 200  # meanwhile
+        assert not first.done()
+        going.set()
+        assert first.result(60).status_code == 200
+    slowed = served.desk.pace.all()
+    assert all("noisy numbers" in kind for kind in slowed)  # others keep their tick
+    assert served.desk.pace.ticks("people: one table, one pass") == 1
+
+
+def test_a_kind_begins_with_the_ticks_that_its_numbers_take(served):
+    pace = Pace_of(served)
+    pace.at_least("dear", 3.5 * pace.tick)
+    pace.at_least("small", 1e-6)
+    assert (pace.ticks("dear"), pace.ticks("small")) == (4, 1)
+    assert pace.all().get("dear") is None  # it was not slowed down: that is told of others
+
+
+def test_kinds_tell_questions_apart_by_their_numbers(served):
+    dataset = served.desk.dataset("people")
+
+    def kind(sql):
+        return kind_of(dataset.table.plan(sql, epsilon=1e-4), dataset.policy, "people")
+
+    few = kind(COUNT), kind("SELECT city, COUNT(*) FROM people GROUP BY city")
+    many = [
+        kind(f"SELECT BIN(age, {n}), MEDIAN(age) FROM people GROUP BY BIN(age, {n})") for n in (20, 900, 1000)
+    ]
+    assert few[0] == few[1]
+    assert many[0] != many[1]
+    assert many[1] == many[2]
+    assert few[0] not in many
+
+
+@pytest.mark.parametrize("sql", [COUNT, "SELECT * FROM people"])
+def test_what_is_not_charged_counts_against_an_effort(another, sql):
+    """On every way to have a question planned, whether it is answered, told about or refused."""
+    served = another()
+    ann = served.person("ann", "analyst", allocation=5.0)
+    number = ann.api("GET", "/api/v1/allocations").json()[0]["id"]
+    fields = {"sql": sql, "epsilon": "0.001", "grant": str(number), "title": "x"}
+    body = {"sql": sql, "epsilon": 0.001}
+    served.warm()
+    ways = {
+        "expect": lambda: ann.api("POST", "/api/v1/tables/people/expect", json=body),
+        "query": lambda: ann.ask(sql, 0.001),
+        "page expect": lambda: ann.post("/ask", action="expect", **fields),
+        "page ask": lambda: ann.post("/ask", action="ask", **fields),
+        "page save": lambda: ann.post("/ask", action="save", **fields),
+    }
+    for name, way in ways.items():
+        served.desk.effort = Effort(size=1e-6, rate=0.0)
+        assert way().status_code in (200, 303, 422), name
+        assert way().status_code == 429, name
+    bob = served.person("bob", "analyst", allocation=1.0, signed_in=False)
+    assert bob.ask(epsilon=0.001).status_code == 200  # another account's is another's

@@ -20,7 +20,7 @@ def test_whoever_has_much_computed_waits(another):
     served = another()
     ann, bob = served.person("ann", "analyst"), served.person("bob", "analyst")
     served.desk.effort = Effort(size=0.05, rate=1e-9)
-    plan = "/plan?kind=counts&name=c&epsilon=0.1&times=12&details=noise=gaussian"
+    plan = "/plan?kind=query&name=c&epsilon=0.1&times=12&details=SELECT+COUNT(*)+FROM+people"
     seen = [ann.page(plan.replace("12", str(12 + number))).status_code for number in range(20)]
     assert seen[0] == 200
     assert seen[-1] == 429
@@ -70,7 +70,8 @@ def test_a_broken_promise_is_not_made_again(another, noise):
 
 @pytest.mark.parametrize(("eyes", "status"), [("false", 303), ("true", 409)])
 def test_one_officer_alone_charges_no_plan_where_four_eyes_must_see_it(another, eyes, status):
-    lines = [{"kind": "counts", "name": "c", "epsilon": "0.1", "times": "12", "details": "noise=gaussian"}]
+    question = {"kind": "query", "details": "SELECT COUNT(*) FROM people"}
+    lines = [{"name": "c", "epsilon": "0.1", "times": "12", **question}]
     served = another(more=f"four_eyes = {eyes}")
     olga = served.person("olga", "officer")
     sent = olga.post("/plan/charge", dataset="people", plan="year", lines=json.dumps(lines))

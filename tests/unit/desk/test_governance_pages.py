@@ -5,11 +5,16 @@ from __future__ import annotations
 import html
 import json
 import re
+from urllib.parse import urlencode
 
 import pytest
 import yaml
 
-PLAN = "/plan?dataset=people&plan=year&name=counts&kind=counts&epsilon=0.05&times=12&details=noise%3Dgaussian"
+COUNTS = "SELECT city, COUNT(*) FROM people GROUP BY city"
+PLAN = "/plan?" + urlencode(
+    {"dataset": "people", "plan": "year", "name": "counts", "kind": "query", "epsilon": "0.05", "times": "12"}
+    | {"details": COUNTS}
+)
 
 
 def test_a_plan_is_priced_from_its_address(ann):
@@ -17,6 +22,26 @@ def test_a_plan_is_priced_from_its_address(ann):
     assert page.status_code == 200
     assert "less than one after another" in page.text
     assert "Charge it as one" not in page.text  # an analyst plans, an officer charges
+
+
+@pytest.mark.parametrize("button", ["counts", "average", "query"])
+def test_a_line_to_begin_with_is_priced_as_its_question(another, button):
+    """The error that the plan states is that of the dry run, for people of five rows each; it can be asked."""
+    served = another(more='[unit]\ncolumn = "secret_number"\nrows = 5\ngroups = 2')
+    ann = served.person("ann", "analyst", allocation=5.0)
+    page = ann.page(f"/plan?dataset=people&plan=year&add={button}")
+    sql = html.unescape(re.search('name="details" value="([^"]+)"', page.text)[1])
+    epsilon = float(re.search('name="epsilon"[^>]* value="([^"]+)"', page.text)[1])
+    told = ann.api("POST", "/api/v1/tables/people/expect", json={"sql": sql, "epsilon": epsilon}).json()
+    for error in told["expected_errors"]:
+        assert html.escape(f"{error['column']} ± {error['half_width']:.4g}") in page.text
+    dry = served.desk.dataset("people").table.dry_run(sql, epsilon=epsilon)
+    assert [one.half_width for one in dry] == [error["half_width"] for error in told["expected_errors"]]
+    assert ann.ask(sql, epsilon).status_code == 200
+
+
+def test_a_plan_of_the_desk_prices_no_count_without_its_policy(ann):
+    assert "question in SQL" in ann.page("/plan?name=x&kind=counts&epsilon=0.1&times=1&details=").text
 
 
 def test_an_officer_charges_a_plan_once(another):

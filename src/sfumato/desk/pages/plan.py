@@ -20,19 +20,35 @@ from sfumato.desk.pages.page import Fields, Page, desk_of, go, render
 from sfumato.desk.trade_off import trade_off
 from sfumato.errors import InvalidInput, Refused, SfumatoError
 from sfumato.governance import Plan, PlanPrice
-from sfumato.governance.planning import KINDS
-from sfumato.policy import Policy
+from sfumato.query.names import Names
 
 router = APIRouter()
 PAGE = Page(router=router, title="Plan", path="/plan", roles=(Role.OFFICER, Role.ANALYST), order=25)
 MOST_LINES = 12
-_STARTS = {
-    "counts": ("a table of counts, monthly for a year", "0.05", "12", "noise=gaussian"),
-    "average": ("an average, monthly for a year", "0.02", "12", "lower=0 upper=100 people=1000"),
-    "query": ("a question", "0.1", "1", "SELECT COUNT(*) FROM …"),
-    "model": ("a model", "1", "1", "size=60000 batch=600 epochs=10"),
-    "survey": ("a survey", "1", "1", "answers=2 people=1000"),
-}
+KINDS = ("query", "model", "survey")
+"""Those of a table whose policy is known: all that is asked of it is priced as a question."""
+
+
+def _starts(dataset: Dataset) -> dict[str, dict[str, str]]:
+    """The lines to begin with; questions are such that the table answers them."""
+    name = dataset.policy.private_names[0]
+    policy = dataset.policy.private(name) or dataset.policy
+    names = Names(policy=policy, table=policy.table)
+    bounded = next((column.name for column in policy.columns.values() if column.bounds is not None), None)
+    average = None if bounded is None else names.example_for(bounded)
+    lines = {
+        "counts": ("query", "a table of counts, monthly for a year", "0.05", "12", names.example_group_by()),
+        "average": ("query", "an average, monthly for a year", "0.02", "12", average),
+        "query": ("query", "a question", "0.1", "1", names.example_count()),
+        "model": ("model", "a model", "1", "1", "size=60000 batch=600 epochs=10"),
+        "survey": ("survey", "a survey", "1", "1", "answers=2 people=1000"),
+    }
+    fields = ("kind", "name", "epsilon", "times", "details")
+    return {
+        button: {field: value or "" for field, value in zip(fields, line, strict=True)}
+        for button, line in lines.items()
+        if line[-1] is not None
+    }
 
 
 @router.get("/plan")
@@ -40,12 +56,15 @@ _STARTS = {
 def page(request: Request) -> HTMLResponse:
     asked = request.query_params
     lines = _lines(asked)
-    added = asked.get("add")
-    if added in KINDS and len(lines) < MOST_LINES:
-        lines.append(
-            dict(zip(("name", "epsilon", "times", "details"), _STARTS[added], strict=True)) | {"kind": added}
-        )
-    return _page(request, lines, asked.get("dataset"), asked.get("plan", "year"))
+    dataset = _chosen(desk_of(request), asked.get("dataset"))
+    added = _starts(dataset).get(asked.get("add", ""))
+    if added is not None and len(lines) < MOST_LINES:
+        lines.append(added)
+    return _page(request, lines, dataset.name, asked.get("plan", "year"))
+
+
+def _chosen(desk: Desk, name: str | None) -> Dataset:
+    return desk.dataset(name) if name else desk.tables()[0]
 
 
 @router.post("/plan/charge")
@@ -86,7 +105,7 @@ def _page(
     status: int = 200,
 ) -> HTMLResponse:
     desk, price = desk_of(request), None
-    chosen = desk.dataset(dataset) if dataset else desk.tables()[0]
+    chosen = _chosen(desk, dataset)
     try:
         if lines:
             with effort(request):
@@ -100,7 +119,7 @@ def _page(
         lines=lines,
         plan=name,
         kinds=list(KINDS),
-        starts={kind: start[0] for kind, start in _STARTS.items()},
+        starts={button: line["name"] for button, line in _starts(chosen).items()},
         dataset=chosen.name,
         datasets=[one.name for one in desk.tables()],
         left=chosen.ledger.epsilon_left,
@@ -131,13 +150,15 @@ def _plan(desk: Desk, dataset: Dataset, name: str, lines: list[dict[str, str]]) 
         "releases": [_release(line, dataset) for line in lines[:MOST_LINES]],
     }
 
-    def policy(asked: str) -> Policy:
-        return desk.dataset(asked).policy
-
-    return Plan.from_settings(settings, policy=policy)
+    return Plan.from_settings(settings, policy=lambda asked: desk.dataset(asked).table)
 
 
 def _release(line: dict[str, str], dataset: Dataset) -> dict[str, Any]:
+    if line["kind"] not in KINDS:
+        raise InvalidInput(
+            f"expected kind to be one of {', '.join(KINDS)}, got {line['kind'][:40]!r}; plan counts and "
+            "averages as a question in SQL"
+        )
     release: dict[str, Any] = {"name": line["name"] or line["kind"], "kind": line["kind"]}
     if line["epsilon"]:
         release["epsilon"] = _number(line["epsilon"])

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sfumato import _validate
 from sfumato.accounting import (
@@ -27,6 +27,9 @@ from sfumato.governance.planning.releases import PlannedRelease, Terms, planned_
 from sfumato.ledger import Charge, Ledger
 from sfumato.ledger.rule import OUT_OF_NUMBERS
 from sfumato.policy import Policy, load_policy
+
+if TYPE_CHECKING:
+    from sfumato.query import Table
 
 MOST_RELEASES = 200
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -78,13 +81,14 @@ class Plan:
 
     @classmethod
     def from_settings(
-        cls, settings: Mapping[str, Any], *, policy: Callable[[str], Policy] | None = None
+        cls, settings: Mapping[str, Any], *, policy: Callable[[str], Policy | Table] | None = None
     ) -> Plan:
         """A plan from a dictionary, as a file or a web page gives it.
 
         Args:
             settings: name, epsilon, delta, unit, relation and the list `releases`.
-            policy: Gives the policy that a release names; None refuses every name.
+            policy: Gives the policy that a release names, or its table, which chooses the noise as its ledger
+                has it; None refuses every name.
 
         Returns:
             The plan.

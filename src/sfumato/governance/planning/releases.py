@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sfumato import _validate
 from sfumato.accounting import DpEvent, GaussianEvent, Relation, gaussian_noise_multiplier, pure, repeat
 from sfumato.errors import InvalidInput
 from sfumato.policy import Policy
+
+if TYPE_CHECKING:
+    from sfumato.query import Table
 
 MOST_TIMES = 10_000
 
@@ -51,7 +54,7 @@ class Terms:
     delta: float
     relation: Relation
     unit: str
-    policy: Callable[[str], Policy]
+    policy: Callable[[str], Policy | Table]
 
 
 class Fields:
@@ -153,21 +156,23 @@ def _model(fields: Fields) -> Made:
 
 
 def _query(fields: Fields) -> Made:
-    """A question in SQL under a policy: the engine's own price and errors. The data are not opened."""
-    from sfumato.query import Table, parse_query
+    """A question in SQL, planned as it would be asked of its table; no row is read.
 
-    policy = fields.policy(str(fields.get("policy")))
-    if policy.budget.unit != fields.unit:
+    Its noise is the one that the table would choose, unless the release says which.
+    """
+    from sfumato.query import Table
+
+    known = fields.policy(str(fields.get("policy")))
+    table = Table(known, None) if isinstance(known, Policy) else known
+    unit = table.policy.budget.unit
+    if unit != fields.unit:
         raise InvalidInput(
-            f"expected unit = {policy.budget.unit!r} in the plan, as in the policy of {fields.name!r}, got "
+            f"expected unit = {unit!r} in the plan, as in the policy of {fields.name!r}, got "
             f"{fields.unit!r}; the policy names it in [budget] unit, or by the column in [unit]"
         )
-    table = Table(policy, None)
-    epsilon, noise = fields.positive("epsilon"), str(fields.get("noise", "laplace"))
-    question = parse_query(str(fields.get("sql")), table.policy)
-    errors = table.dry_run(question, epsilon=epsilon, noise=noise)
-    event = table.price(question, epsilon=epsilon, noise=noise).event()
-    return event, {item.column: item.half_width for item in errors}
+    noise = str(fields.get("noise")) if fields.has("noise") else None
+    planned = table.plan(str(fields.get("sql")), epsilon=fields.positive("epsilon"), noise=noise)
+    return planned.price.event(), {item.column: item.half_width for item in table.expected(planned)}
 
 
 KINDS: dict[str, Callable[[Fields], Made]] = {
@@ -194,10 +199,10 @@ def planned_release(values: Mapping[str, Any], terms: Terms) -> PlannedRelease:
         )
     try:
         event, errors = KINDS[kind](fields)
-    except (ArithmeticError, RecursionError):
+    except ArithmeticError:
         raise InvalidInput(
-            f"expected figures that can be priced in the release {fields.name!r}, got some too large, too "
-            "small or too deep; check them"
+            f"expected figures that can be priced in the release {fields.name!r}, got some too large or too "
+            "small; check them"
         ) from None
     fields.check()
     return PlannedRelease(

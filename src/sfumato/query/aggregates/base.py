@@ -85,7 +85,7 @@ def number_of(node: Expr, names: Names, only: Condition | None) -> Any:
 
 def restricted(value: Expression, only: Condition | None) -> Expression:
     """NULL, which no aggregate counts, where the condition does not hold."""
-    return value if only is None else Choice(only, value, Nothing())
+    return value if only is None else Choice(((only, value),), Nothing())
 
 
 def level_of(node: Expr | None) -> float:

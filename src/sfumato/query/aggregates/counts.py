@@ -29,7 +29,7 @@ class Count(Function):
 
     def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
         if isinstance(node, exp.CountIf):
-            counted = Choice(condition(parts(node, "this")[0], names), Number(1.0), Nothing())
+            counted = Choice(((condition(parts(node, "this")[0], names), Number(1.0)),), Nothing())
             return Aggregate("count", restricted(counted, only))
         (inside,) = parts(node, "this")
         if inside is None or isinstance(inside, exp.Star) or constant(inside) is not None:
