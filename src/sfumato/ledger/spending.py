@@ -90,12 +90,12 @@ def set_aside(
                 called, words = name, said
             elif origin not in (known := before.origins()):
                 called, words = before.unused(name), {**said, "origin": origin}
-            elif before.shares[known[origin]].epsilon == size:
+            elif (made := before.shares[known[origin]].epsilon) == size:
                 continue
             else:
                 raise InvalidInput(
-                    f"expected the share {known[origin]!r} of epsilon={before.shares[known[origin]].epsilon:g}, "
-                    f"which has origin={origin!r}, got epsilon={size:g}; ask for a share with another origin"
+                    f"expected the share of origin={origin!r} with its epsilon={made:g}, got epsilon={size:g}; "
+                    "ask for a share with another origin"
                 )
             body = {"kind": "allocate", "allocation": called, "epsilon": size, **words}
             last = journal.append(body, before.allocate(called, size, origin=origin), last)
