@@ -1,8 +1,8 @@
 """One table of what officers do to budgets and accounts, and the second officer who must confirm it.
 
-An act that spends, closes or hands over a budget is in `ACTS`. `submit` does it at once. Where a policy asks for
-four eyes, `submit` keeps it as a proposal: the act, its parameters, their digest and the first officer. A second
-officer confirms it, or submits the same act with the same parameters. Nothing else calls an act's `do`.
+An act that spends, closes or hands over a budget is in `ACTS`. `submit` does it at once. Where a policy asks
+for four eyes, `submit` keeps it as a proposal: the act, its parameters, their digest, the first officer. A
+second officer confirms it, or submits the same act with the same parameters. Nothing else calls `Act.do`.
 
 A password that two officers make has two halves. Each of them is told one; its owner needs both.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, select
 
 from sfumato.desk import accounts, approvals, grants
 from sfumato.desk import database as db
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 Words = Mapping[str, Any]
 """The parameters of an act, as JSON holds them. The policy of "dataset" says whether two must agree."""
+LASTS = 7 * 24 * 3600.0
+"""Seconds for which a proposal waits: what its title says of a budget may not hold for much longer."""
 OPEN, DOING, DONE, WITHDRAWN, UNCLEAR = "open", "doing", "done", "withdrawn", "unclear"
 
 
@@ -82,8 +84,8 @@ def submit(desk: Desk, officer: Account, act: str, words: Words) -> Outcome:
     digest = digest_of(act, words)
     half = secrets.token_urlsafe(9) if deed.password else None
     with desk.database.write() as connection:
-        same = (db.proposals.c.digest == digest) & (db.proposals.c.state == OPEN)
-        known: int | None = connection.execute(select(db.proposals.c.id).where(same)).scalar()
+        same = select(db.proposals.c.id).where(db.proposals.c.digest == digest, _waits())
+        known: int | None = connection.execute(same).scalar()
         if known is None:
             values = {"act": act, "words": dict(words), "digest": digest, "title": title, "half": half}
             made = db.proposals.insert().values(**values, first=officer.id, state=OPEN, created=time.time())
@@ -139,7 +141,7 @@ def waiting(desk: Desk) -> list[Any]:
     """The proposals that wait, newest first, each with the name of its first officer."""
     with desk.database.read() as connection:
         names = accounts.names(connection)
-        query = select(db.proposals).where(db.proposals.c.state == OPEN).order_by(db.proposals.c.id.desc())
+        query = select(db.proposals).where(_waits()).order_by(db.proposals.c.id.desc())
         rows = connection.execute(query).all()
     return [{**row._mapping, "proposer": names.get(row.first)} for row in rows]
 
@@ -162,10 +164,14 @@ def digest_of(act: str, words: Words) -> str:
     return hashlib.sha256(canonical({"act": act, "words": dict(words)})).hexdigest()
 
 
+def _waits() -> ColumnElement[bool]:
+    return (db.proposals.c.state == OPEN) & (db.proposals.c.created > time.time() - LASTS)
+
+
 def _waiting(connection: Connection, number: int) -> Any:
-    row = connection.execute(select(db.proposals).where(db.proposals.c.id == number)).first()
-    if row is None or row.state != OPEN:
-        raise Refused("expected a proposal that waits; it was decided already, or there is none")
+    row = connection.execute(select(db.proposals).where(db.proposals.c.id == number, _waits())).first()
+    if row is None:
+        raise Refused("expected a proposal that waits; it was decided, is too old, or there is none")
     return row
 
 

@@ -255,11 +255,14 @@ class Database:
                     connection.exec_driver_sql(words)
 
     def _known_id(self) -> str:
-        with self.write() as connection:
+        with self.read() as connection:
             known: str | None = connection.execute(select(identity.c.id)).scalar()
-            if known is None:
-                known = secrets.token_hex(8)
-                connection.execute(identity.insert().values(id=known))
+        if known is not None:
+            return known
+        with self.write() as connection:
+            known = connection.execute(select(identity.c.id)).scalar() or secrets.token_hex(8)
+            connection.execute(identity.delete())
+            connection.execute(identity.insert().values(id=known))
         return known
 
     def drop_orphans(self) -> list[str]:

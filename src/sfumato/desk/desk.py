@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from sfumato.desk.sessions import Visits
 from sfumato.desk.throttle import Buckets, Effort, Tries
 from sfumato.display import visible
 from sfumato.errors import InvalidInput
+from sfumato.policy import Policy, ledger_place
 
 REQUESTS_AT_ONCE, REQUESTS_A_SECOND = 120, 4.0
 
@@ -66,9 +68,14 @@ class Desk:
             trail.record(self.database, **line, numbers={}, status="found").result()
 
     def four_eyes(self, dataset: str | None) -> bool:
-        """Whether two officers must agree to an act on a data set, or to one that may concern any of them."""
-        policies = self.settings.policies.values() if dataset is None else [self.dataset(dataset).policy]
-        return any(policy.four_eyes for policy in policies)
+        """Whether two officers must agree to an act on a data set, or to one that may concern any of them.
+
+        Two policies may have one ledger: what the one asks for holds for the other.
+        """
+        chosen = None if dataset is None else self.dataset(dataset)
+        ledger = None if chosen is None else _real(chosen.policy, chosen.place)
+        known = self.settings.policies.items()
+        return any(one.four_eyes and ledger in (None, _real(one, place)) for place, one in known)
 
     def each(self) -> list[Dataset]:
         """Every data set once, in the order of their names."""
@@ -80,7 +87,7 @@ class Desk:
 
     def dataset(self, name: str | None) -> Dataset:
         """The data set that has a table of this name; without a name, the only one."""
-        if name is None and len(self.each()) == 1:
+        if name is None and len(self.settings.policies) == 1:
             return self.each()[0]
         found = self.datasets.get((name or "").lower())
         if (name or "").lower() in self.aside:
@@ -94,3 +101,7 @@ class Desk:
         for dataset in self.each():
             dataset.close()
         self.database.close()
+
+
+def _real(policy: Policy, place: Path) -> str:
+    return os.path.realpath(ledger_place(policy, place))

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from sfumato.desk import grants
 from sfumato.desk import database as db
+from sfumato.desk import grants
 from sfumato.desk.grants import Wanted
 from sfumato.desk.periods import windows
 from sfumato.errors import InvalidInput
