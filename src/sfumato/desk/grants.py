@@ -197,8 +197,7 @@ def _disagreements(desk: Desk, dataset: Dataset) -> Iterator[str]:
     charges, state, _ = dataset.charges()
     with desk.database.read() as connection:
         rows = connection.execute(select(db.shares).where(db.shares.c.dataset == dataset.name)).all()
-        asked = (db.questions.c.state != "refused") & db.questions.c.grant.is_not(None)
-        questions = Counter(connection.execute(select(db.questions.c.grant).where(asked)).scalars())
+        questions = Counter(connection.execute(select(db.questions.c.grant)).scalars())
         jobs = set(connection.execute(select(db.jobs.c.id)).scalars())
     names = {row.name: name_of(state, row.name, row.origin, row.epsilon) for row in rows}
     for row in rows:

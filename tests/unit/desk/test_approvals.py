@@ -47,7 +47,9 @@ def test_four_eyes_are_two_people(another):
     olga, otto = served.person("olga", "officer"), served.person("otto", "officer")
     ann.post("/requests", table="people", purpose="survey", epsilon="1", reason="why not")
     assert olga.post("/requests/1/approve").status_code == 303
-    assert "olga" in otto.page("/requests").text
+    for one in (ann, olga, otto):
+        assert "Approved by olga; a second officer must approve too" in one.page("/requests").text
+    assert "/requests/1/approve" not in olga.page("/requests").text
     refused = olga.post("/requests/1/approve")
     assert (refused.status_code, "second officer" in refused.text) == (409, True)
     assert ann.ask().status_code == 403

@@ -34,7 +34,7 @@ PAGE = Page(router=router, title="Requests", path="/requests", roles=(Role.OFFIC
 def page(request: Request) -> HTMLResponse:
     desk, me = desk_of(request), account_of(request)
     team = None if me.role is Role.OFFICER else me.team
-    officer = me.role is Role.OFFICER
+    officer, proposals = me.role is Role.OFFICER, acts.waiting(desk)
     lines = []
     for one in grants.of_team(desk, team):
         allocated = asking.allocated_to(desk.dataset(one.dataset), me, one)
@@ -50,7 +50,8 @@ def page(request: Request) -> HTMLResponse:
         tables=[one.name for one in desk.each()],
         periods=list(PERIODS),
         officer=officer,
-        proposals=acts.waiting(desk) if officer else [],
+        proposals=[one for one in proposals if officer and one["act"] != "approve"],
+        seconded={one["words"]["request"]: one for one in proposals if one["act"] == "approve"},
         unclaimed={one.name: one.ledger.state.left() for one in desk.each()} if officer else {},
         four_eyes=[one.name for one in desk.each() if one.policy.four_eyes],
     )
