@@ -100,6 +100,21 @@ def test_a_share_that_was_spent_beyond_its_size_is_found(ledger):
         small.verify()
 
 
+def _given_to_another(body):
+    body["state"]["shares"]["team"]["origin"] = "desk:2:y"
+
+
+@pytest.mark.parametrize(
+    ("entry", "change"), [(1, lambda body: body.update(origin="desk:2:y")), (2, _given_to_another)]
+)
+def test_a_share_that_is_given_to_another_origin_is_found(ledger, entry, change):
+    ledger.allocate_all({"team": 2.0}, origins={"team": "desk:1:x"})
+    ledger.charge(pure(0.5), purpose="a question", allocation="team", **TERMS)
+    ledger.verify()
+    with pytest.raises(LedgerTampered, match=f"entry {entry}"):
+        forged(ledger, entry, change).verify()
+
+
 def test_what_is_owed_cannot_be_made_smaller(ledger):
     assert ledger.record(GaussianEvent(0.1), purpose="a report", **TERMS) is None
     ledger.verify()

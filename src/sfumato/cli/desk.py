@@ -9,7 +9,7 @@ import typer
 
 from sfumato import interruption
 from sfumato.cli import show
-from sfumato.errors import MissingExtra
+from sfumato.errors import LedgerError, MissingExtra
 
 if TYPE_CHECKING:
     from sfumato.desk.desk import Desk
@@ -110,6 +110,7 @@ def add(
         made = add_person(
             desk, name, role=role, team=team, purpose=purpose, wanted=wanted, table=table, subject=subject
         )
+        _noted(desk, "user add", f"{made.account.name}, {made.account.role}")
     if json:
         show.emit_json({"name": made.account.name, "token": made.token, "password": made.password})
         return
@@ -144,6 +145,7 @@ def password(name: Name, config: Config, json: show.Json = False) -> None:
     fresh = accounts.fresh_password()
     with _opened(config) as desk, desk.database.write() as connection:
         accounts.set_password(connection, accounts.by_name(connection, name).id, fresh)
+        _noted(desk, "user password", name)
     if json:
         show.emit_json({"name": name, "password": fresh})
     else:
@@ -159,6 +161,7 @@ def close(name: Name, config: Config, json: show.Json = False) -> None:
 
     with _opened(config) as desk, desk.database.write() as connection:
         accounts.close(connection, accounts.by_name(connection, name).id)
+        _noted(desk, "user close", name)
     if json:
         show.emit_json({"name": name, "closed": True})
     else:
@@ -174,11 +177,21 @@ def verify(config: Config, json: show.Json = False) -> None:
 
     with _opened(config) as desk:
         lines = sum(1 for _ in trail.entries(desk.database))
+        if desk.aside:
+            raise LedgerError("expected ledgers that can be opened; " + "; ".join(set(desk.aside.values())))
         heads = {dataset.name: dataset.ledger.verify().to_json() for dataset in desk.each()}
     if json:
         show.emit_json({"valid": True, "requests": lines, "heads": heads})
     else:
         show.console.print(f"All holds: {lines} requests in the trail, {len(heads)} of {len(heads)} ledgers.")
+
+
+def _noted(desk: Desk, what: str, account: str) -> None:
+    """A line of the trail: the officers see what the command line did to accounts."""
+    from sfumato.desk import trail
+
+    line: dict[str, Any] = {"who": "the command line", "role": None, "numbers": {}, "status": "done"}
+    trail.record(desk.database, method=what, route=account, **line)
 
 
 def _need_extra() -> None:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, select
 
 from sfumato import _validate
 from sfumato.desk import database as db
-from sfumato.errors import InvalidInput
+from sfumato.errors import InvalidInput, Refused
 
 LONGEST_NAME = 64
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 256
@@ -86,11 +86,24 @@ def add(
     role = Role(_validate.one_of("role", role, [str(one) for one in Role]))
     team = checked_name(team or name, "team")
     password = fresh_password() if password is None else checked_password(password)
-    if connection.execute(select(db.accounts.c.id).where(db.accounts.c.key == key_of(name))).first():
-        raise InvalidInput(f"expected a name that nobody has yet, got name={name!r}")
+    check_free(connection, name)
     values = {"name": name, "key": key_of(name), "role": str(role), "team": team, "disabled": False}
     number = db.inserted(connection, db.accounts, **values, password=hashed(password), created=time.time())
     return Account(id=number, name=name, role=role, team=team), password
+
+
+def check_free(connection: Connection, name: str) -> None:
+    """Raise InvalidInput for the name of an account."""
+    if connection.execute(select(db.accounts.c.id).where(db.accounts.c.key == key_of(name))).first():
+        raise InvalidInput(f"expected a name that no account has yet, got name={name!r}")
+
+
+def of_no_officer(connection: Connection, number: int) -> Row[tuple[object, ...]]:
+    """The row of an analyst's or a reader's account; Refused for an officer's: one could then be two."""
+    row = connection.execute(select(db.accounts).where(db.accounts.c.id == number)).first()
+    if row is None or row.role == Role.OFFICER:
+        raise Refused("expected the account of an analyst or a reader; officers: sfumato desk user --help")
+    return row
 
 
 def by_name(connection: Connection, name: str) -> Row[tuple[object, ...]]:

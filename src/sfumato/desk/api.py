@@ -161,8 +161,7 @@ def allocations(request: Request) -> list[Allocation]:
     """List what the asker's team may spend."""
     desk: Desk = request.app.state.desk
     account: Account = request.state.account
-    with desk.database.read() as connection:
-        mine = grants.of_team(connection, account.team)
+    mine = grants.of_team(desk, account.team)
     mine = [one for one in mine if one.shares and account.grant in (None, one.id)]
     left = {one.id: asking.allocated_to(desk.dataset(one.dataset), account, one).epsilon_left for one in mine}
     return [

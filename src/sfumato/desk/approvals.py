@@ -1,21 +1,27 @@
-"""Requests for more, and what officers decide: with a reason, once or by two, and a trace in the ledger."""
+"""Requests for more, and what officers decide: with a reason, and a trace in the ledger."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, select
 
 from sfumato.desk import accounts, grants
 from sfumato.desk import database as db
 from sfumato.desk.accounts import Account, checked_line
-from sfumato.desk.datasets import Dataset
-from sfumato.desk.desk import Desk
 from sfumato.desk.grants import DECIDING, Wanted
-from sfumato.errors import BudgetExceeded, InvalidInput, Refused
+from sfumato.errors import InvalidInput, Refused
 
-OPEN, SECONDED, APPROVED, DECLINED = "open", "seconded", "approved", "declined"
+if TYPE_CHECKING:
+    from sfumato.desk.datasets import Dataset
+    from sfumato.desk.desk import Desk
+
+OPEN, APPROVED, DECLINED = "open", "approved", "declined"
+DECIDED = (APPROVED, DECLINED)
+Officers = Sequence[Account]
+"""The officers who agree to an act: one, or two where the policy asks for four eyes."""
 MOST_OPEN = 20
 """Requests of one team that may wait."""
 
@@ -25,16 +31,16 @@ def request(
 ) -> int:
     """Ask for an allocation, or for more of one that the team has."""
     reason = checked_line("reason", reason)
+    if grant is not None:
+        wanted = _more(desk, wanted, dataset, grant)
     with desk.database.write() as connection:
         waiting = connection.execute(
             select(db.requests.c.id).where(
-                db.requests.c.team == wanted.team, db.requests.c.state.in_((OPEN, SECONDED))
+                db.requests.c.team == wanted.team, db.requests.c.state.not_in(DECIDED)
             )
         ).all()
         if len(waiting) >= MOST_OPEN:
             raise InvalidInput(f"expected at most {MOST_OPEN} requests of a team to wait; wait for a decision")
-        if grant is not None:
-            wanted = _more(connection, wanted, dataset, grant)
         return db.inserted(
             connection,
             db.requests,
@@ -52,9 +58,9 @@ def request(
         )
 
 
-def _more(connection: Connection, wanted: Wanted, dataset: Dataset, grant: int) -> Wanted:
+def _more(desk: Desk, wanted: Wanted, dataset: Dataset, grant: int) -> Wanted:
     """More of an allocation is for its purpose, and for the period that is now."""
-    found = {one.id: one for one in grants.of_team(connection, wanted.team, dataset.name)}.get(grant)
+    found = {one.id: one for one in grants.of_team(desk, wanted.team, dataset.name)}.get(grant)
     if found is None:
         raise InvalidInput("expected an allocation of your team")
     return Wanted(
@@ -62,64 +68,33 @@ def _more(connection: Connection, wanted: Wanted, dataset: Dataset, grant: int) 
     )
 
 
-def approve(desk: Desk, officer: Account, number: int) -> str:
-    """Approve a request; where the policy asks for four eyes, the first of two officers seconds it only.
-
-    Returns:
-        The state that it is in now.
+def approve(desk: Desk, officers: Officers, number: int) -> None:
+    """Approve a request, and have the ledger set it aside.
 
     Raises:
-        Refused: If it was decided already, or the same officer would be both, or asked for it.
+        Refused: If it was decided already.
         InvalidInput: If so much is not left. It stays open.
     """
     with DECIDING:
         with desk.database.write() as connection:
-            row = _waiting(connection, number)
+            row = waiting_request(connection, number)
             dataset = desk.dataset(row.dataset)
-            if _seconds(connection, row, officer, dataset):
-                return SECONDED
-            said = _said(connection, row, officer)
-            wanted = _wanted(row)
-            grant = grants.plan(connection, dataset.name, wanted, said=said, grant=row.grant)
-            _decide(connection, number, officer, APPROVED, grant)
-        try:
-            grants.settle(desk.database, dataset.ledger, dataset.name, grant)
-        except (InvalidInput, BudgetExceeded):
-            with desk.database.write() as connection:
-                _decide(connection, number, officer, row.state, row.grant)
-            grants.undo(desk.database, dataset.name, grant)
-            raise
-    return APPROVED
-
-
-def _seconds(connection: Connection, row: Any, officer: Account, dataset: Dataset) -> bool:
-    """Whether this is the first of two approvals; nobody is both, or approves what they asked for."""
-    if not dataset.policy.four_eyes:
-        return False
-    if row.first == officer.id:
-        raise Refused("expected a second officer: the policy asks for four eyes")
-    if row.first is not None:
-        return False
-    connection.execute(
-        db.requests.update().where(db.requests.c.id == row.id).values(state=SECONDED, first=officer.id)
-    )
-    return True
+            said = _said(connection, row, officers)
+            wanted = wanted_of(row)
+            grant = grants.plan(connection, desk, dataset, wanted, said=said, grant=row.grant, request=number)
+            _decide(connection, number, officers[-1], APPROVED, grant)
+        grants.settle_or_undo(desk, dataset, grant)
 
 
 def decline(desk: Desk, officer: Account, number: int) -> None:
     """Decline a request; the ledger gets a line that says so."""
     with desk.database.write() as connection:
-        row = _waiting(connection, number)
-        asker, words = accounts.names(connection).get(row.account, ""), _wanted(row).in_words()
+        row = waiting_request(connection, number)
+        asker, words = accounts.names(connection).get(row.account, ""), wanted_of(row).in_words()
         _decide(connection, number, officer, DECLINED, row.grant)
         desk.dataset(row.dataset).ledger.note(
             f"request {number} of {asker} for {words} declined by {officer.name}: {row.reason}"
         )
-
-
-def set_aside(desk: Desk, officer: Account, dataset: Dataset, wanted: Wanted, *, reason: str) -> str:
-    """An officer's own allocation: a request that the same officer approves, or is the first of two to."""
-    return approve(desk, officer, request(desk, officer, dataset, wanted, reason=reason))
 
 
 def waiting(desk: Desk, team: str | None = None) -> list[Any]:
@@ -134,43 +109,41 @@ def waiting(desk: Desk, team: str | None = None) -> list[Any]:
         {
             **row._mapping,
             "asker": names.get(row.account),
-            "seconder": names.get(row.first),
             "decider": names.get(row.decided_by),
-            "words": _wanted(row).in_words(),
-            "waits": row.state in (OPEN, SECONDED),
+            "words": wanted_of(row).in_words(),
+            "waits": row.state not in DECIDED,
         }
         for row in rows
     ]
 
 
-def _wanted(row: Any) -> Wanted:
+def wanted_of(row: Any) -> Wanted:
     names = ("team", "purpose", "epsilon", "period", "periods")
     return Wanted(**{name: getattr(row, name) for name in names})
 
 
-def _waiting(connection: Connection, number: int) -> Any:
+def waiting_request(connection: Connection, number: int) -> Any:
+    """The request of a number; Refused if it was decided already."""
     row = connection.execute(select(db.requests).where(db.requests.c.id == number)).first()
-    if row is None or row.state not in (OPEN, SECONDED):
+    if row is None or row.state in DECIDED:
         raise Refused("expected a request that waits; it was decided already, or there is none")
     return row
 
 
 def _decide(connection: Connection, number: int, officer: Account, state: str, grant: int | None) -> None:
-    decided = state in (APPROVED, DECLINED)
     connection.execute(
         db.requests.update()
         .where(db.requests.c.id == number)
         .values(
             state=state,
             grant=grant,
-            decided_by=officer.id if decided else None,
-            decided=time.time() if decided else None,
+            decided_by=officer.id,
+            decided=time.time(),
         )
     )
 
 
-def _said(connection: Connection, row: Any, officer: Account) -> str:
+def _said(connection: Connection, row: Any, officers: Officers) -> str:
     """What the ledger says of it."""
-    names = accounts.names(connection)
-    by = officer.name if row.first is None else f"{names[row.first]} and {officer.name}"
-    return f"request {row.id} of {names[row.account]} approved by {by}: {row.reason}"
+    by = " and ".join(officer.name for officer in officers)
+    return f"request {row.id} of {accounts.names(connection)[row.account]} approved by {by}: {row.reason}"

@@ -80,8 +80,7 @@ class Expected:
 
 def grant_for(desk: Desk, account: Account, dataset: Dataset, wanted: int | None) -> Grant:
     """The allocation that pays: the token's, the one that was chosen, or the team's first."""
-    with desk.database.read() as connection:
-        mine = grants.of_team(connection, account.team, dataset.name)
+    mine = grants.of_team(desk, account.team, dataset.name)
     chosen = account.grant if account.grant is not None else wanted
     fitting = [one for one in mine if one.shares and chosen in (None, one.id)]
     if not fitting:

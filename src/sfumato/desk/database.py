@@ -5,6 +5,7 @@ Budgets are not here. They are in the ledgers, which alone decide what may be sp
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -27,10 +28,14 @@ from sqlalchemy import (
     Text,
     create_engine,
     event,
+    inspect,
+    select,
     text,
 )
+from sqlalchemy.exc import SQLAlchemyError
 
 from sfumato.desk.together import Together, Waiting
+from sfumato.errors import InvalidInput
 from sfumato.postgres import check_own, connect, found_in, without_parameters
 
 METADATA = MetaData()
@@ -50,6 +55,7 @@ def _account(**options: Any) -> Column[int]:
     return Column("account", ForeignKey("accounts.id"), **options)
 
 
+identity = Table("identity", METADATA, Column("id", String(32), primary_key=True))  # of this desk: one row
 accounts = Table(
     "accounts",
     METADATA,
@@ -112,8 +118,10 @@ shares = Table(
     "shares",
     METADATA,
     Column("dataset", String(256), primary_key=True),
-    Column("name", String(512), primary_key=True),  # in the ledger
+    Column("name", String(512), primary_key=True),  # in the ledger too, unless it was taken there
+    Column("origin", String(80)),  # the id by which the ledger knows it; None of an older desk's shares
     Column("grant", ForeignKey("grants.id"), nullable=False),
+    Column("request", ForeignKey("requests.id")),  # whose approval planned it
     Column("epsilon", Float, nullable=False),
     Column("begins", Float, nullable=False),
     Column("ends", Float),  # None: whenever
@@ -134,8 +142,22 @@ requests = Table(
     Column("periods", Integer, nullable=False),
     Column("reason", Text, nullable=False),
     Column("state", String(16), nullable=False),
-    Column("first", ForeignKey("accounts.id")),  # the officer who approved first, where two must
     Column("decided_by", ForeignKey("accounts.id")),
+    Column("created", Float, nullable=False),
+    Column("decided", Float),
+)
+proposals = Table(
+    "proposals",
+    METADATA,
+    _id(),
+    Column("act", String(16), nullable=False),
+    Column("words", JSON, nullable=False),  # its parameters
+    Column("digest", String(64), nullable=False, index=True),  # of both
+    Column("title", Text, nullable=False),
+    Column("first", ForeignKey("accounts.id"), nullable=False),  # the officer who proposed it
+    Column("second", ForeignKey("accounts.id")),  # the one who confirmed it
+    Column("half", Text),  # of a password, until it is confirmed
+    Column("state", String(16), nullable=False),
     Column("created", Float, nullable=False),
     Column("decided", Float),
 )
@@ -210,8 +232,62 @@ class Database:
         self.engine = _engine(address)
         self._writing = threading.Lock()
         self._soon: Together[Change] = Together(self._write_all, name="desk database")
-        with self.write() as connection:  # two desks that start together do not both make the tables
-            METADATA.create_all(connection)
+        try:
+            with self.write() as connection:  # two desks that start together do not both make the tables
+                METADATA.create_all(connection)
+                self._add_columns(connection)
+            self.id = self._known_id()
+        except SQLAlchemyError as error:
+            reason = str(error.__cause__ or error).strip().splitlines()[0]
+            raise InvalidInput(
+                f"expected the desk's database to be one of this program's that can be written: {reason}; "
+                "restore it, or name another in desk.toml"
+            ) from error
+
+    def _add_columns(self, connection: Connection) -> None:
+        """Add the columns that the database of an older version lacks; they are empty in its rows."""
+        schema = connection.get_execution_options().get("schema_translate_map", {}).get(None)
+        found, names = inspect(connection), self.engine.dialect.identifier_preparer
+        place = "" if schema is None else f"{names.quote_identifier(schema)}."
+        for table in METADATA.sorted_tables:
+            known = {column["name"] for column in found.get_columns(table.name, schema=schema)}
+            for column in (one for one in table.columns if one.name not in known):
+                kind = column.type.compile(self.engine.dialect)
+                words = f"{place}{names.format_table(table)} ADD COLUMN {names.format_column(column)} {kind}"
+                connection.exec_driver_sql(f"ALTER TABLE {words}")
+
+    def _known_id(self) -> str:
+        with self.read() as connection:
+            known: str | None = connection.execute(select(identity.c.id)).scalar()
+        if known is not None:
+            return known
+        with self.write() as connection:
+            known = connection.execute(select(identity.c.id)).scalar() or secrets.token_hex(8)
+            connection.execute(identity.delete())
+            connection.execute(identity.insert().values(id=known))
+        return known
+
+    def drop_orphans(self) -> list[str]:
+        """Take out rows that refer to rows that are gone, as edits by other programs leave them; name each.
+
+        PostgreSQL checks every transaction, and so has none.
+        """
+        said: list[str] = []
+        if self.engine.dialect.name != "sqlite":
+            return said
+        with self.write() as connection:
+            connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")
+            while rows := connection.exec_driver_sql("PRAGMA foreign_key_check").all():
+                for table, row, parent, _ in rows:
+                    kept = parent == "grants" and table in ("questions", "requests")  # not only for a grant
+                    change = f'UPDATE {table} SET "grant" = NULL' if kept else f"DELETE FROM {table}"
+                    connection.exec_driver_sql(f"{change} WHERE rowid = ?", (row,))
+                    done = "the reference" if kept else "the row"
+                    said.append(
+                        f"row {row} of {table} in the desk's database referred to a row of {parent} that is "
+                        f"gone; {done} was taken out"
+                    )
+        return said
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 from sfumato.accounting import Budget
 from sfumato.desk.together import Together, Waiting
-from sfumato.errors import Refused
+from sfumato.errors import LedgerError, Refused, SfumatoError
 from sfumato.ledger import Charge, Head, Ledger
 from sfumato.ledger.charge import add_charges
 from sfumato.ledger.state import State
 from sfumato.policy import Column, Policy
 from sfumato.query import Table
-from sfumato.query.opening import make_ledger
+from sfumato.query.opening import ledger_place, make_ledger
 
 _T = TypeVar("_T")
 MOST_WAITING = 1000
@@ -61,7 +61,10 @@ class Dataset:
         self.answered_by(_nobody)
 
     @classmethod
-    def open(cls, place: Path, policy: Policy, *, images: bool = False) -> Dataset:
+    def open(cls, place: Path, policy: Policy, *, images: bool = False, known: bool = False) -> Dataset:
+        """Open it with its ledger, which is made if there is none, unless it is `known` that there was one."""
+        if known:
+            Ledger.open(ledger_place(policy, place), dataset=policy.dataset).close()
         return cls(policy.private_names[0], policy, place, make_ledger(policy, place), images)
 
     def charges(self) -> tuple[list[Charge], State, Head]:
@@ -127,10 +130,37 @@ def rehearse() -> None:
         Table(policy, ledger, data=rows).ask("SELECT COUNT(*), AVG(x) FROM nobody", epsilon=1.0)
 
 
-def open_datasets(policies: Mapping[Path, Policy], images: Collection[str]) -> dict[str, Dataset]:
-    """Every policy's data set, under the name of each of its tables in small letters."""
+def open_datasets(
+    policies: Mapping[Path, Policy], images: Collection[str], *, known: Collection[str]
+) -> tuple[dict[str, Dataset], dict[str, str]]:
+    """Every policy's data set, under the name of each of its tables in small letters.
+
+    Args:
+        policies: By their files.
+        images: The names of those that are images.
+        known: The data sets of which a ledger is known to have shares: a new ledger is not made for them.
+
+    Returns:
+        The data sets, and why others cannot be opened, by the same names.
+
+    Raises:
+        LedgerError: If none can be opened.
+    """
     found: dict[str, Dataset] = {}
+    aside: dict[str, str] = {}
     for place, policy in policies.items():
-        dataset = Dataset.open(place, policy, images=policy.table in images)
-        found.update({name.lower(): dataset for name in policy.private_names})
-    return found
+        names = [name.lower() for name in policy.private_names]
+        try:
+            dataset = Dataset.open(
+                place, policy, images=policy.table in images, known=policy.private_names[0] in known
+            )
+        except Exception as error:
+            if len(policies) == 1:
+                raise
+            reason = str(error) if isinstance(error, SfumatoError) else f"an unexpected {type(error).__name__}"
+            aside |= dict.fromkeys(names, f"{policy.private_names[0]} is not served: {reason}")
+        else:
+            found |= dict.fromkeys(names, dataset)
+    if not found:
+        raise LedgerError("expected a ledger that can be opened; " + "; ".join(dict.fromkeys(aside.values())))
+    return found, aside

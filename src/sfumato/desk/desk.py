@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from sfumato.desk import grants
+from sqlalchemy import select
+
+from sfumato.desk import acts, grants, trail
+from sfumato.desk import database as db
 from sfumato.desk.config import Settings, load_settings
 from sfumato.desk.database import Database
 from sfumato.desk.datasets import Dataset, open_datasets
 from sfumato.desk.pace import Pace
 from sfumato.desk.sessions import Visits
 from sfumato.desk.throttle import Buckets, Effort, Tries
+from sfumato.display import visible
 from sfumato.errors import InvalidInput
+from sfumato.policy import Policy, ledger_place
 
 REQUESTS_AT_ONCE, REQUESTS_A_SECOND = 120, 4.0
 
@@ -24,6 +32,7 @@ class Desk:
     settings: Settings
     database: Database
     datasets: dict[str, Dataset]
+    aside: dict[str, str]  # why the others are not served, by table
     pace: Pace
     tries: Tries
     buckets: Buckets = field(default_factory=lambda: Buckets(size=REQUESTS_AT_ONCE, rate=REQUESTS_A_SECOND))
@@ -37,13 +46,36 @@ class Desk:
         """The desk of a settings file."""
         settings = load_settings(place)
         database = Database(settings.database)
-        datasets = open_datasets(settings.policies, settings.images)
-        return cls(settings, database, datasets, Pace(database, settings.tick), Tries(database))
+        with database.read() as connection:
+            known = set(connection.execute(select(db.shares.c.dataset).where(db.shares.c.made)).scalars())
+        datasets, aside = open_datasets(settings.policies, settings.images, known=known)
+        return cls(settings, database, datasets, aside, Pace(database, settings.tick), Tries(database))
 
     def finish(self) -> None:
-        """Do what a crash left between the desk and a ledger; for the server alone, when it starts."""
+        """Do what a crash left, and set aside what cannot be; for the server alone, when it starts.
+
+        Each finding is told on standard error and in the trail. None of them keeps the desk from starting.
+        """
+        said = [*dict.fromkeys(self.aside.values()), *self.database.drop_orphans(), *acts.finish(self.database)]
         for dataset in self.each():
-            grants.finish(self.database, dataset.ledger, dataset.name)
+            try:
+                said += grants.finish(self, dataset)
+            except Exception as error:
+                said.append(f"the allocations of {dataset.name} could not be compared with the ledger: {error}")
+        for one in said:
+            print(f"sfumato: {visible(one)}", file=sys.stderr)
+            line: dict[str, Any] = {"who": "the desk", "role": None, "method": "start", "route": one}
+            trail.record(self.database, **line, numbers={}, status="found").result()
+
+    def four_eyes(self, dataset: str | None) -> bool:
+        """Whether two officers must agree to an act on a data set, or to one that may concern any of them.
+
+        Two policies may have one ledger: what the one asks for holds for the other.
+        """
+        chosen = None if dataset is None else self.dataset(dataset)
+        ledger = None if chosen is None else _real(chosen.policy, chosen.place)
+        known = self.settings.policies.items()
+        return any(one.four_eyes and ledger in (None, _real(one, place)) for place, one in known)
 
     def each(self) -> list[Dataset]:
         """Every data set once, in the order of their names."""
@@ -55,9 +87,11 @@ class Desk:
 
     def dataset(self, name: str | None) -> Dataset:
         """The data set that has a table of this name; without a name, the only one."""
-        if name is None and len(self.each()) == 1:
+        if name is None and len(self.settings.policies) == 1:
             return self.each()[0]
         found = self.datasets.get((name or "").lower())
+        if (name or "").lower() in self.aside:
+            raise InvalidInput(self.aside[(name or "").lower()])
         if found is None:
             known = ", ".join(one.name for one in self.each())
             raise InvalidInput(f"expected a table of the desk, one of: {known}; got {name!r}")
@@ -67,3 +101,7 @@ class Desk:
         for dataset in self.each():
             dataset.close()
         self.database.close()
+
+
+def _real(policy: Policy, place: Path) -> str:
+    return os.path.realpath(ledger_place(policy, place))

@@ -20,6 +20,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 
 from sfumato.desk import accounts, sessions
 from sfumato.desk.accounts import Account, Role
+from sfumato.desk.acts import ACTS
 from sfumato.desk.desk import Desk
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -44,18 +45,27 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Access:
-    """Who may use a route: some roles, or everybody."""
+    """Who may use a route: some roles, or everybody.
+
+    Attributes:
+        roles: The roles.
+        everybody: Whether all may, signed in or not.
+        act: What an officer does there, by its name in the table of acts.
+        alone: Why an officer who changes something there needs no second one.
+    """
 
     roles: frozenset[Role]
     everybody: bool = False
+    act: str | None = None
+    alone: str | None = None
 
     def allows(self, role: Role | None) -> bool:
         return self.everybody or role in self.roles
 
 
-def allow(*roles: Role) -> Callable[[_F], _F]:
-    """Mark a route as for these roles."""
-    return _marked(Access(frozenset(roles)))
+def allow(*roles: Role, act: str | None = None, alone: str | None = None) -> Callable[[_F], _F]:
+    """Mark a route as for these roles; where officers change something, with the act, or why it is none."""
+    return _marked(Access(frozenset(roles), act=act, alone=alone))
 
 
 def everybody() -> Callable[[_F], _F]:
@@ -77,14 +87,20 @@ def access_of(route: APIRoute) -> Access:
 
 
 def table_of(app: FastAPI) -> dict[tuple[str, str], Access]:
-    """Every route with who may use it; raises for one that does not say."""
+    """Every route with who may use it; raises for one that does not say, or not what an officer does there."""
     found = {}
     for context in iter_route_contexts(app.routes):
         route = context.original_route
         if not isinstance(route, APIRoute):
             raise TypeError(f"expected every route to go through the gate, got {route}")
+        access = access_of(route)
         for method in sorted((route.methods or set()) - {"HEAD"}):
-            found[method, route.path] = access_of(route)
+            changes = method not in SAFE and Role.OFFICER in access.roles
+            if changes and (access.act in ACTS) == (access.alone is not None):
+                raise TypeError(
+                    f"expected an act of the table for {route.path}, or why an officer may do it alone"
+                )
+            found[method, route.path] = access
     return found
 
 

@@ -10,10 +10,14 @@ an answer is paid from one share, the oldest with room for it.
 
 from __future__ import annotations
 
+import re
+import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, select
 
@@ -21,11 +25,16 @@ from sfumato import _validate
 from sfumato.accounting import DpEvent, Relation
 from sfumato.desk import database as db
 from sfumato.desk.accounts import checked_line, checked_name
-from sfumato.desk.database import Database
 from sfumato.desk.periods import windows
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import ChargeRequest, Ledger
+from sfumato.ledger.state import State
 
+if TYPE_CHECKING:
+    from sfumato.desk.datasets import Dataset
+    from sfumato.desk.desk import Desk
+
+_JOB = re.compile(r"desk job (\d+): ")
 _COLUMNS = ("id", "dataset", "team", "purpose", "epsilon", "period")
 DECIDING = threading.Lock()
 """Held from a plan of shares until the ledger has set them aside."""
@@ -82,24 +91,39 @@ class Grant:
     shares: tuple[str, ...]
 
 
-def plan(connection: Connection, dataset: str, wanted: Wanted, *, said: str, grant: int | None = None) -> int:
+def plan(
+    connection: Connection,
+    desk: Desk,
+    dataset: Dataset,
+    wanted: Wanted,
+    *,
+    said: str,
+    grant: int | None = None,
+    request: int | None = None,
+) -> int:
     """Write down which shares the ledger is to set aside; `settle` then has it done."""
     now = time.time()
     if grant is None:
-        values = {"dataset": dataset, "team": wanted.team, "purpose": wanted.purpose, "created": now}
+        values = {"dataset": dataset.name, "team": wanted.team, "purpose": wanted.purpose, "created": now}
         grant = db.inserted(connection, db.grants, **values, epsilon=wanted.epsilon, period=wanted.period)
-    taken = set(connection.execute(select(db.shares.c.name).where(db.shares.c.dataset == dataset)).scalars())
+    taken = set(
+        connection.execute(select(db.shares.c.name).where(db.shares.c.dataset == dataset.name)).scalars()
+    )
     for window in windows(wanted.period, wanted.periods, now=now):
         name = _unused(f"{wanted.team}: {wanted.purpose}" + (window.label and f", {window.label}"), taken)
         taken.add(name)
-        values = {"dataset": dataset, "name": name, "grant": grant, "epsilon": wanted.epsilon, "said": said}
-        connection.execute(
-            db.shares.insert().values(**values, begins=window.begins, ends=window.ends, made=False)
-        )
+        values = {"dataset": dataset.name, "name": name, "grant": grant, "request": request, "said": said}
+        values |= {"origin": _ours(desk) + secrets.token_hex(16), "epsilon": wanted.epsilon, "made": False}
+        connection.execute(db.shares.insert().values(**values, begins=window.begins, ends=window.ends))
     return grant
 
 
-def settle(database: Database, ledger: Ledger, dataset: str, grant: int) -> None:
+def _ours(desk: Desk) -> str:
+    """What the origins of this desk's shares begin with."""
+    return f"desk:{desk.database.id}:"
+
+
+def settle(desk: Desk, dataset: Dataset, grant: int) -> None:
     """Have the ledger set aside what was planned of an allocation, also what a crash left between the two.
 
     One allocation at a time: what the ledger refuses of one says nothing about another.
@@ -108,57 +132,121 @@ def settle(database: Database, ledger: Ledger, dataset: str, grant: int) -> None
         InvalidInput: If so much is not left.
         BudgetExceeded: If the ledger was closed.
     """
-    planned = (db.shares.c.dataset == dataset) & (db.shares.c.grant == grant) & db.shares.c.made.is_(False)
-    with database.write() as connection:
-        rows = connection.execute(select(db.shares).where(planned)).all()
-        known = ledger.state.shares
-        missing = {row.name: row.epsilon for row in rows if row.name not in known}
-        if missing:
-            ledger.allocate_all(missing, purpose=rows[0].said)
+    planned = (db.shares.c.dataset == dataset.name) & (db.shares.c.grant == grant) & db.shares.c.made.is_(False)
+    with desk.database.write() as connection:
+        state = dataset.ledger.state
+        rows = [
+            row
+            for row in connection.execute(select(db.shares).where(planned))
+            if not name_of(state, row.name, row.origin, row.epsilon)
+        ]
+        if rows:
+            dataset.ledger.allocate_all(
+                {row.name: row.epsilon for row in rows},
+                purpose=rows[0].said,
+                origins={row.name: row.origin for row in rows},
+            )
         connection.execute(db.shares.update().where(planned).values(made=True))
 
 
-def undo(database: Database, dataset: str, grant: int) -> None:
+def name_of(state: State, name: str, origin: str | None, epsilon: float) -> str | None:
+    """The name of a share of the desk in the ledger; None unless the ledger made that share, of that size.
+
+    A share is known by its origin. Its name may belong to the share of another desk, or of the command line.
+    """
+    called = name if origin is None else state.origins().get(origin, "")
+    found = state.shares.get(called)
+    return called if found is not None and (found.origin, found.epsilon) == (origin, epsilon) else None
+
+
+def undo(desk: Desk, dataset: Dataset, grant: int) -> None:
     """Forget what was planned of an allocation and the ledger refused; who asked for it waits again."""
-    with database.write() as connection:
-        connection.execute(
-            db.shares.delete().where(
-                db.shares.c.dataset == dataset, db.shares.c.grant == grant, db.shares.c.made.is_(False)
-            )
-        )
+    planned = (db.shares.c.dataset == dataset.name) & (db.shares.c.grant == grant) & db.shares.c.made.is_(False)
+    with desk.database.write() as connection:
+        asked = connection.execute(select(db.shares.c.request).where(planned)).scalars().all()
+        connection.execute(db.shares.delete().where(planned))
+        waits = {"state": "open", "decided": None, "decided_by": None}
+        connection.execute(db.requests.update().where(db.requests.c.id.in_(asked)).values(**waits))
         if connection.execute(select(db.shares.c.name).where(db.shares.c.grant == grant)).first() is None:
-            waits = {"grant": None, "state": "open", "first": None, "decided": None, "decided_by": None}
-            connection.execute(db.requests.update().where(db.requests.c.grant == grant).values(**waits))
+            connection.execute(db.tokens.delete().where(db.tokens.c.grant == grant))
+            for table in (db.requests, db.questions):
+                connection.execute(table.update().where(table.c.grant == grant).values(grant=None))
             connection.execute(db.grants.delete().where(db.grants.c.id == grant))
 
 
-def finish(database: Database, ledger: Ledger, dataset: str) -> None:
-    """Do or forget all that a crash left between the desk and the ledger."""
-    with database.read() as connection:
-        left = select(db.shares.c.grant).where(db.shares.c.dataset == dataset, db.shares.c.made.is_(False))
+def finish(desk: Desk, dataset: Dataset) -> list[str]:
+    """Do or forget what a crash left between the desk and the ledger; say where the two do not agree."""
+    said = []
+    left = select(db.shares.c.grant).where(db.shares.c.dataset == dataset.name, db.shares.c.made.is_(False))
+    with desk.database.read() as connection:
         found = sorted(set(connection.execute(left).scalars()))
     for grant in found:
         try:
-            settle(database, ledger, dataset, grant)
-        except (InvalidInput, BudgetExceeded):
-            undo(database, dataset, grant)
+            settle(desk, dataset, grant)
+        except (InvalidInput, BudgetExceeded) as error:
+            undo(desk, dataset, grant)
+            said.append(
+                f"allocation {grant} of {dataset.name} was approved and cannot be set aside: {error}; it was "
+                "taken out, and its request waits again"
+            )
+    return [*said, *_disagreements(desk, dataset)]
 
 
-def give(database: Database, ledger: Ledger, dataset: str, wanted: Wanted, *, said: str) -> int:
+def _disagreements(desk: Desk, dataset: Dataset) -> Iterator[str]:
+    """What one of desk and ledger knows and the other does not, as after an older copy was put back."""
+    charges, state, _ = dataset.charges()
+    with desk.database.read() as connection:
+        rows = connection.execute(select(db.shares).where(db.shares.c.dataset == dataset.name)).all()
+        questions = Counter(connection.execute(select(db.questions.c.grant)).scalars())
+        jobs = set(connection.execute(select(db.jobs.c.id)).scalars())
+    names = {row.name: name_of(state, row.name, row.origin, row.epsilon) for row in rows}
+    for row in rows:
+        if names[row.name] is None:
+            yield (
+                f"the ledger of {dataset.name} has no share {row.name!r} that this desk made: it is another "
+                "ledger, or an older copy; the share cannot be spent"
+            )
+    known = {row.origin for row in rows}
+    for origin, name in state.origins().items():
+        if origin.startswith(_ours(desk)) and origin not in known:
+            yield (
+                f"the ledger of {dataset.name} has the share {name!r} of this desk, whose database does not "
+                "know it: the database is an older copy; the share is not used"
+            )
+    grants = {names[row.name]: row.grant for row in rows}
+    spent: Counter[int] = Counter()
+    for charge in charges:
+        job = _JOB.match(charge.purpose)
+        if charge.allocation in grants and not (job and int(job[1]) in jobs):
+            spent[grants[charge.allocation]] += 1
+    for grant, count in sorted(spent.items()):
+        if count > questions[grant]:
+            yield (
+                f"the ledger of {dataset.name} has {count} charges to allocation {grant}, and the desk's "
+                f"database {questions[grant]} questions: it is an older copy, or the share was spent elsewhere"
+            )
+
+
+def give(desk: Desk, dataset: Dataset, wanted: Wanted, *, said: str) -> int:
     """Set an allocation aside at once, as whoever holds the ledger's file may."""
     with DECIDING:
-        with database.write() as connection:
-            grant = plan(connection, dataset, wanted, said=said)
-        try:
-            settle(database, ledger, dataset, grant)
-        except (InvalidInput, BudgetExceeded):
-            undo(database, dataset, grant)
-            raise
+        with desk.database.write() as connection:
+            grant = plan(connection, desk, dataset, wanted, said=said)
+        settle_or_undo(desk, dataset, grant)
     return grant
 
 
-def of_team(connection: Connection, team: str | None, dataset: str | None = None) -> list[Grant]:
-    """The allocations of a team, or of all, with the shares that can be spent now."""
+def settle_or_undo(desk: Desk, dataset: Dataset, grant: int) -> None:
+    """Have the ledger set aside what was planned, or leave no trace of the plan."""
+    try:
+        settle(desk, dataset, grant)
+    except (InvalidInput, BudgetExceeded):
+        undo(desk, dataset, grant)
+        raise
+
+
+def of_team(desk: Desk, team: str | None, dataset: str | None = None) -> list[Grant]:
+    """The allocations of a team, or of all, with the shares that the ledger made and that can be spent now."""
     now = time.time()
     live = (
         (db.shares.c.grant == db.grants.c.id)
@@ -167,19 +255,23 @@ def of_team(connection: Connection, team: str | None, dataset: str | None = None
         & (db.shares.c.ends.is_(None) | (db.shares.c.ends > now))
     )
     query = (
-        select(db.grants, db.shares.c.name.label("share"))
+        select(db.grants, db.shares.c.name, db.shares.c.origin, db.shares.c.epsilon.label("size"))
         .outerjoin(db.shares, live)
         .order_by(db.grants.c.id, db.shares.c.begins, db.shares.c.name)
     )
     if team is not None:
         query = query.where(db.grants.c.team == team)
-    if dataset is not None:
-        query = query.where(db.grants.c.dataset == dataset)
+    served = [one.name for one in desk.each() if dataset in (None, one.name)]
+    with desk.database.read() as connection:
+        rows = connection.execute(query.where(db.grants.c.dataset.in_(served))).all()
+    states = {name: desk.dataset(name).ledger.state for name in {row.dataset for row in rows}}
     found: dict[int, Grant] = {}
-    for row in connection.execute(query):
+    for row in rows:
         one = found.get(row.id) or Grant(**{name: getattr(row, name) for name in _COLUMNS}, shares=())
-        more = () if row.share is None else (row.share,)
-        found[one.id] = replace(one, shares=(*one.shares, *more))
+        share = None
+        if row.name is not None:
+            share = name_of(states[row.dataset], row.name, row.origin, row.size)
+        found[one.id] = replace(one, shares=(*one.shares, *([] if share is None else [share])))
     return list(found.values())
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, select
 
 from sfumato.desk import accounts, grants
 from sfumato.desk import database as db
 from sfumato.desk.accounts import Account, Role, Secrets
-from sfumato.desk.desk import Desk
 from sfumato.desk.grants import Wanted
 from sfumato.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from sfumato.desk.desk import Desk
 
 
 def add_person(
@@ -51,7 +53,7 @@ def add_person(
         grant = None
         if dataset is not None and wanted is not None:
             said = f"set aside for {account.name} at the command line"
-            grant = grants.give(desk.database, dataset.ledger, dataset.name, wanted, said=said)
+            grant = grants.give(desk, dataset, wanted, said=said)
         with desk.database.write() as connection:
             token = accounts.add_token(connection, account, purpose=purpose, grant=grant)
     except BaseException:

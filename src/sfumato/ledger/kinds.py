@@ -49,7 +49,7 @@ PAID = _RELEASE | {"price"}
 _LEASED = _one("about", "lease")
 KINDS: Mapping[str, Kind] = {
     "create": Kind(fields=_one("format", "name", "budget"), optional=frozenset(["dataset"])),
-    "allocate": Kind(fields=_one("allocation", "epsilon"), optional=frozenset(["purpose"])),
+    "allocate": Kind(fields=_one("allocation", "epsilon"), optional=frozenset(["purpose", "origin"])),
     "charge": Kind(fields=(PAID,), optional=frozenset(["drawn", "plan", "outside"]), charges=True),
     # Without a lease in format 1.
     "reserve": Kind(fields=(PAID | {"lease"}, PAID), optional=frozenset(["drawn"]), charges=True),

@@ -538,21 +538,32 @@ class Ledger(Book):
         """
         self.allocate_all({name: epsilon})
 
-    def allocate_all(self, shares: Mapping[str, float], *, purpose: str | None = None) -> None:
+    def allocate_all(
+        self,
+        shares: Mapping[str, float],
+        *,
+        purpose: str | None = None,
+        origins: Mapping[str, str] | None = None,
+    ) -> None:
         """Set several shares aside at once, or none of them.
 
         Args:
             shares: The size of each, by name.
             purpose: One line for the ledger's readers, such as who approved it and why.
+            origins: By name, an id that the chain keeps with the share, for a program that finds its shares
+                by id. Such a share is made once, however often it is asked for; where its name is taken, it
+                gets another.
 
         Raises:
-            InvalidInput: If a name has a share, or so much is not left. Nothing is written.
+            InvalidInput: If a name has a share, or so much is not left, or the share of an origin has another
+                size. Nothing is written.
         """
+        ids = {name: _validate.text("origin", origin) for name, origin in (origins or {}).items()}
         said = {} if purpose is None else {"purpose": _validate.text("purpose", purpose)}
         sizes = {
             _validate.text("name", name): _validate.positive("epsilon", size) for name, size in shares.items()
         }
-        spending.set_aside(self._journal, sizes, said)
+        spending.set_aside(self._journal, sizes, said, ids)
 
     def note(self, text: str) -> Head:
         """Write a line that costs nothing, such as a decision, into the chain.

@@ -52,7 +52,8 @@ def replay(budget: Budget, entries: Iterable[Entry], *, fine: bool) -> None:
             _require(after.plans == state.plans, entry)
             _check_sums(state, after, entry, held.body["price"] if held else {}, entry.body["price"])
         elif entry.kind == "allocate":
-            _require(after == state.allocate(entry.body["allocation"], entry.body["epsilon"]), entry)
+            share, size = entry.body["allocation"], entry.body["epsilon"]
+            _require(after == state.allocate(share, size, origin=entry.body.get("origin")), entry)
         else:  # the first entry, or one that costs nothing
             _require(after == state and (entry.kind in FREE or entry.sequence == 0), entry)
             _require(entry.kind != EXCEEDED or _owed(entry) >= _least_owed(state, entry), entry)
@@ -209,6 +210,7 @@ def _check_sums(state: State, after: State, entry: Entry, out: dict[str, Any], i
         _require(now.tally == total, entry)
         _check_exact(state.of_whole if name == WHOLE else state.rule(allocation), before, now, entry)
     _require(_others(state, allocation) == _others(after, allocation), entry)
+    _require(state.origins() == after.origins(), entry)
 
 
 def _check_exact(rule: Rule, before: Account, now: Account, entry: Entry) -> None:

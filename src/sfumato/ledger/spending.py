@@ -76,13 +76,29 @@ def record(journal: Journal, body: Body, counted: DpEvent) -> Entry | None:
         return journal.append({**body, "kind": "charge", "outside": True, "price": price}, after, last)
 
 
-def set_aside(journal: Journal, sizes: Mapping[str, float], said: Mapping[str, str]) -> None:
-    """Write shares of the budget, all of them or none."""
+def set_aside(
+    journal: Journal, sizes: Mapping[str, float], said: Mapping[str, str], origins: Mapping[str, str]
+) -> None:
+    """Write shares of the budget, all of them or none.
+
+    A share with an origin is known by it: it is written once, under another name where its own is taken.
+    """
     with journal.writing() as last:
         for name, size in sizes.items():
-            state = journal.state(last).allocate(name, size)
-            body = {"kind": "allocate", "allocation": name, "epsilon": size, **said}
-            last = journal.append(body, state, last)
+            before, origin = journal.state(last), origins.get(name)
+            if origin is None:
+                called, words = name, said
+            elif origin not in (known := before.origins()):
+                called, words = before.unused(name), {**said, "origin": origin}
+            elif (made := before.shares[known[origin]].epsilon) == size:
+                continue
+            else:
+                raise InvalidInput(
+                    f"expected the share of origin={origin!r} with its epsilon={made:g}, got epsilon={size:g}; "
+                    "ask for a share with another origin"
+                )
+            body = {"kind": "allocate", "allocation": called, "epsilon": size, **words}
+            last = journal.append(body, before.allocate(called, size, origin=origin), last)
 
 
 def _paid(before: State, body: Body, counted: DpEvent) -> Body:

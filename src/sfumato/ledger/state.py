@@ -21,6 +21,7 @@ class Share:
 
     epsilon: float
     account: Account
+    origin: str | None = None  # the id under which another program knows the share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,21 @@ class State:
         whole = self.of_whole.lower(self.whole, before[WHOLE], event)
         return self._with(whole, rule.lower(account, before[PART], event), allocation)
 
-    def allocate(self, name: str, epsilon: float) -> State:
+    def origins(self) -> dict[str, str]:
+        """The name of each share that has an origin, by origin."""
+        return {share.origin: name for name, share in self.shares.items() if share.origin is not None}
+
+    def unused(self, name: str) -> str:
+        """Return the name, with a number behind it where a share or a plan has the name already."""
+        found, number = name, 1
+        while found in self.shares or found in self.plans:
+            number += 1
+            found = f"{name} ({number})"
+        return found
+
+    def allocate(self, name: str, epsilon: float, *, origin: str | None = None) -> State:
+        if origin is not None and origin in self.origins():
+            raise InvalidInput(f"expected an origin that no share has yet, got origin={origin!r}")
         if name in self.shares or name in self.plans:
             raise InvalidInput(
                 f"expected a name that has no share yet, got allocation={name!r}; choose another"
@@ -115,7 +130,7 @@ class State:
                 f"expected epsilon <= {free:g}, which is neither spent nor claimed by another share, "
                 f"got epsilon={epsilon:g} for allocation={name!r}"
             )
-        share = Share(epsilon=epsilon, account=self._share_rule(epsilon).nothing)
+        share = Share(epsilon=epsilon, account=self._share_rule(epsilon).nothing, origin=origin)
         return replace(self, shares={**self.shares, name: share})
 
     def prepay(self, name: str, event: DpEvent, relation: Relation) -> State:
@@ -133,6 +148,7 @@ class State:
     def to_json(self) -> dict[str, Any]:
         shares = {
             name: {"epsilon": share.epsilon, "account": share.account.to_json()}
+            | ({} if share.origin is None else {"origin": share.origin})
             for name, share in self.shares.items()
         }
         plans = {name: plan.to_json() for name, plan in self.plans.items()}
@@ -142,7 +158,11 @@ class State:
     @classmethod
     def from_json(cls, budget: Budget, data: dict[str, Any], *, fine: bool) -> State:
         shares = {
-            name: Share(epsilon=share["epsilon"], account=Account.from_json(share["account"]))
+            name: Share(
+                epsilon=share["epsilon"],
+                account=Account.from_json(share["account"]),
+                origin=share.get("origin"),
+            )
             for name, share in data["shares"].items()
         }
         whole, rest = Account.from_json(data["whole"]), Account.from_json(data["rest"])

@@ -5,19 +5,13 @@ import time
 
 import pytest
 
-from sfumato.desk import approvals, grants
 from sfumato.desk import database as db
-from sfumato.desk.accounts import by_token
+from sfumato.desk import grants
 from sfumato.desk.grants import Wanted
 from sfumato.desk.periods import windows
-from sfumato.errors import InvalidInput, Refused
+from sfumato.errors import InvalidInput
 
 YEAR, NOW = 31_557_600.0, time.time()
-
-
-def account(someone):
-    with someone.desk.desk.database.read() as connection:
-        return by_token(connection, someone.token)
 
 
 def test_asked_until_refused_requested_approved_and_on(another):
@@ -52,50 +46,54 @@ def test_four_eyes_are_two_people(another):
     ann = served.person("ann", "analyst")
     olga, otto = served.person("olga", "officer"), served.person("otto", "officer")
     ann.post("/requests", table="people", purpose="survey", epsilon="1", reason="why not")
-    assert approvals.approve(served.desk, account(olga), 1) == "seconded"
-    with pytest.raises(Refused, match="second officer"):
-        approvals.approve(served.desk, account(olga), 1)
+    assert olga.post("/requests/1/approve").status_code == 303
+    for one in (ann, olga, otto):
+        assert "Approved by olga; a second officer must approve too" in one.page("/requests").text
+    assert "/requests/1/approve" not in olga.page("/requests").text
+    refused = olga.post("/requests/1/approve")
+    assert (refused.status_code, "second officer" in refused.text) == (409, True)
     assert ann.ask().status_code == 403
-    assert approvals.approve(served.desk, account(otto), 1) == "approved"
+    assert otto.post("/requests/1/approve").status_code == 303
     assert ann.ask().status_code == 200
+    entries = [entry.body["purpose"] for entry in served.ledger.entries() if entry.kind == "allocate"]
+    assert entries == ["request 1 of ann approved by olga and otto: why not"]
     # and an officer cannot make the second pair of eyes, or take over one
     assert olga.post("/users", name="olga2", role="officer").status_code == 409
-    assert olga.post(f"/users/{account(otto).id}/password").status_code == 409
+    with served.desk.database.read() as connection:
+        number = connection.execute(db.accounts.select().where(db.accounts.c.name == "otto")).one().id
+    assert olga.post(f"/users/{number}/password").status_code == 409
 
 
 def test_periods_are_shares_from_the_start_and_unused_does_not_come_back(another, monkeypatch):
     served = another()
     wanted = Wanted(team="t", purpose="counts", epsilon=1.0, period="quarter", periods=4)
     assert wanted.in_words() == "ε 4 in all, 1 a quarter, unused does not come back"
-    grants.give(served.desk.database, served.ledger, "people", wanted, said="x")
+    grants.give(served.desk, served.desk.dataset("people"), wanted, said="x")
     names = list(served.ledger.state.shares)
     assert len(names) == 4
     assert served.ledger.state.left() == pytest.approx(4.0)  # of 8: all four are set aside now
-    with served.desk.database.read() as connection:
-        (now,) = grants.of_team(connection, "t")
-        assert len(now.shares) == 1
-        for years, count in ((0.25, 1), (3, 0)):
-            monkeypatch.setattr(grants.time, "time", lambda later=years: NOW + later * YEAR)
-            (then,) = grants.of_team(connection, "t")
-            assert len(then.shares) == count
-            assert now.shares[0] not in then.shares
+    (now,) = grants.of_team(served.desk, "t")
+    assert len(now.shares) == 1
+    for years, count in ((0.25, 1), (3, 0)):
+        monkeypatch.setattr(grants.time, "time", lambda later=years: NOW + later * YEAR)
+        (then,) = grants.of_team(served.desk, "t")
+        assert len(then.shares) == count
+        assert now.shares[0] not in then.shares
     monkeypatch.undo()
     wider = Wanted(team="u", purpose="counts", epsilon=1.5, period="quarter", periods=4)
     with pytest.raises(InvalidInput):
-        grants.give(served.desk.database, served.ledger, "people", wider, said="6 more do not fit")
+        grants.give(served.desk, served.desk.dataset("people"), wider, said="6 more do not fit")
     assert list(served.ledger.state.shares) == names  # none of it, and not a part
-    with served.desk.database.read() as connection:
-        assert len(grants.of_team(connection, None)) == 1
+    assert len(grants.of_team(served.desk, None)) == 1
 
 
 def test_a_crash_between_desk_and_ledger_is_finished_later(another):
     served = another()
     wanted = Wanted(team="t", purpose="counts", epsilon=1.0)
     with served.desk.database.write() as connection:
-        grants.plan(connection, "people", wanted, said="approved by olga")
+        grants.plan(connection, served.desk, served.desk.dataset("people"), wanted, said="approved by olga")
     assert served.ledger.state.shares == {}
-    with served.desk.database.read() as connection:
-        assert grants.of_team(connection, "t")[0].shares == ()  # nothing can be spent yet
+    assert grants.of_team(served.desk, "t")[0].shares == ()  # nothing can be spent yet
     served.desk.finish()
     assert list(served.ledger.state.shares) == ["t: counts"]
     served.desk.finish()  # and once only

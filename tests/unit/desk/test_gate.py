@@ -44,6 +44,8 @@ TABLE = {
     ("POST", "/requests/{number}/approve"): {O},
     ("POST", "/requests/{number}/decline"): {O},
     ("POST", "/allocations"): {O},
+    ("POST", "/proposals/{number}/confirm"): {O},
+    ("POST", "/proposals/{number}/withdraw"): {O},
     ("GET", "/plan"): {O, A},
     ("POST", "/plan/charge"): {O},
     ("GET", "/statements"): {O, R},
@@ -195,7 +197,7 @@ def test_names_that_cannot_be_shown_are_refused(name):
 
 def test_names_that_look_the_same_are_the_same(served, ann):
     for name in ("Ann", "ＡＮＮ", "ann "):
-        with pytest.raises(InvalidInput, match="nobody has"), served.desk.database.write() as connection:
+        with pytest.raises(InvalidInput, match="no account has"), served.desk.database.write() as connection:
             accounts.add(connection, name, role="reader")
 
 

@@ -59,10 +59,14 @@ def test_an_officer_charges_a_plan_once(another):
 
 def test_one_officer_is_not_four_eyes(another):
     desk = another(more="four_eyes = true")
-    olga = desk.person("olga", "officer")
+    olga, otto = desk.person("olga", "officer"), desk.person("otto", "officer")
     lines = html.unescape(re.search('name="lines" value="([^"]+)"', olga.page(PLAN).text)[1])
-    assert olga.post("/plan/charge", lines=lines, dataset="people", plan="year").status_code == 409
+    plan = {"lines": lines, "dataset": "people", "plan": "year"}
+    assert olga.post("/plan/charge", **plan).headers["location"] == "/requests#proposals"
+    assert olga.post("/plan/charge", **plan).status_code == 409
     assert desk.ledger.epsilon_spent == 0
+    assert otto.post("/plan/charge", **plan).headers["location"] == "/ledger"  # the same act confirms it
+    assert desk.ledger.epsilon_spent > 0
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,23 @@ def test_all_shares_or_none(ledger):
     ledger.verify()
 
 
+def test_a_share_with_an_origin_is_made_once_and_under_another_name_where_its_own_is_taken(ledger):
+    ledger.allocate("a", 1.0)
+    for _ in range(2):
+        ledger.allocate_all({"a": 0.5, "b": 0.5}, origins={"a": "desk:1:x", "b": "desk:1:y"})
+    state = ledger.state
+    assert state.origins() == {"desk:1:x": "a (2)", "desk:1:y": "b"}
+    assert {name: share.epsilon for name, share in state.shares.items()} == {"a": 1.0, "a (2)": 0.5, "b": 0.5}
+    with pytest.raises(InvalidInput, match="with its epsilon=0"):
+        ledger.allocate_all({"a": 0.75}, origins={"a": "desk:1:x"})
+    with pytest.raises(InvalidInput):
+        ledger.allocate_all({"c": 0.5, "d": 9.0}, origins={"c": "desk:1:z", "d": "desk:1:w"})
+    assert "desk:1:z" not in ledger.state.origins()
+    said = [entry.body.get("origin") for entry in ledger.entries()]
+    assert said == [None, None, "desk:1:x", "desk:1:y"]
+    ledger.verify()
+
+
 def test_a_note_costs_nothing_and_is_in_the_chain(ledger):
     ledger.note("request 3 declined")
     assert ledger.epsilon_spent == 0

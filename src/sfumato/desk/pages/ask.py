@@ -52,9 +52,9 @@ def _begun(desk: Desk, account: Account, number: int | None) -> dict[str, str]:
 
 def _page(request: Request, fields: dict[str, str], *, status: int = 200, **values: Any) -> HTMLResponse:
     desk, account = desk_of(request), account_of(request)
+    mine = [one for one in grants.of_team(desk, account.team) if one.shares]
+    mine = [one for one in mine if not desk.dataset(one.dataset).images]
     with desk.database.read() as connection:
-        mine = [one for one in grants.of_team(connection, account.team) if one.shares]
-        mine = [one for one in mine if not desk.dataset(one.dataset).images]
         kept = connection.execute(select(db.saved).where(db.saved.c.team == account.team)).all()
     left = {one.id: asking.allocated_to(desk.dataset(one.dataset), account, one).epsilon_left for one in mine}
     shown = {
@@ -107,8 +107,7 @@ async def ask(request: Request, fields: Fields) -> Response:
 
 def _dataset_of(desk: Desk, account: Account, question: Question) -> str | None:
     """The data set of the chosen allocation."""
-    with desk.database.read() as connection:
-        mine = {one.id: one.dataset for one in grants.of_team(connection, account.team)}
+    mine = {one.id: one.dataset for one in grants.of_team(desk, account.team)}
     if question.grant not in mine:
         raise asking.NoAllocation("expected an allocation of your team; request one from an officer")
     return mine[question.grant]

@@ -28,8 +28,7 @@ def page(request: Request) -> HTMLResponse:
 
 def _page(request: Request, fields: dict[str, str], *, status: int = 200, **values: Any) -> HTMLResponse:
     desk, me = desk_of(request), account_of(request)
-    with desk.database.read() as connection:
-        mine = [one for one in grants.of_team(connection, me.team) if one.shares]
+    mine = [one for one in grants.of_team(desk, me.team) if one.shares]
     blank = {"kind": "train", "grant": "", "target": "", "model": "boosted", "epsilon": "", "rows": "1000"}
     blank |= {"teachers": "100"}
     shown = {
@@ -61,8 +60,7 @@ def _job(fields: dict[str, str]) -> Job:
 def _dataset(desk: Desk, team: str, fields: dict[str, str]) -> tuple[Dataset, int]:
     """The data set of the chosen allocation."""
     grant = whole(fields, "grant", 0)
-    with desk.database.read() as connection:
-        mine = {one.id: one.dataset for one in grants.of_team(connection, team)}
+    mine = {one.id: one.dataset for one in grants.of_team(desk, team)}
     if grant not in mine:
         raise Stopped(403, "expected an allocation of your team; request one from an officer")
     return desk.dataset(mine[grant]), grant

@@ -13,7 +13,7 @@ from sfumato.desk.accounts import Role
 from sfumato.desk.datasets import Dataset
 from sfumato.desk.drawing import share_bar, spent_over_time
 from sfumato.desk.gate import allow
-from sfumato.desk.pages.page import Page, desk_of, go, render
+from sfumato.desk.pages.page import Page, desk_of, render, take
 from sfumato.desk.shown import charge_in_words, promise
 
 router = APIRouter()
@@ -58,10 +58,9 @@ def _shown(dataset: Dataset) -> dict[str, Any]:
 
 
 @router.post("/pace/reset")
-@allow(Role.OFFICER)
+@allow(Role.OFFICER, act="reset")
 def reset(request: Request) -> Response:
-    desk_of(request).pace.reset()
-    return go("/ledger")
+    return take(request, {}, then="/ledger")
 
 
 @router.get("/trail")

@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from sfumato.desk.accounts import Role, checked_line
 from sfumato.desk.gate import allow, effort
-from sfumato.desk.pages.page import Fields, Page, desk_of, go, render
+from sfumato.desk.pages.page import Fields, Page, desk_of, render, take
 from sfumato.errors import SfumatoError
 from sfumato.governance import Opinion, opinion_of
 from sfumato.governance.outside.reading import parse_settings
@@ -24,7 +24,7 @@ def opinion_page(request: Request) -> HTMLResponse:
 
 
 @router.post("/opinion")
-@allow(Role.OFFICER)
+@allow(Role.OFFICER, act="record")
 def opinion(request: Request, fields: Fields) -> Response:
     """Price what was pasted; on request, put it on record in a ledger."""
     try:
@@ -34,13 +34,13 @@ def opinion(request: Request, fields: Fields) -> Response:
         return _opinion(request, fields, refusal=str(error), status=422)
     if fields.get("action") != "record":
         return _opinion(request, fields, found=found)
-    dataset = desk_of(request).dataset(fields.get("dataset"))
-    purpose = checked_line("what was released", fields.get("purpose", ""))
+    words = {"dataset": desk_of(request).dataset(fields.get("dataset")).name}
+    words |= {"purpose": checked_line("what was released", fields.get("purpose", ""))}
+    words |= {"settings": fields["settings"][:LARGEST], "form": fields.get("form", "toml")}
     try:
-        dataset.ledger.record(found.event, purpose=purpose, relation=found.relation, unit=found.unit)
+        return take(request, words, then="/ledger")
     except SfumatoError as error:
         return _opinion(request, fields, found=found, refusal=str(error), status=409)
-    return go("/ledger")
 
 
 def _opinion(

@@ -9,12 +9,15 @@ from pathlib import Path as File
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from sqlalchemy import Row
 
+from sfumato.desk import acts
 from sfumato.desk.accounts import Account, Role
+from sfumato.desk.acts import Outcome, Words
 from sfumato.desk.desk import Desk
+from sfumato.desk.gate import access_of, effort
 from sfumato.errors import InvalidInput
 
 TEMPLATES = File(__file__).parents[1] / "templates"
@@ -124,6 +127,19 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
     }
     text = _environment().get_template(template).render(frame | values)
     return HTMLResponse(text, status_code=status)
+
+
+def take(request: Request, words: Words, *, then: str) -> Response:
+    """Do the act that the route is marked with, or propose it; then to a page, or to what is told once."""
+    act = access_of(request.scope["route"]).act
+    assert act is not None
+    with effort(request):
+        found = acts.submit(desk_of(request), account_of(request), act, words)
+    return after(request, found, then="/requests#proposals" if found.waits else then)
+
+
+def after(request: Request, found: Outcome, *, then: str) -> Response:
+    return go(then) if found.told is None else render(request, "told.html", told=found.told, waits=found.waits)
 
 
 def go(path: str) -> RedirectResponse:

@@ -16,7 +16,7 @@ from sfumato.desk.accounts import Role, checked_line
 from sfumato.desk.datasets import Dataset
 from sfumato.desk.desk import Desk
 from sfumato.desk.gate import allow, effort
-from sfumato.desk.pages.page import Fields, Page, desk_of, go, render
+from sfumato.desk.pages.page import Fields, Page, desk_of, render, take
 from sfumato.desk.trade_off import trade_off
 from sfumato.errors import InvalidInput, Refused, SfumatoError
 from sfumato.governance import Plan, PlanPrice
@@ -68,7 +68,7 @@ def _chosen(desk: Desk, name: str | None) -> Dataset:
 
 
 @router.post("/plan/charge")
-@allow(Role.OFFICER)
+@allow(Role.OFFICER, act="charge")
 def charge(request: Request, fields: Fields) -> Response:
     """Charge what the page showed, as one."""
     desk = desk_of(request)
@@ -82,17 +82,11 @@ def charge(request: Request, fields: Fields) -> Response:
         desk.dataset(fields.get("dataset")),
         checked_line("name of the plan", fields.get("plan", "")),
     )
-    if dataset.policy.four_eyes:
-        raise Refused(
-            "expected two officers: the policy asks for four eyes; charge it at the command line with: sfumato "
-            "plan charge"
-        )
+    words = {"dataset": dataset.name, "plan": _settings(dataset, name, lines)}
     try:
-        with effort(request):
-            _plan(desk, dataset, name, lines).charge(dataset.ledger)
+        return take(request, words, then="/ledger")
     except Refused as error:
         return _page(request, lines, dataset.name, name, refusal=str(error), status=409)
-    return go("/ledger")
 
 
 def _page(
@@ -140,8 +134,13 @@ def _cheaper(price: PlanPrice) -> str:
 
 
 def _plan(desk: Desk, dataset: Dataset, name: str, lines: list[dict[str, str]]) -> Plan:
+    settings = _settings(dataset, name, lines)
+    return Plan.from_settings(settings, policy=lambda asked: desk.dataset(asked).table)
+
+
+def _settings(dataset: Dataset, name: str, lines: list[dict[str, str]]) -> dict[str, Any]:
     budget = dataset.ledger.budget
-    settings = {
+    return {
         "name": name[:100] or "plan",
         "epsilon": budget.epsilon,
         "delta": budget.delta,
@@ -149,8 +148,6 @@ def _plan(desk: Desk, dataset: Dataset, name: str, lines: list[dict[str, str]]) 
         "relation": str(budget.relation),
         "releases": [_release(line, dataset) for line in lines[:MOST_LINES]],
     }
-
-    return Plan.from_settings(settings, policy=lambda asked: desk.dataset(asked).table)
 
 
 def _release(line: dict[str, str], dataset: Dataset) -> dict[str, Any]:

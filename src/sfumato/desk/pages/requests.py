@@ -5,12 +5,24 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 
-from sfumato.desk import approvals, asking, grants
+from sfumato.desk import acts, approvals, asking, grants
 from sfumato.desk.accounts import Role, checked_line, checked_name
 from sfumato.desk.drawing import share_bar
-from sfumato.desk.gate import allow
+from sfumato.desk.gate import allow, effort
 from sfumato.desk.grants import Wanted
-from sfumato.desk.pages.page import Fields, Number, Page, account_of, desk_of, go, number, render, whole
+from sfumato.desk.pages.page import (
+    Fields,
+    Number,
+    Page,
+    account_of,
+    after,
+    desk_of,
+    go,
+    number,
+    render,
+    take,
+    whole,
+)
 from sfumato.desk.periods import PERIODS
 
 router = APIRouter()
@@ -22,10 +34,9 @@ PAGE = Page(router=router, title="Requests", path="/requests", roles=(Role.OFFIC
 def page(request: Request) -> HTMLResponse:
     desk, me = desk_of(request), account_of(request)
     team = None if me.role is Role.OFFICER else me.team
-    with desk.database.read() as connection:
-        found = grants.of_team(connection, team)
+    officer, proposals = me.role is Role.OFFICER, acts.waiting(desk)
     lines = []
-    for one in found:
+    for one in grants.of_team(desk, team):
         allocated = asking.allocated_to(desk.dataset(one.dataset), me, one)
         spent, left = allocated.epsilon_spent, allocated.epsilon_left
         lines.append(
@@ -38,8 +49,10 @@ def page(request: Request) -> HTMLResponse:
         allocations=lines,
         tables=[one.name for one in desk.each()],
         periods=list(PERIODS),
-        officer=me.role is Role.OFFICER,
-        unclaimed={one.name: one.ledger.state.left() for one in desk.each()} if me.role is Role.OFFICER else {},
+        officer=officer,
+        proposals=[one for one in proposals if officer and one["act"] != "approve"],
+        seconded={one["words"]["request"]: one for one in proposals if one["act"] == "approve"},
+        unclaimed={one.name: one.ledger.state.left() for one in desk.each()} if officer else {},
         four_eyes=[one.name for one in desk.each() if one.policy.four_eyes],
     )
 
@@ -66,23 +79,44 @@ def ask_for_more(request: Request, fields: Fields) -> Response:
 
 
 @router.post("/requests/{number}/approve")
-@allow(Role.OFFICER)
+@allow(Role.OFFICER, act="approve")
 def approve(request: Request, number: Number) -> Response:
-    approvals.approve(desk_of(request), account_of(request), number)
-    return go("/requests")
+    return _approve(request, number)
+
+
+def _approve(request: Request, number: int) -> Response:
+    with desk_of(request).database.read() as connection:
+        dataset = approvals.waiting_request(connection, number).dataset
+    return take(request, {"dataset": dataset, "request": number}, then="/requests")
 
 
 @router.post("/requests/{number}/decline")
-@allow(Role.OFFICER)
+@allow(Role.OFFICER, alone="spends nothing")
 def decline(request: Request, number: Number) -> Response:
     approvals.decline(desk_of(request), account_of(request), number)
     return go("/requests")
 
 
 @router.post("/allocations")
-@allow(Role.OFFICER)
+@allow(Role.OFFICER, act="approve")
 def set_aside(request: Request, fields: Fields) -> Response:
-    desk = desk_of(request)
+    """An officer's own allocation: a request that the same officer approves."""
+    desk, me = desk_of(request), account_of(request)
     dataset, wanted = desk.dataset(fields.get("table") or None), _wanted(fields, fields.get("team", ""))
-    approvals.set_aside(desk, account_of(request), dataset, wanted, reason=fields.get("reason", ""))
-    return go("/requests")
+    return _approve(request, approvals.request(desk, me, dataset, wanted, reason=fields.get("reason", "")))
+
+
+@router.post("/proposals/{number}/confirm")
+@allow(Role.OFFICER, alone="is the second officer of an act")
+def confirm(request: Request, number: Number, fields: Fields) -> Response:
+    desk, me = desk_of(request), account_of(request)
+    with effort(request):
+        found = acts.confirm(desk, me, number, fields.get("digest", ""))
+    return after(request, found, then="/requests#proposals")
+
+
+@router.post("/proposals/{number}/withdraw")
+@allow(Role.OFFICER, alone="spends nothing")
+def withdraw(request: Request, number: Number) -> Response:
+    acts.withdraw(desk_of(request), number)
+    return go("/requests#proposals")

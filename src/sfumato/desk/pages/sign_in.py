@@ -99,7 +99,7 @@ def begin_session(request: Request, desk: Desk, account: Account) -> Response:
 
 
 @router.post("/sign-out")
-@allow(*EVERY_ROLE)
+@allow(*EVERY_ROLE, alone="ends the own session")
 def sign_out(request: Request) -> Response:
     with desk_of(request).database.write() as connection:
         sessions.end(connection, request.cookies[sessions.COOKIE])
@@ -121,13 +121,14 @@ def _account(request: Request, *, token: str | None = None, said: str = "", stat
         tokens = connection.execute(
             select(db.tokens).where(mine, db.tokens.c.revoked.is_(False)).order_by(db.tokens.c.id)
         ).all()
-        allocations = grants.of_team(connection, me.team) if me.role is Role.ANALYST else []
+    allocations = grants.of_team(desk, me.team) if me.role is Role.ANALYST else []
+    allocations = [one for one in allocations if one.shares]
     values = {"tokens": tokens, "allocations": allocations, "token": token, "said": said}
     return render(request, "account.html", status=status, **values)
 
 
 @router.post("/account/password")
-@allow(*EVERY_ROLE)
+@allow(*EVERY_ROLE, alone="the own password, for the old one")
 def change_password(request: Request, fields: Fields) -> Response:
     desk, me = desk_of(request), account_of(request)
     key = f"change {me.id}"
@@ -148,15 +149,15 @@ def change_password(request: Request, fields: Fields) -> Response:
 def add_token(request: Request, fields: Fields) -> HTMLResponse:
     desk, me = desk_of(request), account_of(request)
     grant = whole(fields, "grant")
+    if grant not in {one.id for one in grants.of_team(desk, me.team) if one.shares}:
+        raise InvalidInput("expected an allocation of your team that is set aside")
     with desk.database.write() as connection:
-        if grant not in {one.id for one in grants.of_team(connection, me.team)}:
-            raise InvalidInput("expected an allocation of your team")
         token = accounts.add_token(connection, me, purpose=fields.get("purpose", ""), grant=grant)
     return _account(request, token=token)
 
 
 @router.post("/account/tokens/{number}/revoke")
-@allow(*EVERY_ROLE)
+@allow(*EVERY_ROLE, alone="takes an own token back")
 def revoke(request: Request, number: Number) -> Response:
     mine = (db.tokens.c.id == number) & (db.tokens.c.account == account_of(request).id)
     with desk_of(request).database.write() as connection:

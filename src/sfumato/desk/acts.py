@@ -1,0 +1,295 @@
+"""One table of what officers do to budgets and accounts, and the second officer who must confirm it.
+
+An act that spends, closes or hands over a budget is in `ACTS`. `submit` does it at once. Where a policy asks
+for four eyes, `submit` keeps it as a proposal: the act, its parameters, their digest, the first officer. A
+second officer confirms it, or submits the same act with the same parameters. Nothing else calls `Act.do`.
+
+A password that two officers make has two halves. Each of them is told one; its owner needs both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, Connection, select
+
+from sfumato.desk import accounts, approvals, grants
+from sfumato.desk import database as db
+from sfumato.desk.accounts import Account, Role
+from sfumato.desk.approvals import Officers
+from sfumato.errors import InvalidInput, Refused
+from sfumato.ledger.chain import canonical
+from sfumato.ledger.conversion import counted_event
+
+if TYPE_CHECKING:
+    from sfumato.desk.database import Database
+    from sfumato.desk.desk import Desk
+
+Words = Mapping[str, Any]
+"""The parameters of an act, as JSON holds them. The policy of "dataset" says whether two must agree."""
+LASTS = 7 * 24 * 3600.0
+"""Seconds for which a proposal waits: what its title says of a budget may not hold for much longer."""
+OPEN, DOING, DONE, WITHDRAWN, UNCLEAR = "open", "doing", "done", "withdrawn", "unclear"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """Something that an officer does.
+
+    Attributes:
+        title: Checks the parameters, and says for the second officer what will be done.
+        do: Does it, with a password for an account where it makes one.
+        password: Whether it makes a password.
+    """
+
+    title: Callable[[Desk, Words], str]
+    do: Callable[[Desk, Officers, Words, str], None]
+    password: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of an act.
+
+    Attributes:
+        waits: Whether it waits for a second officer.
+        told: What this officer must pass on, and is told once: what it is, and the secret.
+    """
+
+    waits: bool
+    told: tuple[str, str] | None = None
+
+
+# The mechanism
+
+
+def submit(desk: Desk, officer: Account, act: str, words: Words) -> Outcome:
+    """Do an act; where two officers must agree, propose it, or confirm what another officer proposed.
+
+    Raises:
+        Refused: If the same officer would be both.
+        InvalidInput: If it makes no sense. Nothing is proposed.
+    """
+    deed = ACTS[act]
+    if not desk.four_eyes(words.get("dataset")):
+        password = accounts.fresh_password() if deed.password else ""
+        deed.do(desk, [officer], words, password)
+        return Outcome(waits=False, told=("password", password) if deed.password else None)
+    title = deed.title(desk, words)
+    digest = digest_of(act, words)
+    half = secrets.token_urlsafe(9) if deed.password else None
+    with desk.database.write() as connection:
+        same = select(db.proposals.c.id).where(db.proposals.c.digest == digest, _waits())
+        known: int | None = connection.execute(same).scalar()
+        if known is None:
+            values = {"act": act, "words": dict(words), "digest": digest, "title": title, "half": half}
+            made = db.proposals.insert().values(**values, first=officer.id, state=OPEN, created=time.time())
+            connection.execute(made)
+            return Outcome(waits=True, told=None if half is None else ("first half of the password", half))
+    return confirm(desk, officer, known, digest)
+
+
+def confirm(desk: Desk, officer: Account, number: int, digest: str) -> Outcome:
+    """Do what another officer proposed.
+
+    Args:
+        desk: The desk.
+        officer: The second officer.
+        number: The proposal.
+        digest: Of the act and its parameters, as the second officer saw them.
+
+    Raises:
+        Refused: If it does not wait, is not what was shown, or was proposed by this officer.
+    """
+    with desk.database.write() as connection:
+        row = _waiting(connection, number)
+        if not row.digest == digest == digest_of(row.act, row.words):
+            raise Refused("expected the proposal as the page showed it; load the page again")
+        if row.first == officer.id:
+            raise Refused("expected a second officer: the policy asks for four eyes, and you proposed it")
+        first = accounts.by_id(connection, row.first)
+        if first is None or first.role is not Role.OFFICER:
+            raise Refused(
+                "expected a first officer whose account is open; withdraw the proposal, and repeat it"
+            )
+        _set(connection, number, state=DOING, second=officer.id)
+    deed, half = ACTS[row.act], secrets.token_urlsafe(9)
+    try:
+        deed.do(desk, [first, officer], row.words, f"{row.half}-{half}" if deed.password else "")
+    except (InvalidInput, Refused):  # nothing was done
+        with desk.database.write() as connection:
+            _set(connection, number, state=OPEN, second=None)
+        raise
+    with desk.database.write() as connection:
+        _set(connection, number, state=DONE, half=None, decided=time.time())
+    return Outcome(waits=False, told=("second half of the password", half) if deed.password else None)
+
+
+def withdraw(desk: Desk, number: int) -> None:
+    """Take a proposal back, as any one officer may."""
+    with desk.database.write() as connection:
+        _waiting(connection, number)
+        _set(connection, number, state=WITHDRAWN, half=None, decided=time.time())
+
+
+def waiting(desk: Desk) -> list[Any]:
+    """The proposals that wait, newest first, each with the name of its first officer."""
+    with desk.database.read() as connection:
+        names = accounts.names(connection)
+        query = select(db.proposals).where(_waits()).order_by(db.proposals.c.id.desc())
+        rows = connection.execute(query).all()
+    return [{**row._mapping, "proposer": names.get(row.first)} for row in rows]
+
+
+def finish(database: Database) -> list[str]:
+    """After a start: proposals that were being carried out when the server ended are not carried out again."""
+    with database.write() as connection:
+        rows = connection.execute(select(db.proposals).where(db.proposals.c.state == DOING)).all()
+        for row in rows:
+            _set(connection, row.id, state=UNCLEAR, half=None, decided=time.time())
+    return [
+        f"proposal {row.id} was being carried out when the desk ended, and may be done: {row.title}; look, and "
+        "propose it again if it is not"
+        for row in rows
+    ]
+
+
+def digest_of(act: str, words: Words) -> str:
+    """What a confirmation is bound to."""
+    return hashlib.sha256(canonical({"act": act, "words": dict(words)})).hexdigest()
+
+
+def _waits() -> ColumnElement[bool]:
+    return (db.proposals.c.state == OPEN) & (db.proposals.c.created > time.time() - LASTS)
+
+
+def _waiting(connection: Connection, number: int) -> Any:
+    row = connection.execute(select(db.proposals).where(db.proposals.c.id == number, _waits())).first()
+    if row is None:
+        raise Refused("expected a proposal that waits; it was decided, is too old, or there is none")
+    return row
+
+
+def _set(connection: Connection, number: int, **values: Any) -> None:
+    connection.execute(db.proposals.update().where(db.proposals.c.id == number).values(**values))
+
+
+# The acts
+
+
+def _title_approve(desk: Desk, words: Words) -> str:
+    with desk.database.read() as connection:
+        row = approvals.waiting_request(connection, words["request"])
+    asked = f"{approvals.wanted_of(row).in_words()} of {row.dataset} for {row.team}: {row.purpose}"
+    return f"approve request {row.id}, {asked}"
+
+
+def _approve(desk: Desk, officers: Officers, words: Words, _: str) -> None:
+    approvals.approve(desk, officers, words["request"])
+
+
+def _plan(desk: Desk, words: Words) -> Any:
+    from sfumato.governance import Plan
+
+    return Plan.from_settings(dict(words["plan"]), policy=lambda name: desk.dataset(name).table)
+
+
+def _title_charge(desk: Desk, words: Words) -> str:
+    plan = _plan(desk, words)
+    return f"charge the plan {plan.name!r} to {words['dataset']} as one, ε {plan.price().together:.4g}"
+
+
+def _charge(desk: Desk, officers: Officers, words: Words, _: str) -> None:
+    _plan(desk, words).charge(desk.dataset(words["dataset"]).ledger)
+
+
+def _opinion(words: Words) -> Any:
+    from sfumato.governance import opinion_of
+    from sfumato.governance.outside.reading import parse_settings
+
+    return opinion_of(parse_settings(words["settings"], words["form"]))
+
+
+def _title_record(desk: Desk, words: Words) -> str:
+    found, ledger = _opinion(words), desk.dataset(words["dataset"]).ledger
+    counted = counted_event(found.event, ledger.budget, relation=found.relation, unit=found.unit)
+    closes = "; it does not fit, and closes the ledger" if ledger.state.take(counted) is None else ""
+    return f"put on record: {words['purpose']}, of {words['dataset']}, ε {found.epsilon:.4g}{closes}"
+
+
+def _record(desk: Desk, officers: Officers, words: Words, _: str) -> None:
+    found = _opinion(words)
+    dataset = desk.dataset(words["dataset"])
+    dataset.ledger.record(found.event, purpose=words["purpose"], relation=found.relation, unit=found.unit)
+
+
+def _title_add(desk: Desk, words: Words) -> str:
+    _check_role(words["role"])
+    with desk.database.read() as connection:
+        accounts.check_free(connection, words["name"])
+    return f"add {words['name']}, {words['role']}, in the team {_team(desk, words['team'])}"
+
+
+def _add(desk: Desk, officers: Officers, words: Words, password: str) -> None:
+    _check_role(words["role"])
+    with desk.database.write() as connection:
+        accounts.add(connection, words["name"], role=words["role"], team=words["team"], password=password)
+
+
+def _check_role(role: str) -> None:
+    """Officers are made at the command line: one who could make another would be four eyes."""
+    if role == Role.OFFICER:
+        raise Refused("expected an analyst or a reader; officers are added with: sfumato desk user add")
+
+
+def _team(desk: Desk, team: str) -> str:
+    """A team, and what it holds."""
+    held = [f"ε {one.epsilon:g} of {one.dataset}" for one in grants.of_team(desk, team) if one.shares]
+    return f"{team}, which may spend {', '.join(held)}" if held else f"{team}, which may spend nothing now"
+
+
+def _title_password(desk: Desk, words: Words) -> str:
+    return f"give a new password to {_account(desk, words)}"
+
+
+def _password(desk: Desk, officers: Officers, words: Words, password: str) -> None:
+    _account(desk, words)
+    with desk.database.write() as connection:
+        accounts.set_password(connection, words["account"], password)
+
+
+def _title_open(desk: Desk, words: Words) -> str:
+    return f"open the account of {_account(desk, words)} again"
+
+
+def _open(desk: Desk, officers: Officers, words: Words, _: str) -> None:
+    _account(desk, words)
+    with desk.database.write() as connection:
+        accounts.close(connection, words["account"], disabled=False)
+
+
+def _account(desk: Desk, words: Words) -> str:
+    """An account that officers may change, in words."""
+    with desk.database.read() as connection:
+        row = accounts.of_no_officer(connection, words["account"])
+    return f"{row.name}, {row.role}, of the team {_team(desk, row.team)}"
+
+
+ACTS: Mapping[str, Act] = {
+    "approve": Act(title=_title_approve, do=_approve),
+    "charge": Act(title=_title_charge, do=_charge),
+    "record": Act(title=_title_record, do=_record),
+    "add": Act(title=_title_add, do=_add, password=True),
+    "password": Act(title=_title_password, do=_password, password=True),
+    "open": Act(title=_title_open, do=_open),
+    "reset": Act(
+        title=lambda desk, words: "begin with one tick for each kind of question again",
+        do=lambda desk, officers, words, _: desk.pace.reset(),
+    ),
+}
+"""Every act of an officer that spends, closes or hands over a budget, or lets time tell of rows anew."""

@@ -1,0 +1,633 @@
+"""A desk in several hands: crashes, orphans, restored copies, two desks on one ledger, one officer alone."""
+
+import os
+import re
+import runpy
+import shutil
+import sqlite3
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the desk: pip install 'sfumato[desk]'")
+
+from fastapi import FastAPI
+from typer.testing import CliRunner
+
+from sfumato.accounting import Relation
+from sfumato.cli.app import app
+from sfumato.desk import accounts, acts, approvals, gate, grants, trail
+from sfumato.desk.accounts import Account, Role
+from sfumato.desk.database import Database
+from sfumato.desk.desk import Desk
+from sfumato.desk.grants import Wanted
+from sfumato.desk.people import add_person
+from sfumato.errors import InvalidInput, LedgerError, Refused
+from sfumato.ledger import Ledger, move
+
+_UNIT = runpy.run_path(str(Path(__file__).parents[1] / "unit" / "desk" / "conftest.py"))
+Served, another, _cheap_passwords = (_UNIT[name] for name in ("Served", "another", "_cheap_passwords"))
+TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
+OPINION = 'noise_multiplier = {noise}\nsample_rate = {rate}\nsteps = 100\nsampling = "poisson"\ndelta = 1e-6\n'
+
+
+def restarted(place):
+    """What a start says of a desk."""
+    desk = Desk.open(place)
+    try:
+        desk.finish()
+        lines = [one.body for one in trail.entries(desk.database)]
+        return [line["route"] for line in lines if line["method"] == "start"]
+    finally:
+        desk.close()
+
+
+def raw(place):
+    """The desk's database as another program opens it: nothing is checked."""
+    return sqlite3.connect(place.parent / "desk.db")
+
+
+def approved(ann, olga, *, purpose="report", epsilon=0.01):
+    ann.post("/requests", table="people", purpose=purpose, epsilon=str(epsilon), reason="a report")
+    return olga.post("/requests/1/approve").status_code
+
+
+# Crashes, orphans, ledgers that are gone
+
+
+def test_a_token_needs_a_share_that_was_made(another, monkeypatch, capsys):
+    """The ledger refuses an allocation for which a token is asked meanwhile; the next start works."""
+    served = another()
+    ann, olga = served.person("ann", "analyst"), served.person("olga", "officer")
+    settle, seen = grants.settle, []
+
+    def meanwhile(*words):
+        seen.append(ann.post("/account/tokens", purpose="x", grant="1").status_code)
+        settle(*words)
+
+    monkeypatch.setattr(grants, "settle", meanwhile)
+    assert approved(ann, olga, epsilon=9) == 422
+    assert seen == [422]
+    assert restarted(served.place) == []
+    monkeypatch.undo()
+    assert "Waits for a decision" in olga.page("/requests").text
+
+
+def test_an_allocation_that_is_taken_back_takes_all_that_refers_to_it(another, capsys):
+    served = another()
+    desk, ann = served.desk, served.person("ann", "analyst")
+    wanted = Wanted(team="ann", purpose="x", epsilon=9)
+    with desk.database.write() as connection:
+        grants.plan(connection, desk, desk.dataset("people"), wanted, said="by olga")
+    with raw(served.place) as database:  # as an older version wrote it
+        database.execute("INSERT INTO tokens VALUES (9, 1, x'00', 'x', 1, 0, 0)")
+        database.execute(
+            """INSERT INTO questions (account, team, dataset, "grant", sql, epsilon, state, asked)"""
+            " VALUES (1, 'ann', 'people', 1, 'x', 1, 'refused', 0)"
+        )
+    (found,) = restarted(served.place)
+    assert "cannot be set aside" in found
+    assert "cannot be set aside" in capsys.readouterr().err
+    with raw(served.place) as database:
+        assert database.execute("SELECT id FROM tokens").fetchall() == [(1,)]
+        assert database.execute('SELECT "grant" FROM questions').fetchall() == [(None,)]
+    assert ann.ask().status_code == 403
+
+
+def steps_of(work, kill_at):
+    """Do `work` in a process that is killed after this many durable steps; whether it ended by itself."""
+    child = os.fork()
+    if child == 0:
+        left = [kill_at]
+
+        def step():
+            left[0] -= 1
+            if left[0] < 0:
+                os._exit(9)
+
+        write, allocate = Database.write, Ledger.allocate_all
+
+        @contextmanager
+        def counted(self):
+            with write(self) as connection:
+                yield connection
+            step()
+
+        Database.write = counted
+        Ledger.allocate_all = lambda self, *a, **m: (allocate(self, *a, **m), step())
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_killed_between_any_two_steps(another, tmp_path, desk_files, capsys):
+    """An allocation is made whole or not at all, once, whatever step the process is killed after."""
+    served = another()
+    served.person("ann", "analyst", signed_in=False)
+    served.person("olga", "officer", signed_in=False)
+    with served.desk.database.read() as connection:
+        ann, olga = (accounts.by_id(connection, number) for number in (1, 2))
+    wanted = Wanted(team="ann", purpose="report", epsilon=1.0, period="quarter", periods=2)
+    approvals.request(served.desk, ann, served.desk.dataset("people"), wanted, reason="x")
+    served.desk.close()
+
+    def approve(place):
+        desk = Desk.open(place)
+        approvals.approve(desk, [olga], 1)
+
+    def add(place):
+        add_person(Desk.open(place), "bob", role="analyst", wanted=wanted)
+
+    for work in (approve, add):
+        for kill_at in range(20):
+            place = tmp_path / f"{work.__name__}-{kill_at}" / "desk.toml"
+            shutil.copytree(served.place.parent, place.parent, ignore=lambda *_: ["add", "approve"])
+            done = steps_of(lambda work=work, place=place: work(place), kill_at)
+            desk = Desk.open(place)
+            desk.finish()
+            capsys.readouterr()
+            desk.finish()
+            assert capsys.readouterr().err == "", "a second start finds nothing"
+            made = grants.of_team(desk, "ann")
+            with raw(place) as database:
+                assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+                states = {state for (state,) in database.execute("SELECT state FROM requests")}
+            book = desk.dataset("people").ledger
+            assert len(book.state.shares) == 2 * len(made) <= 2
+            if work is approve:
+                assert states == ({"approved"} if made else {"open"})
+            book.verify()
+            desk.close()
+            if done:
+                break
+        assert done
+        assert kill_at >= 3
+
+
+def test_orphans_are_taken_out_and_said(another, capsys):
+    served = another()
+    ann = served.person("ann", "analyst", allocation=1.0)
+    head = served.ledger.head
+    with raw(served.place) as database:
+        database.executescript(
+            """
+            INSERT INTO tokens VALUES (9, 1, x'00', 'x', 99, 0, 0);
+            INSERT INTO shares (dataset, name, "grant", epsilon, begins, said, made)
+              VALUES ('people', 'orphan', 99, 1, 0, 'x', 0);
+            INSERT INTO sessions VALUES (x'01', 99, 'x', 0, 0);
+            INSERT INTO requests (id, account, dataset, "grant", team, purpose, epsilon, period, periods,
+              reason, state, created) VALUES (7, 99, 'people', 99, 'ann', 'x', 1, 'once', 1, 'x', 'open', 0),
+              (8, 1, 'people', 99, 'ann', 'x', 1, 'once', 1, 'x', 'open', 0);
+            """
+        )
+    found = restarted(served.place)
+    assert sorted(re.findall(r"of (\w+) in", " ".join(found))) == [
+        "requests",
+        "requests",
+        "requests",
+        "sessions",
+        "shares",
+        "tokens",
+    ]
+    assert all(one in capsys.readouterr().err for one in found[:1])
+    with raw(served.place) as database:
+        assert database.execute('SELECT id, "grant" FROM requests').fetchall() == [(8, None)]
+    assert served.ledger.head == head  # the orphan share was not made
+    assert ann.ask().status_code == 200
+    assert restarted(served.place) == found  # the second start found nothing more
+
+
+@pytest.fixture
+def with_images(another):
+    """A desk with a table and with images, and an allocation of each."""
+    images = '\n[images.scans]\nsource = "digits"\npublic_size = 1500\nepsilon = 4.0\ndelta = 1e-5\n'
+    served = another(settings=images)
+    ann = served.person("ann", "analyst")
+    for table in ("people", "scans"):
+        wanted = Wanted(team="ann", purpose="work", epsilon=1.0)
+        grants.give(served.desk, served.desk.dataset(table), wanted, said="x")
+    served.desk.close()
+    return served, ann
+
+
+def gone(place):
+    Path(place).unlink()
+
+
+def moved(place):
+    move(place, f"{place}.elsewhere").close()
+
+
+def broken(place):
+    Path(place).write_bytes(b"not a ledger")
+
+
+@pytest.mark.parametrize("harm", [gone, broken])
+def test_a_ledger_that_cannot_be_opened_leaves_the_other_tables_served(with_images, harm, capsys):
+    """One that is missing is not made anew: the budget would be whole again."""
+    served, ann = with_images
+    place = served.place.parent / "people.ledger.db"
+    harm(str(place))
+    assert any("people is not served" in one for one in restarted(served.place))
+    assert "people is not served" in capsys.readouterr().err
+    with pytest.raises(LedgerError, match="people is not served"):
+        CliRunner().invoke(app, ["desk", "verify", "--config", str(served.place)], catch_exceptions=False)
+    assert place.exists() == (harm is broken)
+    again = Served(served.place)
+    ann.desk = again
+    assert [one["table"] for one in ann.api("GET", "/api/v1/allocations").json()] == ["scans"]
+    for path in ("/ask", "/jobs", "/requests", "/account", "/public"):
+        assert ann.page(path).status_code == 200
+    with pytest.raises(InvalidInput, match="people is not served"):
+        again.desk.dataset("people")
+    with pytest.raises(InvalidInput, match="expected a table"):
+        again.desk.dataset(None)  # the one that is left is not meant by it
+    again.desk.close()
+    harm(str(served.place.parent / "scans.ledger.db"))
+    with pytest.raises(LedgerError, match=r"people is not served.*scans is not served"):
+        Desk.open(served.place)
+
+
+def test_a_moved_ledger_does_not_stop_the_start(with_images, capsys):
+    served, _ = with_images
+    desk = Desk.open(served.place)
+    wanted = Wanted(team="ann", purpose="more", epsilon=1.0)
+    with desk.database.write() as connection:
+        grants.plan(connection, desk, desk.dataset("people"), wanted, said="by olga")
+    desk.close()
+    moved(str(served.place.parent / "people.ledger.db"))
+    assert any("people" in one for one in restarted(served.place))
+
+
+def test_a_desk_of_the_version_before_is_taken_over(another, capsys):
+    """Its shares have no origin: each is the ledger's share of that name and size, if that has none either."""
+    served = another()
+    ann = served.person("ann", "analyst")
+    served.ledger.allocate("ann: questions", 1.0)
+    served.ledger.allocate("ann: more", 5.0)
+    with raw(served.place) as database:
+        database.executescript(
+            """
+            DROP TABLE shares;
+            CREATE TABLE shares (dataset VARCHAR(256), name VARCHAR(512), "grant" INTEGER NOT NULL
+              REFERENCES grants (id), epsilon FLOAT NOT NULL, begins FLOAT NOT NULL, ends FLOAT,
+              said TEXT NOT NULL, made BOOLEAN NOT NULL, PRIMARY KEY (dataset, name));
+            INSERT INTO grants VALUES (1, 'people', 'ann', 'questions', 1, 'once', 0);
+            INSERT INTO shares VALUES ('people', 'ann: questions', 1, 1, 0, NULL, 'x', 1);
+            INSERT INTO shares VALUES ('people', 'ann: more', 1, 0.01, 0, NULL, 'x', 1);
+            """
+        )
+    assert ["has no share 'ann: more'" in one for one in restarted(served.place)] == [True]
+    assert [one.shares for one in grants.of_team(served.desk, "ann")] == [("ann: questions",)]
+    assert ann.ask(epsilon=0.5).status_code == 200
+    assert ann.ask(epsilon=2).status_code == 409
+
+
+def test_a_database_of_another_kind_is_one_sentence(another):
+    served = another()
+    served.desk.close()
+    for path in served.place.parent.glob("desk.db*"):
+        path.unlink()
+    (served.place.parent / "desk.db").write_bytes(b"no database" * 100)
+    with pytest.raises(InvalidInput, match="expected the desk's database"):
+        Desk.open(served.place)
+
+
+# Shares are known by an origin, not by a name
+
+
+def test_a_share_of_the_same_name_is_not_adopted(another):
+    """The officer approves ε = .01; a share of ε = 5 has the name already."""
+    served = another()
+    ann, olga = served.person("ann", "analyst"), served.person("olga", "officer")
+    served.ledger.allocate("ann: report", 5.0)
+    assert approved(ann, olga) == 303
+    (mine,) = ann.api("GET", "/api/v1/allocations").json()
+    assert mine["epsilon_left"] == pytest.approx(0.01, rel=1e-3)
+    assert ann.ask(epsilon=1.0).status_code == 409
+    assert ann.ask(epsilon=0.01).status_code == 200
+    assert served.ledger.state.spent_by("ann: report") == 0
+    assert served.ledger.state.spent_by("ann: report (2)") == pytest.approx(0.01, rel=1e-3)
+    served.ledger.verify()
+
+
+def test_a_plan_of_the_same_name_is_not_adopted(another):
+    from sfumato.accounting import pure
+
+    served = another()
+    ann, olga = served.person("ann", "analyst"), served.person("olga", "officer")
+    served.ledger.prepay("ann: report", pure(0.5), purpose="a year", **TERMS)
+    assert approved(ann, olga) == 303
+    assert list(served.ledger.state.shares) == ["ann: report (2)"]
+
+
+def copied(served):
+    """A copy of the desk's database as it is now."""
+    with raw(served.place) as source, sqlite3.connect(served.place.parent / "copy.db") as target:
+        source.backup(target)
+
+
+def restored(served):
+    """The same desk, with the copy in place of its database."""
+    served.desk.close()
+    for path in served.place.parent.glob("desk.db*"):
+        path.unlink()
+    (served.place.parent / "copy.db").rename(served.place.parent / "desk.db")
+    return Served(served.place)
+
+
+def test_an_older_copy_of_the_database_adopts_nothing_and_makes_nothing_twice(another, capsys):
+    served = another()
+    ann, olga = served.person("ann", "analyst"), served.person("olga", "officer")
+    ann.post("/requests", table="people", purpose="report", epsilon="1", reason="a report")
+    copied(served)
+    assert olga.post("/requests/1/approve").status_code == 303
+    assert ann.ask(epsilon=0.5).status_code == 200
+    again = restored(served)
+    (found,) = restarted(served.place)
+    assert "'ann: report' of this desk, whose database does not know it" in found
+    assert found in capsys.readouterr().err
+    ann.desk = olga.desk = again
+    assert ann.ask(epsilon=0.1).status_code == 403
+    assert len(again.ledger.state.shares) == 1
+    assert olga.post("/requests/1/approve").status_code == 303  # by a decision, and as another share
+    assert list(again.ledger.state.shares) == ["ann: report", "ann: report (2)"]
+    assert ann.ask(epsilon=0.6).status_code == 200
+    assert again.ledger.state.spent_by("ann: report") == pytest.approx(0.5, rel=1e-3)
+    again.desk.close()
+
+
+def test_a_planned_share_of_an_older_copy_is_made_once(another, capsys):
+    served = another()
+    wanted = Wanted(team="ann", purpose="report", epsilon=1.0)
+    with served.desk.database.write() as connection:
+        grants.plan(connection, served.desk, served.desk.dataset("people"), wanted, said="by olga")
+    copied(served)
+    served.desk.finish()
+    again = restored(served)
+    again.desk.finish()
+    assert list(again.ledger.state.shares) == ["ann: report"]
+    assert [one.shares for one in grants.of_team(again.desk, "ann")] == [("ann: report",)]
+    again.desk.close()
+
+
+def test_spends_that_an_older_copy_does_not_know_are_told_and_count(another, capsys):
+    served = another()
+    ann = served.person("ann", "analyst", allocation=1.0)
+    assert ann.ask(epsilon=0.25).status_code == 200
+    assert restarted(served.place) == []
+    copied(served)
+    assert ann.ask(epsilon=0.25).status_code == 200
+    again = restored(served)
+    assert ["has 2 charges to allocation 1" in one for one in restarted(served.place)] == [True]
+    ann.desk = again
+    assert ann.api("GET", "/api/v1/allocations").json()[0]["epsilon_left"] == pytest.approx(0.5, rel=1e-3)
+    again.desk.close()
+
+
+def test_a_ledger_that_forgot_the_shares_pays_for_nothing(another, capsys):
+    served = another()
+    ann = served.person("ann", "analyst", allocation=1.0)
+    served.desk.close()
+    (served.place.parent / "people.ledger.db").unlink()
+    with Ledger.create(served.place.parent / "people.ledger.db", served.ledger.budget) as other:
+        other.allocate("ann: questions", 5.0)
+    assert ["has no share 'ann: questions'" in one for one in restarted(served.place)] == [True]
+    again = Served(served.place)
+    ann.desk = again
+    assert ann.ask(epsilon=0.1).status_code == 403
+    again.desk.close()
+
+
+def test_two_desks_on_one_ledger(tmp_path, desk_files, capsys):
+    """Their names collide, both work, and neither spends or reports what is the other's."""
+    people = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        served = Served(desk_files(tmp_path / name, more=f'ledger = "{tmp_path}/book.db"'))
+        people.append(served.person("ann", "analyst", allocation=1.0))
+    first = people[0]
+    assert [one.ask(epsilon=0.75).status_code for one in people] == [200, 200]
+    assert [one.ask(epsilon=0.75).status_code for one in people] == [409, 409]
+    state = first.desk.ledger.state
+    assert {name: state.spent_by(name) for name in state.shares} == {
+        "ann: questions": pytest.approx(0.75, rel=1e-3),
+        "ann: questions (2)": pytest.approx(0.75, rel=1e-3),
+    }
+    assert [restarted(one.desk.place) for one in people] == [[], []]
+    first.desk.ledger.verify()
+    for one in people:
+        one.desk.desk.close()
+
+
+# Two officers
+
+
+@pytest.fixture
+def two(another):
+    served = another(more="four_eyes = true")
+    return served, served.person("olga", "officer"), served.person("otto", "officer")
+
+
+def confirm(officer, number=1):
+    digest = re.search(
+        f'proposals/{number}/confirm".*?name="digest" value="([^"]+)"', officer.page("/requests").text
+    )
+    return officer.post(f"/proposals/{number}/confirm", digest=digest[1] if digest else "")
+
+
+def secret_of(page):
+    return re.search('class="secret">([^<]+)<', page.text)[1]
+
+
+def test_one_officer_alone_closes_no_ledger(two):
+    served, olga, otto = two
+    fields = {"settings": OPINION.format(noise=0.1, rate=1), "dataset": "people", "purpose": "a model"}
+    for _ in range(2):
+        olga.post("/opinion", action="record", **fields)
+    assert confirm(olga).status_code == 409
+    assert served.ledger.head.sequence == 0
+    assert "closes the ledger" in otto.page("/requests").text
+    assert confirm(otto).status_code == 303
+    assert served.ledger.exceeded is not None
+    assert confirm(otto).status_code == 409  # once
+
+
+def test_one_officer_alone_makes_no_analyst(two):
+    served, olga, otto = two
+    grants.give(
+        served.desk, served.desk.dataset("people"), Wanted(team="care", purpose="x", epsilon=1), said="x"
+    )
+    proposed = olga.post("/users", name="evelyn", role="analyst", team="care")
+    assert "evelyn" not in olga.page("/users").text
+    assert "which may spend ε 1 of people" in otto.page("/requests").text
+    first, second = secret_of(proposed), secret_of(confirm(otto))
+    for half in (first, second, f"{second}-{first}"):
+        assert served.sign_in("evelyn", half).status_code == 401
+    assert served.sign_in("evelyn", f"{first}-{second}").status_code == 303
+    with raw(served.place) as database:
+        assert database.execute("SELECT half FROM proposals").fetchall() == [(None,)]
+
+
+def test_one_officer_alone_takes_no_account_over(two):
+    served, olga, otto = two
+    served.person("ann", "analyst", allocation=1.0)
+    number = 3
+    before = accounts.signs_in
+    assert olga.post(f"/users/{number}/password").status_code == 200
+    assert served.sign_in("ann").status_code == 303  # the old one still holds
+    assert before is accounts.signs_in
+    assert olga.post(f"/users/{number}/close").status_code == 303  # what takes a budget away needs one
+    assert served.sign_in("ann").status_code == 401
+    assert olga.post(f"/users/{number}/open").headers["location"] == "/requests#proposals"
+    assert served.sign_in("ann").status_code == 401
+    assert confirm(otto, 2).status_code == 303
+    assert served.sign_in("ann").status_code == 303
+
+
+def test_every_form_of_an_officer_waits_for_the_second(two):
+    """Each route by which officers change something: one alone changes no account and no ledger."""
+    served, olga, _ = two
+    ann = served.person("ann", "analyst", allocation=1.0)
+    ann.post("/requests", table="people", purpose="report", epsilon="1", reason="x")
+    lines = '[{"kind": "counts", "name": "c", "epsilon": "0.1", "times": "2", "details": ""}]'
+    fields = {
+        "action": "record",
+        "settings": OPINION.format(noise=4, rate=0.01),
+        "purpose": "x",
+        "lines": lines,
+        "plan": "year",
+        "table": "people",
+        "dataset": "people",
+        "team": "ann",
+        "epsilon": "1",
+        "reason": "x",
+        "name": "evelyn",
+        "role": "analyst",
+    }
+    routes = {key: one for key, one in gate.table_of(served.app.inner).items() if Role.OFFICER in one.roles}
+    changing = {key: one for key, one in routes.items() if key[0] != "GET"}
+    assert {one.act for one in changing.values()} - {None} == set(acts.ACTS)
+    with raw(served.place) as database:
+        known = "SELECT id, name, role, team, password, disabled FROM accounts"
+        before = served.ledger.head, database.execute(known).fetchall()
+        pace = served.desk.pace.all()
+        for (_, path), access in changing.items():
+            if access.act is None:
+                continue
+            number = "1" if "requests" in path else "3"
+            got = olga.post(path.replace("{number}", number), **fields)
+            assert got.status_code in (200, 303), (path, got.text)
+        assert (served.ledger.head, database.execute(known).fetchall()) == before
+        waiting = database.execute("SELECT act, state FROM proposals").fetchall()
+    assert served.desk.pace.all() == pace
+    assert {act for act, _ in waiting} == set(acts.ACTS)
+    assert {state for _, state in waiting} == {"open"}
+    alone = {path for (_, path), access in changing.items() if access.alone}
+    assert alone == {
+        "/sign-out",
+        "/account/password",
+        "/account/tokens/{number}/revoke",
+        "/users/{number}/close",
+        "/requests/{number}/decline",
+        "/proposals/{number}/confirm",
+        "/proposals/{number}/withdraw",
+    }
+
+
+@pytest.mark.parametrize("words", [{}, {"act": "no such act"}, {"act": "add", "alone": "both"}])
+def test_a_route_of_officers_without_an_act_is_not_served(words):
+    routes = FastAPI(openapi_url=None)
+    routes.post("/new")(gate.allow(Role.OFFICER, **words)(lambda: None))
+    with pytest.raises(TypeError, match="expected an act of the table"):
+        gate.table_of(routes)
+
+
+def test_what_is_confirmed_is_what_was_shown(two):
+    served, olga, otto = two
+    olga.post("/users", name="evelyn", role="analyst", team="care")
+    otto.page("/requests")
+    with raw(served.place) as database:
+        database.execute(
+            """UPDATE proposals SET words = '{"name": "evelyn", "role": "analyst", "team": "other"}'"""
+        )
+    assert confirm(otto).status_code == 409
+    assert otto.post("/proposals/1/confirm", digest="").status_code == 409
+    assert "evelyn" not in otto.page("/users").text
+
+
+def test_a_proposal_of_a_closed_officer_or_one_that_was_withdrawn_is_not_confirmed(two):
+    served, olga, otto = two
+    for name in ("evelyn", "mallory"):
+        olga.post("/users", name=name, role="reader")
+    assert otto.post("/proposals/1/withdraw").status_code == 303
+    assert confirm(otto).status_code == 409
+    with served.desk.database.write() as connection:
+        accounts.close(connection, accounts.by_name(connection, "olga").id)
+    assert confirm(otto, 2).status_code == 409
+    assert len(acts.waiting(served.desk)) == 1
+
+
+def test_a_proposal_that_cannot_be_done_waits_on_and_one_that_was_cut_off_is_told(two, monkeypatch, capsys):
+    served, olga, otto = two
+    ann = served.person("ann", "analyst")
+    ann.post("/requests", table="people", purpose="report", epsilon="9", reason="x")
+    assert olga.post("/requests/1/approve").status_code == 303
+    assert otto.post("/requests/1/approve").status_code == 422  # more than there is
+    assert len(acts.waiting(served.desk)) == 1
+    assert served.ledger.head.sequence == 0
+    olga.post("/pace/reset")
+    monkeypatch.setattr(served.desk.pace, "reset", lambda: (_ for _ in ()).throw(OSError("the disk is full")))
+    with served.desk.database.read() as connection:
+        officer = accounts.by_id(connection, 2)
+    row = acts.waiting(served.desk)[0]
+    with pytest.raises(OSError, match="full"):
+        acts.confirm(served.desk, officer, row["id"], row["digest"])
+    assert len(acts.waiting(served.desk)) == 1
+    assert ["may be done: begin with one tick" in one for one in restarted(served.place)] == [True]
+    assert olga.post("/pace/reset").headers["location"] == "/requests#proposals"  # proposed anew
+
+
+def test_what_one_policy_asks_for_holds_for_all_that_have_its_ledger(another):
+    images = '\n[images.scans]\nsource = "digits"\npublic_size = 1500\nepsilon = 8.0\ndelta = 1e-6\n'
+    shared = another(more="four_eyes = true", settings=f'{images}ledger = "people.ledger.db"\n').desk
+    assert [shared.four_eyes(name) for name in ("people", "scans", None)] == [True, True, True]
+    apart = another(more="four_eyes = true", settings=images).desk
+    assert [apart.four_eyes(name) for name in ("people", "scans", None)] == [True, False, True]
+
+
+def test_a_proposal_is_too_old_after_a_week(two, monkeypatch):
+    served, olga, _ = two
+    olga.post("/pace/reset")
+    (row,) = acts.waiting(served.desk)
+    now = acts.time.time()
+    monkeypatch.setattr(acts.time, "time", lambda: now + acts.LASTS + 1)
+    with served.desk.database.read() as connection:
+        officer = accounts.by_id(connection, 2)
+    with pytest.raises(Refused, match="too old"):
+        acts.confirm(served.desk, officer, row["id"], row["digest"])
+    assert acts.waiting(served.desk) == []
+
+
+def test_the_command_line_makes_officers_and_the_trail_says_so(two, capsys):
+    """Who can write the files is the holder; the officers see that an account was made."""
+    served, olga, _ = two
+    for words in (["add", "mallory", "--role", "officer"], ["password", "olga"], ["close", "otto"]):
+        CliRunner().invoke(app, ["desk", "user", *words, "--config", str(served.place)], catch_exceptions=False)
+    said = [(one.body["method"], one.body["route"]) for one in trail.entries(served.desk.database)]
+    named = [one for one in said if one[0].startswith("user")]
+    assert named == [("user add", "mallory, officer"), ("user password", "olga"), ("user close", "otto")]
+    assert olga.page("/trail").status_code == 401  # a new password ends her sessions
+
+
+def test_officers_are_not_made_by_officers(two):
+    served, olga, _ = two
+    assert olga.post("/users", name="olga2", role="officer").status_code == 409
+    for act in ("password", "open"):
+        assert olga.post(f"/users/2/{act}").status_code == 409
+    who = Account(id=1, name="olga", role=Role.OFFICER, team="olga")
+    with pytest.raises(Refused):
+        acts.submit(served.desk, who, "add", {"name": "x", "role": "officer", "team": "x"})
