@@ -1,5 +1,6 @@
 """A desk in several hands: crashes, orphans, restored copies, two desks on one ledger, one officer alone."""
 
+import json
 import os
 import re
 import runpy
@@ -493,7 +494,14 @@ def test_every_form_of_an_officer_waits_for_the_second(two):
     served, olga, _ = two
     ann = served.person("ann", "analyst", allocation=1.0)
     ann.post("/requests", table="people", purpose="report", epsilon="1", reason="x")
-    lines = '[{"kind": "counts", "name": "c", "epsilon": "0.1", "times": "2", "details": ""}]'
+    release = {
+        "kind": "query",
+        "name": "c",
+        "epsilon": "0.1",
+        "times": "2",
+        "details": "SELECT COUNT(*) FROM people",
+    }
+    lines = json.dumps([release])
     fields = {
         "action": "record",
         "settings": OPINION.format(noise=4, rate=0.01),
