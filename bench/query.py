@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import duckdb
 import ibis
@@ -108,7 +109,10 @@ def plainly(**views: str) -> duckdb.DuckDBPyConnection:
 
 def on_one_thread(rules: Policy, ledger: Ledger) -> Table:
     table = Table(rules, ledger)
-    table._connected().connection.con.execute("SET threads = 1")
+    connect = duckdb.connect
+    single = lambda config: connect(config=config | {"threads": 1})  # noqa: E731
+    with mock.patch.object(duckdb, "connect", single):  # an open connection's settings are locked
+        table._connected()
     return table
 
 

@@ -1,8 +1,8 @@
 """Objects of others under every name that compiled SQL uses: no answer changes, and none of them is called.
 
 The names are read from the SQL that a corpus of queries compiles to, on each engine; PostgreSQL's catalogue
-adds those of operators. Functions, macros, operators, types, collations and views are planted under all of them.
-The answers must be those of a clean database, before noise, or a refusal before a charge.
+adds those of operators. Functions, macros, operators, types, collations and views are planted under all of
+them. The answers must be those of a clean database, before noise, or a refusal before a charge.
 """
 
 from __future__ import annotations
@@ -340,13 +340,15 @@ BEGIN
         FOREACH two IN ARRAY kinds LOOP
             FOREACH back IN ARRAY ARRAY['bool', one] LOOP
                 EXECUTE pg_catalog.format('CREATE OR REPLACE FUNCTION public.%%I(%%s, %%s) RETURNS %%s '
-                    'LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_catalog.nextval(''public.called''); RETURN NULL; END $$',
+                    'LANGUAGE plpgsql AS '
+                    '$$ BEGIN PERFORM pg_catalog.nextval(''public.called''); RETURN NULL; END $$',
                     'spy_' || back, one, two, back);
             END LOOP;
             FOREACH name IN ARRAY %(operators)s::text[] LOOP
                 BEGIN
                     EXECUTE pg_catalog.format('CREATE OPERATOR public.%%s '
-                        '(LEFTARG = %%s, RIGHTARG = %%s, FUNCTION = public.%%I)', name, one, two, CASE WHEN name ~ '[=<>~]' THEN 'spy_bool' ELSE 'spy_' || one END);
+                        '(LEFTARG = %%s, RIGHTARG = %%s, FUNCTION = public.%%I)', name, one, two,
+                        CASE WHEN name ~ '[=<>~]' THEN 'spy_bool' ELSE 'spy_' || one END);
                     taken := taken + 1;
                 EXCEPTION WHEN others THEN NULL;
                 END;
@@ -473,7 +475,7 @@ POSTGRES_SOURCES = {
     "an index over a function": "CREATE TABLE people (n int); CREATE INDEX ON people (spy(1), n)",
     "an index with a condition": "CREATE TABLE people (n int); CREATE INDEX ON people (n) WHERE spy(1) > 0",
     "statistics of a function": "CREATE TABLE people (n int); CREATE STATISTICS st ON spy(n), n FROM people",
-    "two tables of the name": "CREATE TABLE people (n int); CREATE SCHEMA more; CREATE TABLE more.people (n int)",
+    "two tables": "CREATE TABLE people (n int); CREATE SCHEMA more; CREATE TABLE more.people (n int)",
 }
 
 
@@ -604,7 +606,7 @@ def test_no_role_but_a_superuser_casts_between_built_in_types(base: Callable[...
 def on_spark(
     spark_engine: Any, clean_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, Answers]]:
-    """A file, its answers, and a running session whose functions, as its catalogue's, raise under every name."""
+    """A file, its answers, and a session with functions that raise, and its catalogue, under every name."""
     import pandas as pd
     from pyspark.sql import SparkSession
 

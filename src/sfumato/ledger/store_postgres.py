@@ -169,15 +169,18 @@ class PostgresStore:
 
     def _found(self, connection: psycopg.Connection[Any]) -> frozenset[str]:
         """The table's columns, none where there is no table; one that others have changed is refused."""
-        with self._lock:
-            found = found_in(connection, ["sfumato_ledger"], self._schema, _CHOOSE)
-            if found is None:
-                return frozenset()
-            schema, (table,) = found
-            check_own(connection, table, f"{schema}.sfumato_ledger", ["sfumato_ledger_stays"])
-            columns = connection.execute(_COLUMNS, [table]).fetchall()
+        try:
+            with self._lock:
+                found = found_in(connection, ["sfumato_ledger"], self._schema, _CHOOSE)
+                if found is None:
+                    return frozenset()
+                schema, (table,) = found
+                check_own(connection, table, f"{schema}.sfumato_ledger", ["sfumato_ledger_stays"])
+                columns = connection.execute(_COLUMNS, [table]).fetchall()
+        except InvalidInput as error:
+            raise LedgerError(f"the ledger {self.place} cannot be used: {error}") from error
         if columns not in (_EXPECTED, _EXPECTED[:-1]):
-            raise InvalidInput(f"expected the columns of a ledger in {schema}.sfumato_ledger, got others")
+            raise LedgerError(f"expected the columns of a ledger in {schema}.sfumato_ledger, got others")
         self._table = f"{_quoted(schema)}.sfumato_ledger"
         return frozenset(name for name, _ in columns)
 
@@ -206,9 +209,11 @@ class PostgresStore:
             # Forked: closing the parent's connection here would end its session on the server.
             self._inherited.append(self._connection)
             self._lock = threading.RLock()
-        self._connection = connect(
-            self._url, lock_timeout=f"{PATIENCE}s", default_transaction_isolation="read committed"
-        )
+        settings = {"lock_timeout": f"{PATIENCE}s", "default_transaction_isolation": "read committed"}
+        try:
+            self._connection = connect(self._url, **settings)
+        except DataUnavailable as error:
+            raise LedgerError(f"the ledger {self.place} cannot be used: {error}") from error
         self._process = os.getpid()
         self._known = frozenset()  # looked at again, as the table may have been changed meanwhile
         return self._connection
@@ -240,5 +245,5 @@ def _explained(place: str) -> Iterator[None]:
         yield
     except psycopg.errors.LockNotAvailable as error:
         raise LedgerError(f"the ledger {place} was kept busy by others for {PATIENCE} s; try again") from error
-    except (psycopg.Error, DataUnavailable, InvalidInput) as error:
+    except psycopg.Error as error:
         raise LedgerError(f"the ledger {place} cannot be used: {error}") from error

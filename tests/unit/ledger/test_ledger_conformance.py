@@ -286,7 +286,7 @@ def test_seeded_runs_are_marked_in_ledger_and_certificate(place: str) -> None:
 def test_entries_cannot_be_changed_by_ordinary_means(place: str) -> None:
     ledger = Ledger.open(place, budget=PURE)
     ledger.charge(pure(0.1), purpose="a", **TERMS)
-    table = "sfumato_ledger" if place.startswith("postgresql") else "entries"
+    table = "public.sfumato_ledger" if place.startswith("postgresql") else "entries"
     for sql in (f"UPDATE {table} SET settles = 5", f"DELETE FROM {table}"):
         with pytest.raises(Exception, match=r"never (changed|deleted)"):
             ledger._store._connect().execute(sql)
