@@ -24,7 +24,7 @@ Nothing here is ever read off the data. A policy is a TOML file:
     delta = 1e-6
     ledger = "people.ledger.db"      # a file, or the address of a PostgreSQL ledger
     dataset = "people-2026"          # optional: the id of the data set, which the ledger must name too
-    four_eyes = true                 # optional: two officers approve what the desk sets aside
+    four_eyes = true                 # optional: at the desk, two officers agree to what spends
 
     [columns.age]
     type = "integer"                 # integer, real, text, boolean or date

@@ -181,7 +181,7 @@ class Policy:
         tables: A policy for each of several tables of the same people. What else is said here is then the
             first one's, except the unit, which holds for what is joined.
         public: Tables that anyone may read, to join with.
-        four_eyes: Whether two officers must approve what is set aside of the budget at the desk.
+        four_eyes: Whether two officers must agree to what spends, closes or hands over the budget at the desk.
         synthesis: What holds for every row of a synthetic table: columns that follow from others, and
             impossible combinations.
 
