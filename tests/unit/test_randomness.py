@@ -17,6 +17,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from fractions import Fraction
 from itertools import chain
 
 import numpy as np
@@ -398,3 +400,49 @@ def test_public_generators_repeat() -> None:
     assert first.initial_seed() == second.initial_seed() == 1
     with pytest.raises(InvalidInput, match="seed"):
         randomness.public_generator(-1)
+
+
+def law(draw: str, scale: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Whole numbers and their chances."""
+    values = np.arange(-40, 41)
+    weights = np.exp(-np.abs(values) / scale if draw == "discrete_laplace" else -(values**2) / (2 * scale**2))
+    return values, weights / weights.sum()
+
+
+def off(draws: NDArray[np.int64], name: str, scale: float) -> float:
+    """The largest gap between the draws' distribution function and the law's."""
+    values, chances = law(name, scale)
+    return float(max(abs((draws <= value).mean() - chances[: i + 1].sum()) for i, value in enumerate(values)))
+
+
+@pytest.mark.parametrize("name", ["discrete_laplace", "discrete_gaussian"])
+@pytest.mark.parametrize("scale", [0.3, 1.7, 3.0])
+def test_many_exact_draws_have_the_law(name: str, scale: float) -> None:
+    """Massart: a gap above t among n draws has a chance of 2 exp(−2nt²); here 1e-8 for each of six tests."""
+    size = 400_000
+    tolerance = math.sqrt(math.log(2 / 1e-8) / (2 * size))
+    draws = getattr(SecretStream(), name)(scale, size)
+    assert off(draws, name, scale) < tolerance
+    assert off(draws, name, 1.1 * scale) > tolerance or scale < 1  # another scale is seen
+    assert off(draws + 1, name, scale) > tolerance  # so is a shift
+
+
+def test_what_53_bits_leave_open_is_decided_by_further_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were a coin unsure within a twentieth of its chance, the draws would have the same law."""
+    size = 10_000
+    tolerance = math.sqrt(math.log(2 / 1e-8) / (2 * size))
+    monkeypatch.setattr(randomness, "_UNSURE", 0.05)
+    for name in ("discrete_laplace", "discrete_gaussian"):
+        assert off(getattr(SecretStream(), name)(1.7, size), name, 1.7) < tolerance
+
+
+def test_a_coin_is_decided_by_its_chance_to_the_last_digit() -> None:
+    generator = randomness._aes_generator(bytes(32))
+    for exponent in (Fraction(1), Fraction(1, 3), Fraction(7, 2)):
+        first = math.floor(
+            Decimal(2**53) * (-Decimal(exponent.numerator) / Decimal(exponent.denominator)).exp()
+        )
+        assert randomness._surely_below(first - 1, exponent, generator)
+        assert not randomness._surely_below(first + 1, exponent, generator)
+        halves = [randomness._surely_below(first, exponent, generator) for _ in range(200)]
+        assert 0 < sum(halves) < 200  # the bits behind decide
