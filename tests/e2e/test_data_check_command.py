@@ -66,3 +66,57 @@ def test_parquet_and_what_cannot_be_checked(people: Path) -> None:
 
 def test_a_data_set_is_fetched_by_its_name_alone() -> None:
     assert json.loads(run("digits", "--json"))["classes"] == 10
+
+
+def sentinels(found: dict) -> dict[str, int]:
+    """Values that were named, with their counts."""
+    return {
+        one["what"].split(", which")[0]: one["lines"] for one in found["problems"] if "many rows" in one["what"]
+    }
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_values_outside_what_is_declared_that_many_rows_share_are_named(tmp_path: Path, ending: str) -> None:
+    """999, -1, 1900-01-01 and n/a stand for something else; 200 different ages beyond the bounds do not."""
+    rows = 400
+    table = pd.DataFrame(
+        {
+            "person": [f"p{row}" for row in range(rows)],
+            "age": [999] * 40 + [-1] * 30 + [20 + row % 80 for row in range(rows - 70)],
+            "income": [float(row) * 1000.5 for row in range(rows)],
+            "born": ["1900-01-01"] * 25 + ["1980-02-03"] * (rows - 25),
+            "city": ["n/a"] * 12 + ["Delft"] * (rows - 12),
+            "job": ["\x1b[2Junknown"] * 6 + ["Unknown"] * 9 + ["nurse"] * (rows - 15),
+        }
+    )
+    place = tmp_path / f"people.{ending}"
+    if ending == "csv":
+        table.to_csv(place, index=False)
+    else:
+        table.assign(born=pd.to_datetime(table["born"]).dt.date).to_parquet(place)
+    (tmp_path / "people.toml").write_text(
+        POLICY.replace("people.csv", place.name)
+        + '[columns.income]\ntype = "real"\nlower = 0\nupper = 200000\n[columns.job]\ntype = "text"\n'
+        + '[columns.born]\ntype = "date"\nlower = 1920-01-01\nupper = 2020-01-01\n'
+    )
+    found = json.loads(run("check", place, "--json"))
+    assert sentinels(found) == {
+        "age: 999": 40,
+        "age: -1": 30,
+        "born: 1900-01-01": 25,
+        'city: "n/a"': 12,
+        'job: "Unknown"': 9,
+    }
+    counts = {one["what"]: one["lines"] for one in found["problems"]}
+    assert counts["age: outside 0 to 120, counted as the nearer bound"] == 70
+    assert (
+        counts["income: outside 0 to 200000, counted as the nearer bound"] == 200
+    )  # above 200,000: 200 to 399
+    assert "\x1b" not in run("check", place)
+
+
+def test_a_sentinel_that_the_policy_calls_missing_is_not_named(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("person,age,city\n" + "p,999,Delft\n" * 50)
+    (tmp_path / "people.toml").write_text(POLICY.replace("[unit]", 'missing = ["", "999"]\n[unit]'))
+    found = json.loads(run("check", tmp_path / "people.csv", "--json"))
+    assert found["problems"] == []

@@ -102,7 +102,7 @@ def test_a_conversation_goes_on_after_a_refusal(folder: Path) -> None:
     text = "SELECT * FROM people\n\\epsilon 0.25\nSELECT COUNT(*) AS n FROM people;\n\\left\n\\quit\nSELECT 1\n"
     shown = run(folder / "people.toml", text=text)
     assert "ε 0.25 for this answer" in shown
-    assert "spent 0.25" in shown
+    assert "Spent 0.25, left 0.75: ε = 1 in all." in shown
 
 
 def test_init_drafts_and_does_not_overwrite(folder: Path) -> None:

@@ -110,12 +110,12 @@ def test_a_ledger_that_is_not_there_is_made_by_a_command(command, tmp_path):
 # Sums
 
 
-def test_the_statement_says_why_spent_and_left_do_not_add_up(command, place):
-    assert "do not add up" not in command("ledger", "show", place)[1]
+def test_the_statement_names_what_is_neither_spent_nor_left(command, place):
+    assert "save together" not in command("ledger", "show", place)[1]
     with Ledger.open(place) as ledger:
         ledger.charge(GaussianEvent(4.0), purpose="a sum", **TERMS)
         assert abs(ledger.epsilon_spent + ledger.epsilon_left - 3) > 0.005
-    assert "do not add up to the budget" in " ".join(command("ledger", "show", place)[1].split())
+    assert "that charges save together: ε = 3 in all" in " ".join(command("ledger", "show", place)[1].split())
 
 
 # Forged entries

@@ -121,9 +121,9 @@ def _show_check(found: FileCheck) -> None:
     rows += [("rows", f"{tally.rows:,}"), ("lines left out", f"{tally.dropped:,}")]
     noun = "line" if found.text else "row"
     for words, count in tally.faults.items():
-        places = ", ".join(map(str, tally.places[words]))
-        more = ", …" if count > len(tally.places[words]) else ""
-        rows.append((words, f"{count:,}: {noun} {places}{more}"))
+        places = tally.places.get(words, [])
+        more = ", …" if count > len(places) else ""
+        rows.append((words, f"{count:,}" + (f": {noun} {', '.join(map(str, places))}{more}" if places else "")))
     rows += [("queries read", str(place)) for place in found.copies]
     show.facts(rows, title="What is in the file (exact: not private, for the holder only)")
     if not tally.faults:

@@ -36,7 +36,9 @@ def create(
     ] = None,
     people: Annotated[
         int | None,
-        typer.Option(min=1, help="How many people there are, to be told of a δ that protects none of them."),
+        typer.Option(
+            min=1, help="How many people there are. Kept in the ledger; compared with δ, now and in statements."
+        ),
     ] = None,
     json: show.Json = False,
 ) -> None:
@@ -48,8 +50,9 @@ def create(
     from sfumato.ledger import Budget, Ledger, statement
 
     budget = Budget(epsilon=epsilon, delta=delta, unit=unit, relation=relation)  # type: ignore[arg-type]
-    warn_of_little_protection("this budget", budget.epsilon, budget.delta, people=people)
-    with Ledger.create(place, budget, dataset=dataset) as ledger:
+    if people is None:  # with it, the ledger warns itself
+        warn_of_little_protection("this budget", budget.epsilon, budget.delta)
+    with Ledger.create(place, budget, dataset=dataset, people=people) as ledger:
         if json:
             show.emit_json(statement.as_json(ledger))
         else:

@@ -98,6 +98,7 @@ def _record(found: Opinion, place: str, purpose: str | None, *, asks: bool) -> d
             "ledger_closed": charge is None,
             "epsilon_spent": ledger.epsilon_spent,
             "epsilon_left": ledger.epsilon_left,
+            "balance": ledger.balance.in_words(),
         }
 
 
@@ -142,4 +143,4 @@ def _title(found: Opinion) -> str:
 def _after(recorded: dict[str, Any]) -> str:
     if recorded["ledger_closed"]:
         return f"closed: the budget is broken, at most ε = {recorded['epsilon_spent']:.4g} is owed in all"
-    return f"recorded; spent {recorded['epsilon_spent']:.4g}, left {recorded['epsilon_left']:.4g}"
+    return f"recorded. {recorded['balance']}"

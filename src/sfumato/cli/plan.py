@@ -65,7 +65,7 @@ def charge(
             )
             return
         show.console.print(
-            f"Charged the plan {plan.name!r}: spent {book.epsilon_spent:.4g}, left {left:.4g}. Make its "
+            f"Charged the plan {plan.name!r}. {book.balance.in_words()} Make its "
             f"releases with --allocation {plan.name!r}.",
             markup=False,
         )

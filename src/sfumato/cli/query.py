@@ -261,7 +261,8 @@ def bounds(
         show.console.print("Noise hid every value: these are the widest bounds. Ask with a larger epsilon.")
     show.console.print(found.to_toml(), markup=False)
     left = (
-        f"ε {found.epsilon:g} for these bounds; spent {found.epsilon_spent:.4g}, left {found.epsilon_left:.4g}."
+        f"ε {found.epsilon:g} for these bounds; {found.epsilon_spent:.4g} is spent so far, and a further "
+        f"answer may cost up to {found.epsilon_left:.4g}."
     )
     show.console.print(left, style="dim")
 
@@ -322,7 +323,7 @@ def _one_line(table: Table, ledger: Ledger, line: str, epsilon: float, *, again:
     if command == "\\epsilon":
         return prompt.positive(rest)
     if command == "\\left":
-        show.console.print(f"ε spent {ledger.epsilon_spent:g}, left {ledger.epsilon_left:g}")
+        show.console.print(ledger.balance.in_words())
     elif command == "\\try":
         several = table.policy.unit.column is not None
         show_expected(Expected.of(table, rest, epsilon, tries=several), ledger, json=json)

@@ -10,6 +10,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from sfumato.cli import show
+from sfumato.cli.verify import Key, Trust, check_signer
 from sfumato.errors import InvalidInput, NotVerified
 
 if TYPE_CHECKING:
@@ -59,23 +60,22 @@ def make(
 
 def check(
     file: Annotated[Path, typer.Argument(help="A statement that ends in .json.")],
-    key: Annotated[Path | None, typer.Option(help="Public key of the holder.")] = None,
+    key: Key = None,
+    trust: Trust = None,
     json: show.Json = False,
 ) -> None:
-    """Check the signature of a statement.
+    """Check the signature of a statement; one by a key that was revoked does not count.
 
-    Example: sfumato statement check statement.json --key holder.pub
+    Example: sfumato statement check statement.json --key holder.pub --trust holder.revocation.json
     """
     from sfumato.governance import Statement
-    from sfumato.ledger import PublicKey
     from sfumato.ledger.documents import STATEMENT, refuse_others
     from sfumato.ledger.strict_json import read_object
 
     statement = Statement(read_object(file, "a statement"))
     refuse_others(statement.data, STATEMENT)
-    if key is not None:
-        statement.check(PublicKey.read(key))
     signer = statement.signer
+    check_signer(signer, key, trust or [])
     if signer is None:
         raise NotVerified("expected a signed statement, got one without a signature; ask the holder for one")
     if json:

@@ -154,6 +154,14 @@ def _as_table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
+def batches_of(path: Path, columns: Sequence[str]) -> Iterator[Any]:
+    """The declared columns that a Parquet file has, under the policy's names, some rows at a time."""
+    found = {one.lower(): one for one in columns}
+    names = _declared_schema(path, columns).names
+    for batch in _batches(path, names):
+        yield batch.rename_columns([found[name.lower()] for name in names])
+
+
 def _batches(path: Path, columns: Sequence[str]) -> Iterator[Any]:
     import pyarrow as pa
 

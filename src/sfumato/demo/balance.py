@@ -11,7 +11,7 @@ from sfumato.results import ChargeLine, LedgerStatement
 
 _STATED = (
     *("epsilon", "delta", "unit", "relation"),
-    *("epsilon_spent", "epsilon_left", "epsilon_if_fixed_in_advance"),
+    *("epsilon_spent", "epsilon_left", "balance", "epsilon_if_fixed_in_advance"),
 )
 
 

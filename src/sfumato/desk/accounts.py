@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import threading
 import time
 import unicodedata
 from dataclasses import dataclass
@@ -17,12 +16,14 @@ from sqlalchemy import Connection, Row, select
 
 from sfumato import _validate
 from sfumato.desk import database as db
+from sfumato.desk.database import Database
+from sfumato.desk.throttle import Crowded, Pool, Tries
 from sfumato.errors import InvalidInput, Refused
 
 LONGEST_NAME = 64
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 256
 _HASHER = PasswordHasher()  # argon2id with RFC 9106's second recommended setting
-_HASHING = threading.BoundedSemaphore(2)  # each takes 64 MiB
+_HASHING = Pool(at_once=2, waiting=6)  # each takes 64 MiB; a desk has 40 threads for pages
 
 
 class Role(StrEnum):
@@ -147,32 +148,59 @@ def checked_password(password: str) -> str:
 
 
 def hashed(password: str) -> str:
-    with _HASHING:
+    with _HASHING.place(), _HASHING.turn:
         return _HASHER.hash(password)
 
 
-def signs_in(connection: Connection, name: str, password: str) -> Account | None:
-    """The account with this name and password; an unknown name takes as long as a wrong password."""
+def signs_in(
+    database: Database, tries: Tries, name: str, password: str, *, counted_as: str | None = None
+) -> Account | None:
+    """The account with this name and password; an unknown name takes as long as a wrong password.
+
+    The try is counted before the password is looked at, and given back if it was right.
+
+    Args:
+        database: The desk's.
+        tries: Counts them.
+        name: As it was given.
+        password: Likewise.
+        counted_as: The key under which the try counts; the account's by default.
+
+    Raises:
+        Crowded: If there were too many wrong ones, or if too many sign in at this moment.
+    """
     try:
         key = key_of(name)
     except InvalidInput:
         key = ""
-    row = connection.execute(select(db.accounts).where(db.accounts.c.key == key)).first()
-    known = row is not None and row.password is not None and not row.disabled
-    stored = row.password if row is not None and known else _nobodys()
-    fits = _verified(stored, password[:LONGEST_PASSWORD])
-    return account_of(row) if row is not None and known and fits else None
+    counted_as = key if counted_as is None else counted_as
+    with _HASHING.place():
+        wait = tries.reserve(counted_as)
+        if wait:
+            sentence = f"too many wrong passwords for this name; wait {wait:.0f} s and try again"
+            raise Crowded(sentence, seconds=wait)
+        with database.read() as connection:
+            row = connection.execute(select(db.accounts).where(db.accounts.c.key == key)).first()
+        known = row is not None and row.password is not None and not row.disabled
+        with _HASHING.turn:
+            nobodys = _nobodys()
+            fits = _verified(
+                row.password if row is not None and known else nobodys, password[:LONGEST_PASSWORD]
+            )
+    if row is None or not known or not fits:
+        return None
+    tries.succeeded(counted_as)
+    return account_of(row)
 
 
 @cache
 def _nobodys() -> str:
-    return hashed(secrets.token_urlsafe(32))
+    return _HASHER.hash(secrets.token_urlsafe(32))
 
 
 def _verified(stored: str, password: str) -> bool:
     try:
-        with _HASHING:
-            return _HASHER.verify(stored, password)
+        return _HASHER.verify(stored, password)
     except (VerificationError, InvalidHashError):
         return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,12 +16,13 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from sfumato import __version__
-from sfumato.desk import api, gate, pages
+from sfumato.desk import api, gate, pages, trail
 from sfumato.desk.asking import NoAllocation, Unanswered, answer_all
 from sfumato.desk.datasets import Busy
 from sfumato.desk.desk import Desk
 from sfumato.desk.gate import Stopped
 from sfumato.desk.shield import Shield
+from sfumato.desk.throttle import Crowded
 from sfumato.errors import BudgetExceeded, InvalidInput, Refused, SfumatoError
 from sfumato.query import QueryRefused
 
@@ -63,6 +65,7 @@ def create_app(desk: Desk) -> Shield:
         app.include_router(router, include_in_schema=False)
     gate.table_of(app)  # raises for a route that does not say who may use it
     app.add_exception_handler(Stopped, _stopped)
+    app.add_exception_handler(Crowded, _crowded)
     app.add_exception_handler(SfumatoError, _refused)
     app.add_exception_handler(RequestValidationError, _malformed)
     app.add_exception_handler(HTTPException, _http)
@@ -75,10 +78,18 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     desk: Desk = app.state.desk
     later = asyncio.get_running_loop().call_later
     warming = [later(_WARM_AFTER, dataset.warm) for dataset in desk.each()]
+    counting = asyncio.create_task(_write_counts(desk))
     yield
+    counting.cancel()
     for one in warming:  # of a desk that ends before it begins
         one.cancel()
     desk.close()
+
+
+async def _write_counts(desk: Desk) -> None:
+    while True:
+        await asyncio.sleep(trail.COUNTED_FOR)
+        desk.counted.write()
 
 
 def _said(request: Request, status: int, sentence: str, **more: Any) -> Response:
@@ -95,6 +106,11 @@ def _stopped(request: Request, error: Exception) -> Response:
     if error.status == 401 and request.url.path.startswith(gate.API):
         response.headers["www-authenticate"] = "Bearer"
     return response
+
+
+def _crowded(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Crowded)
+    return _stopped(request, Stopped(429, str(error), seconds=math.ceil(error.seconds)))
 
 
 def _refused(request: Request, error: Exception) -> Response:

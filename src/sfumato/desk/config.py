@@ -6,6 +6,7 @@ tick = 1                             # seconds; answers leave at whole ticks
 address = "https://desk.example.org" # optional: how browsers reach it; https makes cookies secure
 name = "Statistics desk"             # optional: the title of the pages
 runs = "desk-runs"                   # optional: the folder of what jobs release
+proxies = ["127.0.0.1"]              # optional: addresses whose X-Forwarded-For is believed
 
 [openid]                             # optional: sign in with a provider
 issuer = "https://login.example.org"
@@ -23,6 +24,7 @@ four_eyes = true                     # optional, as in a policy
 
 from __future__ import annotations
 
+import ipaddress
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ from sfumato.desk.image_jobs import SOURCES
 from sfumato.errors import InvalidInput
 from sfumato.policy import Column, Policy, load_policy
 
-_KEYS = ("policies", "database", "tick", "address", "name", "runs", "openid", "images")
+_KEYS = ("policies", "database", "tick", "address", "name", "runs", "proxies", "openid", "images")
 _POSTGRES = ("postgresql://", "postgres://")
 
 
@@ -71,6 +73,7 @@ class Settings:
         address: How browsers reach the desk; None for this machine only.
         name: The title of the pages.
         runs: The folder of what jobs release.
+        proxies: Addresses or networks of servers in front of the desk, which say whom they ask for.
         openid: A provider for signing in.
         images: The names of those that are images, of which jobs are made and nothing is asked.
     """
@@ -82,6 +85,7 @@ class Settings:
     address: str | None = None
     name: str = "Sfumato desk"
     runs: Path = Path("desk-runs")
+    proxies: tuple[str, ...] = ()
     openid: OpenId | None = None
     images: frozenset[str] = frozenset()
 
@@ -121,6 +125,7 @@ def load_settings(path: str | Path) -> Settings:
         address=None if "address" not in data else str(data["address"]).rstrip("/"),
         name=str(data.get("name", "Sfumato desk")),
         runs=folder / str(data.get("runs", "desk-runs")),
+        proxies=_proxies(data.get("proxies", [])),
         openid=None if "openid" not in data else _openid(data["openid"], folder),
     )
 
@@ -174,6 +179,18 @@ def _address_of(database: str, folder: Path) -> str:
     if "://" in database:
         raise InvalidInput('expected database to be a file or a postgresql:// address, such as "desk.db"')
     return f"sqlite:///{folder / database}"
+
+
+def _proxies(given: Any) -> tuple[str, ...]:
+    """Every one is an address: a name, or a star for all, would let anybody say where they come from."""
+    try:
+        return tuple(
+            str(ipaddress.ip_network(one)).removesuffix("/32").removesuffix("/128") for one in [*given]
+        )
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f'expected proxies to be a list of addresses or networks, such as ["127.0.0.1"], got {given!r}'
+        ) from None
 
 
 def _openid(section: Any, folder: Path) -> OpenId:

@@ -37,9 +37,14 @@ class Desk:
     tries: Tries
     buckets: Buckets = field(default_factory=lambda: Buckets(size=REQUESTS_AT_ONCE, rate=REQUESTS_A_SECOND))
     strangers: Buckets = field(default_factory=lambda: Buckets(size=60, rate=1.0))
+    guesses: Buckets = field(default_factory=lambda: Buckets(size=60, rate=1.0))
     visitors: Buckets = field(default_factory=lambda: Buckets(size=300, rate=10.0))
     effort: Effort = field(default_factory=lambda: Effort(size=60.0, rate=0.1))
     visits: Visits = field(default_factory=Visits)
+    counted: trail.Counted = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counted = trail.Counted(self.database)
 
     @classmethod
     def open(cls, place: str | Path) -> Desk:
@@ -100,6 +105,7 @@ class Desk:
     def close(self) -> None:
         for dataset in self.each():
             dataset.close()
+        self.counted.write()
         self.database.close()
 
 

@@ -22,6 +22,7 @@ from sfumato.desk import accounts, sessions
 from sfumato.desk.accounts import Account, Role
 from sfumato.desk.acts import ACTS
 from sfumato.desk.desk import Desk
+from sfumato.desk.throttle import network_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 SAFE = ("GET", "HEAD")
@@ -122,6 +123,11 @@ def effort_of(desk: Desk, account: Account, *, alone: bool = True) -> Iterator[N
         desk.effort.end(key, time.thread_time() - began)
 
 
+def address_of(request: Request) -> str:
+    """Where a request comes from, as limits count it."""
+    return network_of(request.client.host if request.client else "")
+
+
 async def gate(request: Request) -> None:
     """Find out who asks, and stop what is not allowed. Runs before every route."""
     desk: Desk = request.app.state.desk
@@ -131,9 +137,10 @@ async def gate(request: Request) -> None:
     account: Account | None = request.state.account
     if account is not None and not desk.buckets.take(f"account {account.id}"):
         raise Stopped(429, "expected fewer requests a minute; wait a moment", seconds=5)
-    client = request.client.host if request.client else ""
-    if account is None and not desk.visitors.take(f"address {client}"):
-        raise Stopped(429, "expected fewer requests a minute from here; wait a moment", seconds=30)
+    if account is None:
+        guesses = request.url.path.startswith(API) and "authorization" in request.headers
+        if not (desk.guesses if guesses else desk.visitors).take(address_of(request)):
+            raise Stopped(429, "expected fewer requests a minute from here; wait a moment", seconds=30)
     if access.everybody:
         return
     if account is None:

@@ -16,20 +16,42 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sfumato.desk.app import create_app
 from sfumato.desk.desk import Desk
+from sfumato.desk.throttle import is_within, network_of
 
 SLOWEST_HEADERS = 10.0
 """Seconds in which the head of a request must have come."""
-MOST_CONNECTIONS = 1000
+MOST_CONNECTIONS, MOST_OF_ONE = 800, 250
+"""In all, below the 1,024 files that a process may usually have open; and of one client."""
 
 
 class ImpatientProtocol(H11Protocol):
-    """Closes a connection on which a request begins and does not get past its headers."""
+    """Closes a connection on which a request begins and does not get past its headers.
+
+    Where there are too many, of one client or in all, the one of them that has waited longest without a request
+    is closed for a new one; if all have one, the new one is closed. A proxy is many clients.
+    """
 
     _waiting: asyncio.TimerHandle | None = None
+    _since = 0.0
+    _network = ""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._since, host = self.loop.time(), self.client[0] if self.client else ""
+        self._network = network_of(host)
+        open_now = [one for one in self.connections if isinstance(one, ImpatientProtocol)]
+        mine = [one for one in open_now if one._network == self._network]
+        if len(open_now) > MOST_CONNECTIONS:
+            self._make_room(open_now)
+        elif len(mine) > MOST_OF_ONE and not is_within(host, self.config.forwarded_allow_ips):
+            self._make_room(mine)
         self._watch()
+
+    def _make_room(self, among: list[ImpatientProtocol]) -> None:
+        idle = [one for one in among if one is not self and not one._begun()]
+        gone = min(idle, key=lambda one: one._since, default=self)
+        gone.connections.discard(gone)  # it is closed a little later
+        gone.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -39,9 +61,15 @@ class ImpatientProtocol(H11Protocol):
         self._rest()
         super().connection_lost(exc)
 
+    def on_response_complete(self) -> None:
+        self._since = self.loop.time()
+        super().on_response_complete()
+
+    def _begun(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
     def _watch(self) -> None:
-        begun = self.cycle is not None and not self.cycle.response_complete
-        if begun:
+        if self._begun():
             self._rest()
         elif self._waiting is None:
             self._waiting = self.loop.call_later(SLOWEST_HEADERS, self._give_up)
@@ -53,7 +81,7 @@ class ImpatientProtocol(H11Protocol):
 
     def _give_up(self) -> None:
         self._waiting = None
-        if self.cycle is None or self.cycle.response_complete:
+        if not self._begun():
             self.transport.close()
 
 
@@ -83,6 +111,13 @@ def serve(place: Path, *, host: str, port: int, ready: Any, jobs: bool = True) -
     """
     desk = Desk.open(place)
     desk.finish()
+    with _worker(place) if jobs else _nobody():
+        server_of(desk, host=host, port=port, ready=ready).run()
+
+
+def server_of(desk: Desk, *, host: str, port: int, ready: Any) -> uvicorn.Server:
+    """The server of a desk, which is closed with it; otherwise as `serve`."""
+    proxies = list(desk.settings.proxies)
     config = uvicorn.Config(
         create_app(desk),
         host=host,
@@ -93,13 +128,13 @@ def serve(place: Path, *, host: str, port: int, ready: Any, jobs: bool = True) -
         access_log=False,
         log_level="warning",
         server_header=False,
-        limit_concurrency=MOST_CONNECTIONS,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
         timeout_keep_alive=15,
         timeout_graceful_shutdown=10,
         h11_max_incomplete_event_size=32 * 1024,
     )
-    with _worker(place) if jobs else _nobody():
-        _Server(config, ready).run()
+    return _Server(config, ready)
 
 
 @contextmanager

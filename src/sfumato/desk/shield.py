@@ -76,7 +76,7 @@ class Shield:
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 line = self._line(scope, message["status"])
-                if line is not None:  # written also for somebody who went away meanwhile
+                if line is not None:  # written also for an asker who went away meanwhile
                     await asyncio.shield(asyncio.wrap_future(trail.record(self.desk.database, **line)))
                 own = [(name.encode(), value.encode()) for name, value in self._headers.items()]
                 given = [pair for pair in message.get("headers", []) if pair[0].decode() not in self._headers]
@@ -86,19 +86,21 @@ class Shield:
         return answer
 
     def _line(self, scope: Scope, status: int) -> dict[str, Any] | None:
-        """What the trail says of a request; None for what it leaves out."""
-        route = getattr(scope.get("route"), "path", None)
-        if route is not None and route.startswith(STATIC):
+        """A line of the trail about a request; None where it has none, or is counted only."""
+        route = getattr(scope.get("route"), "path", None) or "unknown"
+        if route.startswith(STATIC):
             return None
         account = scope["state"].get("account")
-        if status == 429 and account is None:
-            return None  # a flood from outside does not fill the disk
+        method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other"
+        if account is None or status == 429:  # a flood does not fill the disk
+            self.desk.counted.add(None if account is None else account.name, method, route, status)
+            return None
         params = scope.get("path_params", {})
         return {
-            "who": None if account is None else account.name,
-            "role": None if account is None else str(account.role),
-            "method": scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other",
-            "route": route or "unknown",
+            "who": account.name,
+            "role": str(account.role),
+            "method": method,
+            "route": route,
             "numbers": {name: value for name, value in params.items() if isinstance(value, int)},
             "status": status,
         }

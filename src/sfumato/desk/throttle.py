@@ -1,45 +1,116 @@
-"""Not too often: a delay that doubles after wrong passwords, and a bucket of requests for each account."""
+"""Limits: tries of a password, threads that compute, seconds of computing, requests."""
 
 from __future__ import annotations
 
+import ipaddress
 import threading
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from sqlalchemy import select
 
 from sfumato.desk import database as db
 from sfumato.desk.database import Database
+from sfumato.errors import Refused
 
 FREE_TRIES = 5
 LONGEST_DELAY = 300.0
-"""Seconds. Whoever knows a name can keep its owner out for as long, and no longer."""
+"""Seconds. A stranger who knows a name can keep its owner out for as long, and no longer."""
+FORGOTTEN = 3600.0
+"""Seconds after which wrong passwords no longer count: fewer tries in an hour than the delays allow."""
+
+
+def network_of(host: str) -> str:
+    """An address as limits count it: of IPv6 the network of one customer, who has all addresses of it.
+
+    >>> network_of("192.0.2.7"), network_of("2001:db8::7"), network_of("::ffff:192.0.2.7")
+    ('192.0.2.7', '2001:db8::/64', '192.0.2.7')
+    """
+    try:
+        one = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(one, ipaddress.IPv4Address):
+        return str(one)
+    return str(one.ipv4_mapped or ipaddress.IPv6Network((one.packed, 64), strict=False))
+
+
+def is_within(host: str, networks: Iterable[str]) -> bool:
+    """Whether an address is one of some, or in one of some networks."""
+    try:
+        one = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return any(one in ipaddress.ip_network(network) for network in networks)
+
+
+class Crowded(Refused):
+    """A request that has to come again later.
+
+    Args:
+        sentence: What the asker is told.
+        seconds: When.
+    """
+
+    def __init__(self, sentence: str, *, seconds: float) -> None:
+        super().__init__(sentence)
+        self.seconds = seconds
 
 
 class Tries:
-    """Wrong passwords by account, remembered across restarts."""
+    """Tries of a password by account, remembered across restarts. Each counts as wrong until it was right."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def wait(self, key: str) -> float:
-        """Seconds until the next try is looked at; 0 for now."""
-        with self._database.read() as connection:
-            until = connection.execute(select(db.failures.c.until).where(db.failures.c.key == key)).scalar()
-        return max(0.0, (until or 0.0) - time.time())
+    def reserve(self, key: str) -> float:
+        """Count a try before its password is looked at; 0, or the seconds to wait, and nothing is counted.
 
-    def failed(self, key: str) -> None:
+        One transaction: of tries at the same moment no more are let through than of tries in turn.
+        """
         with self._database.write() as connection:
+            now = time.time()
             row = connection.execute(select(db.failures).where(db.failures.c.key == key)).first()
-            count = 1 if row is None else row.tries + 1
+            if row is not None and row.until > now:
+                return float(row.until - now)
+            count = 1 if row is None or row.until < now - FORGOTTEN else row.tries + 1
             over = count - FREE_TRIES
             delay = min(LONGEST_DELAY, 2.0 ** min(over, 30)) if over >= 0 else 0.0
-            connection.execute(db.failures.delete().where(db.failures.c.key == key))
-            connection.execute(db.failures.insert().values(key=key, tries=count, until=time.time() + delay))
+            old = (db.failures.c.key == key) | (db.failures.c.until < now - FORGOTTEN)
+            connection.execute(db.failures.delete().where(old))
+            connection.execute(db.failures.insert().values(key=key, tries=count, until=now + delay))
+        return 0.0
 
     def succeeded(self, key: str) -> None:
+        """Give the tries of a key back."""
         with self._database.write() as connection:
             connection.execute(db.failures.delete().where(db.failures.c.key == key))
+
+
+class Pool:
+    """Threads for work that anybody can ask for: some work, some wait for `turn`, the others are sent away."""
+
+    def __init__(self, *, at_once: int, waiting: int) -> None:
+        self.turn = threading.BoundedSemaphore(at_once)
+        self._places = threading.BoundedSemaphore(at_once + waiting)
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Be among those who work or wait.
+
+        Raises:
+            Crowded: If there is no place; nobody waits for one.
+        """
+        if not self._places.acquire(blocking=False):
+            raise Crowded(
+                "expected fewer people to sign in at this moment; try again in a few seconds", seconds=2
+            )
+        try:
+            yield
+        finally:
+            self._places.release()
 
 
 class Effort:

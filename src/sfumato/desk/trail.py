@@ -1,11 +1,17 @@
 """Every request, in a chain like the ledger's: who asked for what, when, and what came of it.
 
 No words of a question and no answer are in it: these are in the ledger and in the history of the team.
+
+Its size has a limit. Requests without an account, and those beyond an account's limit, are counted: one line a
+minute. Of the oldest lines only what officers did is kept. A line of the trail then says up to where, with a
+hash of all that was kept, so that nothing of it can be changed or taken out unnoticed later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any
@@ -14,22 +20,96 @@ from sqlalchemy import Connection, select
 
 from sfumato.desk import database as db
 from sfumato.desk.database import Database
+from sfumato.errors import LedgerTampered
 from sfumato.ledger.chain import Entry, Head, Row, linked, seal, unseal
 
+MOST_LINES = 1_000_000
+"""So many lines are there in full, about 300 MB."""
+STEP = 1000
+"""Every so many lines the oldest ones are thinned out."""
+COUNTED_FOR = 60.0
+"""Seconds of requests that share a line."""
+THINNED, COUNTED = "thinned", "counted"
+"""Routes of the lines about other lines, and what these hold."""
 _LAST = select(db.trail).order_by(db.trail.c.sequence.desc()).limit(1)
+
+
+class Counted:
+    """Requests that have no line of their own, by account, route and status; used by one thread."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._counts: Counter[str] = Counter()
+        self._since = ""
+
+    def add(self, who: str | None, method: str, route: str, status: int) -> None:
+        self._since = self._since or _now()
+        self._counts[f"{who or 'not signed in'}: {method} {route} {status}"] += 1
+
+    def write(self) -> None:
+        """One line about all that was counted since the last one; none if nothing was."""
+        counts, since = dict(self._counts), self._since
+        if counts:
+            self._counts, self._since = Counter(), ""
+            record(self._database, **_about_lines(COUNTED), since=since, counted=counts)
 
 
 def record(database: Database, **what: Any) -> Future[Head]:
     """Add one line; where it stands, once it is on disk."""
-    line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **what}
+    line = {"time": _now(), **what}
     return database.soon(lambda connection: _add(connection, line))
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _about_lines(route: str) -> dict[str, Any]:
+    return {"who": None, "role": None, "method": "several", "route": route, "numbers": {}, "status": None}
+
+
 def _add(connection: Connection, line: dict[str, Any]) -> Head:
-    last = connection.execute(_LAST).first()
-    entry, row = seal(line, after=None if last is None else unseal(_row(last)).head)
+    found = connection.execute(_LAST).first()
+    last = None if found is None else unseal(_row(found)).head
+    if last is not None and (last.sequence + 1) % STEP == 0 and last.sequence >= MOST_LINES:
+        last = _insert(
+            connection, {**_about_lines(THINNED), "time": _now(), THINNED: _thin(connection, last)}, last
+        )
+    return _insert(connection, line, last)
+
+
+def _insert(connection: Connection, line: dict[str, Any], after: Head | None) -> Head:
+    entry, row = seal(line, after=after)
     connection.execute(db.trail.insert().values(sequence=row.sequence, digest=row.digest, text=row.text))
     return entry.head
+
+
+def _thin(connection: Connection, last: Head) -> dict[str, Any]:
+    """Take out old lines but for what officers did; up to which line, and a hash of all that is kept there.
+
+    Some at a time, so that no writer waits long: those after where the thinning before this one ended.
+    """
+    columns = db.trail.c.sequence
+    before = connection.execute(select(db.trail).where(columns == last.sequence + 1 - STEP)).first()
+    said = {} if before is None else unseal(_row(before)).body.get(THINNED, {})
+    begin, kept = said.get("through", -1), said.get("kept", "")
+    end = min(last.sequence - MOST_LINES, begin + 5 * STEP)
+    found = connection.execute(select(db.trail).where(columns > begin, columns <= end).order_by(columns)).all()
+    entries = [unseal(_row(one)) for one in found]
+    decisions = [one for one in entries if one.body["role"] == "officer" and one.body["method"] == "POST"]
+    connection.execute(
+        db.trail.delete().where(
+            columns > begin, columns <= end, columns.not_in([one.sequence for one in decisions])
+        )
+    )
+    through = entries[-1].head if entries else Head(sequence=begin, hash=said.get("hash", ""))
+    return {"through": through.sequence, "hash": through.hash, "kept": _hash_of(decisions, after=kept)}
+
+
+def _hash_of(entries: Sequence[Entry], *, after: str = "") -> str:
+    for one in entries:
+        after = hashlib.sha256(f"{after}{one.hash}".encode()).hexdigest()
+    return after
 
 
 def entries(database: Database) -> Iterator[Entry]:
@@ -39,8 +119,18 @@ def entries(database: Database) -> Iterator[Entry]:
         LedgerTampered: If a line was changed, moved or taken out.
     """
     with database.read() as connection:
-        rows = connection.execute(select(db.trail).order_by(db.trail.c.sequence)).all()
-    return linked(map(_row, rows))
+        rows = [_row(one) for one in connection.execute(select(db.trail).order_by(db.trail.c.sequence)).all()]
+    marks = (unseal(row).body.get(THINNED) for row in reversed(rows) if row.sequence % STEP == 0)
+    thinned = next((mark for mark in marks if mark is not None), None)
+    if thinned is None:
+        yield from linked(rows)
+        return
+    through = Head(sequence=thinned["through"], hash=thinned["hash"])
+    old = [unseal(row) for row in rows if row.sequence <= through.sequence]
+    if _hash_of(old) != thinned["kept"]:
+        raise LedgerTampered("expected all that officers did in the trail's oldest lines, got other lines")
+    yield from old
+    yield from linked((row for row in rows if row.sequence > through.sequence), after=through)
 
 
 def newest(database: Database, count: int) -> list[Entry]:

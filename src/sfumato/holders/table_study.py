@@ -38,7 +38,6 @@ from sfumato.query.answer import notes_for
 from sfumato.query.apart import Apart, Numbers
 from sfumato.query.intervals import Family
 from sfumato.query.opening import open_ledger
-from sfumato.query.plan import ungrouped_rows
 
 _SAID = ("kind", "name", "dropped", "colluding", "holders_per_unit")
 _PEOPLE = 2.0**40  # more than any sum is expected of; beyond it a sum may wrap, and is no less private
@@ -224,15 +223,9 @@ class TableStudy:
         return calibrated_rounds(rounds, epsilon=epsilon, delta=delta)
 
     def _notes(self, asked: Apart, holders: int) -> tuple[str, ...]:
-        grouped = bool(asked.query.keys)
         several = "; a person with several of them counts at each" if self.holders_per_unit > 1 else ""
         return (
-            *notes_for(
-                asked.table.policy,
-                grouped=grouped,
-                family=Family.GAUSSIAN,
-                ungrouped=ungrouped_rows(asked.query, asked.table.policy),
-            ),
+            *notes_for(asked.query, asked.table.policy, family=Family.GAUSSIAN),
             f"Over the rows of {holders} of {self.parties.holders} holders{several}.",
         )
 

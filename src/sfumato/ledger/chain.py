@@ -159,9 +159,9 @@ def _read(written: str) -> Any:
 _decoder = json.JSONDecoder()
 
 
-def linked(rows: Iterable[Row]) -> Iterator[Entry]:
-    """Every entry in turn, checked against its own hash and the one before."""
-    last, before = -1, ORIGIN
+def linked(rows: Iterable[Row], *, after: Head | None = None) -> Iterator[Entry]:
+    """Every entry in turn, checked against its own hash and the one before; the first one follows `after`."""
+    last, before = (-1, ORIGIN) if after is None else (after.sequence, after.hash)
     for row in rows:
         entry = unseal(row)
         check_follows(entry.sequence, entry.body["previous"], last, before)

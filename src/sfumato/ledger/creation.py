@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import Any
 
+from sfumato import _validate
 from sfumato.accounting import Budget
 from sfumato.errors import LedgerError
 from sfumato.ledger.chain import Row, seal
@@ -67,13 +68,15 @@ def _declared(row: Row) -> Any:
     return body.get("dataset") if isinstance(body, dict) else None
 
 
-def first_row(budget: Budget, dataset: str | None) -> Row:
+def first_row(budget: Budget, dataset: str | None, people: float | None = None) -> Row:
     """The entry that a ledger begins with."""
+    known = {} if people is None else {"people": _validate.positive("people", people)}
     body = {
         "kind": "create",
         "format": FORMAT,
         "name": str(uuid.uuid4()),  # so that no two ledgers share a hash
         "dataset": None if dataset is None else check_id(dataset),
+        **known,
         "time": now(),
         "budget": asdict(budget),
         "epsilon_spent": 0.0,

@@ -48,7 +48,7 @@ def _one(*fields: str) -> tuple[frozenset[str], ...]:
 PAID = _RELEASE | {"price"}
 _LEASED = _one("about", "lease")
 KINDS: Mapping[str, Kind] = {
-    "create": Kind(fields=_one("format", "name", "budget"), optional=frozenset(["dataset"])),
+    "create": Kind(fields=_one("format", "name", "budget"), optional=frozenset(["dataset", "people"])),
     "allocate": Kind(fields=_one("allocation", "epsilon"), optional=frozenset(["purpose", "origin"])),
     "charge": Kind(fields=(PAID,), optional=frozenset(["drawn", "plan", "outside"]), charges=True),
     # Without a lease in format 1.

@@ -91,8 +91,9 @@ class Ledger(Book):
             head: The newest entry that was noted elsewhere, with the same effect.
             when_charged: True to make a new ledger with its first charge: whoever charges nothing leaves no
                 ledger behind, and its budget can still be changed.
-            people: How many people there are, where that is public. A `LittleProtection` warning then tells of
-                a `budget` that protects practically nobody, such as one with a δ of 1 / people or more.
+            people: How many people there are, where that is public; a new ledger keeps it for statements. A
+                `LittleProtection` warning tells of a `budget` that protects practically nobody, such as one
+                with a δ of 1 / people or more.
 
         Returns:
             The open ledger; `with` closes it.
@@ -108,9 +109,9 @@ class Ledger(Book):
             if budget is None:
                 raise absent(store.place)
             if when_charged:
-                store = PendingStore(store, budget, dataset)
+                store = PendingStore(store, budget, dataset, people)
             else:
-                make(store, first_row(budget, dataset), dataset)
+                make(store, first_row(budget, dataset, people), dataset)
         ledger = cls(store)
         ledger.check_dataset(dataset)
         if budget is not None and budget != ledger.budget:
@@ -145,7 +146,7 @@ class Ledger(Book):
         if people is not None:
             warn_of_little_protection("this budget", budget.epsilon, budget.delta, people=people)
         store = store_at(place)
-        if store.last() is not None or not make(store, first_row(budget, dataset), dataset):
+        if store.last() is not None or not make(store, first_row(budget, dataset, people), dataset):
             raise LedgerError(f"expected no ledger at {store.place}, got one; open it, or choose another place")
         return cls(store)
 

@@ -18,10 +18,10 @@ class PendingStore:
     one, if it has the same budget, and is refused if not.
     """
 
-    def __init__(self, store: Store, budget: Budget, dataset: str | None) -> None:
+    def __init__(self, store: Store, budget: Budget, dataset: str | None, people: float | None = None) -> None:
         self.place, self.address, self.exported = store.place, store.address, store.exported
         self._store, self._budget, self._dataset = store, budget, dataset
-        self._first = first_row(budget, dataset)
+        self._first = first_row(budget, dataset, people)
         self._made = False
         if dataset is not None:
             refuse_second(store, dataset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from types import TracebackType
@@ -10,6 +11,7 @@ from typing import Any, Self
 from sfumato.accounting import DpEvent, Relation
 from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, LedgerTampered
 from sfumato.ledger.agreement import check_agreement
+from sfumato.ledger.balance import Balance
 from sfumato.ledger.certificate import Certificate
 from sfumato.ledger.chain import Entry, Head, check_follows, unseal
 from sfumato.ledger.charge import Charge, ChargeRequest, as_one, charges_of
@@ -66,6 +68,18 @@ class Book:
         return 0.0 if self.exceeded is not None else self.state.left(self.allocation)
 
     @property
+    def balance(self) -> Balance:
+        """The budget taken apart, or the share of it that this object spends."""
+        return self.balance_of(self.state, self.allocation)
+
+    def balance_of(self, state: State, allocation: str | None = None) -> Balance:
+        """The balance at an earlier moment."""
+        broken = self.exceeded
+        if broken is None:
+            return Balance.of(state, allocation)
+        return Balance(total=self.budget.epsilon, spent=broken.owed, left=0.0)
+
+    @property
     def exceeded(self) -> Exceeded | None:
         """What was released outside and broke the budget; None while the budget holds."""
         return exceeded_by(self._journal.last())
@@ -102,6 +116,16 @@ class Book:
     @property
     def name(self) -> str:
         return str(self._journal.first.body["name"])
+
+    @property
+    def people(self) -> float | None:
+        """How many people there are, as the ledger was told when it was made."""
+        people = self._journal.first.body.get("people")
+        if people is not None and not (type(people) in (int, float) and 0 < people < math.inf):
+            raise LedgerTampered(
+                f"expected a number of people in ledger entry 0, got {people!r:.80}; it was forged"
+            )
+        return people
 
     @property
     def dataset(self) -> str | None:

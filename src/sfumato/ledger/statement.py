@@ -18,6 +18,7 @@ from rich.text import Text
 
 from sfumato.accounting import compose, event_to_json, repeat
 from sfumato.accounting.events import atoms
+from sfumato.ledger.balance import Balance
 from sfumato.ledger.chain import canonical
 from sfumato.ledger.charge import Charge
 from sfumato.ledger.ledger import Ledger
@@ -26,20 +27,16 @@ from sfumato.ledger.single import epsilon_alone
 from sfumato.ledger.state import State
 
 FIXED = "if all charges had been fixed in advance"
-NO_SUM = (
-    "Spent and left do not add up to the budget: ε of several charges is not their sum; left is what the "
-    "privacy filter, which holds for charges made after seeing answers, would still accept."
+SURCHARGE = (
+    "A further charge may be chosen after seeing answers, so from then on all of them are counted by the "
+    "privacy filter. It may ask for a surcharge, or find that charges cost less together than one by one."
 )
-ONE_CHARGE = (
-    "Spent and left do not add up to the budget: a further charge may be chosen after seeing answers, so from "
-    "then on all of them are counted by the privacy filter; left is what it would accept."
-)
-ASIDE = "{figure} is set aside in shares, and left is what no share claims."
 EMPTY = "Nothing was charged yet."
 TRAINING = (
     "A training fits up to about the ε of a Gaussian release, or to less if it takes few steps; "
     "sfumato train --dry-run --ledger says whether one does."
 )
+UNCLAIMED, OF_A_SHARE = "(unclaimed)", ("spent", "left", "surcharge of the privacy filter")
 _SUMS = 1e-4  # relative: what four digits show
 _KINDS = 200  # of releases, beyond which composing them exactly takes too long for a statement
 
@@ -81,7 +78,7 @@ def as_json(ledger: Ledger, *, price: Price = exact_epsilon) -> dict[str, Any]:
     for; what a release took from the data beside that is among the caveats of its certificate.
     """
     charges, state, head = ledger.snapshot()
-    broken = ledger.exceeded
+    broken, balance = ledger.exceeded, ledger.balance_of(state)
     events: dict[int, dict[str, Any]] = {}
     costs: dict[tuple[int, int], float | None] = {}
     for charge in charges:  # those that are alike share an event
@@ -95,9 +92,13 @@ def as_json(ledger: Ledger, *, price: Price = exact_epsilon) -> dict[str, Any]:
         "epsilon": ledger.budget.epsilon,
         "delta": ledger.budget.delta,
         "unit": ledger.budget.unit,
+        "people": ledger.people,
         "relation": str(ledger.budget.relation),
-        "epsilon_spent": state.spent if broken is None else broken.owed,
-        "epsilon_left": state.left() if broken is None else 0.0,
+        "epsilon_spent": balance.spent,
+        "epsilon_left": balance.left,
+        "epsilon_set_aside": balance.set_aside,
+        "epsilon_surcharge": None if balance.broken else balance.surcharge,
+        "balance": balance.in_words(),
         "epsilon_left_to_gaussian": state.left_to_gaussian(price) if broken is None else 0.0,
         "epsilon_if_fixed_in_advance": epsilon_if_fixed(ledger, charges, price) if broken is None else None,
         "private": all(charge.private for charge in charges),
@@ -164,8 +165,9 @@ def _status(charge: Charge) -> str:
 
 
 def _share(state: State, name: str) -> dict[str, float]:
-    spent = state.spent_by(name)
-    return {"epsilon": state.limit(name), "epsilon_spent": spent, "epsilon_left": state.left(name)}
+    found = Balance.of(state, name)
+    parts = {"epsilon_spent": found.spent, "epsilon_left": found.left, "epsilon_surcharge": found.surcharge}
+    return {"epsilon": found.total, **parts}
 
 
 def _title(ledger: Ledger) -> str:
@@ -202,15 +204,16 @@ def _cells(charge: Charge, cost: float | None, *, named: bool) -> list[Renderabl
 
 
 def _shares_table(state: State) -> Table:
-    table = Table("share of", "ε", "spent", "left", title="Shares", title_justify="left")
-    for name in state.shares:
-        share = _share(state, name)
-        table.add_row(
-            Text(name), *(_figure(share[key]) for key in ("epsilon", "epsilon_spent", "epsilon_left"))
-        )
-    rest = (state.limit(None), state.spent_by(None), state.left())
-    table.add_row("(unclaimed)", *map(_figure, rest))
+    table = Table("share of", "ε", "spent", "left", "surcharge", title="Shares", title_justify="left")
+    for name, found in balances(state).items():
+        parts = dict(found.parts())
+        table.add_row(Text(name), found.figure(found.total), *(parts.get(part, "0") for part in OF_A_SHARE))
     return table
+
+
+def balances(state: State) -> dict[str, Balance]:
+    """The balance of each share, and of what no share claims."""
+    return {name: Balance.of(state, name) for name in state.shares} | {UNCLAIMED: Balance.unclaimed(state)}
 
 
 def _bar(ledger: Ledger, state: State) -> Table:
@@ -226,13 +229,17 @@ def _notes(ledger: Ledger, state: State, charges: list[Charge], price: Price) ->
     if broken is not None:
         owed = f"EXCEEDED by {broken.purpose}, released outside: ε = {_figure(broken.owed)} is owed in all"
         return [Text(f"{owed}, of {ledger.budget.epsilon:g}; the ledger is closed", "bold red")]
-    left = _left_for(state, price)
-    lines = [Text(f"spent {_figure(state.spent)} of {ledger.budget.epsilon:g}, left {left}", "bold")]
+    balance = ledger.balance_of(state)
+    lines = [Text(balance.in_words(), "bold")]
+    if "surcharge of the privacy filter" in dict(balance.parts()):
+        lines.append(Text(SURCHARGE, "dim"))
+    other = _left_to_gaussian(state, price)
+    if other is not None:
+        lines.append(Text(other))
     fixed = epsilon_if_fixed(ledger, charges, price)
     if fixed is not None and charges:
         lines.append(Text(f"{_figure(fixed)} {FIXED}"))
-    lines += [Text(text, "dim") for text in _about_the_sum(state)]
-    if ledger.budget.delta and left != _figure(state.left()):
+    if ledger.budget.delta and other is not None:
         lines.append(Text(TRAINING, "dim"))
     if ledger.moved_to is not None:
         lines.append(Text(f"MOVED to {ledger.moved_to}: closed here, and charged there", "bold red"))
@@ -241,22 +248,14 @@ def _notes(ledger: Ledger, state: State, charges: list[Charge], price: Price) ->
     return lines
 
 
-def _about_the_sum(state: State) -> Iterator[str]:
-    """Why spent and left are not the budget together, where they are not."""
-    aside = math.fsum(max(0.0, state.limit(name) - state.spent_by(name)) for name in state.shares)
-    if aside:
-        yield ASIDE.format(figure=_figure(aside))
-    if not math.isclose(state.spent + state.left() + aside, state.budget.epsilon, rel_tol=_SUMS):
-        yield NO_SUM if state.whole.plans > 1 else ONE_CHARGE
-
-
-def _left_for(state: State, price: Price) -> str:
-    """What one further release may cost: ε of a pure one, and of a Gaussian one where that is another."""
+def _left_to_gaussian(state: State, price: Price) -> str | None:
+    """What one further Gaussian release may cost, where that is another figure than for one of pure ε."""
     pure, gaussian = state.left(), state.left_to_gaussian(price)
     if math.isclose(pure, gaussian, rel_tol=_SUMS):
-        return _figure(pure)
-    other = f"{_figure(gaussian)} for a Gaussian one" if state.budget.delta else "none for training (δ is 0)"
-    return f"{_figure(pure)} for a release of pure ε, {other}"
+        return None
+    if not state.budget.delta:
+        return "Left is for a release of pure ε; none for training (δ is 0)."
+    return f"Left is for a release of pure ε; a Gaussian one may cost {_figure(gaussian)}."
 
 
 def _figure(value: float | None) -> str:

@@ -6,7 +6,7 @@ import html
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,9 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Head
 from sfumato.policy import Policy
 from sfumato.query.intervals import Family
+from sfumato.query.joining import private_table, rows_policy
+from sfumato.query.per_person import ADDED_UP
+from sfumato.query.plan import Query, columns_used, scope, ungrouped_rows
 from sfumato.storage import write_whole
 
 if TYPE_CHECKING:
@@ -135,25 +138,41 @@ class Answer:
         """What it cost and what is left."""
         cost = f"ε {self.epsilon:g}" + (f" and δ {self.delta:g}" if self.delta else "")
         paid = "paid for before, for nothing now" if self.again else "for this answer"
-        return f"{cost} {paid}; spent {self.epsilon_spent:.4g}, left {self.epsilon_left:.4g}."
+        spent, left = f"{self.epsilon_spent:.4g}", f"{self.epsilon_left:.4g}"
+        return f"{cost} {paid}; {spent} is spent so far, and a further answer may cost up to {left}."
 
 
-def notes_for(
-    policy: Policy, *, grouped: bool, family: Family = Family.LAPLACE, ungrouped: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """What an answer may leave out, said from the policy alone: the data may have lost nothing.
-
-    `ungrouped` says which rows are in no group, such as "city is missing".
-    """
-    unit, notes = policy.unit, []
-    if unit.column is not None:
-        groups = f", in at most {_several(unit.groups, 'group')}" if grouped else ""
-        rows = _several(unit.rows, "row")
-        notes.append(f"Each {unit.column} counts with at most {rows}{groups}; further rows are left out.")
-    notes += [f"Rows whose {words} are in no group." for words in ungrouped]
+def notes_for(plan: Query, policy: Policy, *, family: Family = Family.LAPLACE) -> tuple[str, ...]:
+    """What an answer may leave out, from the query and the policy alone: the data may have lost nothing."""
+    rows = rows_policy(plan.joined, policy)
+    notes = [] if rows.unit.column is None else [_limit_of_a_unit(plan, rows, policy)]
+    notes += [f"Rows whose {words} are in no group." for words in ungrouped_rows(plan, policy)]
     if family is Family.GAUSSIAN:
         notes.append("Noise is Gaussian, which needs the budget's δ.")
     return tuple(notes)
+
+
+def _limit_of_a_unit(plan: Query, rows: Policy, policy: Policy) -> str:
+    """How much of one unit counts: of its rows, or of the one row that a sub-query makes of all of them."""
+    unit = rows.unit
+    if plan.per_person is not None:
+        used = columns_used(replace(plan, per_person=None))
+        ranges = [
+            f"{value.name} beyond {column.lower:g} to {column.upper:g} counts as the nearer end"
+            for value, column in zip(plan.per_person.values, scope(plan, policy).columns.values(), strict=True)
+            if value.name in used and value.function in ADDED_UP and column.lower is not None
+        ]
+        joins = () if plan.joined is None else plan.joined.joins
+        cut = [
+            f"at most {_several(private_table(join.table, policy).unit.rows, 'row')} of {join.table} are joined"
+            for join in joins
+            if join.column is None
+        ]
+        return "; ".join([f"Each {unit.column} counts with one row, made of all its rows", *cut, *ranges]) + "."
+    if not plan.keys and all(one.function == "count_units" for one in plan.aggregates):
+        return f"Each {unit.column} counts once, whatever its number of rows."
+    most = _several(unit.rows, "row") + (f", in at most {_several(unit.groups, 'group')}" if plan.keys else "")
+    return f"Each {unit.column} counts with at most {most}; further rows are left out."
 
 
 def refuse_place(path: str | Path) -> Path:

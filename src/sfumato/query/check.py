@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sfumato.datasets.clean import Tally, tally_parquet
+from sfumato.datasets.clean import Tally, batches_of, tally_parquet
 from sfumato.datasets.text_table import Rows, TextForm, header_of, is_text, rows_of
+from sfumato.display import visible
 from sfumato.errors import DataUnavailable, InvalidInput
 from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column, Policy
 from sfumato.query.columns import PATTERNS, columns_of
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TRUTHS = (*TRUE_WORDS, *FALSE_WORDS)
+_OFTEN, _SHARE = 5, 0.1  # rows that share a value outside, and their share of all that is outside
+_MOST_VALUES = 100_000  # that are counted at once
+_EMPTY = ("", "na", "n/a", "nan", "null", "none", "nil", "-", "--", "?", ".", "missing", "unknown")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +78,12 @@ def check_file(path: str | Path, policy: Policy | None = None, *, delimiter: str
         columns = list(columns_of(path, header=None)) if policy is None else stored_columns(policy)
         for part in parquet_files(str(path)):
             tally_parquet(part, columns, tally)
+        if policy is not None:
+            outside = Outside(policy)
+            for part in parquet_files(str(path)):
+                for batch in batches_of(part, list(policy.columns)):
+                    outside.add(batch)
+            outside.tell(tally, remedy="make it NULL")
     copies = () if policy is None else clean_files(replace(policy, source=str(path))).paths
     table = None if policy is None else policy.table
     return FileCheck(path=str(path), tally=tally, copies=copies, table=table)
@@ -103,10 +114,89 @@ def _check_text(path: Path, policy: Policy | None, delimiter: str, tally: Tally)
             tally.add(part)
         tally.rows = max(tally.rows - 1, 0)
         return
+    outside = Outside(policy)
     for part in rows_of(path, policy.form, stored_columns(policy)):
         tally.add(part)
         for column in policy.columns.values():
             _check_values(part, column, tally)
+        outside.add(part.table)
+    outside.tell(tally, remedy="name it in table.missing")
+
+
+class Outside:
+    """Values that the policy does not allow for, and those of them that many rows share.
+
+    Measured values that lie outside differ from each other. One that many rows share, such as 999, -1 or "n/a",
+    mostly stands for a missing value.
+
+    Args:
+        policy: What declares the columns.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._columns = policy.columns
+        self._counts: dict[str, Counter[str]] = {name: Counter() for name in policy.columns}
+        self._number: Counter[str] = Counter()
+
+    def add(self, rows: pa.Table | pa.RecordBatch) -> None:
+        """Count what lies outside in some rows."""
+        import pyarrow.compute as pc
+
+        for name in rows.column_names:
+            column = self._columns.get(name)
+            found = None if column is None else _outside(rows.column(name), column)
+            if found is None:
+                continue
+            counts = self._counts[name]
+            self._number[name] += len(found)
+            for each in pc.value_counts(found):
+                counts[str(each["values"])] += each["counts"].as_py()
+            if len(counts) > _MOST_VALUES:
+                self._counts[name] = Counter(dict(counts.most_common(_MOST_VALUES // 2)))
+
+    def tell(self, tally: Tally, *, remedy: str) -> None:
+        """Note what was found, and what to do with a value that stands for a missing one."""
+        for name, column in self._columns.items():
+            least = max(_OFTEN, _SHARE * self._number[name])
+            if column.lower is not None and self._number[name]:
+                words = f"{name}: outside {column.lower} to {column.upper}, counted as the nearer bound"
+                tally.faults[words] = self._number[name]
+            for value, count in self._counts[name].most_common():
+                if count >= least:
+                    shown = f'"{visible(value)[:40]}"' if column.type == "text" else value.removesuffix(".0")
+                    words = f"{name}: {shown}, which is not declared, on many rows"
+                    tally.faults[f"{words}; if it means missing, {remedy}"] = count
+
+
+def _outside(values: pa.Array, column: Column) -> Any:
+    """Values of the column's type that its policy does not declare; None where it declares nothing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    texts = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    bounded = column.lower is not None and column.upper is not None
+    if column.type == "text" and texts:
+        plain = pc.utf8_trim(values, " ")
+        if column.categories is None:
+            kept = pc.invert(pc.is_in(pc.utf8_lower(plain), _texts(_EMPTY)))
+        else:
+            kept = pc.is_in(plain if column.trimmed else values, _texts(column.categories))
+    elif bounded and column.type in ("integer", "real", "date"):
+        kind: Any = pa.float64()
+        ends = pa.array([column.lower, column.upper])
+        if column.type == "date":
+            kind = pa.date32()
+        if texts:
+            pattern = PATTERNS["date" if column.type == "date" else "real"].pattern
+            values = pc.filter(values, pc.match_substring_regex(values, f"^(?:{pattern})$"))
+        try:
+            values, ends = values.cast(kind), ends.cast(kind)
+        except pa.ArrowException:
+            return None
+        kept = pc.and_(pc.greater_equal(values, ends[0]), pc.less_equal(values, ends[1]))
+    else:
+        return None
+    return pc.filter(values, pc.invert(kept))  # a filter leaves out what is missing
 
 
 def _check_values(part: Rows, column: Column, tally: Tally) -> None:

@@ -54,6 +54,8 @@ class PersonValue:
     most: float | None = None
 
 
+ADDED_UP = ("count", "count_if", "distinct", "sum")
+"""Functions of a person's rows that reach further the more rows there are."""
 _PRESENT = PersonValue("the person's rows", "count")  # where nothing is computed: the person is counted alone
 
 

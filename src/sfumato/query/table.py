@@ -40,7 +40,6 @@ from sfumato.query.plan import (
     public_keys,
     scope,
     touched_unit,
-    ungrouped_rows,
 )
 from sfumato.query.postprocessing import draws_for
 from sfumato.query.pricing import Price, Spending, price
@@ -690,12 +689,7 @@ class Table:
             epsilon_spent=ledger.epsilon_spent,
             epsilon_left=ledger.epsilon_left,
             notes=(
-                *notes_for(
-                    rows_policy(plan.joined, self.policy),
-                    grouped=bool(plan.keys),
-                    family=cost.noises[0].family,
-                    ungrouped=ungrouped_rows(plan, self.policy),
-                ),
+                *notes_for(plan, self.policy, family=cost.noises[0].family),
                 *caveats_of_sampler(self._sampler),
             ),
         )

@@ -190,6 +190,7 @@ class LedgerStatement(Result):
     relation: str
     epsilon_spent: Epsilon
     epsilon_left: Epsilon
+    balance: str | None = None
     epsilon_if_fixed_in_advance: Epsilon | None = None
     charges: tuple[ChargeLine, ...]
     refusal: str | None = None

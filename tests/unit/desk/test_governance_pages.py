@@ -103,6 +103,27 @@ def test_statements_for_officers_and_readers(olga, rita, ann):
     assert olga.page("/statements/..%2Fpeople.html").status_code in (404, 422)
 
 
+def test_the_pages_of_a_ledger_show_parts_that_add_up(another):
+    desk = another()
+    desk.person("ann", "analyst", allocation=3.0).ask(epsilon=0.5)
+    olga = desk.person("olga", "officer")
+    said = "Spent 0.5, set aside 2.5, left 5: ε = 8 in all."
+    assert said in olga.page("/statements").text
+    text = olga.page("/ledger").text
+    for part in ("<b>0.5</b> ε spent", "<b>2.5</b> ε set aside", "<b>5</b> ε left", "<b>8</b> ε in all"):
+        assert part in text
+    assert re.findall(r'<td class="figure">([\d.]+)</td>', text)[:8] == [
+        "3",
+        "0.5",
+        "2.5",
+        "0",
+        "5",
+        "0",
+        "5",
+        "0",
+    ]
+
+
 def test_an_opinion_is_priced_and_recorded(another):
     desk = another()
     olga = desk.person("olga", "officer")

@@ -1,6 +1,7 @@
 """Signing in with a provider, against a tiny one; and providers and browsers that cheat."""
 
 import base64
+import contextlib
 import hashlib
 import json
 import threading
@@ -112,3 +113,17 @@ def test_nobody_else_is(signing_in, cheat):
 def test_without_a_provider_there_is_nothing(served):
     assert served.send("GET", "/openid").status_code == 404
     assert served.send("GET", "/openid/back?code=x&state=y").status_code == 404
+
+
+def test_a_slow_provider_does_not_hold_up_the_desk(signing_in, monkeypatch):
+    """Strangers can make the desk ask the provider; four at a time, and the next ones come later."""
+    from sfumato.desk.pages import openid
+
+    served, _ = signing_in
+    with contextlib.ExitStack() as asking:
+        for _ in range(4):
+            asking.enter_context(openid._ASKING.place())
+        for path in ("/openid", "/openid/back?code=x&state=y"):
+            later = served.send("GET", path, cookies={"desk_openid": "y.n.v"})
+            assert (later.status_code, later.headers["retry-after"]) == (429, "2")
+    assert served.send("GET", "/openid").status_code == 303

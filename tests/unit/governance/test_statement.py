@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 
 import pytest
 import typer
@@ -21,8 +22,10 @@ from sfumato.accounting import (
 from sfumato.cli import statement as command
 from sfumato.errors import InvalidInput, NotVerified
 from sfumato.governance import Statement, checklist, registry_entry, write_statement
+from sfumato.governance.statements import pages
 from sfumato.governance.statements.registry import ASK
 from sfumato.ledger import Ledger, PrivateKey, PublicKey, Unrecorded
+from sfumato.ledger.trust import revocation, rotation
 
 
 @pytest.fixture
@@ -50,6 +53,18 @@ def test_figures_are_the_ledgers(ledger):
     assert [line["entry"] for line in book["charges"]] == [1, 2, 3]
     assert book["warnings"] == []
     assert "finds at most" in book["meaning"]
+
+
+def test_what_is_set_aside_is_shown_on_every_page(ledger, tmp_path):
+    ledger.allocate("team", 0.9)
+    statement = Statement.of(ledger)
+    said = "Spent 0.3, set aside 0.9, left 0.8: ε = 2 in all."
+    write_statement(statement, tmp_path / "s.html")
+    assert said in (tmp_path / "s.html").read_text()
+    assert said in [text for text, _, _ in pages._lines(statement, [])]  # of the PDF
+    parts = ("epsilon_spent", "epsilon_set_aside", "epsilon_left", "epsilon_surcharge")
+    assert statement.data["balance"] == said
+    assert sum(statement.data[name] for name in parts) == pytest.approx(2)
 
 
 def test_the_attacker_is_told_by_now_and_for_the_whole_budget(ledger):
@@ -108,6 +123,50 @@ def test_a_signature_covers_every_word(ledger, key, tmp_path):
                 Statement({**statement.data, name: "another"}).check(public)
     with pytest.raises(NotVerified):
         Statement.of(ledger).check(public)
+
+
+def checked(folder, *words):
+    app = typer.Typer()
+    command.register(app)
+    return CliRunner().invoke(app, ["statement", "check", str(folder / "s.json"), *words, "--json"])
+
+
+def test_a_statement_by_a_revoked_key_is_not_valid_and_one_by_its_successor_is(ledger, key, tmp_path):
+    after = PrivateKey.create(tmp_path / "next")
+    for name, said in (("rotation", rotation(key, after.public)), ("revoked", revocation(key, after.public))):
+        (tmp_path / f"{name}.json").write_text(json.dumps(said))
+    held, trust = ("--key", str(tmp_path / "holder.pub")), ("--trust", str(tmp_path / "revoked.json"))
+    write_statement(Statement.of(ledger, key=key), tmp_path / "s.json")
+    assert checked(tmp_path, *held).exit_code == 0
+    assert checked(tmp_path, *held, "--trust", str(tmp_path / "rotation.json")).exit_code == 0
+    assert "was revoked" in str(checked(tmp_path, *held, *trust).exception)
+    assert "--key with --trust" in str(checked(tmp_path, *trust).exception)
+    write_statement(Statement.of(ledger, key=after), tmp_path / "s.json")
+    assert "another or was revoked" in str(checked(tmp_path, *held).exception)
+    assert json.loads(checked(tmp_path, *held, *trust).stdout)["signer"] == after.public.id
+    write_statement(Statement.of(ledger), tmp_path / "s.json")
+    assert "got none" in str(checked(tmp_path, *held).exception)
+    assert "without a signature" in str(checked(tmp_path).exception)
+
+
+@pytest.mark.parametrize(
+    ("delta", "people", "status"),
+    [(1e-6, None, "please answer"), (1e-6, 20_000, "handled"), (1e-5, 20_000, "please answer"),
+     (1e-4, 20_000, "problem"), (0.0, 20_000, "handled")],
+)  # fmt: skip
+def test_the_checklist_compares_delta_with_the_number_of_people(tmp_path, delta, people, status):
+    """A tenth of 1 / 20,000 = 5e-5 is far below it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        Ledger.create(tmp_path / "l.db", Budget(epsilon=1, delta=delta), people=people).close()
+    with Ledger.open(tmp_path / "l.db") as book:
+        statement = Statement.of(book)
+    (found,) = [one for one in checklist(statement) if one.hazard.startswith("δ is not far below")]
+    assert found.status == status
+    assert ("20,000" in found.answer) is (people is not None and delta > 0)
+    assert any("expected delta < 1 / 20000" in text for text in statement.data["warnings"]) is (
+        status == "problem"
+    )
 
 
 @pytest.mark.parametrize("ending", ["html", "pdf", "json"])

@@ -43,7 +43,15 @@ def shown(ledger: Ledger, **options: int) -> str:
 def test_what_when_each_spent_left_and_a_bar(ledger: Ledger) -> None:
     ledger.charge(pure(0.25), purpose="mean income", **TERMS)
     text = shown(ledger)
-    for part in ("mean [age]", "mean income", "0.25", "20", "25% spent", "spent 0.5000 of 2, left 1.5000", "━"):
+    for part in (
+        "mean [age]",
+        "mean income",
+        "0.25",
+        "20",
+        "25% spent",
+        "Spent 0.5, left 1.5: ε = 2 in all",
+        "━",
+    ):
         assert part in text
     assert "if all charges had been fixed in advance" in text
     assert "per person" in text
@@ -70,7 +78,7 @@ def test_shares_are_shown(ledger: Ledger) -> None:
     ledger.allocate("research", 0.5)
     assert "research" in shown(ledger)
     assert as_json(ledger)["allocations"]["research"] == {
-        "epsilon": 0.5, "epsilon_spent": 0.0, "epsilon_left": 0.5,
+        "epsilon": 0.5, "epsilon_spent": 0.0, "epsilon_left": 0.5, "epsilon_surcharge": 0.0,
     }  # fmt: skip
 
 
@@ -78,18 +86,17 @@ def test_what_is_set_aside_is_named_where_it_is_the_gap(ledger: Ledger) -> None:
     """One charge of pure ε adds up with the rest: 0.25 + 1.25 + 0.5 is the budget."""
     ledger.allocate("research", 0.5)
     text = " ".join(shown(ledger).split())
-    assert "0.5000 is set aside in shares, and left is what no share claims" in text
-    assert "do not add up" not in text
+    assert "Spent 0.25, set aside 0.5, left 1.25: ε = 2 in all." in text
+    assert "surcharge" not in text.replace("left ┃ surcharge", "")
 
 
-def test_several_charges_are_spoken_of_from_the_second_on(tmp_path: Path) -> None:
+def test_the_surcharge_is_explained_where_there_is_one(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "two.db", Budget(epsilon=2, delta=1e-5, unit="person"))
+    assert "chosen after seeing answers" not in shown(ledger)
     ledger.charge(repeat(GaussianEvent(10.0), 2), purpose="training", **TERMS)
     text = " ".join(shown(ledger).split())
-    assert "several charges" not in text
-    assert "a further charge may be chosen after seeing answers" in text
-    ledger.charge(repeat(GaussianEvent(10.0), 2), purpose="another", **TERMS)
-    assert "ε of several charges is not their sum" in " ".join(shown(ledger).split())
+    assert "surcharge of the privacy filter 0." in text
+    assert "A further charge may be chosen after seeing answers" in text
 
 
 def test_who_paid_is_a_column_where_a_share_did(ledger: Ledger) -> None:
@@ -123,7 +130,7 @@ def test_left_is_said_for_pure_and_for_gaussian_releases(ledger: Ledger) -> None
     pure_left, gaussian_left = (as_json(ledger)[f"epsilon_left{kind}"] for kind in ("", "_to_gaussian"))
     assert gaussian_left > pure_left * 1.05
     text = " ".join(shown(ledger).split())
-    assert f"left {pure_left:.4f} for a release of pure ε, {gaussian_left:.4f} for a Gaussian one" in text
+    assert f"Left is for a release of pure ε; a Gaussian one may cost {gaussian_left:.4f}." in text
     assert "sfumato train --dry-run --ledger says whether one does" in text
 
 

@@ -15,6 +15,7 @@ from sfumato.desk.drawing import share_bar, spent_over_time
 from sfumato.desk.gate import allow
 from sfumato.desk.pages.page import Page, desk_of, render, take
 from sfumato.desk.shown import charge_in_words, promise
+from sfumato.ledger.statement import OF_A_SHARE, balances
 
 router = APIRouter()
 PAGE = Page(router=router, title="Ledger", path="/ledger", roles=(Role.OFFICER,), order=30)
@@ -29,6 +30,7 @@ def page(request: Request) -> HTMLResponse:
         request,
         "ledger.html",
         ledgers=[_shown(one) for one in desk.each()],
+        of_a_share=OF_A_SHARE,
         paces=desk.pace.all(),
         failed=jobs.failed(desk),
     )
@@ -39,18 +41,17 @@ def _shown(dataset: Dataset) -> dict[str, Any]:
     charges, state, head = dataset.charges()
     drawn = charges[:: 1 + len(charges) // MOST_POINTS]
     points = [(datetime.fromisoformat(one.time).timestamp(), one.epsilon_spent) for one in drawn]
-    shares = [(name, state.spent_by(name), state.left(name), state.limit(name)) for name in state.shares]
+    shares = {} if not state.shares else balances(state)
     return {
         "name": dataset.name,
         "budget": budget,
-        "spent": ledger.epsilon_spent,
-        "left": ledger.epsilon_left,
+        "balance": ledger.balance_of(state),
         "broken": None if ledger.exceeded is None else promise(ledger),
         "head": head,
         "chart": spent_over_time(points, budget.epsilon, title=f"ε spent of {dataset.name} over time"),
         "shares": [
-            (name, spent, left, size, share_bar(spent, size, title=f"{name}: {spent:.3g} of {size:g}"))
-            for name, spent, left, size in shares
+            (name, one, share_bar(one.spent, one.total, title=f"{name}: {one.spent:.3g} of {one.total:g}"))
+            for name, one in shares.items()
         ],
         "charges": [charge_in_words(ledger, one) for one in reversed(charges[-NEWEST:])],
         "count": len(charges),

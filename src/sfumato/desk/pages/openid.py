@@ -10,21 +10,22 @@ from sfumato.desk import accounts, openid
 from sfumato.desk import database as db
 from sfumato.desk.config import OpenId
 from sfumato.desk.desk import Desk
-from sfumato.desk.gate import Stopped, everybody
+from sfumato.desk.gate import Stopped, address_of, everybody
 from sfumato.desk.openid import Attempt
 from sfumato.desk.pages.page import Page, desk_of, go
 from sfumato.desk.pages.sign_in import begin_session
+from sfumato.desk.throttle import Pool
 
 router = APIRouter()
 PAGE = Page(router=router)
 COOKIE = "desk_openid"
+_ASKING = Pool(at_once=4, waiting=0)  # a provider that is slow holds up no more threads
 
 
 def _provider(request: Request, desk: Desk) -> tuple[OpenId, str]:
     if desk.settings.openid is None:
         raise Stopped(404, "this desk has no provider to sign in with")
-    client = request.client.host if request.client else ""
-    if not desk.strangers.take(f"address {client}"):
+    if not desk.strangers.take(address_of(request)):
         raise Stopped(429, "too many people try to sign in from here; wait a minute", seconds=60)
     home = desk.settings.address or f"http://{request.headers.get('host', '')}"
     return desk.settings.openid, f"{home}/openid/back"
@@ -36,7 +37,8 @@ def begin(request: Request) -> Response:
     desk = desk_of(request)
     provider, back = _provider(request, desk)
     attempt = Attempt.fresh()
-    response = go(openid.address(provider, attempt, back=back))
+    with _ASKING.place():
+        response = go(openid.address(provider, attempt, back=back))
     response.set_cookie(
         COOKIE, attempt.to_cookie(), httponly=True, samesite="lax", secure=desk.settings.secure, max_age=600
     )
@@ -50,7 +52,8 @@ def back(request: Request, code: str = "", state: str = "") -> Response:
     desk = desk_of(request)
     provider, place = _provider(request, desk)
     attempt = Attempt.from_cookie(request.cookies.get(COOKIE, ""))
-    found = openid.subject(provider, attempt, state=state, code=code, back=place)
+    with _ASKING.place():
+        found = openid.subject(provider, attempt, state=state, code=code, back=place)
     with desk.database.read() as connection:
         row = connection.execute(
             select(db.accounts).where(db.accounts.c.subject == found, db.accounts.c.disabled.is_(False))

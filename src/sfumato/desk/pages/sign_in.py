@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 
 from fastapi import APIRouter, Request
@@ -12,8 +13,9 @@ from sfumato.desk import accounts, grants, sessions
 from sfumato.desk import database as db
 from sfumato.desk.accounts import Account, Role
 from sfumato.desk.desk import Desk
-from sfumato.desk.gate import Stopped, allow, everybody
+from sfumato.desk.gate import Stopped, address_of, allow, everybody
 from sfumato.desk.pages.page import Fields, Number, Page, account_of, desk_of, go, render, whole
+from sfumato.desk.throttle import Crowded
 from sfumato.errors import InvalidInput
 
 router = APIRouter()
@@ -59,30 +61,17 @@ def sign_in(request: Request, fields: Fields) -> Response:
     """A wrong name and a wrong password are told apart by nothing; too many make the next one wait."""
     desk = desk_of(request)
     name, password = fields.get("name", ""), fields.get("password", "")
-    client = request.client.host if request.client else ""
-    if not desk.strangers.take(f"address {client}"):
+    if not desk.strangers.take(address_of(request)):
         raise Stopped(429, "too many people try to sign in from here; wait a minute", seconds=60)
-    key = _tried(name)
-    wait = desk.tries.wait(key)
-    if wait:
-        sentence = f"too many wrong passwords for this name; wait {wait:.0f} s and try again"
-        page = _form(request, status=429, sentence=sentence, name=name)
-        page.headers["retry-after"] = f"{wait:.0f}"
-        return page
-    with desk.database.read() as connection:
-        account = accounts.signs_in(connection, name, password)
-    if account is None:
-        desk.tries.failed(key)
-        return _form(request, status=401, sentence="the name or the password is wrong", name=name)
-    desk.tries.succeeded(key)
-    return begin_session(request, desk, account)
-
-
-def _tried(name: str) -> str:
     try:
-        return accounts.key_of(name)
-    except InvalidInput:
-        return "no name"
+        account = accounts.signs_in(desk.database, desk.tries, name, password)
+    except Crowded as error:
+        page = _form(request, status=429, sentence=str(error), name=name)
+        page.headers["retry-after"] = f"{math.ceil(error.seconds)}"
+        return page
+    if account is None:
+        return _form(request, status=401, sentence="the name or the password is wrong", name=name)
+    return begin_session(request, desk, account)
 
 
 def begin_session(request: Request, desk: Desk, account: Account) -> Response:
@@ -131,13 +120,9 @@ def _account(request: Request, *, token: str | None = None, said: str = "", stat
 @allow(*EVERY_ROLE, alone="the own password, for the old one")
 def change_password(request: Request, fields: Fields) -> Response:
     desk, me = desk_of(request), account_of(request)
-    key = f"change {me.id}"
-    if desk.tries.wait(key):
-        raise Stopped(429, "too many wrong passwords; wait a few minutes", seconds=60)
-    with desk.database.read() as connection:
-        fits = accounts.signs_in(connection, me.name, fields.get("old", ""))
+    own = f"change\n{me.id}"  # no name has a line's end
+    fits = accounts.signs_in(desk.database, desk.tries, me.name, fields.get("old", ""), counted_as=own)
     if fits is None:
-        desk.tries.failed(key)
         return _account(request, said="the old password is wrong", status=403)
     with desk.database.write() as connection:
         accounts.set_password(connection, me.id, fields.get("new", ""))

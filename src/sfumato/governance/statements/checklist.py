@@ -15,6 +15,7 @@ from sfumato.governance.statements.statement import Statement
 from sfumato.ledger import Certificate
 
 _PEOPLE = ("person", "patient", "user", "customer", "client")
+_FAR = 0.1  # of 1 / number of people: at most so much of it is far below
 YES, NO, ASK = "handled", "problem", "please answer"
 
 
@@ -125,12 +126,7 @@ def _guarantee(book: Any) -> list[Hazard]:
             answer=f"The budget is ε = {epsilon:g}."
             + ("" if epsilon <= LARGEST_EPSILON else f" Above {LARGEST_EPSILON:g} it says little."),
         ),
-        Hazard(
-            layer=layer,
-            hazard="δ is not far below 1 / number of people",
-            status=NO if delta >= LARGEST_DELTA else ASK if delta else YES,
-            answer=f"δ = {delta:g}. Is it far below 1 / number of {book['unit']}s?" if delta else "δ is 0.",
-        ),
+        _failure(layer, delta, book["people"], book["unit"]),
         Hazard(
             layer=layer,
             hazard="the unit of privacy is not the person",
@@ -153,6 +149,21 @@ def _guarantee(book: Any) -> list[Hazard]:
             else f"One ledger adds all up: {book['epsilon_spent']:.4g} of {epsilon:g} is spent.",
         ),
     ]
+
+
+def _failure(layer: str, delta: float, people: float | None, unit: str) -> Hazard:
+    """Whether δ is small beside the number of people, where the ledger was told how many there are."""
+    expected = delta * (people or 0)  # people whose records a mechanism of this δ may publish as they are
+    if not delta:
+        status, answer = YES, "δ is 0."
+    elif people is None:
+        status = NO if delta >= LARGEST_DELTA else ASK
+        answer = f"δ = {delta:g}. Is it far below 1 / number of {unit}s?"
+    else:
+        status = NO if expected >= 1 or delta >= LARGEST_DELTA else YES if expected <= _FAR else ASK
+        answer = f"δ = {delta:g}, and 1 / number of {unit}s = {1 / people:.3g}, of {people:,.0f}."
+        answer += " Is that far enough?" if status == ASK else ""
+    return Hazard(layer=layer, hazard="δ is not far below 1 / number of people", status=status, answer=answer)
 
 
 def _making(book: Any, missing: int) -> list[Hazard]:

@@ -92,13 +92,12 @@ def _pdf(statement: Statement, hazards: list[Hazard]) -> bytes:
 
 def _lines(statement: Statement, hazards: list[Hazard]) -> list[tuple[str, str, int]]:
     book: Any = statement.data
-    spent, left = _number(book["epsilon_spent"]), _number(book["epsilon_left"])
     lines = [
         ("Privacy statement", "B", 18),
         (f"{book['name']}, {book['made'][:10]}", "", _SIZE),
         *([(f"Answered for by {book['holder']}.", "", _SIZE)] if book["holder"] else []),
         (book["promise"], "", _SIZE),
-        (f"Spent {spent} of ε = {book['epsilon']:g}; left {left}.", "B", _SIZE + 1),
+        (book["balance"], "B", _SIZE + 1),
         *([(book["meaning"], "", _SIZE)] if book["meaning"] else []),
         *((f"Warning: {text}", "B", _SIZE) for text in book["warnings"]),
         ("What was released", "B", 13),

@@ -97,8 +97,9 @@ class Statement:
 
 
 _TAKEN = (
-    "ledger", "dataset", "unit", "relation", "epsilon", "delta", "epsilon_spent", "epsilon_left",
-    "epsilon_if_fixed_in_advance", "private", "exceeded_by", "head",
+    "ledger", "dataset", "unit", "people", "relation", "epsilon", "delta", "epsilon_spent", "epsilon_set_aside",
+    "epsilon_left", "epsilon_surcharge", "balance", "epsilon_if_fixed_in_advance", "private", "exceeded_by",
+    "head",
 )  # fmt: skip
 _OF_A_CHARGE = ("entry", "time", "purpose", "allocation", "epsilon", "status", "private", "drawn_from_plan")
 
@@ -167,7 +168,7 @@ def _warnings(ledger: Ledger, book: Mapping[str, Any]) -> list[str]:
         found.append(f"The budget was exceeded outside the ledger, by: {book['exceeded_by']}.")
     if not book["private"]:
         found.append("A charge was made with seeded noise, which whoever knows the seed can subtract.")
-    weak = protection_warning(ledger.budget.epsilon, ledger.budget.delta)
+    weak = protection_warning(ledger.budget.epsilon, ledger.budget.delta, ledger.people)
     if weak is not None:
         found.append(f"The budget {weak}.")
     if any(not charge.settled for charge in ledger.charges()):
