@@ -57,17 +57,17 @@ class CellColumn:
         span = self.upper - self.lower
         return max(1, round(span / self.width)) if self.type == "real" else int(span // self.width) + 1
 
-    def label(self, cell: int) -> str:
-        """A cell in words."""
+    def label(self, cell: int, last: int | None = None) -> str:
+        """A cell in words, or a row of bins up to the last one."""
         if cell == self.missing:
             return "missing"
         if self.values is not None:
             return str(self.values[cell])
-        first = self.lower + cell * self.width
-        last = min(first + self.width, self.upper)
+        ends = [self.lower + at * self.width for at in (cell, (cell if last is None else last) + 1)]
+        shown: list[Any] = [ends[0], min(ends[1], self.upper)]
         if self.type == "date":
-            first, last = (datetime.date.fromordinal(int(day)) for day in (first, last))  # type: ignore[assignment]
-        return f"{first} to {last}"
+            shown = [datetime.date.fromordinal(int(day)) for day in shown]
+        return f"{shown[0]} to {shown[1]}"
 
     def to_json(self) -> dict[str, Any]:
         values = None if self.values is None else [str(v) if self.type == "date" else v for v in self.values]

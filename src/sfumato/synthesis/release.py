@@ -30,8 +30,9 @@ from sfumato.synthesis.synthesizer import (
     TOO_LITTLE,
     Progress,
     Synthesizer,
+    most_cells,
     stages_of,
-    tells,
+    wanted,
     with_target,
     workload,
 )
@@ -59,6 +60,7 @@ class Request:
         left_out: Columns without bounds or categories.
         candidates: Marginals to choose from.
         fixed: Marginals that are measured in any case.
+        asked: These, and those with too many cells to be counted.
         plan: What will be done, priced.
         rows: How many rows are drawn.
         delta: The δ at which it is priced.
@@ -74,6 +76,7 @@ class Request:
     left_out: tuple[str, ...]
     candidates: tuple[Clique, ...]
     fixed: tuple[Clique, ...]
+    asked: tuple[Clique, ...]
     plan: SynthesisPlan
     rows: int
     delta: float
@@ -123,6 +126,7 @@ class Request:
             left_out=left_out,
             candidates=candidates,
             fixed=fixed,
+            asked=tuple(dict.fromkeys((*fixed, *wanted(found, named=marginals)))),
             plan=plan,
             rows=rows,
             delta=delta,
@@ -137,7 +141,9 @@ class Request:
     def forecast(self) -> str | None:
         """A sentence, before anything is spent, where ε is too small for the declared number of people."""
         size = self.policy.public_size
-        if size is None or not self.plan.measured or tells(self.plan, _FEWEST_CELLS, size * self.plan.rows):
+        if size is None or not self.plan.measured:
+            return None
+        if most_cells(self.plan, size * self.plan.rows) >= _FEWEST_CELLS:
             return None
         return f"{TOO_LITTLE}; expected more epsilon or fewer --columns for public_size={size}"
 
@@ -282,14 +288,20 @@ def release(
     model.write(places.model)  # first: whatever happens next, more rows can be drawn from it for nothing
     cells = model.draw(request.rows, sampler=sampler)
     drawn = len(next(iter(cells.values())))
-    notes = (*_left_out(request.left_out), *found.notes, *_fewer(request.rows, drawn))
+    missed = [clique for clique in request.asked if clique not in found.measured]
+    notes = (
+        *_left_out(request.left_out),
+        *found.notes,
+        *_missed(missed, plan.target),
+        *_fewer(request.rows, drawn),
+    )
+    report = fidelity.report(found, request.asked, notes, target=plan.target)
     stated = {**plan.to_json(), "table": policy.table, "version": policy.version, "drawn": drawn}
     certificate = ledger.certificate(
         charge, plan=stated, caveats=(*CAVEATS, *notes, *caveats_of_sampler(sampler))
     )
     certificate.write(places.certificate)
     write_table(to_table(request.drawn, cells, sampler), places.table)
-    report = fidelity.report(found, request.candidates, notes)
     write_whole(places.report, json_bytes(report), readable=True)
     write_whole(places.text, fidelity.in_words(report).encode(), readable=True)
     write_whole(places.page, page(report).encode(), readable=True)
@@ -316,6 +328,13 @@ def _target(columns: Sequence[CellColumn], name: str) -> str:
         f"expected a target among the columns that are synthesized, got {name!r}; they are "
         + ", ".join(column.name for column in columns)
     )
+
+
+def _missed(missed: Sequence[Clique], target: str | None) -> tuple[str, ...]:
+    others = [name for clique in missed if target in clique for name in clique if name != target]
+    if not others:
+        return ()
+    return (f"not measured together with the target {target}: {', '.join(others)}",)
 
 
 def _fewer(wanted: int, drawn: int) -> tuple[str, ...]:
