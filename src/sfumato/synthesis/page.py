@@ -23,8 +23,8 @@ td { padding: 1px } td.number { padding: 0 .8rem; text-align: right; font-varian
 """
 
 _KEY = (
-    "<p>Darker is more frequent; the first column goes down, the others across. The distance is half the sum of "
-    "differences.</p>"
+    "<p>Darker is more frequent; the first column goes down, the others across. The distance is half the sum "
+    "of differences.</p>"
 )
 
 

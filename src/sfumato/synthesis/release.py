@@ -14,7 +14,7 @@ from sfumato import _validate
 from sfumato.accounting import warn_of_little_protection
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger
-from sfumato.policy import Policy
+from sfumato.policy import Policy, left_out_on_purpose
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import json_bytes, make_folder, write_whole
 from sfumato.synthesis import fidelity
@@ -57,7 +57,7 @@ class Request:
         policy: What is declared about the table.
         columns: The columns as cells, those that are learned.
         rules: What holds for every row.
-        left_out: Columns without bounds or categories.
+        left_out: Columns that are left out on purpose.
         candidates: Marginals to choose from.
         fixed: Marginals that are measured in any case.
         asked: These, and those with too many cells to be counted.
@@ -92,18 +92,20 @@ class Request:
         target: str | None = None,
         columns: Sequence[str] | None = None,
         marginals: Sequence[Sequence[str]] | None = None,
+        leave_out: Sequence[str] = (),
     ) -> Request:
         """The plan for a policy's table; δ is the budget's unless given.
 
         Raises:
-            InvalidInput: no column has cells, δ is 0, or a name is not the policy's.
+            InvalidInput: a column has neither categories nor bounds and is not left out, δ is 0, or a name is
+                not the policy's.
         """
         _validate.integer("rows", rows, least=1)
         if rows > MOST_ROWS:
             raise InvalidInput(f"expected rows <= {MOST_ROWS}, got rows={rows}; draw in parts from the model")
         delta = policy.budget.delta if delta is None else delta
         warn_of_little_protection("this table", epsilon, delta, people=policy.least_people)
-        every, left_out = cell_columns(policy, columns)
+        every, left_out = cell_columns(policy, columns, leave_out=leave_out)
         rules = Rules.of(policy.synthesis, declared_cells(policy)).only([column.name for column in every])
         found = tuple(column for column in every if column not in rules.looked_up)
         target = None if target is None else _target(found, target)
@@ -290,7 +292,7 @@ def release(
     drawn = len(next(iter(cells.values())))
     missed = [clique for clique in request.asked if clique not in found.measured]
     notes = (
-        *_left_out(request.left_out),
+        *left_out_on_purpose(request.left_out),
         *found.notes,
         *_missed(missed, plan.target),
         *_fewer(request.rows, drawn),
@@ -341,9 +343,3 @@ def _fewer(wanted: int, drawn: int) -> tuple[str, ...]:
     if drawn == wanted:
         return ()
     return (f"{wanted - drawn} rows are missing: the model gives hardly anything but impossible combinations",)
-
-
-def _left_out(names: Sequence[str]) -> tuple[str, ...]:
-    if not names:
-        return ()
-    return (f"left out, as the policy declares neither categories nor bounds: {', '.join(names)}",)
