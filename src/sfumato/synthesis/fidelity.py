@@ -90,7 +90,7 @@ def _joint(found: Synthesis, item: Measurement, total: float) -> dict[str, Any]:
         "shape": list(model.shape),
         "synthetic": [round(float(value), 6) for value in model.ravel()],
         "measured": [round(float(value), 6) for value in np.ravel(shares)],
-        "labels": _labels(found, item.clique[0]),  # of the first column, down the picture
+        "labels": [_labels(found, name) for name in item.clique],
     }
     return {
         "columns": list(found.columns_of(item.clique)),
@@ -105,7 +105,7 @@ def _joint(found: Synthesis, item: Measurement, total: float) -> dict[str, Any]:
 def _labels(found: Synthesis, name: str) -> list[str]:
     bucket = found.buckets[name]
     column = next(column for column in found.model.columns if column.name == bucket.column)
-    return [_label(column, np.nonzero(bucket.place == place)[0]) for place in range(bucket.size)]
+    return [_label(column, np.nonzero(shares > 0)[0]) for shares in bucket.shares]
 
 
 def in_words(data: Mapping[str, Any]) -> str:

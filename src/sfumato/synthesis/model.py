@@ -212,7 +212,9 @@ class SyntheticModel:
 
 
 def _places(places: Any) -> Any:
-    if not isinstance(places, list) or any(type(place) is not int or place < 0 for place in places):
+    if not isinstance(places, list) or any(
+        type(place) is not int or not 0 <= place < len(places) for place in places
+    ):
         raise ValueError("places")
     return places
 

@@ -98,12 +98,13 @@ def _column(item: Mapping[str, Any]) -> str:
 def _joint(item: Mapping[str, Any]) -> str:
     away, noise = item["distance_to_measurement"], item["distance_by_noise_alone"]
     title = _text(", ".join(item["columns"]))
-    words = f"<h3>{title}</h3><p>Distance {away:.3f}; noise alone makes {noise:.3f}.</p>"
+    labels = item.get("labels", [])
+    ends = f" Across: {_text(labels[1][0])}, … {_text(labels[1][-1])}." if len(labels) == 2 else ""
+    words = f"<h3>{title}</h3><p>Distance {away:.3f}; noise alone makes {noise:.3f}.{ends}</p>"
     if "synthetic" not in item:
         return words + "<p>Too many cells to show.</p>"
     pictures = [
-        f"<div>{name}{_cells(item[name], item['shape'], item['labels'])}</div>"
-        for name in ("synthetic", "measured")
+        f"<div>{name}{_cells(item[name], item['shape'], labels[0])}</div>" for name in ("synthetic", "measured")
     ]
     return f"{words}<div class='pair'>{''.join(pictures)}</div>"
 
