@@ -10,6 +10,7 @@ import pytest
 
 from sfumato.ledger import Ledger
 from sfumato.randomness import public_generator
+from sfumato.synthesis import SyntheticModel
 
 POLICY = """
 [table]
@@ -207,6 +208,12 @@ def test_whether_a_date_is_there_goes_with_the_rest_as_it_does_among_people(tmp_
     assert (
         page.index("Columns with the target, died") < page.index("Single columns") < page.index("Not measured")
     )
+    model = SyntheticModel.read(out.with_suffix(".model.npz"))
+    assert model.groups
+    assert model.table(50).column_names == [*PREDICTORS, "died"]  # a view of a column is no column
+    cells = model.draw(2000)
+    strangers = {**cells, "age": public_generator(4).permutation(cells["age"])}
+    assert model.log_chances(cells).mean() > model.log_chances(strangers).mean()
 
 
 def test_a_column_that_says_nothing_is_refused_before_the_charge_or_left_out_on_purpose(policy, sfumato):
