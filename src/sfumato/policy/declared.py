@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -342,7 +343,7 @@ class Policy:
         used = tuple(self.columns[name] for name in names if name not in left_out)
         lacking = [column for column in used if column.lacks is not None]
         if lacking:
-            options = " ".join(f"--leave-out {column.name}" for column in lacking)
+            options = " ".join(f"--leave-out {shlex.quote(column.name)}" for column in lacking)
             wanted = "; ".join(f"{column.lacks} for {column.name} ({column.type})" for column in lacking)
             raise InvalidInput(
                 f"expected the policy to declare {wanted}, got none; declare what is publicly known in "
