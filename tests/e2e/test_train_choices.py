@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
+import pandas as pd
 import pytest
 
 from sfumato.ledger import Certificate, Ledger
@@ -45,3 +49,48 @@ def test_each_row_can_be_a_person_of_the_ledger(sfumato, tmp_path):
     assert code == 0, err
     assert {charge.unit for charge in Ledger.open(place).charges()} == {"person"}
     assert Certificate.read(out / "release" / "certificate.json").unit == "person"
+
+
+VISITS = """
+[table]
+name = "visits"
+source = "visits.csv"
+public_size = 400
+
+[budget]
+epsilon = 4.0
+delta = 1e-6
+unit = "person"
+ledger = "visits.db"
+
+[columns]
+age = {type = "integer", lower = 0, upper = 100}
+ill = {type = "boolean"}
+note = {type = "text"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "out"),
+    [
+        (("train", "--target", "ill", "--epsilon", "1"), "run"),
+        (("local", "release", "--epsilon", "1"), "noised.npz"),
+    ],
+)
+def test_a_column_without_categories_is_refused_before_the_charge_or_left_out(command, out, sfumato, tmp_path):
+    policy = tmp_path / "visits.toml"
+    policy.write_text(VISITS if command[0] == "train" else VISITS.replace('ledger = "visits.db"', ""))
+    age = np.arange(400) % 100
+    pd.DataFrame({"age": age, "ill": age > 50, "note": "seen"}).to_csv(tmp_path / "visits.csv", index=False)
+    words = (*command, policy, "--out", tmp_path / out, "--json")
+    code, _, err = sfumato(*words)
+    assert (code, "categories for note (text)" in err, "--leave-out note" in err) == (2, True, True)
+    code, _, err = sfumato(*words, "--leave-out", "nose")
+    assert (code, "'nose'" in err) == (2, True)
+    assert not list(tmp_path.glob("*.db"))
+    assert not (tmp_path / out).exists()
+    code, text, err = sfumato(*words, "--leave-out", "note")
+    assert code == 0, err
+    assert json.loads(text)["left_out"] == ["note"]
+    [place] = tmp_path.rglob("*certificate.json")
+    assert "left out on purpose: note" in Certificate.read(place).caveats

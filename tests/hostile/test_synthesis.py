@@ -18,7 +18,7 @@ from sfumato.synthesis import EngineMarginals, PaidTable, SynthesisPlan, Synthes
 from sfumato.synthesis.merging import Buckets
 
 PLAN = SynthesisPlan(columns=2, picks=(1,), single_sigma=9.0, joint_sigma=9.0, choice_scale=9.0, rows=1)
-APART = {name: Buckets(np.arange(2), np.eye(2)) for name in "ab"}
+APART = {name: Buckets(np.arange(2), np.eye(2), name) for name in "ab"}
 
 
 class Counts:

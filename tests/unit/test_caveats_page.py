@@ -221,7 +221,7 @@ def test_no_caveat_is_explained_twice() -> None:
         UNRECORDED,  # put under a local name before
         FITTED,  # with names to fill in, yielded by a function
         "the float64 normal … taken as ideal",  # with holes
-        "left out: …",  # of a property
+        "left out on purpose: …",  # of a function
     ],
 )
 def test_caveats_are_found_in_the_source(text: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sfumato.cli import show
-from sfumato.cli.options import Rule, check
+from sfumato.cli.options import LeaveOut, Rule, check
 from sfumato.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def release(
             help="Ledger to charge. Default: the policy's, or for images a new one beside the noised data."
         ),
     ] = None,
+    leave_out: LeaveOut = None,
     test_seed: Seed = None,
     json: show.Json = False,
 ) -> None:
@@ -84,10 +86,12 @@ def release(
     if data.endswith(".toml") and policy is not None:
         raise InvalidInput(f"expected one policy, got {data} and --policy {policy}; leave one out")
     if data.endswith(".toml"):
-        answer = _release_table(None, Path(data), epsilon, out, ledger, test_seed)
+        answer = _release_table(None, Path(data), epsilon, out, ledger, test_seed, leave_out or ())
     elif policy is not None:
-        answer = _release_table(data, policy, epsilon, out, ledger, test_seed)
+        answer = _release_table(data, policy, epsilon, out, ledger, test_seed, leave_out or ())
     else:
+        if leave_out:
+            raise InvalidInput("expected no --leave-out with images, got one; it names a column of a policy")
         if epsilon is None:
             raise InvalidInput("expected --epsilon, got none; say how much each person may lose")
         book = out.with_suffix(".ledger.db") if ledger is None else ledger
@@ -148,6 +152,7 @@ def show_table(
     epsilon: Annotated[
         float | None, typer.Option(help="ε that it was noised with, if not the policy's.")
     ] = None,
+    leave_out: LeaveOut = None,
     json: show.Json = False,
 ) -> None:
     """Estimate means and shares from a noised table, with 95% intervals.
@@ -158,7 +163,7 @@ def show_table(
 
     from sfumato.local import read_table_plan
 
-    plan = read_table_plan(policy, epsilon=epsilon)
+    plan = read_table_plan(policy, epsilon=epsilon, leave_out=leave_out or ())
     with np.load(data, allow_pickle=False) as archive:
         reports = {column.name: archive[column.name] for column in plan.columns}
     found = {}
@@ -230,7 +235,13 @@ def _release_images(
 
 
 def _release_table(
-    data: str | None, policy: Path, epsilon: float | None, out: Path, ledger: Path | None, test_seed: int | None
+    data: str | None,
+    policy: Path,
+    epsilon: float | None,
+    out: Path,
+    ledger: Path | None,
+    test_seed: int | None,
+    leave_out: Sequence[str],
 ) -> dict[str, Any]:
     from sfumato.local import certificate_place, table_plan
     from sfumato.local.release import (
@@ -244,7 +255,7 @@ def _release_table(
 
     refuse_to_overwrite(out)
     declared = load_policy(policy, source=data)
-    plan = table_plan(declared, epsilon=epsilon)
+    plan = table_plan(declared, epsilon=epsilon, leave_out=leave_out)
     with open_policy_ledger(declared, policy, ledger) as book:
         refuse_beyond_budget(book, plan.event())  # before a large table is read
         certificate = release_table(
@@ -262,6 +273,7 @@ def _release_table(
         "epsilon": certificate.prices.pld,
         "delta": 0.0,
         "columns": {column.name: column.epsilon for column in plan.columns},
+        "left_out": list(plan.left_out),
         "epsilon_left": left,
     }
 

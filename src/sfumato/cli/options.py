@@ -23,6 +23,14 @@ Unit = Annotated[
     ),
 ]
 Purpose = Annotated[str | None, typer.Option(help="What this is for. The ledger shows it with the charge.")]
+LeaveOut = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--leave-out",
+        help="Column of the policy that is not used; repeat the option for several. Needed for each one that "
+        "has neither categories nor bounds.",
+    ),
+]
 TableName = Annotated[
     str | None,
     typer.Option(

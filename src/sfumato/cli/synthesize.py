@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sfumato.cli import show
-from sfumato.cli.options import SHARES, Allocation, Purpose, Rule, TableName, charged, check
+from sfumato.cli.options import SHARES, Allocation, LeaveOut, Purpose, Rule, TableName, charged, check
 from sfumato.cli.synthesize_images import synthesize_images
 from sfumato.cli.synthesize_table import synthesize_table
 from sfumato.errors import InvalidInput
@@ -23,7 +23,10 @@ _DRAWN_ONLY = "the model is released and paid for; give only --rows and --out wi
 RULES = (
     *(
         Rule(option=name, excludes=("images",), because=_TABLES_ONLY)
-        for name in ("rows", "target", "columns", "workload", "engine", "master", "attack", "table", "dry_run")
+        for name in (
+            "rows", "target", "columns", "leave_out", "workload", "engine", "master", "attack", "table",
+            "dry_run",
+        )
     ),
     *(
         Rule(option=name, needs=("images",), because=_IMAGES_ONLY)
@@ -32,8 +35,8 @@ RULES = (
     *(
         Rule(option="from_", excludes=(name,), because=_DRAWN_ONLY)
         for name in (
-            "source", "epsilon", "images", "delta", "target", "table", "columns", "workload", "engine",
-            "master", "attack", "allocation", "purpose", "dry_run",
+            "source", "epsilon", "images", "delta", "target", "table", "columns", "leave_out", "workload",
+            "engine", "master", "attack", "allocation", "purpose", "dry_run",
         )
     ),
     Rule(option="attack", excludes=("dry_run",), because="without a run there is nothing to attack"),
@@ -78,6 +81,7 @@ def synthesize(
     columns: Annotated[
         str | None, typer.Option(help="Columns to draw, separated by commas. Default: all.")
     ] = None,
+    leave_out: LeaveOut = None,
     workload: Annotated[
         str | None,
         typer.Option(help='Columns to keep related, such as "age,income;city,region". Default: all pairs.'),
@@ -158,6 +162,7 @@ def synthesize(
         table=table,
         target=target,
         columns=columns,
+        leave_out=leave_out or (),
         workload=workload,
         out=None if dry_run and out is None else _place(out),
         engine=engine,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ def synthesize_table(
     table: str | None,
     target: str | None,
     columns: str | None,
+    leave_out: Sequence[str],
     workload: str | None,
     out: Path | None,
     engine: str | None,
@@ -56,6 +58,7 @@ def synthesize_table(
         delta=delta,
         target=target,
         columns=drawn,
+        leave_out=leave_out,
         marginals=None if workload is None else [_names(part) for part in workload.split(";")],
     )
     places = None if out is None else Places(out)
@@ -104,6 +107,7 @@ def _answer(request: Request, released: Released, places: Places) -> dict[str, A
         "rows": request.rows,
         "columns": [column.name for column in request.drawn],
         "left_out": list(request.left_out),
+        "not_measured": released.report["not_measured"],
         "notes": list(released.notes),
         "certificate": str(places.certificate),
         "model": str(places.model),
@@ -143,7 +147,7 @@ def _show_price(request: Request, book: Ledger, *, json: bool) -> None:
     )
     if request.left_out:
         names = ", ".join(request.left_out)
-        show.console.print(f"left out, without categories or bounds: {names}", style="dim", markup=False)
+        show.console.print(f"left out on purpose: {names}", style="dim", markup=False)
     show.console.print(f"Nothing was spent; ε left {book.epsilon_left:.4g}.", style="dim")
 
 
@@ -238,6 +242,9 @@ def _show(answer: dict[str, Any], attacked: Found | None, *, json: bool) -> None
             ("seconds", f"{answer['seconds']:.1f}"),
         ]
     )
+    if missed := len(answer["not_measured"]):
+        text = f"{missed} combinations of columns were not measured but inferred; the fidelity page lists them"
+        show.console.print(text, style="dim", markup=False)
     for note in answer["notes"]:
         show.console.print(note, style="dim", markup=False)
     if attacked is not None:

@@ -11,7 +11,7 @@ import typer
 from sfumato.cli import show
 from sfumato.cli.expected import room, show_room
 from sfumato.cli.inputs import read_data, take_some
-from sfumato.cli.options import SHARES, Allocation, Purpose, Rule, TableName, Unit, charged, check
+from sfumato.cli.options import SHARES, Allocation, LeaveOut, Purpose, Rule, TableName, Unit, charged, check
 from sfumato.cli.train_table import PolicyFile, TargetColumn, train_from_policy
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def train(
     policy: PolicyFile = None,
     target: TargetColumn = None,
     table: TableName = None,
+    leave_out: LeaveOut = None,
     data: Annotated[
         str, typer.Option(help="mnist, fashion-mnist, cifar10, digits; or your folder or .npz of images.")
     ] = "",

@@ -30,10 +30,12 @@ _TAKEN = {"policy", "target", "model", "epsilon", "delta", "test_data", "out", "
     "table",
     "hold_out",
     "hold_out_epsilon",
+    "leave_out",
 }
 _RULES = (
     Rule(option="target", needs=("policy",), because="it is a column of a policy's table"),
     Rule(option="table", needs=("policy",), because="it is a table of a policy"),
+    Rule(option="leave_out", needs=("policy",), because="it is a column of a policy's table"),
     Rule(option="hold_out_epsilon", needs=("hold_out",), because="it pays for what is kept out"),
 )
 _MEASURED = ("test_accuracy", "test_rmse")  # of classes, of a number
@@ -97,6 +99,7 @@ def _run(given: dict[str, Any]) -> tuple[TableTraining, dict[str, Any]]:
         epsilon=given["epsilon"],
         delta=given.get("delta"),
         model=given.get("model", DEFAULT),
+        leave_out=given.get("leave_out", ()),
         hold_out=HoldOut(share=given["hold_out"], **_paid_by(given)) if "hold_out" in given else None,
     )
     with _open_ledger(policy, given) as book:

@@ -49,6 +49,7 @@ class Job:
         model: What learns it.
         rows: How many rows or images to draw.
         teachers: How many teachers vote on a label.
+        leave_out: Columns that are not used, on purpose.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Job:
     model: str = "boosted"
     rows: int = 1000
     teachers: int = 100
+    leave_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _validate.one_of("kind", self.kind, KINDS)
@@ -70,7 +72,7 @@ class Job:
 
     def to_json(self) -> dict[str, Any]:
         chosen = {"target": self.target, "model": self.model, "rows": self.rows}
-        return {**chosen, "teachers": self.teachers}
+        return {**chosen, "teachers": self.teachers, "leave_out": list(self.leave_out)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +104,16 @@ def plan_of(job: Job, policy: Policy) -> tuple[float, float, DpEvent] | None:
         from sfumato.recipes.table import TableTraining
 
         assert job.target is not None
-        ready = TableTraining.prepare(policy, target=job.target, epsilon=job.epsilon, model=job.model)
+        ready = TableTraining.prepare(
+            policy, target=job.target, epsilon=job.epsilon, model=job.model, leave_out=job.leave_out
+        )
         return ready.epsilon, ready.delta, ready.event
     if job.kind == "synthesize":
         from sfumato.synthesis import Request
 
-        request = Request.of(policy, rows=job.rows, epsilon=job.epsilon, target=job.target)
+        request = Request.of(
+            policy, rows=job.rows, epsilon=job.epsilon, target=job.target, leave_out=job.leave_out
+        )
         return request.plan.epsilon(request.delta), request.delta, request.plan.event()
     return None
 

@@ -145,7 +145,8 @@ def _train(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
 
     policy, ledger = _opened(settings, job)
     words = job.words
-    ready = TableTraining.prepare(policy, target=words["target"], epsilon=job.epsilon, model=words["model"])
+    chosen = {"target": words["target"], "epsilon": job.epsilon, "leave_out": words.get("leave_out", ())}
+    ready = TableTraining.prepare(policy, model=words["model"], **chosen)
     with ledger:
         run = ready.train(ledger=ledger, out="model", watch=_watch(database, job, ready.releases))
     facts = {"epsilon": run.epsilon, "delta": run.delta, "left_out": list(run.left_out)}
@@ -159,7 +160,8 @@ def _synthesize(settings: Settings, database: Database, job: Any) -> dict[str, A
 
     policy, ledger = _opened(settings, job)
     words = job.words
-    request = Request.of(policy, rows=words["rows"], epsilon=job.epsilon, target=words["target"])
+    chosen = {"target": words["target"], "epsilon": job.epsilon, "leave_out": words.get("leave_out", ())}
+    request = Request.of(policy, rows=words["rows"], **chosen)
     make_folder(Path("table"))
     with ledger:
         found = release(
@@ -169,7 +171,14 @@ def _synthesize(settings: Settings, database: Database, job: Any) -> dict[str, A
             out=Path("table/synthetic.csv"),
             sampler=SecretStream(),
         )
-    facts = {"epsilon": found.epsilon, "delta": request.delta, "rows": request.rows, "notes": list(found.notes)}
+    facts = {
+        "epsilon": found.epsilon,
+        "delta": request.delta,
+        "rows": request.rows,
+        "left_out": list(request.left_out),
+        "not_measured": [", ".join(clique) for clique in found.report["not_measured"]],
+        "notes": list(found.notes),
+    }
     return {"facts": facts, "files": _files(Path("table"))}
 
 

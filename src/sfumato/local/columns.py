@@ -97,6 +97,7 @@ class TablePlan:
         unit_column: The column that tells people apart where they have several rows: one of each person's
             rows is reported, chosen by a secret coin. Without it every row is one person.
         form: How a text file is written: delimiter, header, missing values.
+        left_out: Columns that are not reported, on purpose.
 
     >>> plan = TablePlan(columns=(ReportedColumn(name="age", epsilon=1.0, lower=0, upper=100),))
     >>> plan.epsilon
@@ -106,6 +107,7 @@ class TablePlan:
     columns: tuple[ReportedColumn, ...]
     unit_column: str | None = None
     form: TextForm = field(default_factory=TextForm)
+    left_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.columns:
@@ -179,36 +181,48 @@ def _is_missing(cell: Any) -> bool:
     return cell is None or cell != cell  # NaN, which pandas has for no value
 
 
-def table_plan(policy: Policy, *, epsilon: float | None = None) -> TablePlan:
+def table_plan(policy: Policy, *, epsilon: float | None = None, leave_out: Sequence[str] = ()) -> TablePlan:
     """Plan reports on the columns that a policy declares, each with an even share of ε.
 
     Args:
         policy: What is declared about the table.
         epsilon: The ε of a person's report; the policy's budget by default.
+        leave_out: Columns that are not reported.
 
     Returns:
         The plan.
+
+    Raises:
+        InvalidInput: If a column has neither categories nor bounds, or a date no categories.
 
     ```python
     plan = table_plan(load_policy("people.toml"), epsilon=2.0)
     ```
     """
     total = policy.budget.epsilon if epsilon is None else _validate.positive("epsilon", epsilon)
-    share = total / len(policy.columns)
+    columns, left_out = policy.used_columns(leave_out=leave_out)
     return TablePlan(
-        columns=tuple(_reported(column, share) for column in policy.columns.values()),
+        columns=tuple(_reported(column, total / len(columns)) for column in columns),
         unit_column=policy.unit.column,
         form=policy.form,
+        left_out=left_out,
     )
 
 
-def read_table_plan(path: str | Path, *, epsilon: float | None = None, source: str | None = None) -> TablePlan:
+def read_table_plan(
+    path: str | Path,
+    *,
+    epsilon: float | None = None,
+    source: str | None = None,
+    leave_out: Sequence[str] = (),
+) -> TablePlan:
     """Read the plan of a policy file.
 
     Args:
         path: The policy.
         epsilon: The ε of a person's report; the policy's budget by default.
         source: The table to report on, if the policy names none.
+        leave_out: Columns that are not reported.
 
     Returns:
         The plan.
@@ -217,14 +231,14 @@ def read_table_plan(path: str | Path, *, epsilon: float | None = None, source: s
     plan = read_table_plan("people.toml", epsilon=2.0)
     ```
     """
-    return table_plan(load_policy(path, source=source or ""), epsilon=epsilon)
+    return table_plan(load_policy(path, source=source or ""), epsilon=epsilon, leave_out=leave_out)
 
 
 def _reported(column: Column, share: float) -> ReportedColumn:
     if column.type == "date" and column.categories is None:
         raise InvalidInput(
             f"expected columns.{column.name} to be a number or to declare categories, got a date; declare the "
-            "days as categories, or remove the column from the policy"
+            f"days as categories, or leave it out with --leave-out {column.name}"
         )
     categories = (False, True) if column.type == "boolean" else column.categories
     low, high = column.bounds or (None, None)

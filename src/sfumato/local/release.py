@@ -21,7 +21,7 @@ from sfumato.local.columns import TablePlan
 from sfumato.local.plan import ReportPlan
 from sfumato.local.shuffle import shuffled_in_words
 from sfumato.local.views import PRIORS, View
-from sfumato.policy import Policy, ledger_place
+from sfumato.policy import Policy, ledger_place, left_out_on_purpose
 from sfumato.randomness import Sampler
 from sfumato.storage import write_whole
 from sfumato.trust import caveats_of_sampler
@@ -252,6 +252,7 @@ def release_table(
             NO_CURATOR,
             "the sampler is taken as ideal",
             _who(plan),
+            *left_out_on_purpose(plan.left_out),
             *caveats_of_sampler(sampler),
         ],
     )

@@ -84,6 +84,7 @@ from sfumato.policy.declared import (
     Policy,
     PublicTable,
     Unit,
+    left_out_on_purpose,
 )
 from sfumato.policy.file import declares_study, ledger_place, load_policy, policy_from_dict
 
@@ -100,6 +101,7 @@ __all__ = [
     "Unit",
     "declares_study",
     "ledger_place",
+    "left_out_on_purpose",
     "load_policy",
     "policy_from_dict",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -61,6 +62,15 @@ class Column:
     @property
     def numeric(self) -> bool:
         return self.type in NUMERIC
+
+    @property
+    def lacks(self) -> str | None:
+        """What must be declared before the column can be learned, drawn or reported; None if nothing."""
+        if self.categories is not None or self.type == "boolean":
+            return None
+        if self.type == "text":
+            return "categories"
+        return "lower and upper" if self.lower is None else None
 
     @property
     def trimmed(self) -> bool:
@@ -154,6 +164,11 @@ class PublicTable:
                 f"expected public.{self.name}.key to be one of its columns that is not real, got {self.key!r}; "
                 f"declare its type in [public.{self.name}.columns.{self.key}]"
             )
+
+
+def left_out_on_purpose(names: Collection[str]) -> tuple[str, ...]:
+    """The caveat that names the columns which a release does not use; none if there are none."""
+    return (f"left out on purpose: {', '.join(names)}",) if names else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,6 +315,50 @@ class Policy:
         own = ("table", "source", "columns", "unit", "public_size", "version", *map(_name, fields(TextForm)))
         found = replace(self, **{item: getattr(one, item) for item in own})
         return replace(found, synthesis=self._synthesis_of(one))
+
+    def used_columns(
+        self, *, leave_out: Collection[str] = (), only: Collection[str] | None = None
+    ) -> tuple[tuple[Column, ...], tuple[str, ...]]:
+        """Decide which columns a release of the table uses, before anything is spent.
+
+        Args:
+            leave_out: Columns that are left out on purpose.
+            only: The columns wanted; None for all.
+
+        Returns:
+            The columns that are used, each with categories or bounds, and the names of those left out.
+
+        Raises:
+            InvalidInput: If a name is not the policy's, or a column that is used has neither categories nor
+                bounds.
+
+        >>> from sfumato.accounting import Budget
+        >>> columns = {"ill": Column(name="ill", type="boolean"), "note": Column(name="note", type="text")}
+        >>> policy = Policy(table="people", source="people.csv", columns=columns, budget=Budget(epsilon=3))
+        >>> policy.used_columns(leave_out=["note"])[1]
+        ('note',)
+        """
+        names = list(self.columns) if only is None else [self._known(name) for name in only]
+        left_out = tuple(dict.fromkeys(map(self._known, leave_out)))
+        used = tuple(self.columns[name] for name in names if name not in left_out)
+        lacking = [column for column in used if column.lacks is not None]
+        if lacking:
+            options = " ".join(f"--leave-out {shlex.quote(column.name)}" for column in lacking)
+            wanted = "; ".join(f"{column.lacks} for {column.name} ({column.type})" for column in lacking)
+            raise InvalidInput(
+                f"expected the policy to declare {wanted}, got none; declare what is publicly known in "
+                f"[columns], drop these columns from the policy, or leave them out on purpose with {options} "
+                "(leave_out= in Python)"
+            )
+        return used, left_out
+
+    def _known(self, name: str) -> str:
+        column = self.column(name)
+        if column is None:
+            raise InvalidInput(
+                f"expected a column of the policy, got {name!r}; it has {', '.join(self.columns)}"
+            )
+        return column.name
 
     def _having(self, names: Collection[str]) -> Policy:
         every = list(self.tables.values()) or [self]

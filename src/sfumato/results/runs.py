@@ -54,7 +54,7 @@ class Training(Result):
     test_auc: Share | None = None  # of two classes, where it was measured
     test_rmse: float | None = None  # of a number
     test_r2: float | None = None
-    left_out: tuple[str, ...] = ()  # columns of a table that the model does not read, and why
+    left_out: tuple[str, ...] = ()  # columns of a table that the model does not read, on purpose
     data: str | None = None  # a public data set's name; None: the user's own
 
 

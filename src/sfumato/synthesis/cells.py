@@ -57,17 +57,17 @@ class CellColumn:
         span = self.upper - self.lower
         return max(1, round(span / self.width)) if self.type == "real" else int(span // self.width) + 1
 
-    def label(self, cell: int) -> str:
-        """A cell in words."""
+    def label(self, cell: int, last: int | None = None) -> str:
+        """A cell in words, or a row of bins up to the last one."""
         if cell == self.missing:
             return "missing"
         if self.values is not None:
             return str(self.values[cell])
-        first = self.lower + cell * self.width
-        last = min(first + self.width, self.upper)
+        ends = [self.lower + at * self.width for at in (cell, (cell if last is None else last) + 1)]
+        shown: list[Any] = [ends[0], min(ends[1], self.upper)]
         if self.type == "date":
-            first, last = (datetime.date.fromordinal(int(day)) for day in (first, last))  # type: ignore[assignment]
-        return f"{first} to {last}"
+            shown = [datetime.date.fromordinal(int(day)) for day in shown]
+        return f"{shown[0]} to {shown[1]}"
 
     def to_json(self) -> dict[str, Any]:
         values = None if self.values is None else [str(v) if self.type == "date" else v for v in self.values]
@@ -103,19 +103,20 @@ def _bound(kind: str, value: Any) -> Any:
 
 
 def cell_columns(
-    policy: Policy, names: Sequence[str] | None = None
+    policy: Policy, names: Sequence[str] | None = None, *, leave_out: Sequence[str] = ()
 ) -> tuple[tuple[CellColumn, ...], tuple[str, ...]]:
-    """The policy's columns that have cells, or those named, and the names of those that have none.
+    """The policy's columns as cells, or those named, and the names of those left out on purpose.
 
     Args:
         policy: What is declared about the table.
         names: The columns wanted; None for all.
+        leave_out: Columns that are left out on purpose.
 
     Returns:
-        The columns as cells, and the names of those without bounds or categories.
+        The columns as cells, and the names of those left out.
 
     Raises:
-        InvalidInput: If a name is not the policy's.
+        InvalidInput: If a name is not the policy's, or a column has neither categories nor bounds.
 
     >>> from sfumato.accounting import Budget
     >>> from sfumato.policy import Column
@@ -124,19 +125,10 @@ def cell_columns(
     >>> [column.name for column in cell_columns(policy)[0]]
     ['ill']
     """
-    chosen = list(policy.columns) if names is None else [_known(policy, name) for name in names]
-    found = {name: _cells(policy.columns[name]) for name in chosen}
-    columns = tuple(column for column in found.values() if column is not None)
-    left_out = tuple(name for name, column in found.items() if column is None)
+    used, left_out = policy.used_columns(leave_out=leave_out, only=names)
+    columns = tuple(found for column in used if (found := _cells(column)) is not None)
     if not columns:
-        raise InvalidInput(
-            "expected at least one column with categories or bounds in the policy, got none; declare them in "
-            "[columns], as they cannot be read off the data"
-        )
-    if names is not None and left_out:
-        raise InvalidInput(
-            f"expected categories or bounds for {', '.join(left_out)} in the policy, got none; declare them"
-        )
+        raise InvalidInput("expected at least one column to synthesize, got none; leave fewer out")
     for column in columns:
         if column.missing > MOST_CATEGORIES:
             raise InvalidInput(
@@ -154,13 +146,6 @@ def cell_columns(
 def declared_cells(policy: Policy) -> tuple[CellColumn, ...]:
     """Every column that has cells, however many: what rules may speak of."""
     return tuple(found for column in policy.columns.values() if (found := _cells(column)) is not None)
-
-
-def _known(policy: Policy, name: str) -> str:
-    column = policy.column(name)
-    if column is None:
-        raise InvalidInput(f"expected a column of the policy, got {name!r}; it has {', '.join(policy.columns)}")
-    return column.name
 
 
 def _cells(column: Column) -> CellColumn | None:

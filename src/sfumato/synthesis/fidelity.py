@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.display import visible
+from sfumato.synthesis.cells import CellColumn
 from sfumato.synthesis.counting import Clique
 from sfumato.synthesis.inference import Measurement
 from sfumato.synthesis.synthesizer import Synthesis
@@ -31,16 +32,26 @@ NOT_GOOD_FOR = (
 )
 
 
-def report(found: Synthesis, candidates: Sequence[Clique], notes: Sequence[str]) -> dict[str, Any]:
-    """One- and two-way distributions: what the model says beside what was measured, with the noise."""
+def report(
+    found: Synthesis, asked: Sequence[Clique], notes: Sequence[str], *, target: str | None = None
+) -> dict[str, Any]:
+    """One- and two-way distributions: what the model says beside what was measured, with the noise.
+
+    Columns together come with the target first, and so do those of `asked` that were not measured. Of a column
+    that was only counted as missing or not, the values were not.
+    """
     total = found.model.total
-    measured = [item for item in found.measurements if len(item.clique) > 1]
-    names = {item.clique for item in measured}
+    joined = [_joint(found, item, total) for item in found.measurements if len(item.clique) > 1]
     return {
         "rows_measured": round(total),
+        "target": target,
         "columns": [_single(found, item, total) for item in found.measurements if len(item.clique) == 1],
-        "measured": [_joint(found, item, total) for item in measured],
-        "not_measured": [list(clique) for clique in candidates if clique not in names],
+        "measured": sorted(joined, key=lambda item: target not in item["columns"]),
+        "not_measured": [
+            list(clique)
+            for clique in sorted(asked, key=lambda clique: target not in clique)
+            if clique not in found.measured
+        ],
         "good_for": list(GOOD_FOR),
         "not_good_for": list(NOT_GOOD_FOR),
         "notes": list(notes),
@@ -49,15 +60,13 @@ def report(found: Synthesis, candidates: Sequence[Clique], notes: Sequence[str])
 
 def _single(found: Synthesis, item: Measurement, total: float) -> dict[str, Any]:
     name = item.clique[0]
-    column = next(column for column in found.model.columns if column.name == name)
     bucket = found.buckets[name]
     model = found.model.marginal((name,))
-    cells = [np.nonzero(bucket.place == place)[0] for place in range(bucket.size)]
     half = _HALF_WIDTH * bucket.spread(item.sigma) / total
     shares = item.counts / total
     return {
         "column": name,
-        "values": [_labels(column, places) for places in cells],
+        "values": _labels(found, name),
         "synthetic": [round(float(value), 6) for value in model],
         "measured": [round(float(value), 6) for value in shares],
         "low": [round(float(value), 6) for value in np.clip(shares - half, 0, 1)],
@@ -65,29 +74,38 @@ def _single(found: Synthesis, item: Measurement, total: float) -> dict[str, Any]
     }
 
 
-def _labels(column: Any, places: npt.NDArray[np.int64]) -> str:
+def _label(column: CellColumn, places: npt.NDArray[np.int64]) -> str:
+    if column.values is None and places[-1] - places[0] + 1 == len(places) and places[-1] != column.missing:
+        return column.label(int(places[0]), int(places[-1]))
     shown = [column.label(int(place)) for place in places[:3]]
     return ", ".join(shown) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
 
 
 def _joint(found: Synthesis, item: Measurement, total: float) -> dict[str, Any]:
     """Half the L1 distance of model and measurement, beside what the noise alone would make it."""
-    model = found.model.marginal(item.clique)
+    model = found.marginal(item.clique)
     shares = item.counts / total
     away = 0.5 * float(np.abs(model - shares).sum())
     shown = {
         "shape": list(model.shape),
         "synthetic": [round(float(value), 6) for value in model.ravel()],
         "measured": [round(float(value), 6) for value in np.ravel(shares)],
+        "labels": [_labels(found, name) for name in item.clique],
     }
     return {
-        "columns": list(item.clique),
+        "columns": list(found.columns_of(item.clique)),
         "cells": int(model.size),
         "half_width": round(_HALF_WIDTH * item.sigma / total, 6),
         "distance_to_measurement": round(away, 4),
         "distance_by_noise_alone": round(0.5 * _MEAN_NOISE * item.sigma * model.size / total, 4),
         **(shown if model.size <= _SHOWN else {}),
     }
+
+
+def _labels(found: Synthesis, name: str) -> list[str]:
+    bucket = found.buckets[name]
+    column = next(column for column in found.model.columns if column.name == bucket.column)
+    return [_label(column, np.nonzero(shares > 0)[0]) for shares in bucket.shares]
 
 
 def in_words(data: Mapping[str, Any]) -> str:
@@ -106,6 +124,7 @@ def in_words(data: Mapping[str, Any]) -> str:
         lines += [
             "",
             f"Not measured: {len(data['not_measured'])} combinations. They are inferred, without intervals.",
+            *(f"  {', '.join(clique)}" for clique in data["not_measured"]),
         ]
     for title, key in (("Good for", "good_for"), ("Not good for", "not_good_for"), ("Notes", "notes")):
         if data[key]:
@@ -116,7 +135,7 @@ def in_words(data: Mapping[str, Any]) -> str:
 def distances(found: Synthesis, exact: Mapping[Clique, Floats]) -> dict[str, Any]:
     """Half the L1 distances of the model to the private table: PRIVATE, for the holder only."""
     each = {
-        ",".join(clique): round(0.5 * float(np.abs(found.model.marginal(clique) - shares).sum()), 5)
+        ",".join(found.columns_of(clique)): round(0.5 * float(np.abs(found.marginal(clique) - shares).sum()), 5)
         for clique, shares in exact.items()
     }
     return {"private": "not paid for: for the holder of the table only", "distances": each}

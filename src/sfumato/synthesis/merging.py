@@ -30,6 +30,7 @@ class Buckets:
 
     place: Integers  # (cells,)
     shares: Floats  # (buckets, cells); each row adds up to 1
+    column: str
 
     @property
     def size(self) -> int:
@@ -67,7 +68,41 @@ def merged(column: CellColumn, noisy: Floats, sigma: float) -> Buckets:
         place[column.missing] = place[int(np.argmax(counts[: column.missing]))]
     elif column.values is None:
         place[column.missing] = place[: column.missing].max() + 1
-    return Buckets(place, _shares(place, counts, column.missing if not has_missing else None))
+    return Buckets(place, _shares(place, counts, column.missing if not has_missing else None), column.name)
+
+
+def coarser(column: CellColumn, fine: Buckets, counts: Floats, most: int) -> Buckets:
+    """A column in at most so many buckets, two or more, by the noisy counts of its own ones.
+
+    Neighbours of an ordered column are joined until each bucket holds about as much, and the rarest ones of
+    another column. Missing values of an ordered column stay apart: in two buckets it says whether there is a
+    value, and nothing else.
+    """
+    ordered = column.type in ("integer", "real", "date")
+    gone = int(fine.place[column.missing])
+    apart = ordered and fine.size > 1 and bool((fine.shares[gone, : column.missing] == 0).all())
+    mass = np.maximum(counts, 0.0) + 1e-9
+    values = np.delete(np.arange(fine.size), gone if apart else [])
+    group = np.full(fine.size, most - 1)
+    group[values] = (_even if ordered else _commonest)(mass[values], most - apart)
+    group = np.unique(group, return_inverse=True)[1]
+    weights = np.zeros((int(group.max()) + 1, fine.size))
+    weights[group, np.arange(fine.size)] = mass
+    shares = (weights / weights.sum(axis=1, keepdims=True)) @ fine.shares
+    return Buckets(group[fine.place], shares, fine.column)
+
+
+def _even(mass: Floats, most: int) -> Integers:
+    """Neighbours together, about as much in each group."""
+    middle = (np.cumsum(mass) - mass / 2) / mass.sum()
+    return np.minimum(np.floor(middle * most), most - 1).astype(np.int64)
+
+
+def _commonest(mass: Floats, most: int) -> Integers:
+    """The largest ones by themselves, and the rest together."""
+    rank = np.empty(len(mass), dtype=np.int64)
+    rank[np.argsort(-mass, kind="stable")] = np.arange(len(mass))
+    return np.minimum(rank, most - 1)
 
 
 def _together(rare: npt.NDArray[np.bool_]) -> Integers:

@@ -58,6 +58,8 @@ class SyntheticModel:
         total: The noisy number of rows.
         rules: What holds for every row.
         order: The names of the table's columns in order; of older files empty.
+        groups: Of each view of a column that the steps speak of, its column, and where the column's buckets
+            are in it. A view follows from its column, and is no part of the table.
 
     ```python
     model = SyntheticModel.read(Path("people.model.npz"))
@@ -71,6 +73,7 @@ class SyntheticModel:
     total: float
     rules: Rules = field(default_factory=Rules)
     order: tuple[str, ...] = ()
+    groups: Mapping[str, tuple[str, Integers]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -79,9 +82,11 @@ class SyntheticModel:
         shares: Mapping[str, Floats],
         tables: Mapping[Clique, Floats],
         total: float,
+        *,
+        groups: Mapping[str, tuple[str, Integers]] | None = None,
     ) -> SyntheticModel:
         """From the probabilities of each clique of a junction tree."""
-        return cls(tuple(columns), dict(shares), steps_of(tables), total)
+        return cls(tuple(columns), dict(shares), steps_of(tables), total, groups=groups or {})
 
     def table(self, rows: int, *, sampler: Sampler | None = None) -> pa.Table:
         """So many rows as a table with values, as the released file has them; it costs nothing.
@@ -152,6 +157,7 @@ class SyntheticModel:
         total = np.zeros(len(next(iter(cells.values()))))
         for name, codes in cells.items():
             total += np.log(self.shares[name][buckets[name], codes] + 1e-12)
+        buckets |= {name: group[buckets[column]] for name, (column, group) in self.groups.items()}
         for step in self.steps:
             total += np.log(step.chances[tuple(buckets[name] for name in (*step.given, *step.new))] + 1e-12)
         return total
@@ -164,6 +170,10 @@ class SyntheticModel:
             "total": self.total,
             "rules": self.rules.to_json(),
             "order": list(self.order),
+            "groups": [
+                {"name": name, "column": column, "places": group.tolist()}
+                for name, (column, group) in self.groups.items()
+            ],
         }
         arrays = {f"shares{place}": self.shares[column.name] for place, column in enumerate(self.columns)}
         arrays |= {f"chances{place}": step.chances for place, step in enumerate(self.steps)}
@@ -188,24 +198,48 @@ class SyntheticModel:
             Step(tuple(item["given"]), tuple(item["new"]), arrays[f"chances{place}"])
             for place, item in enumerate(described["steps"])
         )
-        _check_shapes(shares, steps, columns)
+        groups = {
+            item["name"]: (item["column"], np.array(_places(item["places"]), dtype=np.int64))
+            for item in described.get("groups", ())
+        }
+        _check_shapes(shares, steps, columns, groups)
         _check_chances(shares, steps)
         rules = Rules.from_json(described["rules"], columns) if "rules" in described else Rules()
         order = tuple(str(name) for name in described.get("order", ()))
-        return cls(columns, shares, steps, _validate.positive("total", described["total"]), rules, order)
+        return cls(
+            columns, shares, steps, _validate.positive("total", described["total"]), rules, order, groups
+        )
 
 
-def _check_shapes(shares: Mapping[str, Floats], steps: Sequence[Step], columns: Sequence[CellColumn]) -> None:
+def _places(places: Any) -> Any:
+    if not isinstance(places, list) or any(
+        type(place) is not int or not 0 <= place < len(places) for place in places
+    ):
+        raise ValueError("places")
+    return places
+
+
+def _check_shapes(
+    shares: Mapping[str, Floats],
+    steps: Sequence[Step],
+    columns: Sequence[CellColumn],
+    groups: Mapping[str, tuple[str, Integers]],
+) -> None:
     for column in columns:
         if shares[column.name].ndim != 2 or shares[column.name].shape[1] != column.size:
             raise ValueError("shares")
+    sizes = {name: len(each) for name, each in shares.items()}
+    for name, (column_name, group) in groups.items():
+        if name in shares or not isinstance(name, str) or group.shape != (sizes[column_name],):
+            raise ValueError("groups")
+        sizes[name] = int(group.max()) + 1
     known: set[str] = set()
     for step in steps:
-        shape = tuple(len(shares[name]) for name in (*step.given, *step.new))
+        shape = tuple(sizes[name] for name in (*step.given, *step.new))
         if step.chances.shape != shape or not set(step.given) <= known or known & set(step.new):
             raise ValueError("steps")
         known |= set(step.new)
-    if known != {column.name for column in columns} or len(known) < len(columns):
+    if known != set(sizes) or len(shares) < len(columns):
         raise ValueError("columns")
 
 

@@ -18,8 +18,14 @@ td { padding: 1px } td.number { padding: 0 .8rem; text-align: right; font-varian
 .pair { display: flex; gap: 2rem; flex-wrap: wrap }
 .pair td { width: 1rem; height: 1rem; border: 1px solid #eee }
 .key::before { content: "■ "; color: #2f6f8f } .key.measured::before { color: #d9a441 }
+.pair th { font-size: .7rem; line-height: 1; white-space: nowrap }
 @media (max-width: 40rem) { .bar { width: 6rem } }
 """
+
+_KEY = (
+    "<p>Darker is more frequent; the first column goes down, the others across. The distance is half the sum "
+    "of differences.</p>"
+)
 
 
 def page(data: Mapping[str, Any]) -> str:
@@ -41,11 +47,12 @@ def page(data: Mapping[str, Any]) -> str:
             )
             if data[key]
         ),
+        *_with_target(data),
         "<h2>Single columns</h2><p><span class='key'>synthetic</span> &ensp; "
         "<span class='key measured'>measured,</span> with the interval that holds the true share with 95%</p>",
         *map(_column, data["columns"]),
-        "<h2>Columns together</h2><p>Darker is more frequent. The distance is half the sum of differences.</p>",
-        *map(_joint, data["measured"]),
+        f"<h2>Columns together</h2>{_KEY}",
+        *(_joint(item) for item in data["measured"] if data.get("target") not in item["columns"]),
         _rest(data["not_measured"]),
     ]
     title = "How far this synthetic table may be trusted"
@@ -53,6 +60,17 @@ def page(data: Mapping[str, Any]) -> str:
     return (
         f"<!doctype html><html lang='en'>{head}<style>{_STYLE}</style><h1>{title}</h1>{''.join(parts)}</html>\n"
     )
+
+
+def _with_target(data: Mapping[str, Any]) -> list[str]:
+    target = data.get("target")
+    if target is None:
+        return []
+    found = [_joint(item) for item in data["measured"] if target in item["columns"]]
+    return [
+        f"<h2>Columns with the target, {_text(target)}</h2>{_KEY}",
+        *(found or ["<p>None was measured.</p>"]),
+    ]
 
 
 def _text(value: object) -> str:
@@ -80,14 +98,18 @@ def _column(item: Mapping[str, Any]) -> str:
 def _joint(item: Mapping[str, Any]) -> str:
     away, noise = item["distance_to_measurement"], item["distance_by_noise_alone"]
     title = _text(", ".join(item["columns"]))
-    words = f"<h3>{title}</h3><p>Distance {away:.3f}; noise alone makes {noise:.3f}.</p>"
+    labels = item.get("labels", [])
+    ends = f" Across: {_text(labels[1][0])}, … {_text(labels[1][-1])}." if len(labels) == 2 else ""
+    words = f"<h3>{title}</h3><p>Distance {away:.3f}; noise alone makes {noise:.3f}.{ends}</p>"
     if "synthetic" not in item:
         return words + "<p>Too many cells to show.</p>"
-    pictures = [f"<div>{name}{_cells(item[name], item['shape'])}</div>" for name in ("synthetic", "measured")]
+    pictures = [
+        f"<div>{name}{_cells(item[name], item['shape'], labels[0])}</div>" for name in ("synthetic", "measured")
+    ]
     return f"{words}<div class='pair'>{''.join(pictures)}</div>"
 
 
-def _cells(shares: Sequence[float], shape: Sequence[int]) -> str:
+def _cells(shares: Sequence[float], shape: Sequence[int], labels: Sequence[str]) -> str:
     """The first column downwards, all others across."""
     across, most = len(shares) // shape[0], max([*shares, 1e-9])
     lines = [shares[start : start + across] for start in range(0, len(shares), across)]
@@ -98,7 +120,8 @@ def _cells(shares: Sequence[float], shape: Sequence[int]) -> str:
         )
         for line in lines
     ]
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in tinted)}</table>"
+    rows = (f"<tr><th>{_text(label)}</th>{line}</tr>" for label, line in zip(labels, tinted, strict=True))
+    return f"<table>{''.join(rows)}</table>"
 
 
 def _rest(cliques: Sequence[Sequence[str]]) -> str:

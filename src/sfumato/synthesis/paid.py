@@ -82,7 +82,7 @@ class PaidTable:
     def _exact(self, clique: Clique, buckets: Mapping[str, Buckets]) -> Integers:
         """Counted once on the engine, however many rounds look at it."""
         if clique not in self._counts:
-            counts = self._table.marginal(clique)
+            counts = self._table.marginal(tuple(buckets[name].column for name in clique))
             self._counts[clique] = merge_table(counts, [buckets[name] for name in clique])
         return self._counts[clique]
 

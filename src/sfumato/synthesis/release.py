@@ -14,7 +14,7 @@ from sfumato import _validate
 from sfumato.accounting import warn_of_little_protection
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger
-from sfumato.policy import Policy
+from sfumato.policy import Policy, left_out_on_purpose
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import json_bytes, make_folder, write_whole
 from sfumato.synthesis import fidelity
@@ -30,8 +30,9 @@ from sfumato.synthesis.synthesizer import (
     TOO_LITTLE,
     Progress,
     Synthesizer,
+    most_cells,
     stages_of,
-    tells,
+    wanted,
     with_target,
     workload,
 )
@@ -56,9 +57,10 @@ class Request:
         policy: What is declared about the table.
         columns: The columns as cells, those that are learned.
         rules: What holds for every row.
-        left_out: Columns without bounds or categories.
+        left_out: Columns that are left out on purpose.
         candidates: Marginals to choose from.
         fixed: Marginals that are measured in any case.
+        asked: These, and those with too many cells to be counted.
         plan: What will be done, priced.
         rows: How many rows are drawn.
         delta: The δ at which it is priced.
@@ -74,6 +76,7 @@ class Request:
     left_out: tuple[str, ...]
     candidates: tuple[Clique, ...]
     fixed: tuple[Clique, ...]
+    asked: tuple[Clique, ...]
     plan: SynthesisPlan
     rows: int
     delta: float
@@ -89,18 +92,20 @@ class Request:
         target: str | None = None,
         columns: Sequence[str] | None = None,
         marginals: Sequence[Sequence[str]] | None = None,
+        leave_out: Sequence[str] = (),
     ) -> Request:
         """The plan for a policy's table; δ is the budget's unless given.
 
         Raises:
-            InvalidInput: no column has cells, δ is 0, or a name is not the policy's.
+            InvalidInput: a column has neither categories nor bounds and is not left out, δ is 0, or a name is
+                not the policy's.
         """
         _validate.integer("rows", rows, least=1)
         if rows > MOST_ROWS:
             raise InvalidInput(f"expected rows <= {MOST_ROWS}, got rows={rows}; draw in parts from the model")
         delta = policy.budget.delta if delta is None else delta
         warn_of_little_protection("this table", epsilon, delta, people=policy.least_people)
-        every, left_out = cell_columns(policy, columns)
+        every, left_out = cell_columns(policy, columns, leave_out=leave_out)
         rules = Rules.of(policy.synthesis, declared_cells(policy)).only([column.name for column in every])
         found = tuple(column for column in every if column not in rules.looked_up)
         target = None if target is None else _target(found, target)
@@ -123,6 +128,7 @@ class Request:
             left_out=left_out,
             candidates=candidates,
             fixed=fixed,
+            asked=tuple(dict.fromkeys((*fixed, *wanted(found, named=marginals)))),
             plan=plan,
             rows=rows,
             delta=delta,
@@ -137,7 +143,9 @@ class Request:
     def forecast(self) -> str | None:
         """A sentence, before anything is spent, where ε is too small for the declared number of people."""
         size = self.policy.public_size
-        if size is None or not self.plan.measured or tells(self.plan, _FEWEST_CELLS, size * self.plan.rows):
+        if size is None or not self.plan.measured:
+            return None
+        if most_cells(self.plan, size * self.plan.rows) >= _FEWEST_CELLS:
             return None
         return f"{TOO_LITTLE}; expected more epsilon or fewer --columns for public_size={size}"
 
@@ -282,14 +290,20 @@ def release(
     model.write(places.model)  # first: whatever happens next, more rows can be drawn from it for nothing
     cells = model.draw(request.rows, sampler=sampler)
     drawn = len(next(iter(cells.values())))
-    notes = (*_left_out(request.left_out), *found.notes, *_fewer(request.rows, drawn))
+    missed = [clique for clique in request.asked if clique not in found.measured]
+    notes = (
+        *left_out_on_purpose(request.left_out),
+        *found.notes,
+        *_missed(missed, plan.target),
+        *_fewer(request.rows, drawn),
+    )
+    report = fidelity.report(found, request.asked, notes, target=plan.target)
     stated = {**plan.to_json(), "table": policy.table, "version": policy.version, "drawn": drawn}
     certificate = ledger.certificate(
         charge, plan=stated, caveats=(*CAVEATS, *notes, *caveats_of_sampler(sampler))
     )
     certificate.write(places.certificate)
     write_table(to_table(request.drawn, cells, sampler), places.table)
-    report = fidelity.report(found, request.candidates, notes)
     write_whole(places.report, json_bytes(report), readable=True)
     write_whole(places.text, fidelity.in_words(report).encode(), readable=True)
     write_whole(places.page, page(report).encode(), readable=True)
@@ -318,13 +332,14 @@ def _target(columns: Sequence[CellColumn], name: str) -> str:
     )
 
 
+def _missed(missed: Sequence[Clique], target: str | None) -> tuple[str, ...]:
+    others = [name for clique in missed if target in clique for name in clique if name != target]
+    if not others:
+        return ()
+    return (f"not measured together with the target {target}: {', '.join(others)}",)
+
+
 def _fewer(wanted: int, drawn: int) -> tuple[str, ...]:
     if drawn == wanted:
         return ()
     return (f"{wanted - drawn} rows are missing: the model gives hardly anything but impossible combinations",)
-
-
-def _left_out(names: Sequence[str]) -> tuple[str, ...]:
-    if not names:
-        return ()
-    return (f"left out, as the policy declares neither categories nor bounds: {', '.join(names)}",)

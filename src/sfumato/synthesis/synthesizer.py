@@ -14,13 +14,14 @@ from sfumato.errors import InvalidInput
 from sfumato.synthesis.cells import CellColumn
 from sfumato.synthesis.counting import Clique
 from sfumato.synthesis.inference import Fitted, Measurement, fit, independent
-from sfumato.synthesis.merging import Buckets, merged
-from sfumato.synthesis.model import SyntheticModel, marginal, steps_of
+from sfumato.synthesis.merging import Buckets, coarser, merged
+from sfumato.synthesis.model import Step, SyntheticModel, marginal, steps_of
 from sfumato.synthesis.paid import PaidTable
 from sfumato.synthesis.plan import SynthesisPlan
 from sfumato.synthesis.tree import connected, in_order, model_cells
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 Progress = Callable[[str], None]
 
 MOST_MODEL_CELLS = 100_000
@@ -32,6 +33,9 @@ ROUND_BLOCKS, LAST_BLOCKS = 4, 12
 
 TOO_LITTLE = "epsilon is too small to learn how columns depend on each other: they are drawn independently"
 _MEAN_NOISE = math.sqrt(2 / math.pi)  # E|Z|
+_CLEARER = 4  # how much less noise columns in fewer buckets must have than those that are as they are
+_WEAK = 1e3  # the noise of figures that are known already, so that they do not count twice
+_NEVER = -60.0  # the logarithm of a chance: of what cannot be
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,8 @@ class Synthesis:
 
     Attributes:
         model: Draws rows.
-        buckets: Which cells of each column are counted together.
-        measurements: What was measured.
+        buckets: Which cells of each column are counted together; of a view, of its column.
+        measurements: What was measured: columns, and their views.
         notes: What was not, and why.
     """
 
@@ -49,6 +53,23 @@ class Synthesis:
     buckets: Mapping[str, Buckets]
     measurements: tuple[Measurement, ...]
     notes: tuple[str, ...] = ()
+
+    def marginal(self, clique: Clique) -> Floats:
+        """What the model says of columns and views."""
+        return marginal(_with_views(self.model.steps, self.buckets, clique), clique)
+
+    def columns_of(self, clique: Clique) -> Clique:
+        return tuple(self.buckets[name].column for name in clique)
+
+    @property
+    def measured(self) -> set[Clique]:
+        """The columns that were measured together, by their values and not only by whether they have one."""
+        joint = [item.clique for item in self.measurements if len(item.clique) > 1]
+        return {self.columns_of(clique) for clique in joint if all(map(self._tells_values, clique))}
+
+    def _tells_values(self, name: str) -> bool:
+        bucket = self.buckets[name]
+        return name == bucket.column or int((bucket.shares[:, :-1].sum(axis=1) > 0).sum()) > 1
 
 
 def workload(
@@ -68,17 +89,24 @@ def workload(
     >>> workload(columns)
     (('x', 'y'),)
     """
-    names = [column.name for column in columns]
     sizes = {column.name: column.size for column in columns}
-    if named is not None:
-        _check_named(named, names, sizes)
-        found = dict.fromkeys(_named(clique, names) for clique in named)
-    else:
-        found = dict.fromkeys(in_order(pair, names) for pair in itertools.combinations(names, 2))
     taken = () if target is None else with_target(columns, target)
     return tuple(
-        clique for clique in found if clique not in taken and _cells(sizes, clique) <= MOST_MARGINAL_CELLS
+        clique
+        for clique in wanted(columns, named=named)
+        if clique not in taken and _cells(sizes, clique) <= MOST_MARGINAL_CELLS
     )
+
+
+def wanted(
+    columns: Sequence[CellColumn], *, named: Sequence[Sequence[str]] | None = None
+) -> tuple[Clique, ...]:
+    """The marginals that are named, or all pairs, also those with too many cells to be counted."""
+    names = [column.name for column in columns]
+    if named is None:
+        return tuple(itertools.combinations(names, 2))
+    _check_named(named, names, {column.name: column.size for column in columns})
+    return tuple(dict.fromkeys(_named(clique, names) for clique in named))
 
 
 def stages_of(plan: SynthesisPlan) -> int:
@@ -93,9 +121,9 @@ def with_target(columns: Sequence[CellColumn], target: str) -> tuple[Clique, ...
     return tuple(in_order((name, target), names) for name in names if name != target)
 
 
-def tells(plan: SynthesisPlan, cells: int, total: float) -> bool:
-    """Whether the noise of so many cells, all together, stays below half of the rows."""
-    return cells * _MEAN_NOISE * plan.joint_sigma < total / 2
+def most_cells(plan: SynthesisPlan, total: float) -> int:
+    """How many cells' noise, all together, stays below half of the rows."""
+    return math.ceil(total / 2 / (_MEAN_NOISE * plan.joint_sigma)) - 1
 
 
 def _cells(sizes: Mapping[str, int], clique: Clique) -> int:
@@ -160,14 +188,19 @@ class Synthesizer:
         self.paid, self.plan = paid, paid.plan
         self.columns, self.candidates, self.fixed, self.progress = columns, candidates, fixed, progress
         self.buckets: dict[str, Buckets] = {}
+        self.views: dict[str, tuple[str, ...]] = {}  # of each column: itself, and itself in fewer buckets
+        self.seen_as: dict[Clique, Clique] = {}  # the views in which columns are counted together
         self.measurements: list[Measurement] = []
+        self.joined: list[Clique] = []  # columns that were measured together
 
     def run(self) -> Synthesis:
         """Measure single columns, then choose, measure and fit, round after round."""
         self.progress("single columns")
         total = self._measure_single()
-        sizes = {column.name: self.buckets[column.name].size for column in self.columns}
-        fitted = independent(sizes, _shares(self.measurements, total))
+        for column in self.columns:
+            self._look_at(column, total)
+        sizes = {name: self.buckets[name].size for views in self.views.values() for name in views}
+        fitted = independent({name: sizes[name] for name in self.views}, _shares(self.measurements, total))
         fixed, waiting = (self._learnable(some, sizes, total) for some in (self.fixed, self.candidates))
         if fixed:
             self.progress("columns with the target")
@@ -177,14 +210,19 @@ class Synthesizer:
         for number in range(rounds):
             words = f"round {number + 1} of {rounds}"
             self.progress(words)
-            chosen = self._choose(fitted, waiting, self.plan.picks[number], total)
+            chosen = self._choose(fitted, sizes, waiting, self.plan.picks[number], total)
             waiting = [clique for clique in waiting if clique not in chosen]
             self._measure_joint(chosen)
             fitted = self._fitted(fitted, total, words, last=number == rounds - 1)
         notes = (TOO_LITTLE,) if self.plan.measured and not (fixed or rounds) else ()
-        shares = {name: bucket.shares for name, bucket in self.buckets.items()}
-        model = SyntheticModel.of(self.columns, shares, fitted.tables, total)
+        shares = {name: self.buckets[name].shares for name in self.views}
+        model = SyntheticModel.of(self.columns, shares, fitted.tables, total, groups=self._groups(fitted.sizes))
         return Synthesis(model, self.buckets, tuple(self.measurements), notes)
+
+    def _groups(self, names: Iterable[str]) -> dict[str, tuple[str, Integers]]:
+        """Of each view in a model its column, and where the column's buckets are in it."""
+        views = [(name, self.buckets[name].column) for name in names if name not in self.views]
+        return {name: (column, _group(self.buckets[column], self.buckets[name])) for name, column in views}
 
     def _fitted(self, start: Fitted, total: float, words: str, *, last: bool) -> Fitted:
         blocks = LAST_BLOCKS if last else ROUND_BLOCKS
@@ -192,7 +230,23 @@ class Synthesizer:
         def tell(block: int) -> None:
             self.progress(f"{words}: fitting, {block + 1} of {blocks}")
 
-        return fit(self.measurements, total=total, start=start, blocks=blocks, before=tell)
+        names = [name for views in self.views.values() for name in views]
+        used = {name for item in self.measurements for name in item.clique}
+        sizes = {name: self.buckets[name].size for name in names if name in used}
+        ties = [self._tie(name) for name in sizes if name not in self.views]
+        new = {
+            item.clique: np.where(_indicator(self.buckets, item.clique[1]), 0.0, _NEVER)
+            for item in ties
+            if item.clique not in start.potentials
+        }
+        start = Fitted(sizes, {**start.potentials, **new}, start.tables)
+        return fit([*self.measurements, *ties], total=total, start=start, blocks=blocks, before=tell)
+
+    def _tie(self, name: str) -> Measurement:
+        """That a view follows from its column: each bucket of the column is in one of its buckets."""
+        column = self.buckets[name].column
+        both = self._counts(column)[:, None] * _indicator(self.buckets, name)
+        return Measurement((column, name), both, _WEAK * self.plan.single_sigma)
 
     def _measure_single(self) -> float:
         """Measure every column by itself and merge what holds next to nobody; the number of rows, noisy."""
@@ -208,43 +262,111 @@ class Synthesizer:
             weights.append(1 / column.size)
         return max(1.0, float(np.average(sums, weights=weights)))
 
-    def _learnable(self, cliques: Sequence[Clique], sizes: Mapping[str, int], total: float) -> list[Clique]:
-        """Marginals whose noise, all cells together, stays below half the table."""
-        return [clique for clique in cliques if tells(self.plan, _cells(sizes, clique), total)]
+    def _look_at(self, column: CellColumn, total: float) -> None:
+        """Have a view of a column that has too many buckets for two such columns together."""
+        fine, counts = self.buckets[column.name], self._counts(column.name)
+        most = min(math.isqrt(most_cells(self.plan, total) // _CLEARER), MOST_MODEL_CELLS // 4 // fine.size)
+        self.views[column.name] = (column.name,)
+        if 2 <= most < fine.size:
+            name = f"{column.name} in fewer"
+            while name in self.buckets:
+                name += " "
+            self.buckets[name] = coarser(column, fine, counts, most)
+            self.views[column.name] = (column.name, name)
 
-    def _choose(self, fitted: Fitted, candidates: Sequence[Clique], picks: int, total: float) -> list[Clique]:
+    def _counts(self, name: str) -> Floats:
+        return next(item.counts for item in self.measurements if item.clique == (name,))
+
+    def _learnable(self, cliques: Sequence[Clique], sizes: Mapping[str, int], total: float) -> list[Clique]:
+        """Marginals that are counted in some view without more noise than they can bear."""
+        for clique in cliques:
+            ways = itertools.product(*(self.views[name] for name in clique))
+            fitting = [way for way in ways if self._fits(way, clique, sizes, total)]
+            if fitting:
+                self.seen_as[clique] = max(fitting, key=lambda way: _cells(sizes, way))
+        return [clique for clique in cliques if clique in self.seen_as]
+
+    def _fits(self, way: Clique, clique: Clique, sizes: Mapping[str, int], total: float) -> bool:
+        """Whether all cells' noise stays below half the table as the columns are, or far below in views."""
+        cells = _cells(sizes, way) * (1 if way == clique else _CLEARER)
+        return cells <= most_cells(self.plan, total)
+
+    def _graph(self, cliques: Iterable[Clique]) -> list[Clique]:
+        """The marginals in the views in which they are counted, and what ties these to their columns."""
+        seen = [self.seen_as.get(clique, clique) for clique in cliques]
+        views = dict.fromkeys(name for way in seen for name in way if name not in self.views)
+        return [*seen, *((self.buckets[name].column, name) for name in views if name in self.buckets)]
+
+    def _choose(
+        self, fitted: Fitted, sizes: Mapping[str, int], candidates: Sequence[Clique], picks: int, total: float
+    ) -> list[Clique]:
         """So many marginals in which the model is farthest from the table."""
         steps = steps_of(fitted.tables)
-        expected = {clique: marginal(steps, clique) * total for clique in candidates}
+        expected = {
+            clique: marginal(_with_views(steps, self.buckets, way), way) * total
+            for clique in candidates
+            for way in [self.seen_as[clique]]
+        }
         penalty = _MEAN_NOISE * self.plan.joint_sigma  # what the noise of measuring would misplace
         chosen: list[Clique] = []
         for _ in range(picks):
-            allowed = self._allowed(
-                fitted.sizes, [clique for clique in candidates if clique not in chosen], chosen
-            )
+            allowed = self._allowed(sizes, [clique for clique in candidates if clique not in chosen], chosen)
             if not allowed:
                 break
-            among = {clique: expected[clique] for clique in allowed}
-            chosen.append(self.paid.choose(among, self.buckets, penalty))
+            among = {self.seen_as[clique]: expected[clique] for clique in allowed}
+            picked = self.paid.choose(among, self.buckets, penalty)
+            chosen.append(tuple(self.buckets[name].column for name in picked))
         return chosen
 
     def _allowed(
         self, sizes: Mapping[str, int], candidates: Sequence[Clique], chosen: Sequence[Clique]
     ) -> list[Clique]:
         """Candidates that keep the model small: those that connect, as long as there are any, or else all."""
-        known = [*(item.clique for item in self.measurements), *chosen]
-        now = model_cells(sizes, known)
+        known = [*self.joined, *chosen]
+        now = self._model_cells(sizes, known)
         connecting = _connecting(candidates, known, sizes)
         # A pair between parts that nothing connects closes no cycle: the model grows by its own cells.
-        found = [clique for clique in connecting if now + _cells(sizes, clique) <= MOST_MODEL_CELLS]
-        return found or [
-            clique for clique in candidates if model_cells(sizes, [*known, clique]) <= MOST_MODEL_CELLS
+        found = [
+            clique
+            for clique in connecting
+            if now + sum(_cells(sizes, each) for each in self._graph([clique])) <= MOST_MODEL_CELLS
         ]
+        return found or [
+            clique for clique in candidates if self._model_cells(sizes, [*known, clique]) <= MOST_MODEL_CELLS
+        ]
+
+    def _model_cells(self, sizes: Mapping[str, int], cliques: Sequence[Clique]) -> int:
+        graph = self._graph(cliques)
+        names = {*self.views, *(name for clique in graph for name in clique)}
+        return model_cells({name: size for name, size in sizes.items() if name in names}, graph)
 
     def _measure_joint(self, cliques: Sequence[Clique]) -> None:
         for clique in cliques:
-            noisy = self.paid.joint(clique, self.buckets)
-            self.measurements.append(Measurement(clique, noisy, self.plan.joint_sigma))
+            way = self.seen_as[clique]
+            noisy = self.paid.joint(way, self.buckets)
+            self.joined.append(clique)
+            self.measurements.append(Measurement(way, noisy, self.plan.joint_sigma))
+
+
+def _group(fine: Buckets, view: Buckets) -> Integers:
+    """Where each bucket of a column is in a view of it."""
+    found = np.zeros(fine.size, dtype=np.int64)
+    found[fine.place] = view.place
+    return found
+
+
+def _with_views(steps: Sequence[Step], buckets: Mapping[str, Buckets], clique: Clique) -> list[Step]:
+    """The steps of a model, and those that look up the views it does not have."""
+    drawn = {name for step in steps for name in step.new}
+    looked_up = []
+    for name in set(clique) - drawn:
+        looked_up.append(Step((buckets[name].column,), (name,), _indicator(buckets, name)))
+    return [*steps, *looked_up]
+
+
+def _indicator(buckets: Mapping[str, Buckets], name: str) -> Floats:
+    """1 where a column's bucket (down) is in a bucket of the view (across)."""
+    return np.eye(buckets[name].size)[_group(buckets[buckets[name].column], buckets[name])]
 
 
 def _connecting(candidates: Sequence[Clique], known: Sequence[Clique], names: Iterable[str]) -> list[Clique]:

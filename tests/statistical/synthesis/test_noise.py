@@ -22,7 +22,7 @@ PLAN = SynthesisPlan(
     columns=1, picks=(1,), single_sigma=12.0, joint_sigma=7.0, choice_scale=50.0, rows=2, target=None
 )
 COLUMN = CellColumn(name="c", type="integer", values=tuple(range(CELLS - 1)))
-APART = Buckets(np.arange(CELLS), np.eye(CELLS))
+APART = Buckets(np.arange(CELLS), np.eye(CELLS), "c")
 
 
 class Counts:
@@ -74,10 +74,10 @@ def share_of_the_better(plan: SynthesisPlan) -> float:
         def marginal(self, clique: tuple[str, ...]) -> np.ndarray:
             return np.array([GAP if clique == ("c",) else 0])
 
-    one = Buckets(np.zeros(1, dtype=np.int64), np.ones((1, 1)))
+    one = {name: Buckets(np.zeros(1, dtype=np.int64), np.ones((1, 1)), name) for name in "cd"}
     many = replace(plan, picks=(CHOICES,))
     paid = PaidTable(many, Two(np.zeros(1)), SecretStream())
-    wins = [paid.choose(two, {"c": one, "d": one}, 0.0) == ("c",) for _ in range(CHOICES)]
+    wins = [paid.choose(two, one, 0.0) == ("c",) for _ in range(CHOICES)]
     return float(np.mean(wins))
 
 

@@ -1,5 +1,7 @@
 """Jobs: the price before, one charge for all tries, crashes, cancelling, and what an analyst is told."""
 
+from dataclasses import replace
+
 import pytest
 
 from sfumato.accounting import Relation, pure
@@ -8,6 +10,7 @@ from sfumato.desk.accounts import by_token
 from sfumato.desk.jobs import Job
 from sfumato.desk.runner import PaidOnce
 from sfumato.errors import BudgetExceeded, InvalidInput
+from sfumato.policy import Column
 
 TERMS = {"purpose": "model", "relation": Relation.ADD_REMOVE, "unit": "record"}
 
@@ -43,6 +46,27 @@ def test_the_price_is_shown_first_and_costs_nothing(started):
         start(epsilon=2.0)
     with pytest.raises(InvalidInput):
         start(kind="mine bitcoin")
+    assert served.ledger.epsilon_spent == 0
+
+
+def test_columns_that_say_nothing_are_refused_or_left_out_on_purpose(started):
+    served, ann, _ = started
+    dataset = served.desk.dataset("people")
+    columns = {**dataset.policy.columns, "note": Column(name="note", type="text")}
+    vague = replace(dataset, policy=replace(dataset.policy, columns=columns))
+    with served.desk.database.read() as connection:
+        account = by_token(connection, ann.token)
+    for kind in ("train", "synthesize"):
+        job = Job(kind=kind, target="ill", epsilon=0.5)
+        with pytest.raises(InvalidInput, match="categories for note"):
+            jobs.price(served.desk, account, vague, job, None)
+        left_out = replace(job, leave_out=("note",))
+        assert jobs.price(served.desk, account, vague, left_out, None).fits
+        assert left_out.to_json()["leave_out"] == ["note"]
+    words = {"kind": "train", "target": "ill", "epsilon": "0.5", "grant": "1", "action": "price"}
+    page = ann.post("/jobs", **words, leave_out="nose")
+    assert (page.status_code, "a column of the policy" in page.text) == (422, True)
+    assert "charged when it begins" in ann.post("/jobs", **words, leave_out=" age ,").text
     assert served.ledger.epsilon_spent == 0
 
 

@@ -53,17 +53,18 @@ def test_dates_few_and_many():
     assert many.label(0).startswith("1900-01-01")
 
 
-def test_what_has_neither_bounds_nor_categories_is_left_out_and_said():
-    columns, left_out = cell_columns(
-        policy(a={"type": "boolean"}, note={"type": "text"}, born={"type": "date"}, x={"type": "real"})
-    )
+def test_what_has_neither_bounds_nor_categories_is_refused_or_left_out_on_purpose():
+    rules = policy(a={"type": "boolean"}, note={"type": "text"}, born={"type": "date"}, x={"type": "real"})
+    with pytest.raises(InvalidInput, match="--leave-out note --leave-out born --leave-out x"):
+        cell_columns(rules)
+    columns, left_out = cell_columns(rules, leave_out=["note", "born", "X"])
     assert [column.name for column in columns] == ["a"]
     assert left_out == ("note", "born", "x")
 
 
 def test_no_column_with_cells():
-    with pytest.raises(InvalidInput, match="categories or bounds"):
-        cell_columns(policy(note={"type": "text"}))
+    with pytest.raises(InvalidInput, match="at least one column"):
+        cell_columns(policy(note={"type": "text"}), leave_out=["note"])
 
 
 def test_a_column_named_that_has_no_cells():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sfumato.randomness import public_generator
 from sfumato.synthesis import CellColumn
-from sfumato.synthesis.merging import merge_table, merged
+from sfumato.synthesis.merging import coarser, merge_table, merged
 
 CITY = CellColumn(name="city", type="text", values=("a", "b", "c", "d"))
 INCOME = CellColumn(name="income", type="real", lower=0, upper=8, width=1)
@@ -44,6 +44,32 @@ def test_every_cell_has_one_bucket_and_every_bucket_a_distribution(noisy, column
     np.testing.assert_allclose(bucket.shares.sum(axis=1), 1)
     outside = bucket.place[None, :] != np.arange(bucket.size)[:, None]
     assert (bucket.shares[outside] == 0).all()
+
+
+@given(
+    noisy=st.lists(st.floats(-100, 1000), min_size=9, max_size=9),
+    column=st.sampled_from([INCOME, CellColumn(name="c", type="text", values=tuple("abcdefgh"))]),
+    most=st.integers(2, 7),
+)
+def test_a_view_joins_whole_buckets_and_keeps_missing_numbers_apart(noisy, column, most):
+    fine = merged(column, np.array(noisy), sigma=10)
+    view = coarser(column, fine, fine.counts(np.array(noisy)), most)
+    assert sorted(set(view.place.tolist())) == list(range(view.size))
+    assert view.size <= most
+    np.testing.assert_allclose(view.shares.sum(axis=1), 1)
+    for bucket in range(fine.size):
+        assert len(set(view.place[fine.place == bucket])) == 1
+    if column is INCOME:
+        assert (np.diff(view.place[:8]) >= 0).all()
+        if fine.place[8] not in fine.place[:8]:
+            assert view.place[8] not in view.place[:8]
+
+
+def test_in_two_buckets_a_number_is_there_or_missing():
+    even = np.array([100.0] * 9)
+    fine = merged(INCOME, even, sigma=10)
+    assert coarser(INCOME, fine, even, 2).place.tolist() == [0] * 8 + [1]
+    assert coarser(INCOME, fine, even, 5).place.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4]
 
 
 def test_merging_a_table_adds_up_its_cells():

@@ -30,7 +30,7 @@ def _page(request: Request, fields: dict[str, str], *, status: int = 200, **valu
     desk, me = desk_of(request), account_of(request)
     mine = [one for one in grants.of_team(desk, me.team) if one.shares]
     blank = {"kind": "train", "grant": "", "target": "", "model": "boosted", "epsilon": "", "rows": "1000"}
-    blank |= {"teachers": "100"}
+    blank |= {"teachers": "100", "leave_out": ""}
     shown = {
         "fields": blank | fields,
         "allocations": mine,
@@ -54,6 +54,7 @@ def _job(fields: dict[str, str]) -> Job:
         model=fields.get("model") or "boosted",
         rows=whole(fields, "rows", 1000),
         teachers=whole(fields, "teachers", 100),
+        leave_out=tuple(name for part in fields.get("leave_out", "").split(",") if (name := part.strip())),
     )
 
 

@@ -8,7 +8,7 @@ or none of the categories, is in a cell of its own, the last one.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -88,23 +88,26 @@ class Encoder:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """The columns that a model learns from, and why others are left out."""
+    """The columns that a model learns from, and those that were left out on purpose."""
 
     encoders: tuple[Encoder, ...]
     left_out: tuple[str, ...]
 
     @classmethod
-    def of(cls, policy: Policy, target: str) -> Encoding:
-        """Everything the policy declares but the target; InvalidInput where nothing is left to learn from."""
-        columns = [column for name, column in policy.columns.items() if name != target]
-        reasons = {column.name: why_left_out(column) for column in columns}
-        used = tuple(Encoder(column=column) for column in columns if reasons[column.name] is None)
+    def of(cls, policy: Policy, target: str, *, leave_out: Sequence[str] = ()) -> Encoding:
+        """Everything the policy declares but the target and what is left out.
+
+        Raises:
+            InvalidInput: Nothing is left to learn from, or a column has neither bounds nor categories.
+        """
+        columns, left_out = policy.used_columns(leave_out=leave_out)
+        if target in left_out:
+            raise InvalidInput(f"expected --leave-out to name other columns than the target, got {target}")
+        used = tuple(Encoder(column=column) for column in columns if column.name != target)
         if not used:
             raise InvalidInput(
-                f"expected a column beside {target} with bounds or categories, got none; declare lower and "
-                "upper of numbers and dates, and categories of texts"
+                f"expected a column beside {target} to learn from, got none; declare one in the policy"
             )
-        left_out = tuple(f"{name}: {reason}" for name, reason in reasons.items() if reason is not None)
         return cls(encoders=used, left_out=left_out)
 
     @property
@@ -117,17 +120,6 @@ class Encoding:
         for place, encoder in enumerate(self.encoders):
             cells[:, place] = encoder.encode(table[encoder.name])
         return cells
-
-
-def why_left_out(column: Column) -> str | None:
-    """What a column lacks, in a few words; None if a model can learn from it."""
-    if categories_of(column) is not None:
-        return None
-    if column.type == "text":
-        return "a text without categories"
-    if column.bounds is None and column.days is None:
-        return f"a {'date' if column.type == 'date' else 'number'} without bounds"
-    return None
 
 
 def categories_of(column: Column) -> tuple[Any, ...] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from sfumato.display import visible
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Charge, Ledger, Unrecorded
 from sfumato.ledger.certificate import UNRECORDED
-from sfumato.policy import Policy
+from sfumato.policy import Policy, left_out_on_purpose
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.recipes.options import HoldOut
 from sfumato.recipes.table import boosted, held_out, mlp
@@ -89,19 +90,21 @@ class TableTraining:
         delta: float | None = None,
         model: str = "linear",
         hold_out: HoldOut | None = None,
+        leave_out: Sequence[str] = (),
     ) -> TableTraining:
-        """Everything follows from the policy; what it does not declare is left out, or refused.
+        """Everything follows from the policy; what it does not declare is refused, or left out on purpose.
 
-        δ is the budget's where none is given. `hold_out` keeps rows out of training, and measures accuracy on
-        them at a price.
+        δ is the budget's where none is given. `leave_out` names columns not to learn from. `hold_out` keeps
+        rows out of training, and measures accuracy on them at a price.
 
         Raises:
-            InvalidInput: the target cannot be learned, no column can be learned from, or the policy does not
-                declare its public size; or rows kept out could not be measured on.
+            InvalidInput: the target cannot be learned, no column can be learned from, a column has neither
+                bounds nor categories, or the policy does not declare its public size; or rows kept out could
+                not be measured on.
         """
         _validate.one_of("model", model, MODELS)
         wanted = Target.of(policy, target)
-        encoding = Encoding.of(policy, wanted.name)
+        encoding = Encoding.of(policy, wanted.name, leave_out=leave_out)
         delta = _declared_delta(policy) if delta is None else _validate.delta("delta", delta)
         warn_of_little_protection("this training", epsilon, delta, people=policy.least_people)
         size = _declared_size(policy)
@@ -219,7 +222,7 @@ class TableTraining:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        left_out = [f"left out: {', '.join(self.encoding.left_out)}"] if self.encoding.left_out else []
+        left_out = left_out_on_purpose(self.encoding.left_out)
         return (SETTINGS, *left_out, *self.notes, *self.chosen.caveats)
 
     @property

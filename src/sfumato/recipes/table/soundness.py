@@ -12,7 +12,7 @@ from sfumato.policy import Column
 from sfumato.recipes.table import mlp
 from sfumato.recipes.table.boosted import GROUPS
 from sfumato.recipes.table.design import CENTRE_BITS
-from sfumato.recipes.table.encoding import Encoder, why_left_out
+from sfumato.recipes.table.encoding import Encoder
 from sfumato.recipes.table.target import Target
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -29,7 +29,7 @@ def check_columns(columns: Sequence[Column]) -> None:
     """Columns that a policy could declare and a model can read."""
     require(bool(columns), "columns")
     for column in columns:
-        require(isinstance(column.name, str) and why_left_out(column) is None, "bounds or categories")
+        require(isinstance(column.name, str) and column.lacks is None, "bounds or categories")
         keys = [key for key in column.categories or () if isinstance(key, int)]
         require(all(-_LARGEST_KEY <= key < _LARGEST_KEY for key in keys), "whole numbers that a table can hold")
 

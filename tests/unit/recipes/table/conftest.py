@@ -17,13 +17,13 @@ COLUMNS = {
     "income": Column(name="income", type="real", lower=0, upper=100_000),
     "city": Column(name="city", type="text", categories=("Delft", "Ghent", "Mons")),
     "member": Column(name="member", type="boolean"),
-    "note": Column(name="note", type="text"),
-    "weight": Column(name="weight", type="real"),
     "ill": Column(name="ill", type="boolean"),
     "stage": Column(name="stage", type="text", categories=("early", "middle", "late")),
     "cost": Column(name="cost", type="real", lower=0, upper=10),
     "either": Column(name="either", type="boolean"),
 }
+
+UNDECLARED = {"note": Column(name="note", type="text"), "weight": Column(name="weight", type="real")}
 
 
 def people(rows: int = 4000, seed: int = 0) -> pd.DataFrame:
@@ -59,4 +59,4 @@ def policy(
 
 @pytest.fixture(scope="session")
 def tables() -> SimpleNamespace:
-    return SimpleNamespace(people=people, policy=policy, columns=COLUMNS)
+    return SimpleNamespace(people=people, policy=policy, columns=COLUMNS, undeclared=COLUMNS | UNDECLARED)

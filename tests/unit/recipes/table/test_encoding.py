@@ -36,10 +36,21 @@ def test_categories_booleans_and_days_have_a_cell_each(tables):
     assert encoded(named, [first, datetime.date(2024, 1, 2)], pa.date32()) == [1, 0]
 
 
-def test_what_has_neither_bounds_nor_categories_is_left_out_and_said(tables):
-    found = Encoding.of(tables.policy(), "ill")
-    assert {"note", "weight"}.isdisjoint(found.names)
-    assert found.left_out == ("note: a text without categories", "weight: a number without bounds")
+def test_what_has_neither_bounds_nor_categories_is_refused_or_left_out_on_purpose(tables):
+    policy = tables.policy(columns=tables.undeclared)
+    with pytest.raises(
+        InvalidInput, match=r"categories for note \(text\); lower and upper for weight \(real\)"
+    ):
+        Encoding.of(policy, "ill")
+    with pytest.raises(InvalidInput, match=r"--leave-out weight"):
+        Encoding.of(policy, "ill", leave_out=["note"])
+    found = Encoding.of(policy, "ill", leave_out=["Note", "weight", "age"])
+    assert {"note", "weight", "age"}.isdisjoint(found.names)
+    assert found.left_out == ("note", "weight", "age")
+    with pytest.raises(InvalidInput, match="other columns than the target"):
+        Encoding.of(policy, "ill", leave_out=["note", "weight", "ill"])
+    with pytest.raises(InvalidInput, match="a column of the policy, got 'nose'"):
+        Encoding.of(policy, "ill", leave_out=["nose"])
 
 
 @pytest.mark.parametrize(
@@ -52,15 +63,15 @@ def test_what_has_neither_bounds_nor_categories_is_left_out_and_said(tables):
 )
 def test_a_target_that_cannot_be_learned_is_refused(tables, target, message):
     with pytest.raises(InvalidInput, match=message):
-        Target.of(tables.policy(), target)
+        Target.of(tables.policy(columns=tables.undeclared), target)
 
 
 def test_one_class_and_no_columns_are_refused(tables):
-    one = {"ill": Column(name="ill", type="text", categories=("yes",)), "note": tables.columns["note"]}
+    one = {"ill": Column(name="ill", type="text", categories=("yes",)), "note": tables.undeclared["note"]}
     with pytest.raises(InvalidInput, match="at least two categories"):
         Target.of(tables.policy(columns=one), "ill")
-    with pytest.raises(InvalidInput, match="a column beside ill with bounds or categories"):
-        Encoding.of(tables.policy(columns=one), "ill")
+    with pytest.raises(InvalidInput, match="a column beside ill to learn from"):
+        Encoding.of(tables.policy(columns=one), "ill", leave_out=["note"])
 
 
 def test_fine_cells_are_joined_where_few_rows_are(tables):

@@ -201,9 +201,12 @@ def test_rows_without_a_known_target_count_nowhere(tables):
 
 
 def test_the_result_says_what_was_left_out_and_nothing_of_the_rows(tables, tmp_path):
-    trained(tables, "ill", rows=200, out=tmp_path / "run")
+    policy = tables.policy(size=200, columns=tables.undeclared)
+    ready = TableTraining.prepare(policy, target="ill", epsilon=5, leave_out=["note", "weight"])
+    run = ready.train(data=tables.people(200), out=tmp_path / "run")
     result = json.loads((tmp_path / "run" / "release" / "result.json").read_text())
-    assert result["left_out"] == ["note: a text without categories", "weight: a number without bounds"]
+    assert result["left_out"] == ["note", "weight"]
+    assert "left out on purpose: note, weight" in run.certificate.caveats
     assert set(result) >= {"kind", "format", "epsilon", "delta", "left_out"}
     assert result["test_accuracy"] is None
 
