@@ -142,6 +142,11 @@ def test_an_address_that_a_visitor_names_is_not_believed(running):
     assert statuses(running, [f"192.0.2.{one}" for one in range(20)]) == {200: 10, 429: 10}
 
 
+def test_paths_that_lead_nowhere_are_limited_too(running):
+    running.desk.visitors = Buckets(size=10, rate=0.0)
+    assert Counter(running.send("GET", f"/{one}")[0] for one in range(20)) == {404: 10, 429: 10}
+
+
 def test_of_a_proxy_the_last_address_is_believed_that_is_no_proxy(tmp_path, desk_files):
     behind = Running(desk_files(tmp_path, settings='proxies = ["127.0.0.1", "198.51.100.0/24"]\n'))
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import time
 import unicodedata
@@ -177,7 +178,7 @@ def signs_in(
     with _HASHING.place():
         wait = tries.reserve(counted_as)
         if wait:
-            sentence = f"too many wrong passwords for this name; wait {wait:.0f} s and try again"
+            sentence = f"too many wrong passwords for this name; wait {math.ceil(wait)} s and try again"
             raise Crowded(sentence, seconds=wait)
         with database.read() as connection:
             row = connection.execute(select(db.accounts).where(db.accounts.c.key == key)).first()

@@ -137,6 +137,8 @@ def _malformed(request: Request, error: Exception) -> Response:
 
 def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if not request.app.state.desk.visitors.take(gate.address_of(request)):  # no route, and so no gate before it
+        return _stopped(request, gate.too_many())
     words = {404: "there is no such page", 405: "this page takes no such request"}
     response = _said(request, error.status_code, words.get(error.status_code, "this request cannot be read"))
     response.headers.update(error.headers or {})

@@ -128,6 +128,10 @@ def address_of(request: Request) -> str:
     return network_of(request.client.host if request.client else "")
 
 
+def too_many() -> Stopped:
+    return Stopped(429, "expected fewer requests a minute from here; wait a moment", seconds=30)
+
+
 async def gate(request: Request) -> None:
     """Find out who asks, and stop what is not allowed. Runs before every route."""
     desk: Desk = request.app.state.desk
@@ -140,7 +144,7 @@ async def gate(request: Request) -> None:
     if account is None:
         guesses = request.url.path.startswith(API) and "authorization" in request.headers
         if not (desk.guesses if guesses else desk.visitors).take(address_of(request)):
-            raise Stopped(429, "expected fewer requests a minute from here; wait a moment", seconds=30)
+            raise too_many()
     if access.everybody:
         return
     if account is None:

@@ -73,7 +73,15 @@ class Book:
         return self.balance_of(self.state, self.allocation)
 
     def balance_of(self, state: State, allocation: str | None = None) -> Balance:
-        """The balance at an earlier moment."""
+        """Take the budget, or a share of it, apart as it is in a state of this ledger.
+
+        Args:
+            state: One of `snapshot`.
+            allocation: The name of a share; None for the whole budget.
+
+        Returns:
+            The parts, which add up to the budget.
+        """
         broken = self.exceeded
         if broken is None:
             return Balance.of(state, allocation)

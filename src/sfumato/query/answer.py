@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,34 +145,34 @@ class Answer:
 def notes_for(plan: Query, policy: Policy, *, family: Family = Family.LAPLACE) -> tuple[str, ...]:
     """What an answer may leave out, from the query and the policy alone: the data may have lost nothing."""
     rows = rows_policy(plan.joined, policy)
-    notes = [] if rows.unit.column is None else [_limit_of_a_unit(plan, rows, policy)]
+    notes = [] if rows.unit.column is None else [*_unit_notes(plan, rows, policy)]
     notes += [f"Rows whose {words} are in no group." for words in ungrouped_rows(plan, policy)]
     if family is Family.GAUSSIAN:
         notes.append("Noise is Gaussian, which needs the budget's δ.")
     return tuple(notes)
 
 
-def _limit_of_a_unit(plan: Query, rows: Policy, policy: Policy) -> str:
+def _unit_notes(plan: Query, rows: Policy, policy: Policy) -> Iterator[str]:
     """How much of one unit counts: of its rows, or of the one row that a sub-query makes of all of them."""
     unit = rows.unit
     if plan.per_person is not None:
+        yield f"Each {unit.column} counts with one row, made of all its rows."
+        for join in () if plan.joined is None else plan.joined.joins:
+            if join.column is None:
+                most = _several(private_table(join.table, policy).unit.rows, "row")
+                yield f"Of {join.table} at most {most} of each {unit.column} are joined."
         used = columns_used(replace(plan, per_person=None))
-        ranges = [
-            f"{value.name} beyond {column.lower:g} to {column.upper:g} counts as the nearer end"
-            for value, column in zip(plan.per_person.values, scope(plan, policy).columns.values(), strict=True)
-            if value.name in used and value.function in ADDED_UP and column.lower is not None
-        ]
-        joins = () if plan.joined is None else plan.joined.joins
-        cut = [
-            f"at most {_several(private_table(join.table, policy).unit.rows, 'row')} of {join.table} are joined"
-            for join in joins
-            if join.column is None
-        ]
-        return "; ".join([f"Each {unit.column} counts with one row, made of all its rows", *cut, *ranges]) + "."
-    if not plan.keys and all(one.function == "count_units" for one in plan.aggregates):
-        return f"Each {unit.column} counts once, whatever its number of rows."
-    most = _several(unit.rows, "row") + (f", in at most {_several(unit.groups, 'group')}" if plan.keys else "")
-    return f"Each {unit.column} counts with at most {most}; further rows are left out."
+        columns = scope(plan, policy).columns.values()
+        for value, column in zip(plan.per_person.values, columns, strict=True):
+            if value.name in used and value.function in ADDED_UP and column.lower is not None:
+                ends = f"{column.lower:g} to {column.upper:g}"
+                yield f"{value.name} beyond {ends} counts as the nearer end."
+    elif not plan.keys and all(one.function == "count_units" for one in plan.aggregates):
+        yield f"Each {unit.column} counts once, whatever its number of rows."
+    else:
+        groups = f", in at most {_several(unit.groups, 'group')}" if plan.keys else ""
+        most = _several(unit.rows, "row")
+        yield f"Each {unit.column} counts with at most {most}{groups}; further rows are left out."
 
 
 def refuse_place(path: str | Path) -> Path:

@@ -260,6 +260,13 @@ def test_every_answer_has_the_headers(served):
         assert "server" not in headers
 
 
+def test_the_page_of_the_trail_shows_what_was_counted(served, olga):
+    served.send("GET", "/nowhere/<b>")
+    served.desk.counted.write()
+    served.desk.database.soon(lambda connection: None).result()
+    assert "× not signed in: GET unknown 404" in olga.page("/trail").text
+
+
 def test_the_trail_has_every_request_and_shows_changes(another):
     served = another()
     ann = served.person("ann", "analyst", allocation=1.0, signed_in=False)
