@@ -75,7 +75,7 @@ def test_membership_recipe(tmp_path, monkeypatch):
         lambda *_: {name: {"measured_epsilon": 1.0} for name in membership.ATTACKERS[3:]},
     )
     answer = membership.run(
-        tmp_path, data="digits", rows=120, networks=12, targets=4, epsilons=(4.0,), sizes=(60,), delta=1e-3
+        tmp_path, data="digits", rows=120, networks=8, targets=2, epsilons=(4.0,), sizes=(60,), delta=1e-3
     )
     assert answer["claimed"] == {"ε = 4": 4.0}
     plain = answer["attacks"]["plain"]["LiRA"]["auc"]
