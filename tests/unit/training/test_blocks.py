@@ -226,7 +226,7 @@ def test_half_a_block_is_used_only_where_no_element_is_left_over(outputs, loss, 
     assert task.split(40, 1) == heights
 
 
-@pytest.mark.parametrize(("width", "threads", "fits"), [(345, 1, True), (345, 2, False), (352, 2, True)])
+@pytest.mark.parametrize(("width", "threads", "fits"), [(352, 1, True), (345, 2, False), (352, 2, True)])
 def test_whole_vectors_hold_the_share_of_each_thread(width, threads, fits):
     """Of 96 rows of 345, each of two threads has 16560: 16 are left over after whole 32s."""
     model = nn.Sequential(nn.Linear(3, width), nn.Sigmoid(), nn.Linear(width, 3))
