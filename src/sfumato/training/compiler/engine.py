@@ -1,0 +1,288 @@
+"""Clipped sums of gradients from a compiled graph: blocks of public heights, chunks, kept graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from sfumato.errors import InvalidInput
+from sfumato.training.clipping import Clipping
+from sfumato.training.compiler.batch import Block
+from sfumato.training.compiler.clip import clipped
+from sfumato.training.compiler.factors import Use, uses
+from sfumato.training.compiler.trace import Draw, Row, all_tensors, trace
+from sfumato.training.precision import plain_float32
+from sfumato.training.rules.terms import Contribution
+from sfumato.training.task import ChunkResult
+
+_JOINED = 4  # sums of blocks that are added in float32
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The graph of a block: from weights, rows and draws to losses, marks and operands.
+
+    Attributes:
+        run: The graph.
+        parts: For each trainable parameter the uses that add up to its gradient.
+        marked: Whether there is a mark of rows that met a value without a result.
+    """
+
+    run: Callable[..., tuple[Tensor, ...]]
+    parts: Mapping[str, Sequence[tuple[Use, slice]]]
+    marked: bool
+
+    def contributions(self, values: Sequence[Tensor]) -> dict[str, list[Contribution]]:
+        return {
+            name: [use.contribution(*values[place]) for use, place in parts]
+            for name, parts in self.parts.items()
+        }
+
+
+def compiled(row: Row, height: int) -> Compiled:
+    """The graph of a block of so many rows."""
+    block = Block(row, height)
+    losses, bad, gradients = row.outputs
+    outputs = [block.reshaped(block.rows(losses), (height,))]
+    if bad is not None:
+        outputs.append(block.rows(bad))
+    parts: dict[str, list[tuple[Use, slice]]] = {}
+    for name, gradient in zip(row.trainable, gradients, strict=True):
+        for use in [] if gradient is None else uses(gradient):
+            operands = use.operands(block)
+            parts.setdefault(name, []).append((use, slice(len(outputs), len(outputs) + len(operands))))
+            outputs += operands
+    block.graph.output(tuple(outputs))
+    block.graph.eliminate_dead_code()
+    module = fx.GraphModule(row.graph, block.graph)
+    return Compiled(module.forward, parts, bad is not None)
+
+
+class Engine:
+    """A model, its loss and views as a graph, and the clipped sums of rows that are put through it.
+
+    Args:
+        model: The model, in the mode that it is trained in.
+        loss_fn: `loss_fn(outputs, targets)` returns one loss for each row.
+        example: Inputs and targets of one public row, (1, …).
+        views: K random views of each row.
+        most_rows: Rows of the largest block.
+
+    >>> from sfumato.training import Flat, cross_entropy
+    >>> rows = torch.tensor([[3.0, 4.0]]), torch.tensor([0])
+    >>> engine = Engine(nn.Linear(2, 2), cross_entropy, rows)
+    >>> engine.clipped(*rows, Flat(norm=1.0)).finite.tolist()
+    [True]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], Tensor],
+        example: tuple[Any, Any],
+        *,
+        views: Callable[[Any], Any] | None = None,
+        most_rows: int = 256,
+    ) -> None:
+        self.model, self.loss_fn, self.views = model, loss_fn, views
+        self.row = trace(
+            model, loss_fn, *pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example), views=views
+        )
+        self.most_rows = most_rows
+        self._graphs: dict[int, Compiled] = {}
+        self.generator: torch.Generator | None = None
+
+    def clipped(
+        self,
+        inputs: Any,
+        targets: Any,
+        clipping: Clipping,
+        *,
+        units: Tensor | None = None,
+        into: Mapping[str, Tensor] | None = None,
+    ) -> ChunkResult:
+        """The clipped sum of a chunk of rows.
+
+        *Guarantees*: every unit adds at most its clipping bound in norm; one that does not count adds exactly
+        zero; others have the same bits whatever it is.
+
+        Args:
+            inputs: (rows, …).
+            targets: (rows, …).
+            clipping: The clipping rule.
+            units: The index of the unit behind each row; each row its own by default.
+            into: Zeros that sums may be written to, by parameter.
+
+        Returns:
+            The sums, and what is known about each unit; private.
+        """
+        rows = [leaf for leaf in pytree.tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
+        count = _count(rows)
+        if units is not None and (units.shape != (count,) or units.is_floating_point()):
+            raise InvalidInput(
+                f"expected units to hold a whole number for each of the {count} rows, got {tuple(units.shape)} of "
+                f"{units.dtype}"
+            )
+        with torch.no_grad(), plain_float32():
+            if count == 0:
+                return self._nothing(clipping)
+            if units is None:
+                return _joined(self._blocks(rows, count, 1, clipping, into or {}))
+            strata = _strata(units)
+            found = [
+                part
+                for some in strata
+                for part in self._blocks([leaf[some.rows] for leaf in rows], *some.shape, clipping, {})
+            ]
+            return _reordered(_joined(iter(found)), strata)
+
+    def _blocks(
+        self, rows: Sequence[Tensor], units: int, span: int, clipping: Clipping, into: Mapping[str, Tensor]
+    ) -> Iterator[ChunkResult]:
+        """Blocks of units with `span` rows each, the last one filled up with public rows."""
+        most = max(1, self.most_rows // span)
+        start = 0
+        while start < units:
+            height = min(most, _height(units - start))
+            stop = min(start + height, units)
+            missing = (height - (stop - start)) * span
+            data = [leaf[start * span : stop * span] for leaf in rows]
+            if missing:
+                data = [torch.cat([leaf, leaf.new_zeros(missing, *leaf.shape[1:])]) for leaf in data]
+            yield self._block(data, stop - start, height, clipping, into)
+            start, into = stop, {}
+
+    def _block(
+        self, rows: Sequence[Tensor], units: int, height: int, clipping: Clipping, into: Mapping[str, Tensor]
+    ) -> ChunkResult:
+        count = len(rows[0])
+        graph = self.graph(count)
+        tensors = {name: tensor.detach() for name, tensor in all_tensors(self.model).items()}
+        draws = [self._draw(draw, count) for draw in self.row.draws]
+        values = graph.run(*[tensors[name] for name in self.row.weights], *rows, *draws)
+        return clipped(
+            graph.contributions(values),
+            values[0],
+            values[1] if graph.marked else None,
+            clipping,
+            names={name: tensors[name] for name in self.row.trainable},
+            units=units,
+            height=height,
+            into=into,
+        )
+
+    def graph(self, height: int) -> Compiled:
+        """The graph of a block of so many rows, made once."""
+        if height not in self._graphs:
+            self._graphs[height] = compiled(self.row, height)
+        return self._graphs[height]
+
+    def _draw(self, draw: Draw, rows: int) -> Tensor:
+        make = torch.rand if draw.kind == "uniform" else torch.randn
+        return make((rows, *draw.shape), dtype=draw.dtype, generator=self.generator)
+
+    def _nothing(self, clipping: Clipping) -> ChunkResult:
+        tensors = all_tensors(self.model)
+        none = torch.zeros(0, len(clipping.layers(self.row.trainable)))
+        nobody = torch.zeros(0, dtype=torch.bool)
+        zeros = {name: torch.zeros_like(tensors[name], requires_grad=False) for name in self.row.trainable}
+        return ChunkResult(zeros, none, none, nobody, nobody, none.flatten(), 0.0, 0.0)
+
+
+def _height(units: int) -> int:
+    """A public height that so many units fit in with little padding: by their number alone.
+
+    >>> [_height(units) for units in (1, 16, 17, 100, 1000)]
+    [16, 16, 32, 112, 1024]
+    """
+    step = max(16, 1 << max(0, units.bit_length() - 4))
+    return -(-units // step) * step
+
+
+def _count(rows: Sequence[Tensor]) -> int:
+    if not rows or any(leaf.dim() == 0 or len(leaf) != len(rows[0]) for leaf in rows):
+        raise InvalidInput(
+            f"expected tensors with the same number of rows, got shapes {[tuple(leaf.shape) for leaf in rows]}"
+        )
+    return len(rows[0])
+
+
+class _Stratum(NamedTuple):
+    """Units with equally many rows: their numbers (units,), and their rows, unit by unit."""
+
+    members: Tensor
+    rows: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Units, and rows of each."""
+        return len(self.members), len(self.rows) // len(self.members)
+
+
+def _strata(units: Tensor) -> list[_Stratum]:
+    """Units with equally many rows go together: a unit's rows are then just more positions."""
+    _, owner, counts = torch.unique(units, return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
+    order = torch.argsort(owner, stable=True)
+    return [
+        _Stratum((counts == count).nonzero().flatten(), order[(counts == count)[owner[order]]])
+        for count in sorted(set(counts.tolist()))
+    ]
+
+
+def _joined(parts: Iterator[ChunkResult]) -> ChunkResult:
+    """What blocks add up to: a few sums in float32, and these in float64."""
+    seen: list[ChunkResult] = []
+    sums: dict[str, Tensor] = {}  # of the last few
+    totals: dict[str, Tensor] = {}  # of those before
+    for part in parts:
+        if seen and len(seen) % _JOINED == 0:
+            totals, sums = _added(totals, sums), {}
+        sums = part.sums if not sums else {name: value.add_(part.sums[name]) for name, value in sums.items()}
+        seen.append(replace(part, sums={}))
+    if totals:
+        sums = {name: total.to(sums[name].dtype) for name, total in _added(totals, sums).items()}
+    norms = torch.cat([part.norms for part in seen])
+    return ChunkResult(
+        sums=sums,
+        norms=norms,
+        coefficients=torch.cat([part.coefficients for part in seen]),
+        finite=torch.cat([part.finite for part in seen]),
+        raised=torch.cat([part.raised for part in seen]),
+        losses=torch.cat([part.losses for part in seen]),
+        norm_error=max(part.norm_error for part in seen),
+        sum_error=sum(part.sum_error for part in seen) + _joining_error(len(norms)),
+    )
+
+
+def _added(totals: dict[str, Tensor], sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    if not totals:
+        return {name: value.double() for name, value in sums.items()}
+    return {name: total.add_(sums[name]) for name, total in totals.items()}
+
+
+def _joining_error(units: int) -> float:
+    """Of adding the sums of blocks, a few in float32 and these in float64, for both of two neighbours.
+
+    The sums of all blocks have norm at most units · C; each is rounded in _JOINED - 1 additions at most, and
+    once more at the end.
+    """
+    return 1.02 * 2 * units * _JOINED * 2.0**-24  # 1.02: second-order terms
+
+
+def _reordered(result: ChunkResult, strata: Sequence[_Stratum]) -> ChunkResult:
+    """The same with units and rows in the order of the chunk."""
+    units = torch.argsort(torch.cat([stratum.members for stratum in strata]))
+    rows = torch.argsort(torch.cat([stratum.rows for stratum in strata]))
+    return replace(
+        result,
+        norms=result.norms[units],
+        coefficients=result.coefficients[units],
+        finite=result.finite[units],
+        raised=result.raised[units],
+        losses=result.losses[rows],
+    )
