@@ -87,7 +87,8 @@ class Block:
             return self._constant(node)
         if node not in self.private:
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda arg: self._made[arg])
-            return self._split(self.graph.call_function(node.target, args, kwargs), node.meta["val"])  # type: ignore[arg-type]
+            target = aten.reshape.default if node.target is aten.view.default else node.target
+            return self._split(self.graph.call_function(target, args, kwargs), node.meta["val"])  # type: ignore[arg-type]
         rule = _RULES.get(node.target)
         found = rule(self, node) if rule is not None else None
         return self.by_vmap(node) if found is None else found

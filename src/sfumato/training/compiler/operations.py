@@ -56,7 +56,7 @@ SHIFTED = _named(
     "_log_softmax_backward_data constant_pad_nd max.dim min.dim argmax argmin logcumsumexp "
     "topk sort prod.dim_int cumprod gather scatter.src scatter.value scatter_add var.correction "
     "var_mean.correction diagonal split_with_sizes split.Tensor unbind.int slice_scatter select_scatter glu "
-    "glu_backward roll"
+    "glu_backward roll diagonal_scatter"
 )
 """Dimensions are given by their numbers."""
 
@@ -70,7 +70,7 @@ BY_VMAP = _named(
     "index.Tensor index_put _unsafe_index.Tensor _unsafe_index_put index_select linalg_vector_norm "
     "grid_sampler_2d grid_sampler_2d_backward linalg_cholesky_ex linalg_inv_ex linalg_solve_triangular "
     "_linalg_det _linalg_slogdet _linalg_solve_ex linalg_qr cummax cummin _cdist_forward col2im im2col "
-    "view_as_complex view_as_real unfold unfold_backward"
+    "linalg_householder_product view_as_complex view_as_real unfold unfold_backward"
 )
 """Those that torch batches, at whatever price."""
 
@@ -107,13 +107,15 @@ def decomposed() -> Mapping[Any, Callable[..., Any]]:
     for kept in KEPT:
         table.pop(kept, None)
     more = [aten.addcmul, aten.addcdiv, aten.linalg_vector_norm, aten.aminmax, aten._safe_softmax]
+    more += [aten.native_batch_norm, aten._native_batch_norm_legit, aten._native_batch_norm_legit_no_training]
     table.update(get_decompositions(more))
     table.pop(aten.linalg_vector_norm.default, None)
     table.update(
         {
             aten._embedding_bag.default: _embedding_bag,
             aten._embedding_bag_forward_only.default: _embedding_bag,
-            aten._embedding_bag_dense_backward.default: _embedding_bag_backward,
+            aten._embedding_bag_backward.default: _embedding_bag_backward,
+            aten._weight_norm_interface_backward.default: _weight_norm_backward,
             aten._trilinear.default: _trilinear,
             aten.empty.memory_format: _no_memory,
             aten.empty_like.default: lambda like, **_: torch.zeros(like.shape, dtype=like.dtype),
@@ -163,12 +165,14 @@ def _embedding_bag(
 def _embedding_bag_backward(
     grad: Tensor,
     indices: Tensor,
+    offsets: Tensor,
     offset2bag: Tensor,
     bag_size: Tensor,
     maximum_indices: Tensor,
     num_weights: int,
     scale_grad_by_freq: bool,
     mode: int,
+    sparse: bool,
     per_sample_weights: Tensor | None,
     padding_idx: int = -1,
 ) -> Tensor:
@@ -178,6 +182,14 @@ def _embedding_bag_backward(
     if per_sample_weights is not None:
         each = each * per_sample_weights[:, None]
     return aten.embedding_dense_backward(each, indices, num_weights, padding_idx, False)
+
+
+def _weight_norm_backward(
+    grad: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor, dim: int
+) -> tuple[Tensor, Tensor]:
+    others = [other for other in range(saved_v.dim()) if other != dim % saved_v.dim()]
+    along = (grad * saved_v).sum(others, keepdim=True) / saved_norms
+    return saved_g / saved_norms * (grad - saved_v * along / saved_norms), along
 
 
 def _trilinear(

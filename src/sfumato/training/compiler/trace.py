@@ -129,9 +129,9 @@ def trace(
         data = [next(filled) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         row_inputs, row_targets = pytree.tree_unflatten(data, spec)
         tensors = dict(zip(named, weights, strict=True))
-        with watch:
-            losses = _losses(model, tensors, loss_fn, row_inputs, row_targets, views)
-            watch.backward = True
+        swapped = nn.utils.stateless._reparametrize_module(model, tensors, tie_weights=True)  # type: ignore[attr-defined]
+        with watch, swapped:  # layers may run again in the backward pass
+            losses = losses_of(model, loss_fn, row_inputs, row_targets, views)
             found: Any = torch.autograd.grad(
                 losses.sum(), [tensors[name] for name in learning], allow_unused=True
             )
@@ -180,14 +180,6 @@ def call(model: nn.Module, inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
 
 
-def _losses(
-    model: nn.Module, tensors: Mapping[str, Tensor], loss_fn: Any, inputs: Any, targets: Any, views: Any
-) -> Tensor:
-    """(1,): the loss of a row, averaged over its views."""
-    with nn.utils.stateless._reparametrize_module(model, dict(tensors), tie_weights=True):  # type: ignore[attr-defined]
-        return losses_of(model, loss_fn, inputs, targets, views)
-
-
 def losses_of(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any, views: Any) -> Tensor:
     """(rows,): the loss of each row, averaged over its views."""
     rows = len(next(leaf for leaf in pytree.tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)))
@@ -218,7 +210,6 @@ class _Watch(TorchDispatchMode):
     lines: dict[str, str] = field(default_factory=dict)  # by node
     keys: list[tuple[Any, ...]] = field(default_factory=list)  # of the draws, in their order
     line: str = ""
-    backward: bool = False
 
     def __post_init__(self) -> None:
         super().__init__()

@@ -1,0 +1,389 @@
+"""Models of every kind against a loop over rows: none is known to the compiler, all are exact."""
+
+from __future__ import annotations
+
+import math
+from collections import namedtuple
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
+from torch.utils.checkpoint import checkpoint
+
+from sfumato.models import CNN
+from sfumato.training import Flat
+from sfumato.training.compiler.engine import Engine
+
+ROWS, CLASSES, WIDTH, LENGTH, VOCABULARY = 5, 3, 6, 4, 7
+
+
+def cross_entropy(outputs, targets):
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def squared(outputs, targets):
+    return (outputs.flatten(1).tanh().mean(1) - targets) ** 2
+
+
+def classes():
+    return torch.randint(0, CLASSES, (ROWS,))
+
+
+def images(channels=2, *space):
+    return torch.randn(ROWS, channels, *(space or (8, 8)), dtype=torch.float64)
+
+
+def steps(width=WIDTH):
+    return torch.randn(ROWS, LENGTH, width, dtype=torch.float64)
+
+
+def tokens():
+    return torch.randint(0, VOCABULARY, (ROWS, LENGTH))
+
+
+class Pooled(nn.Module):
+    """A layer on images or steps, then classes."""
+
+    def __init__(self, *layers, outputs):
+        super().__init__()
+        self.layers, self.head = nn.Sequential(*layers), nn.Linear(outputs, CLASSES)
+
+    def forward(self, inputs):
+        return self.head(self.layers(inputs).flatten(2).mean(2))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, cells, outputs):
+        super().__init__()
+        self.cells, self.head = cells, nn.Linear(outputs, CLASSES)
+
+    def forward(self, inputs):
+        return self.head(self.cells(inputs)[0][:, -1])
+
+
+class StepsFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells, self.head = nn.GRU(WIDTH, 5, bidirectional=True), nn.Linear(10, CLASSES)
+
+    def forward(self, inputs):
+        return self.head(self.cells(inputs.transpose(0, 1))[0].mean(0))
+
+
+class Attentive(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix, self.head = nn.MultiheadAttention(WIDTH, 2, batch_first=True), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, inputs, mask):
+        seen = self.mix(inputs, inputs, inputs, key_padding_mask=mask, need_weights=False)[0]
+        return self.head(seen.mean(1))
+
+
+class Encoder(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(WIDTH, 2, 8, batch_first=True, dropout=0.0, **options)
+        self.layers, self.head = (
+            nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+            nn.Linear(WIDTH, CLASSES),
+        )
+
+    def forward(self, inputs):
+        return self.head(self.layers(inputs)[:, 0])
+
+
+class Text(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(VOCABULARY, WIDTH, **options), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, inputs):
+        return self.head(self.tokens(inputs).tanh().mean(1))
+
+
+class Bag(nn.Module):
+    def __init__(self, mode):
+        super().__init__()
+        self.bag, self.head = nn.EmbeddingBag(VOCABULARY, WIDTH, mode=mode), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, inputs):
+        return self.head(self.bag(inputs).tanh())
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.both, self.head = nn.Bilinear(3, 4, 5), nn.Linear(5, CLASSES)
+
+    def forward(self, left, right):
+        return self.head(self.both(left, right).tanh())
+
+
+class Tied(nn.Module):
+    """A language model whose decoder is its embedding, used outside the module that owns it."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.inner = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, inputs):
+        return F.linear(self.inner(self.embedding(inputs)).tanh(), self.embedding.weight)
+
+
+def language(outputs, targets):
+    return F.cross_entropy(outputs.transpose(1, 2), targets, reduction="none").mean(1)
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.same, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
+        self.scale, self.start = nn.Parameter(torch.ones(WIDTH)), nn.Parameter(torch.randn(1, 1, WIDTH))
+        self.parts = nn.ParameterDict({"shift": nn.Parameter(torch.randn(WIDTH))})
+
+    def forward(self, inputs):
+        inputs = torch.cat([self.start.expand(len(inputs), -1, -1), inputs], 1)
+        seen = self.same(self.same(inputs).relu() * self.scale + self.parts["shift"])
+        return self.head(seen.mean(1))
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down, self.inner = nn.Conv2d(2, 4, 3, 2, 1), nn.Conv2d(4, 4, 3, padding=1)
+        self.up, self.out = nn.ConvTranspose2d(4, 3, 2, 2), nn.Conv2d(5, 1, 1)
+        self.norm = nn.GroupNorm(2, 4)
+
+    def forward(self, inputs):
+        low = F.silu(self.norm(self.inner(F.gelu(self.down(inputs)))))
+        high = self.up(low) + F.interpolate(low[:, :3], scale_factor=2, mode="bilinear")
+        return self.out(torch.cat([high, inputs], 1))
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        ctx.save_for_backward(values)
+        return values**3
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (values,) = ctx.saved_tensors
+        return 3 * values**2 * gradient
+
+
+class OwnFunction(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(WIDTH, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, inputs):
+        return self.head(Cube.apply(self.first(inputs)))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(WIDTH, 4), nn.Tanh(), nn.Linear(4, 4))
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, inputs):
+        return self.head(checkpoint(self.first, inputs, use_reentrant=False))
+
+
+Pair = namedtuple("Pair", "scores extra")
+
+
+@dataclass
+class Scored:
+    scores: torch.Tensor
+
+
+class Structured(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.head, self.other = kind, nn.Linear(WIDTH, CLASSES), nn.Linear(WIDTH, 2)
+
+    def forward(self, inputs):
+        scores = self.head(inputs)
+        if self.kind == "dict":
+            return {"scores": scores, "extra": self.other(inputs)}
+        return Pair(scores, self.other(inputs)) if self.kind == "pair" else Scored(scores)
+
+
+class Experts(nn.Module):
+    """All experts run, and the best two count, by a mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, 3)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, CLASSES) for _ in range(3))
+
+    def forward(self, inputs):
+        scores = self.gate(inputs)
+        weights = torch.zeros_like(scores).scatter(-1, scores.topk(2, -1).indices, 1.0) * scores.softmax(-1)
+        return (torch.stack([expert(inputs) for expert in self.experts], -1) * weights.unsqueeze(-2)).sum(-1)
+
+
+class Indexing(nn.Module):
+    """Indices, flips, rolls, sorted values and moments."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Parameter(torch.randn(VOCABULARY, WIDTH)), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, inputs):
+        seen = self.table[inputs].flip(1).roll(1, 1).cumsum(1)
+        seen = seen.sort(-1).values / (1 + seen.var((1, 2), keepdim=True)) + seen.amax(1, keepdim=True)
+        return self.head(seen.logsumexp(1))
+
+
+class Einsum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.query, self.out = (nn.Parameter(torch.randn(2, WIDTH, 3)) for _ in range(2))
+
+    def forward(self, inputs):
+        seen = torch.einsum("btw,hwd->bhtd", inputs, self.query)
+        weights = (seen @ seen.transpose(-1, -2)).softmax(-1)
+        return torch.einsum("bhtd,hwd->bw", weights @ seen, self.out)[:, :CLASSES]
+
+
+def mean_of(outputs, targets):
+    return ((outputs - targets) ** 2).flatten(1).mean(1)
+
+
+def of(name):
+    return lambda outputs, targets: (
+        cross_entropy(outputs[name] if isinstance(outputs, dict) else getattr(outputs, name), targets)
+        + (outputs["extra"].square().mean(1) if isinstance(outputs, dict) else 0)
+    )
+
+
+def seen_norm():
+    norm = nn.BatchNorm2d(3)
+    norm(torch.randn(20, 3, 4, 4))
+    return norm.eval()
+
+
+def frozen(model, part):
+    for parameter in getattr(model, part).parameters():
+        parameter.requires_grad_(False)
+    return model
+
+
+PLAIN = {
+    "MLP": lambda: (nn.Sequential(nn.Linear(WIDTH, 9), nn.ReLU(), nn.Linear(9, CLASSES)), steps()[:, 0], classes()),
+    "CNN": lambda: (CNN(), torch.randn(ROWS, 1, 28, 28, dtype=torch.float64), classes()),
+    "LSTM": lambda: (
+        Recurrent(nn.LSTM(WIDTH, 5, 2, batch_first=True, bidirectional=True), 10), steps(), classes()
+    ),
+    "GRU, steps first": lambda: (StepsFirst(), steps(), classes()),
+    "RNN": lambda: (Recurrent(nn.RNN(WIDTH, 5, batch_first=True), 5), steps(), classes()),
+    "LSTM with projection": lambda: (Recurrent(nn.LSTM(WIDTH, 5, batch_first=True, proj_size=2), 2), steps(), classes()),
+    "attention": lambda: (Attentive(), (steps(), torch.arange(LENGTH) >= torch.randint(1, 5, (ROWS, 1))), classes()),
+    "encoder": lambda: (Encoder(), steps(), classes()),
+    "encoder, norm first": lambda: (Encoder(norm_first=True, activation="gelu"), steps(), classes()),
+    "embedding": lambda: (Text(padding_idx=2), tokens(), classes()),
+    "bag of sums": lambda: (Bag("sum"), tokens(), classes()),
+    "bag of means": lambda: (Bag("mean"), tokens(), classes()),
+    "bilinear": lambda: (TwoInputs(), (steps(3)[:, 0], steps(4)[:, 0]), classes()),
+    "transposed": lambda: (Pooled(nn.ConvTranspose2d(2, 3, 3, 2, 1, output_padding=1), nn.ELU(), outputs=3), images(), classes()),
+    "grouped": lambda: (Pooled(nn.Conv2d(4, 6, 3, groups=2, dilation=2, padding=1), nn.ReLU(), outputs=6), images(4), classes()),
+    "depthwise": lambda: (Pooled(nn.Conv2d(4, 4, 3, groups=4), nn.Hardswish(), outputs=4), images(4), classes()),
+    "circular": lambda: (Pooled(nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), nn.Tanh(), outputs=3), images(), classes()),
+    "reflected": lambda: (Pooled(nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), nn.Tanh(), outputs=3), images(), classes()),
+    "one dimension": lambda: (Pooled(nn.Conv1d(2, 3, 3, stride=2), nn.LeakyReLU(), nn.MaxPool1d(2), outputs=3), images(2, 11), classes()),
+    "three dimensions": lambda: (Pooled(nn.Conv3d(2, 3, 2), nn.ReLU(), nn.MaxPool3d(2), outputs=3), images(2, 5, 5, 5), classes()),
+    "pools": lambda: (Pooled(nn.Conv2d(2, 3, 3), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(2), nn.Softplus(), outputs=3), images(), classes()),
+    "twice": lambda: (Twice(), steps(), classes()),
+    "weight norm": lambda: (nn.Sequential(weight_norm(nn.Linear(WIDTH, 4)), nn.Tanh(), nn.Linear(4, CLASSES)), steps()[:, 0], classes()),
+    "weight norm, convolution": lambda: (Pooled(weight_norm(nn.Conv2d(2, 3, 3)), nn.ReLU(), outputs=3), images(), classes()),
+    "old weight norm": lambda: (nn.Sequential(nn.utils.weight_norm(nn.Linear(WIDTH, CLASSES))), steps()[:, 0], classes()),
+    "orthogonal": lambda: (nn.Sequential(orthogonal(nn.Linear(WIDTH, 4)), nn.Linear(4, CLASSES)), steps()[:, 0], classes()),
+    "spectral norm": lambda: (nn.Sequential(spectral_norm(nn.Linear(WIDTH, 4)), nn.Linear(4, CLASSES)).eval(), steps()[:, 0], classes()),
+    "instance norm": lambda: (Pooled(nn.Conv2d(2, 3, 3), nn.InstanceNorm2d(3, affine=True), nn.PReLU(3), outputs=3), images(), classes()),
+    "batch norm in eval": lambda: (Pooled(nn.Conv2d(2, 3, 3), seen_norm(), nn.ReLU(), outputs=3), images(), classes()),
+    "layer and RMS norm": lambda: (nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4), nn.RMSNorm(4), nn.Linear(4, CLASSES)), steps()[:, 0], classes()),
+    "own function": lambda: (OwnFunction(), steps()[:, 0], classes()),
+    "checkpointed": lambda: (Checkpointed(), steps()[:, 0], classes()),
+    "experts": lambda: (Experts(), steps()[:, 0], classes()),
+    "indexing": lambda: (Indexing(), tokens(), classes()),
+    "einsum": lambda: (Einsum(), steps(), classes()),
+    "frozen part": lambda: (frozen(Twice(), "same"), steps(), classes()),
+}  # fmt: skip
+
+WITH_LOSS = {
+    "tied decoder": lambda: (Tied(), tokens(), tokens(), language),
+    "U-Net": lambda: (UNet(), images(), images(1), mean_of),
+    "dict": lambda: (Structured("dict"), steps()[:, 0], classes(), of("scores")),
+    "named tuple": lambda: (Structured("pair"), steps()[:, 0], classes(), of("scores")),
+    "dataclass": lambda: (Structured("class"), steps()[:, 0], classes(), of("scores")),
+    "several targets": lambda: (
+        nn.Linear(WIDTH, 4), steps()[:, 0], {"class": classes() % 2, "number": torch.randn(ROWS, dtype=torch.float64)},
+        lambda out, t: cross_entropy(out[:, :2], t["class"]) + F.huber_loss(out[:, 3], t["number"], reduction="none"),
+    ),
+    "weighted loss": lambda: (
+        nn.Linear(WIDTH, CLASSES), steps()[:, 0], classes(),
+        lambda out, t: F.cross_entropy(
+            out, t, weight=torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64), reduction="none", label_smoothing=0.1
+        ),
+    ),
+    "several labels": lambda: (
+        nn.Linear(WIDTH, 4), steps()[:, 0], torch.randint(0, 2, (ROWS, 4)).double(),
+        lambda out, t: F.binary_cross_entropy_with_logits(out, t, reduction="none").mean(1),
+    ),
+    "ignored targets": lambda: (
+        nn.Linear(WIDTH, CLASSES), steps(), torch.tensor([[0, 1, -100, 2]] * ROWS), language,
+    ),
+}  # fmt: skip
+
+
+def exact(model, inputs, targets, loss, loop, distance, *, units=None, tolerance=1e-12):
+    """Plain sums in float64, and clipped ones, whose coefficients are rounded down by 2⁻²²."""
+    row = (
+        torch.utils._pytree.tree_map_only(torch.Tensor, lambda leaf: leaf[:1], each)
+        for each in (inputs, targets)
+    )
+    engine = Engine(model, loss, tuple(row))
+    for norm, most in ((math.inf, tolerance), (0.5, 1e-6)):
+        ours = engine.clipped(inputs, targets, Flat(norm=norm), units=units)
+        assert bool(ours.finite.all())
+        assert distance(ours.sums, loop(model, loss, inputs, targets, norm, units)) < most
+    return engine
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_layers(name, clipped_by_loop, distance):
+    torch.manual_seed(0)
+    model, inputs, targets = PLAIN[name]()
+    exact(model.double(), inputs, targets, cross_entropy, clipped_by_loop, distance)
+
+
+@pytest.mark.parametrize("name", WITH_LOSS)
+def test_losses(name, clipped_by_loop, distance):
+    torch.manual_seed(0)
+    model, inputs, targets, loss = WITH_LOSS[name]()
+    exact(model.double(), inputs, targets, loss, clipped_by_loop, distance)
+
+
+@pytest.mark.parametrize(
+    "name", ["CNN", "LSTM", "encoder", "embedding", "bag of means", "twice", "weight norm"]
+)
+def test_persons_with_several_rows(name, clipped_by_loop, distance):
+    torch.manual_seed(0)
+    model, inputs, targets = PLAIN[name]()
+    units = torch.tensor([3, 1, 3, 3, 0])
+    exact(model.double(), inputs, targets, cross_entropy, clipped_by_loop, distance, units=units)
+
+
+@pytest.mark.parametrize("name", ["CNN", "LSTM", "encoder", "embedding", "twice"])
+def test_single_precision(name, clipped_by_loop, distance):
+    torch.manual_seed(0)
+    model, inputs, targets = PLAIN[name]()
+    single = inputs.float() if inputs.is_floating_point() else inputs
+    exact(model.float(), single, targets, cross_entropy, clipped_by_loop, distance, tolerance=1e-6)
