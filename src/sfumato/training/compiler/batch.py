@@ -301,8 +301,7 @@ def _shifted(block: Block, node: fx.Node) -> Any:
         **node.kwargs,
     }
     first = node.args[0]
-    source = first[0] if isinstance(first, list | tuple) else first
-    rank = len(_shape(source))  # type: ignore[arg-type]
+    rank = max(len(_shape(each)) for each in (first if isinstance(first, list | tuple) else [first]))  # type: ignore[arg-type]
     if rank == 0 and node.target not in (aten.unsqueeze.default, aten.stack.default):
         return None
     grown = rank + (node.target in (aten.unsqueeze.default, aten.stack.default))
@@ -329,7 +328,8 @@ def _shifted(block: Block, node: fx.Node) -> Any:
         elif isinstance(value, fx.Node):
             value = block.rows(value)
         elif isinstance(value, list | tuple) and value and isinstance(value[0], fx.Node):
-            value = [block.rows(each) for each in value]
+            some = [each for each in value if _shape(each) != (0,) or rank == 1]  # torch leaves out empty ones
+            value = [block.rows(each) for each in some]
         args[argument.name] = value
     positional = [args.pop(a.name) for a in schema.arguments if not a.kwarg_only and a.name in args]
     made = block.graph.call_function(node.target, tuple(positional), args)  # type: ignore[arg-type]
