@@ -117,6 +117,20 @@ class Block:
         made.meta["shape"], made.meta["dtype"] = node.meta["shape"], dtype
         return made
 
+    def channels_last(self, node: fx.Node) -> fx.Node:
+        """Images with their channels in the innermost place, where pooling is many times faster."""
+        rows, channels, height, width = node.meta["shape"]
+        if channels == 1:  # torch takes a one-channel image for contiguous: by strides alone
+            made = self.graph.call_function(aten.contiguous.default, (node,))
+            strides = [height * width, 1, width, 1]
+            made = self.graph.call_function(aten.as_strided.default, (made, list(node.meta["shape"]), strides))
+        else:
+            made = self.graph.call_function(
+                aten.contiguous.default, (node,), {"memory_format": torch.channels_last}
+            )
+        made.meta["shape"], made.meta["dtype"] = node.meta["shape"], node.meta["dtype"]
+        return made
+
     def is_private(self, node: Any) -> bool:
         return isinstance(node, fx.Node) and node in self.private
 
@@ -349,6 +363,8 @@ def _folded(block: Block, node: fx.Node) -> Any:
             args[place] = block._made[arg] if place in weights else block.merged(arg)
     if node.target is aten.native_group_norm.default:
         args[3] *= block.height
+    if node.target is aten.convolution.default and len(args[0].meta["shape"]) == 4:
+        args[0] = block.channels_last(args[0])
     names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
     if "input_size" in names:
         place = names.index("input_size")

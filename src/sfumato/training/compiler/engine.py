@@ -18,6 +18,7 @@ from sfumato.training.compiler.factors import Use, uses
 from sfumato.training.compiler.trace import Draw, Row, all_tensors, trace
 from sfumato.training.precision import plain_float32
 from sfumato.training.rules.terms import Contribution
+from sfumato.training.rules.workspace import Workspace
 from sfumato.training.task import ChunkResult
 
 _JOINED = 4  # sums of blocks that are added in float32
@@ -96,6 +97,7 @@ class Engine:
         self.most_rows = most_rows
         self._graphs: dict[int, Compiled] = {}
         self.generator: torch.Generator | None = None
+        self._workspace = Workspace()
 
     def clipped(
         self,
@@ -165,16 +167,17 @@ class Engine:
         tensors = {name: tensor.detach() for name, tensor in all_tensors(self.model).items()}
         draws = [self._draw(draw, count) for draw in self.row.draws]
         values = graph.run(*[tensors[name] for name in self.row.weights], *rows, *draws)
-        return clipped(
-            graph.contributions(values),
-            values[0],
-            values[1] if graph.marked else None,
-            clipping,
-            names={name: tensors[name] for name in self.row.trainable},
-            units=units,
-            height=height,
-            into=into,
-        )
+        with self._workspace.lend():
+            return clipped(
+                graph.contributions(values),
+                values[0],
+                values[1] if graph.marked else None,
+                clipping,
+                names={name: tensors[name] for name in self.row.trainable},
+                units=units,
+                height=height,
+                into=into,
+            )
 
     def graph(self, height: int) -> Compiled:
         """The graph of a block of so many rows, made once."""
