@@ -151,6 +151,21 @@ def secret_global_generators(sampler: Sampler, device: torch.device | None = Non
             yield
 
 
+def secret_torch_generator(sampler: Sampler) -> torch.Generator:
+    """A torch generator whose whole state is drawn from `sampler`: as unpredictable as the noise.
+
+    >>> import torch
+    >>> one, other = (secret_torch_generator(SecretStream()) for _ in range(2))
+    >>> torch.equal(torch.rand(4, generator=one), torch.rand(4, generator=other))
+    False
+    """
+    import torch
+
+    generator = torch.Generator()
+    generator.set_state(_torch_state(_fresh_torch_state(), sampler.integers(2**32, _WORDS)))
+    return generator
+
+
 class FreshGenerators:
     """Within a `with` block the global generators are secret, and `refresh` makes them so again.
 

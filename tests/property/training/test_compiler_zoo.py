@@ -14,6 +14,7 @@ from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_no
 from torch.utils.checkpoint import checkpoint
 
 from sfumato.models import CNN
+from sfumato.randomness import SecretStream
 from sfumato.training import Flat
 from sfumato.training.compiler.engine import Engine
 
@@ -387,3 +388,195 @@ def test_single_precision(name, clipped_by_loop, distance):
     model, inputs, targets = PLAIN[name]()
     single = inputs.float() if inputs.is_floating_point() else inputs
     exact(model.float(), single, targets, cross_entropy, clipped_by_loop, distance, tolerance=1e-6)
+
+
+# Rows that do not count
+
+FINITE = [
+    *("MLP", "CNN", "LSTM", "GRU, steps first", "encoder", "twice", "weight norm", "instance norm", "experts"),
+    *("layer and RMS norm", "transposed", "one dimension", "pools", "einsum"),
+]
+INDEXED = ["embedding", "bag of sums", "bag of means", "indexing", "tied decoder"]
+
+
+def made(name):
+    torch.manual_seed(0)
+    found = (PLAIN | WITH_LOSS)[name]()
+    model, inputs, targets, loss = (*found, cross_entropy)[:4]
+    single = inputs.float() if inputs.is_floating_point() else inputs
+    row = torch.utils._pytree.tree_map(lambda leaf: leaf[:1], (single, targets))
+    return Engine(model.float(), loss, row), single, targets
+
+
+def same_bits(one, other):
+    return all(torch.equal(one.sums[name], other.sums[name]) for name in one.sums)
+
+
+def adds_nothing(engine, clean, spoiled, targets, row):
+    """Zero for the row; for the others the bits that they have beside any other row at that place."""
+    result = engine.clipped(spoiled, targets, Flat(norm=0.1))
+    others = torch.arange(ROWS) != row
+    assert result.finite.tolist() == others.tolist()
+    assert result.coefficients[row].tolist() == [0.0]
+    assert all(bool(value.isfinite().all()) for value in result.sums.values())
+    plain = engine.clipped(clean, targets, Flat(norm=0.1))
+    assert torch.equal(result.norms[others], plain.norms[others])
+    assert torch.equal(result.losses[others], plain.losses[others])
+    return result
+
+
+@pytest.mark.parametrize("name", FINITE)
+def test_rows_that_are_not_finite(name):
+    engine, inputs, targets = made(name)
+    found = []
+    for bad in (math.nan, math.inf, -math.inf):
+        spoiled = inputs.clone()
+        spoiled[2].view(-1)[3] = bad
+        found.append(adds_nothing(engine, inputs, spoiled, targets, 2))
+    spoiled[2] = math.nan
+    found.append(adds_nothing(engine, inputs, spoiled, targets, 2))
+    assert all(same_bits(found[0], other) for other in found[1:])
+
+
+def test_a_row_at_the_end_is_as_good_as_none():
+    engine, inputs, targets = made("CNN")
+    spoiled = inputs.clone()
+    spoiled[-1] = math.nan
+    result = engine.clipped(spoiled, targets, Flat(norm=0.1))
+    assert same_bits(result, engine.clipped(inputs[:-1], targets[:-1], Flat(norm=0.1)))
+
+
+def test_negative_zeros_count():
+    engine, inputs, targets = made("MLP")
+    inputs[1] = -0.0
+    assert bool(engine.clipped(inputs, targets, Flat(norm=0.1)).finite.all())
+
+
+@pytest.mark.parametrize("name", INDEXED)
+@pytest.mark.parametrize("bad", [-8, 7, 2**40, -(2**63)])
+def test_indices_out_of_range(name, bad):
+    engine, inputs, targets = made(name)
+    spoiled = inputs.clone()
+    spoiled[1, 2] = bad
+    adds_nothing(engine, inputs, spoiled, targets, 1)
+
+
+@pytest.mark.parametrize("bad", [-1, 3, 2**62])
+def test_targets_out_of_range(bad):
+    engine, inputs, targets = made("MLP")
+    spoiled = targets.clone()
+    spoiled[0] = bad
+    result = engine.clipped(inputs, spoiled, Flat(norm=0.1))
+    assert result.finite.tolist() == [False, True, True, True, True]
+
+
+class Dividing(nn.Module):
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.head = way, nn.Linear(2, 3)
+
+    def forward(self, inputs):
+        numbers = inputs.long()
+        if self.way == "remainder":
+            share = numbers % numbers.flip(1)
+        else:
+            share = torch.div(numbers, numbers.flip(1), rounding_mode="trunc")
+        return self.head(share.float())
+
+
+@pytest.mark.parametrize("way", ["remainder", "quotient"])
+def test_whole_divisors_that_are_zero(way):
+    inputs, targets = torch.tensor([[5.0, 2.0], [7.0, 0.0], [-4.0, 3.0]]), torch.tensor([0, 1, 2])
+    engine = Engine(Dividing(way), cross_entropy, (inputs[:1], targets[:1]))
+    assert engine.clipped(inputs, targets, Flat(norm=1.0)).finite.tolist() == [True, False, True]
+    least = torch.tensor([[-1.0, -(2.0**63)], [4.0, 2.0]])  # whose negative is no number of 64 bits
+    assert engine.clipped(least, targets[:2], Flat(norm=1.0)).finite.tolist()[1]
+
+
+class Solving(nn.Module):
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.head = way, nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        if self.way == "cholesky":
+            return self.head(torch.linalg.cholesky(inputs).flatten(1))
+        if self.way == "inverse":
+            return self.head(torch.linalg.inv(inputs).flatten(1))
+        return self.head(torch.linalg.solve(inputs, inputs + 1).flatten(1))
+
+
+@pytest.mark.parametrize("way", ["cholesky", "inverse", "solve"])
+def test_matrices_without_a_result(way, clipped_by_loop, distance):
+    torch.manual_seed(0)
+    inputs = torch.randn(3, 2, 2, dtype=torch.float64)
+    inputs = inputs @ inputs.mT + 0.1 * torch.eye(2)
+    targets, model = torch.tensor([0, 1, 2]), Solving(way).double()
+    engine = Engine(model, cross_entropy, (inputs[:1], targets[:1]))
+    plain = engine.clipped(inputs, targets, Flat(norm=math.inf))
+    assert distance(plain.sums, clipped_by_loop(model, cross_entropy, inputs, targets, math.inf)) < 1e-10
+    inputs[1] = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
+    result = engine.clipped(inputs, targets, Flat(norm=1.0))
+    assert result.finite.tolist() == [True, False, True]
+    assert torch.equal(result.norms[[0, 2]], plain.norms[[0, 2]])
+
+
+def test_a_person_with_one_bad_row_adds_nothing():
+    engine, inputs, targets = made("CNN")
+    inputs[3] = math.nan
+    result = engine.clipped(inputs, targets, Flat(norm=0.1), units=torch.tensor([4, 2, 2, 7, 7]))
+    assert result.finite.tolist() == [True, True, False]
+
+
+class Dropped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(6, 400), nn.Linear(400, 3)
+
+    def forward(self, inputs):
+        kept = F.dropout(self.first(inputs), 0.25, self.training)
+        return self.head(kept + 0.1 * torch.randn_like(kept))
+
+
+def test_draws_are_inputs_of_each_row(clipped_by_loop, distance):
+    torch.manual_seed(0)
+    model, inputs, targets = Dropped(), torch.randn(1, 6).expand(ROWS, -1), torch.zeros(ROWS, dtype=torch.long)
+    engine = Engine(model, cross_entropy, (inputs[:1], targets[:1]))
+    assert [draw.kind for draw in engine.row.draws] == ["uniform", "normal"]
+    first, again, other = (
+        engine.clipped(inputs, targets, Flat(norm=1.0), sampler=SecretStream(test_seed=seed))
+        for seed in (1, 1, 2)
+    )
+    assert same_bits(first, again)
+    assert not same_bits(first, other)
+    assert len(set(first.losses.tolist())) == ROWS  # alike rows draw by themselves
+    secret = [engine.clipped(inputs, targets, Flat(norm=1.0)) for _ in range(2)]
+    torch.manual_seed(0)  # which decides nothing
+    assert not same_bits(*secret)
+
+
+def test_dropout_keeps_as_many_as_it_says():
+    """Of 200,000 units each kept with probability ¾: five standard deviations are .5%."""
+    engine = Engine(
+        nn.Sequential(nn.Dropout(0.25), nn.Linear(1000, 1)),
+        lambda out, _: out[:, 0],
+        (torch.ones(1, 1000), torch.zeros(1)),
+    )
+    result = engine.clipped(torch.ones(200, 1000), torch.zeros(200), Flat(norm=math.inf))
+    share = float(result.sums["1.weight"].sum()) * 0.75 / 200_000
+    assert abs(share - 0.75) < 0.005
+
+
+def test_a_repeated_draw_is_one_input():
+    """A layer that runs again in the backward pass drops what it dropped."""
+
+    class Again(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part, self.head = nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.5)), nn.Linear(9, 3)
+
+        def forward(self, inputs):
+            return self.head(checkpoint(self.part, inputs, use_reentrant=False).tanh())
+
+    engine = Engine(Again(), cross_entropy, (torch.randn(1, 6), torch.zeros(1, dtype=torch.long)))
+    assert len(engine.row.draws) == 1

@@ -11,6 +11,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput
+from sfumato.randomness import Sampler, SecretStream, secret_torch_generator
 from sfumato.training.clipping import Clipping
 from sfumato.training.compiler.batch import Block
 from sfumato.training.compiler.clip import clipped
@@ -96,8 +97,8 @@ class Engine:
         )
         self.most_rows = most_rows
         self._graphs: dict[int, Compiled] = {}
-        self.generator: torch.Generator | None = None
         self._workspace = Workspace()
+        self._generator: torch.Generator | None = None  # of the chunk
 
     def clipped(
         self,
@@ -107,6 +108,7 @@ class Engine:
         *,
         units: Tensor | None = None,
         into: Mapping[str, Tensor] | None = None,
+        sampler: Sampler | None = None,
     ) -> ChunkResult:
         """The clipped sum of a chunk of rows.
 
@@ -119,6 +121,7 @@ class Engine:
             clipping: The clipping rule.
             units: The index of the unit behind each row; each row its own by default.
             into: Zeros that sums may be written to, by parameter.
+            sampler: Where dropout and the like draw from; a secret stream of its own by default.
 
         Returns:
             The sums, and what is known about each unit; private.
@@ -130,6 +133,8 @@ class Engine:
                 f"expected units to hold a whole number for each of the {count} rows, got {tuple(units.shape)} of "
                 f"{units.dtype}"
             )
+        if self.row.draws:
+            self._generator = secret_torch_generator(SecretStream() if sampler is None else sampler)
         with torch.no_grad(), plain_float32():
             if count == 0:
                 return self._nothing(clipping)
@@ -187,7 +192,7 @@ class Engine:
 
     def _draw(self, draw: Draw, rows: int) -> Tensor:
         make = torch.rand if draw.kind == "uniform" else torch.randn
-        return make((rows, *draw.shape), dtype=draw.dtype, generator=self.generator)
+        return make((rows, *draw.shape), dtype=draw.dtype, generator=self._generator)
 
     def _nothing(self, clipping: Clipping) -> ChunkResult:
         tensors = all_tensors(self.model)

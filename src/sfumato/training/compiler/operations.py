@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -273,7 +274,7 @@ def made_total(graph: fx.Graph, private: set[fx.Node]) -> None:
         if node.target in _CHECKED:
             users = [user for user in node.users if user.args[1] == _CHECKED[node.target]]
             with graph.inserting_after(node):
-                info = users[0] if users else graph.call_function(_getitem, (node, _CHECKED[node.target]))
+                info = users[0] if users else graph.call_function(operator.getitem, (node, _CHECKED[node.target]))
             info.meta["val"] = node.meta["val"][_CHECKED[node.target]]
             with graph.inserting_after(info):
                 failed = emit(aten.ne.Scalar, info, 0)
@@ -309,10 +310,6 @@ _CHECKED = {
     aten._linalg_solve_ex.default: 3,
 }
 _ALONG = _named("gather scatter.src scatter.value scatter_add index_select")
-
-
-def _getitem(values: Any, place: int) -> Any:
-    return values[place]
 
 
 def _index_of(node: fx.Node) -> list[tuple[int, int]]:
