@@ -87,8 +87,7 @@ class Block:
             return self._constant(node)
         if node not in self.private:
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda arg: self._made[arg])
-            target = aten.reshape.default if node.target is aten.view.default else node.target
-            return self._split(self.graph.call_function(target, args, kwargs), node.meta["val"])  # type: ignore[arg-type]
+            return self._split(self.graph.call_function(node.target, args, kwargs), node.meta["val"])  # type: ignore[arg-type]
         rule = _RULES.get(node.target)
         found = rule(self, node) if rule is not None else None
         return self.by_vmap(node) if found is None else found
@@ -130,6 +129,10 @@ class Block:
             )
         made.meta["shape"], made.meta["dtype"] = node.meta["shape"], node.meta["dtype"]
         return made
+
+    def laid_out(self, node: fx.Node, like: fx.Node) -> fx.Node:
+        """For kernels that take for granted that two tensors have one layout, without gaps."""
+        return self.emit(laid_out, node, like, shape=node.meta["shape"], dtype=node.meta["dtype"])
 
     def is_private(self, node: Any) -> bool:
         return isinstance(node, fx.Node) and node in self.private
@@ -247,6 +250,12 @@ class Block:
         return [None if each is None else next(outputs) for each in value]
 
 
+def laid_out(values: Tensor, like: Tensor) -> Tensor:
+    """The values in the layout of another tensor, channels last or first."""
+    last = like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last)
+    return values.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+
 def _listed(values: Any) -> Sequence[Any]:
     return [values] if isinstance(values, Tensor) else list(values)
 
@@ -362,6 +371,7 @@ def _folded(block: Block, node: fx.Node) -> Any:
         if isinstance(arg, fx.Node):
             args[place] = block._made[arg] if place in weights else block.merged(arg)
     if node.target is aten.native_group_norm.default:
+        args[0] = block.laid_out(args[0], args[0])
         args[3] *= block.height
     if node.target is aten.convolution.default and len(args[0].meta["shape"]) == 4:
         args[0] = block.channels_last(args[0])
@@ -418,7 +428,8 @@ def _group_norm_backward(block: Block, node: fx.Node) -> Any:
     gradient, inputs, mean, rstd, weight, count, channels, size, groups, mask = node.args
     if block.is_private(weight) or not block.is_private(inputs):
         return None
-    g, x = block.merged(gradient), block.merged(inputs)  # type: ignore[arg-type]
+    x = block.laid_out(block.merged(inputs), block.merged(inputs))
+    g = block.laid_out(block.merged(gradient), x)
     m, r = block.merged(mean), block.merged(rstd)  # type: ignore[arg-type]
     rows, dtype = block.height * count, x.meta["dtype"]  # type: ignore[operator]
     own = None if weight is None else block._made[weight]  # type: ignore[index]
@@ -496,7 +507,7 @@ def _used(node: fx.Node, place: int) -> bool:
     return any(user.target is operator.getitem and user.args[1] == place and user.users for user in node.users)
 
 
-def _view(block: Block, node: fx.Node) -> Any:
+def _reshape(block: Block, node: fx.Node) -> Any:
     return block.reshaped(block.rows(node.args[0]), (block.height, *_shape(node)))  # type: ignore[arg-type]
 
 
@@ -635,7 +646,7 @@ _RULES: dict[Any, Rule] = {
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten.native_group_norm_backward.default: _group_norm_backward,
     aten.convolution_backward.default: _convolution_backward,
-    aten.view.default: _view,
+    aten.reshape.default: _reshape,
     aten.expand.default: _expand,
     aten.repeat.default: _repeat,
     aten.any.default: _any,

@@ -14,6 +14,7 @@ from sfumato.errors import InvalidInput
 from sfumato.randomness import Sampler, SecretStream, secret_torch_generator
 from sfumato.training.clipping import Clipping
 from sfumato.training.compiler.batch import Block
+from sfumato.training.compiler.checks import check_code, check_constants, check_model
 from sfumato.training.compiler.clip import clipped
 from sfumato.training.compiler.factors import Use, uses
 from sfumato.training.compiler.trace import Draw, Row, all_tensors, trace
@@ -73,6 +74,8 @@ class Engine:
         loss_fn: `loss_fn(outputs, targets)` returns one loss for each row.
         example: Inputs and targets of one public row, (1, …).
         views: K random views of each row.
+        public: Tensors that the code may bring along though they are large: nobody's data.
+        data: The private rows, to tell whether code brings a part of them along; nothing is read.
         most_rows: Rows of the largest block.
 
     >>> from sfumato.training import Flat, cross_entropy
@@ -89,12 +92,16 @@ class Engine:
         example: tuple[Any, Any],
         *,
         views: Callable[[Any], Any] | None = None,
+        public: Sequence[Tensor] = (),
+        data: Any = None,
         most_rows: int = 256,
     ) -> None:
         self.model, self.loss_fn, self.views = model, loss_fn, views
-        self.row = trace(
-            model, loss_fn, *pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example), views=views
-        )
+        example = pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example)
+        check_model(model)
+        self.row = trace(model, loss_fn, *example, views=views)
+        check_constants(self.row, public, data)
+        check_code(self.row, model, loss_fn, example, views)
         self.most_rows = most_rows
         self._graphs: dict[int, Compiled] = {}
         self._workspace = Workspace()
@@ -183,6 +190,15 @@ class Engine:
                 height=height,
                 into=into,
             )
+
+    @property
+    def caveats(self) -> list[str]:
+        """A sentence for each tensor that the traced code brought along."""
+        return [
+            f"a tensor of shape {tuple(constant.value.shape)} in the code at {constant.where} was taken as public"
+            for constant in self.row.constants.values()
+            if constant.value.numel() > 1
+        ]
 
     def graph(self, height: int) -> Compiled:
         """The graph of a block of so many rows, made once."""

@@ -121,7 +121,7 @@ def _unwrapped(node: fx.Node, turned: bool) -> tuple[fx.Node, bool]:
     """The node behind transposes and views, and whether an odd number of transposes lies between."""
     while True:
         target = node.target
-        if target is aten.view.default:  # while turned, one that adds or drops dimensions of 1
+        if target is aten.reshape.default:  # while turned, one that adds or drops dimensions of 1
             if turned and _plain(node.args[0]) != _plain(node):
                 return node, turned
         elif target is aten.permute.default and _swaps(node):

@@ -62,7 +62,7 @@ SHIFTED = _named(
 """Dimensions are given by their numbers."""
 
 OWN = _named(
-    "view expand mm addmm bmm embedding embedding_dense_backward convolution_backward "
+    "reshape expand mm addmm bmm embedding embedding_dense_backward convolution_backward "
     "native_layer_norm_backward native_group_norm_backward any all repeat"
 )
 """Those with a batching of their own."""
@@ -274,7 +274,9 @@ def made_total(graph: fx.Graph, private: set[fx.Node]) -> None:
         if node.target in _CHECKED:
             users = [user for user in node.users if user.args[1] == _CHECKED[node.target]]
             with graph.inserting_after(node):
-                info = users[0] if users else graph.call_function(operator.getitem, (node, _CHECKED[node.target]))
+                info = (
+                    users[0] if users else graph.call_function(operator.getitem, (node, _CHECKED[node.target]))
+                )
             info.meta["val"] = node.meta["val"][_CHECKED[node.target]]
             with graph.inserting_after(info):
                 failed = emit(aten.ne.Scalar, info, 0)

@@ -7,6 +7,7 @@ it writes to memory, asks for a value or leaves the closed list of `operations`.
 
 from __future__ import annotations
 
+import inspect
 import operator
 import random
 import sys
@@ -26,6 +27,7 @@ from torch._functorch.compile_utils import fx_graph_cse
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     UnsupportedOperatorException,
 )
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -137,9 +139,9 @@ def trace(
             )
         return losses, *found
 
-    watch = _Watch()
+    watch = Watch()
     weights = [tensor.requires_grad_(name in learning) for name, tensor in named.items()]
-    with _as_before(model), _pinned(), _explained(watch):
+    with kept_as_it_was(model), pinned(), _explained(watch):
         traced = proxies.make_fx(
             joint,
             decomposition_table=decomposed(),
@@ -155,6 +157,7 @@ def trace(
     row = Row(graph, tuple(named), tuple(learning), len(rows), draws, constants)
     made_total(graph.graph, private_nodes(row))
     graph.graph.eliminate_dead_code()
+    graph.recompile()
     return row
 
 
@@ -203,8 +206,8 @@ def losses_of(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any, views: 
 # What the code may not do
 
 
-@dataclass
-class _Watch(TorchDispatchMode):
+@dataclass(repr=False)
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees each operation as it is called: notes the line, and puts plain draws in the place of random ones."""
 
     lines: dict[str, str] = field(default_factory=dict)  # by node
@@ -212,22 +215,36 @@ class _Watch(TorchDispatchMode):
     line: str = ""
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.supports_higher_order_operators = True
 
     def __hash__(self) -> int:
         return id(self)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            raise UnsupportedModel(
+                f"expected one straight list of operations, got {func.name()} at {_line()}; use torch.where"
+            )
         if func.namespace == "prim":
             return func(*args, **kwargs)
         self.line = _line() or self.line
+        if _asks(func, args) and not _is_constant(args):
+            raise UnsupportedModel(
+                f"expected code whose steps do not depend on values, got {_asked(func)} at {self.line}; use "
+                "torch.where, masks of fixed shape, or shapes"
+            )
         if torch.Tag.nondeterministic_seeded in func.tags:
-            result = self._drawn(func, inspect_args(func, args, kwargs))
+            result = self._drawn(func, arguments_of(func, args, kwargs))
         else:
             result = func(*args, **kwargs)
-        graph = proxies.get_proxy_mode().tracer.graph  # type: ignore[union-attr]
-        for node in reversed(graph.nodes):
+        mode = proxies.get_proxy_mode()
+        for node in [] if mode is None else reversed(mode.tracer.graph.nodes):
             if node.name in self.lines:
                 break
             self.lines[node.name] = node.meta["line"] = self.line
@@ -267,23 +284,23 @@ class _Watch(TorchDispatchMode):
         return drawn
 
 
-def _bernoulli(watch: _Watch, self: Tensor, p: Any = None, **_: Any) -> Tensor:
+def _bernoulli(watch: Watch, self: Tensor, p: Any = None, **_: Any) -> Tensor:
     return (watch.uniform(self) < (self if p is None else p)).to(self.dtype)
 
 
-def _dropout(watch: _Watch, input: Tensor, p: float, train: bool | None, **_: Any) -> Any:
+def _dropout(watch: Watch, input: Tensor, p: float, train: bool | None, **_: Any) -> Any:
     if train is False or p == 0:
         return input, torch.ones_like(input, dtype=torch.bool)
     kept = watch.uniform(input) >= p
     return input * kept * (0.0 if p == 1 else 1 / (1 - p)), kept
 
 
-def _integers(watch: _Watch, shape: Sequence[int], low: int, high: int, dtype: Any) -> Tensor:
+def _integers(watch: Watch, shape: Sequence[int], low: int, high: int, dtype: Any) -> Tensor:
     u = watch.uniform(shape, torch.float64)
     return (low + (u * (high - low)).floor()).to(dtype or torch.int64)
 
 
-def _exponential(watch: _Watch, self: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
+def _exponential(watch: Watch, self: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
     return -torch.log1p(-watch.uniform(self)) / lambd
 
 
@@ -315,10 +332,35 @@ _RANDOM: dict[Any, Callable[..., Any]] = {
 }
 
 
-def inspect_args(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of an operation by name, defaults left out."""
-    names = [argument.name for argument in func._schema.arguments]
-    return {**dict(zip(names, args, strict=False)), **kwargs}
+def _asks(func: Any, args: Any) -> bool:
+    """Whether the shape of a result, or a number that Python gets, depends on values."""
+    if torch.Tag.dynamic_output_shape in func.tags and func.overloadpacket in (
+        aten.index,
+        aten.repeat_interleave,
+    ):
+        masks = pytree.tree_leaves(args[1:])
+        return any(isinstance(mask, Tensor) and mask.dtype in (torch.bool, torch.uint8) for mask in masks)
+    return torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
+
+
+def _is_constant(args: Any) -> bool:
+    """Whether values are asked of what the code brought along, or of real tensors."""
+    held = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
+    return all(not isinstance(each, FakeTensor) or each.constant is not None for each in held)
+
+
+def _asked(func: Any) -> str:
+    if func in (aten._local_scalar_dense.default, aten.item.default):
+        return "a question about a value (if, .item(), int(…))"
+    return "a mask as an index" if func.overloadpacket is aten.index else _name(func)
+
+
+def arguments_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of an operation by name; one that equals its default is not in a call."""
+    arguments = func._schema.arguments
+    given = dict(zip([argument.name for argument in arguments], args, strict=False))
+    left_out = {each.name: each.default_value for each in arguments if each.has_default_value()}
+    return {**left_out, **given, **kwargs}
 
 
 def _name(target: Any) -> str:
@@ -339,16 +381,14 @@ def _line() -> str | None:
 
 
 @contextmanager
-def _explained(watch: _Watch) -> Iterator[None]:
+def _explained(watch: Watch) -> Iterator[None]:
     """Turns what a trace raises into a sentence; there is nothing private in it."""
     try:
         yield
     except (UnsupportedModel, InvalidInput):
         raise
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        shown = {"_local_scalar_dense": "a value of a tensor (.item(), if, int(…))"}
-        func = getattr(error, "func", None)
-        asked = shown.get(str(func).split(".")[1] if func is not None else "", _name(func))
+        asked = _asked(error.func)
         raise UnsupportedModel(
             f"expected code whose steps do not depend on values, got {asked} at {watch_line(error, watch)}; "
             "use torch.where, masks of fixed shape, or shapes"
@@ -362,11 +402,11 @@ def _explained(watch: _Watch) -> Iterator[None]:
         text = str(error).strip().splitlines()
         raise UnsupportedModel(
             f"expected model and loss to run on a tensor without values, got {type(error).__name__} at "
-            f"{watch_line(error, watch)}: {text[0] if text else ''}"
+            f"{watch_line(error, watch)}: {text[0][:200] if text else ''}"
         ) from error
 
 
-def watch_line(error: BaseException, watch: _Watch) -> str:
+def watch_line(error: BaseException, watch: Watch) -> str:
     """The innermost line of the traceback that is neither torch's nor ours."""
     trace, found = error.__traceback__, watch.line
     while trace is not None:
@@ -377,8 +417,19 @@ def watch_line(error: BaseException, watch: _Watch) -> str:
     return found
 
 
+def code_of(function: Any) -> str:
+    """The file and line where code begins."""
+    if isinstance(function, nn.Module):
+        function = type(function).forward
+    function = inspect.unwrap(getattr(function, "func", function))
+    if not hasattr(function, "__code__"):
+        function = getattr(type(function), "__call__", function)
+    code = getattr(function, "__code__", None)
+    return str(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
 @contextmanager
-def _as_before(model: nn.Module) -> Iterator[None]:
+def kept_as_it_was(model: nn.Module) -> Iterator[None]:
     """Afterwards each module has the attributes that it had: code may keep tensors without values."""
     kept = [(module, dict(vars(module)), _contents(vars(module))) for module in model.modules()]
     try:
@@ -410,7 +461,7 @@ def _contents(attributes: Mapping[str, Any]) -> list[tuple[Any, Any]]:
 
 
 @contextmanager
-def _pinned() -> Iterator[None]:
+def pinned() -> Iterator[None]:
     """Settings that choose how torch writes a model down; generators as they were afterwards."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -439,7 +490,7 @@ def _pinned() -> Iterator[None]:
 # From the trace to the graph
 
 
-def _draws_as_inputs(traced: fx.GraphModule, watch: _Watch) -> tuple[Draw, ...]:
+def _draws_as_inputs(traced: fx.GraphModule, watch: Watch) -> tuple[Draw, ...]:
     """Put a placeholder in the place of each draw; draws from one state of the generator share it."""
     graph = traced.graph
     drawn = [node for node in graph.nodes if node.target in (aten.rand.default, aten.randn.default)]
@@ -498,7 +549,7 @@ def _without_writes(
     if not any(_writes(node) for node in traced.graph.nodes):
         return traced
     values = [node.meta["val"] for node in placeholders]
-    with _pinned():
+    with pinned():
         pure: fx.GraphModule = proxies.make_fx(
             torch.func.functionalize(_as_called(traced), remove="mutations"),
             decomposition_table=decomposed(),
@@ -516,8 +567,8 @@ def _without_writes(
             name = weights[place] if place is not None else "memory that outlasts the row"
             raise UnsupportedModel(
                 f"expected a model that writes to no weight or buffer, got a write to {name} at {line}; "
-                "batch statistics mix rows: use eval(), or GroupNorm (sfumato.models.replace_batchnorm(model)) "
-                "in the place of BatchNorm"
+                "keep state outside of the model; in the place of BatchNorm put GroupNorm "
+                "(sfumato.models.replace_batchnorm(model)), or call eval()"
             )
         node.replace_all_uses_with(node.args[1])
         pure.graph.erase_node(node)
@@ -655,11 +706,17 @@ def _simplified(graph: fx.GraphModule) -> fx.GraphModule:
     for node in graph.graph.nodes:
         if node.target in _SAME:
             node.replace_all_uses_with(node.args[0])
+        elif node.target in (
+            aten.view.default,
+            aten._unsafe_view.default,
+        ):  # strides are not those of the trace
+            node.target = aten.reshape.default
     graph.graph.eliminate_dead_code()
     lines = {node.name: node.meta.get("line", "") for node in graph.graph.nodes}
     merged = fx_graph_cse(graph.graph)
     for node in merged.nodes:
         node.meta.setdefault("line", lines.get(node.name, ""))
+    merged.set_codegen(fx.graph.CodeGen())
     return fx.GraphModule(graph, merged)
 
 
