@@ -333,9 +333,12 @@ def _shifted(block: Block, node: fx.Node) -> Any:
         value = given.get(argument.name, argument.default_value)
         if argument.name in _DIMS:
             if value is None or (isinstance(value, list | tuple) and not value):
-                if node.target in (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default):
-                    value = range(1, rank + 1)
-                elif node.target in (aten.var.correction, aten.var_mean.correction):
+                if node.target in (
+                    aten.sum.dim_IntList,
+                    aten.mean.dim,
+                    aten.amax.default,
+                    aten.amin.default,
+                ) or node.target in (aten.var.correction, aten.var_mean.correction):
                     value = range(1, rank + 1)
                 else:
                     return None
@@ -537,6 +540,23 @@ def _any(block: Block, node: fx.Node) -> Any:
     return block.emit(target, flat, 1, shape=(block.height,), dtype=torch.bool)
 
 
+def _of_all(block: Block, node: fx.Node) -> Any:
+    """A number for each row, of all its elements."""
+    source: Any = node.args[0]
+    if node.kwargs or not _shape(source):
+        return None
+    flat = block.reshaped(block.rows(source), (block.height, math.prod(_shape(source))))
+    return block.emit(_ALONG_ONE[node.target], flat, [1], shape=(block.height,), dtype=_dtype(node))
+
+
+_ALONG_ONE = {
+    aten.mean.default: aten.mean.dim,
+    aten.sum.default: aten.sum.dim_IntList,
+    aten.max.default: aten.amax.default,
+    aten.min.default: aten.amin.default,
+}
+
+
 def _mm(block: Block, node: fx.Node) -> Any:
     left, right = node.args[:2]
     return _product(block, left, right, node)  # type: ignore[arg-type]
@@ -651,6 +671,7 @@ _RULES: dict[Any, Rule] = {
     aten.repeat.default: _repeat,
     aten.any.default: _any,
     aten.all.default: _any,
+    **dict.fromkeys(_ALONG_ONE, _of_all),
     aten.mm.default: _mm,
     aten.addmm.default: _addmm,
     aten.bmm.default: _bmm,

@@ -104,9 +104,9 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
         traced = [run_row(row, model, _row((inputs, targets), number)) for number in range(ROWS)]
         single = torch.cat([losses for losses, _ in alone])
         again = of(_row((inputs, targets), 0), 11)
-        mixed = not _near(together, single, _LOSS)
+        mixed = not near(together, single, _LOSS)
         where = _which(model, loss_fn, inputs, views) if mixed else ""
-    if not _near(again[0], alone[0][0], _LOSS) or not _near(again[1], alone[0][1], _GRADIENT):
+    if not near(again[0], alone[0][0], _LOSS) or not near(again[1], alone[0][1], _GRADIENT):
         raise UnsupportedModel(
             f"expected code that does the same each time, got other losses from the same row, by {code_of(model)} "
             f"or {code_of(loss_fn)}; draw with torch.rand, which becomes an input, not with Python or NumPy"
@@ -117,7 +117,7 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
             f"{where}; keep rows in the first dimension and apart: no squeeze(), no mean over dimension 0"
         )
     for (losses, gradients), (own, formed) in zip(traced, alone, strict=True):
-        if not _near(losses, own, _LOSS) or not _near(gradients, formed, _GRADIENT):
+        if not near(losses, own, _LOSS) or not near(gradients, formed, _GRADIENT):
             raise UnsupportedModel(
                 f"expected the graph to compute what the code does, got other numbers, by {code_of(model)} or "
                 f"{code_of(loss_fn)}; leave out what depends on time, on files or on earlier calls"
@@ -158,10 +158,10 @@ def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     return torch.cat(parts)
 
 
-def _near(one: Tensor, other: Tensor, share: float) -> bool:
+def near(one: Tensor, other: Tensor, share: float = _GRADIENT) -> bool:
     """Whether two vectors differ by no more than rounding; what is not finite in either tells nothing."""
     told = one.isfinite() & other.isfinite()
-    one, other = one[told].double(), other[told].double()
+    one, other = one.detach()[told].double(), other.detach()[told].double()
     return float((one - other).norm()) <= share * max(float(one.norm()), float(other.norm())) + 1e-6
 
 
@@ -177,7 +177,7 @@ def _which(model: nn.Module, loss_fn: Any, inputs: Any, views: Any) -> str:
         together, alone = call(model, first(inputs, ROWS)), call(model, first(inputs, 1))
     pairs = zip(_tensors(together), _tensors(alone), strict=False)
     same = all(
-        one.shape[1:] == other.shape[1:] and _near(one[:1].flatten(), other[:1].flatten(), _LOSS)
+        one.shape[1:] == other.shape[1:] and near(one[:1].flatten(), other[:1].flatten(), _LOSS)
         for one, other in pairs
         if one.dim() and other.dim()
     )

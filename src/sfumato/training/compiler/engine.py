@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from sfumato.errors import InvalidInput
-from sfumato.randomness import Sampler, SecretStream, secret_torch_generator
+from sfumato.errors import InvalidInput, UnsupportedModel
+from sfumato.randomness import Sampler, SecretStream, fresh_seed, secret_torch_generator
+from sfumato.training.blocks import POOL, REFERENCE_ROWS, Heights, most_rows
+from sfumato.training.clipped_sums import squared_norms
 from sfumato.training.clipping import Clipping
 from sfumato.training.compiler.batch import Block
-from sfumato.training.compiler.checks import check_code, check_constants, check_model
-from sfumato.training.compiler.clip import clipped
+from sfumato.training.compiler.checks import (
+    check_code,
+    check_constants,
+    check_model,
+    constant_draws,
+    near,
+    run_row,
+)
+from sfumato.training.compiler.clip import adding_error, clipped
 from sfumato.training.compiler.factors import Use, uses
-from sfumato.training.compiler.trace import Draw, Row, all_tensors, trace
+from sfumato.training.compiler.operations import EXACT, POINTWISE
+from sfumato.training.compiler.trace import Draw, Row, all_tensors, code_of, trace
 from sfumato.training.precision import plain_float32
-from sfumato.training.rules.terms import Contribution
+from sfumato.training.public_rows import other_weights, random_rows
+from sfumato.training.rules.rounding import chunk_errors, rounding
+from sfumato.training.rules.terms import Contribution, Materialised, term
 from sfumato.training.rules.workspace import Workspace
 from sfumato.training.task import ChunkResult
 
+_GRAIN = 32768  # elements from which torch shares out a loop
+_CHUNK_BYTES = 160 << 20  # that the rows of a chunk may hold
 _JOINED = 4  # sums of blocks that are added in float32
 
 
@@ -34,11 +51,23 @@ class Compiled:
         run: The graph.
         parts: For each trainable parameter the uses that add up to its gradient.
         marked: Whether there is a mark of rows that met a value without a result.
+        loops: How many elements those loops run over that do not round every element alike.
     """
 
     run: Callable[..., tuple[Tensor, ...]]
     parts: Mapping[str, Sequence[tuple[Use, slice]]]
     marked: bool
+    loops: frozenset[int]
+
+    def whole(self, threads: int) -> bool:
+        """Whether whole vectors hold all that is not rounded alike by every loop.
+
+        Torch's loops have other code for the elements that are left over, at the end and where a thread's share
+        ends: a row that comes to lie there would have other bits.
+        """
+        return all(
+            size % REFERENCE_ROWS == 0 and _share(size, threads) % REFERENCE_ROWS == 0 for size in self.loops
+        )
 
     def contributions(self, values: Sequence[Tensor]) -> dict[str, list[Contribution]]:
         return {
@@ -63,7 +92,17 @@ def compiled(row: Row, height: int) -> Compiled:
     block.graph.output(tuple(outputs))
     block.graph.eliminate_dead_code()
     module = fx.GraphModule(row.graph, block.graph)
-    return Compiled(module.forward, parts, bad is not None)
+    rounding = POINTWISE - EXACT
+    loops = frozenset(
+        math.prod(node.meta["shape"]) for node in block.graph.nodes
+        if node.target in rounding and node.meta["shape"][:1] == (height,)
+    )  # fmt: skip
+    return Compiled(module.forward, parts, bad is not None, loops)
+
+
+def _share(elements: int, threads: int) -> int:
+    """How many elements the first of torch's threads works on, where a loop is shared out at all."""
+    return -(-elements // max(1, min(threads, -(-elements // _GRAIN))))
 
 
 class Engine:
@@ -76,7 +115,6 @@ class Engine:
         views: K random views of each row.
         public: Tensors that the code may bring along though they are large: nobody's data.
         data: The private rows, to tell whether code brings a part of them along; nothing is read.
-        most_rows: Rows of the largest block.
 
     >>> from sfumato.training import Flat, cross_entropy
     >>> rows = torch.tensor([[3.0, 4.0]]), torch.tensor([0])
@@ -94,7 +132,6 @@ class Engine:
         views: Callable[[Any], Any] | None = None,
         public: Sequence[Tensor] = (),
         data: Any = None,
-        most_rows: int = 256,
     ) -> None:
         self.model, self.loss_fn, self.views = model, loss_fn, views
         example = pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example)
@@ -102,7 +139,11 @@ class Engine:
         self.row = trace(model, loss_fn, *example, views=views)
         check_constants(self.row, public, data)
         check_code(self.row, model, loss_fn, example, views)
-        self.most_rows = most_rows
+        self._pool = [
+            leaf for leaf in pytree.tree_leaves(random_rows(example, POOL)) if isinstance(leaf, Tensor)
+        ]
+        self._heights, self._trial = Heights(most_rows(self.row.floats)), fresh_seed()
+        self._compared: set[int] = set()
         self._graphs: dict[int, Compiled] = {}
         self._workspace = Workspace()
         self._generator: torch.Generator | None = None  # of the chunk
@@ -159,10 +200,8 @@ class Engine:
         self, rows: Sequence[Tensor], units: int, span: int, clipping: Clipping, into: Mapping[str, Tensor]
     ) -> Iterator[ChunkResult]:
         """Blocks of units with `span` rows each, the last one filled up with public rows."""
-        most = max(1, self.most_rows // span)
         start = 0
-        while start < units:
-            height = min(most, _height(units - start))
+        for height in self.split(units, span):
             stop = min(start + height, units)
             missing = (height - (stop - start)) * span
             data = [leaf[start * span : stop * span] for leaf in rows]
@@ -176,7 +215,7 @@ class Engine:
     ) -> ChunkResult:
         count = len(rows[0])
         graph = self.graph(count)
-        tensors = {name: tensor.detach() for name, tensor in all_tensors(self.model).items()}
+        tensors = self._weights()
         draws = [self._draw(draw, count) for draw in self.row.draws]
         values = graph.run(*[tensors[name] for name in self.row.weights], *rows, *draws)
         with self._workspace.lend():
@@ -190,6 +229,37 @@ class Engine:
                 height=height,
                 into=into,
             )
+
+    def rounding_bound(self, *, units: int, rows_per_unit: int = 1) -> float:
+        """η for chunks of up to `units` units with up to `rows_per_unit` rows each, from shapes alone.
+
+        A unit's clipped gradient exceeds its bound by at most the error of its norm; the computed sum of a chunk
+        differs from the exact one by at most units · e · C, with e from `rules.rounding`. Two neighbouring chunks
+        differ by the unit and by both errors: η = norm error + 2 · units · e. Other units' gradients and
+        coefficients are the same bits in both.
+
+        Args:
+            units: The most units in a chunk.
+            rows_per_unit: The most rows of one unit.
+
+        Returns:
+            η.
+        """
+        graph = self.graph(2)
+        with torch.no_grad(), plain_float32():
+            data = [leaf[:2] for leaf in self._pool]
+            values = graph.run(*self._weights().values(), *data, *constant_draws(self.row, 2))
+            parts = [
+                rounding(used, 2, units=units, rows_per_unit=rows_per_unit)
+                for used in graph.contributions(values).values()
+            ]
+        return sum(chunk_errors(parts, units)) + adding_error(len(parts)) + _joining_error(units)
+
+    def chunk_rows(self) -> int:
+        """Rows of a chunk: few enough for its memory, enough to pay for a pass and for all parameters."""
+        parameters = sum(tensor.numel() for tensor in self._weights().values())
+        floats = max(_CHUNK_BYTES, 28 * parameters) // 4
+        return min(4096, max(32, floats // self.row.floats // 32 * 32))
 
     @property
     def caveats(self) -> list[str]:
@@ -206,6 +276,73 @@ class Engine:
             self._graphs[height] = compiled(self.row, height)
         return self._graphs[height]
 
+    def split(self, units: int, span: int) -> list[int]:
+        """Heights of blocks that hold so many units with `span` rows each, by public facts alone.
+
+        A height is used if public rows came out with the same bits at every place of such a block.
+        """
+        with ExitStack() as within:
+            begin = cache(lambda: within.enter_context(other_weights(self.model, self._trial)))
+
+            def bits(numbers: Sequence[int]) -> Iterator[Tensor] | None:
+                begin()
+                return self._bits(numbers, span)
+
+            return self._heights.split(units, span, bits, stamp=self._stamp)
+
+    @property
+    def _stamp(self) -> list[int]:
+        """Tells the weights of one moment from those of another."""
+        return [self._trial, *(parameter._version for parameter in self.model.parameters())]
+
+    def _bits(self, numbers: Sequence[int], span: int) -> Iterator[Tensor] | None:
+        """All that public units come to in a block, one entry for each; None where loops have ends inside."""
+        height, graph = len(numbers), self.graph(len(numbers) * span)
+        if not self._heights.few_rows(span) and not graph.whole(torch.get_num_threads()):
+            return None
+        chosen = torch.as_tensor([(unit + row) % POOL for unit in numbers for row in range(span)])
+        values = graph.run(
+            *self._weights().values(),
+            *[leaf[chosen] for leaf in self._pool],
+            *constant_draws(self.row, len(chosen)),
+        )
+        if height not in self._compared:
+            self._compared.add(height)
+            self._compare(graph, values, chosen)
+        return self._entries(graph, values, height)
+
+    def _entries(self, graph: Compiled, values: Sequence[Tensor], height: int) -> Iterator[Tensor]:
+        yield from (value.reshape(height, -1) for value in values)
+        nobody = torch.zeros(height)
+        for name, used in graph.contributions(values).items():
+            with self._workspace.lend():
+                part = term(used, height)
+                if isinstance(part, Materialised):
+                    yield part.gradients
+                yield from squared_norms({name: part}, [[name]], [1.0], nobody)
+
+    def _compare(self, graph: Compiled, values: Sequence[Tensor], chosen: Tensor) -> None:
+        """Refuse a block whose first row has other gradients than the graph of that row."""
+        data = [leaf[chosen[:1]] for leaf in self._pool]
+        losses, expected = run_row(self.row, self.model, data)
+        zero, tensors = torch.zeros(1, dtype=torch.int64), self._weights()
+        with self._workspace.lend():
+            formed = {
+                name: term(used, len(chosen)).gradient(zero)[0]
+                for name, used in graph.contributions(values).items()
+            }
+            found = torch.cat(
+                [formed.get(name, torch.zeros_like(tensors[name])).flatten() for name in self.row.trainable]
+            )
+        if not near(values[0][:1], losses) or not near(found, expected):
+            raise UnsupportedModel(
+                f"expected a block of {len(chosen)} rows to compute what the graph of one row does, got other "
+                f"numbers, by {code_of(self.model)}; an operation in it is batched wrongly: please report it"
+            )
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: tensor.detach() for name, tensor in all_tensors(self.model).items()}
+
     def _draw(self, draw: Draw, rows: int) -> Tensor:
         make = torch.rand if draw.kind == "uniform" else torch.randn
         return make((rows, *draw.shape), dtype=draw.dtype, generator=self._generator)
@@ -216,16 +353,6 @@ class Engine:
         nobody = torch.zeros(0, dtype=torch.bool)
         zeros = {name: torch.zeros_like(tensors[name], requires_grad=False) for name in self.row.trainable}
         return ChunkResult(zeros, none, none, nobody, nobody, none.flatten(), 0.0, 0.0)
-
-
-def _height(units: int) -> int:
-    """A public height that so many units fit in with little padding: by their number alone.
-
-    >>> [_height(units) for units in (1, 16, 17, 100, 1000)]
-    [16, 16, 32, 112, 1024]
-    """
-    step = max(16, 1 << max(0, units.bit_length() - 4))
-    return -(-units // step) * step
 
 
 def _count(rows: Sequence[Tensor]) -> int:

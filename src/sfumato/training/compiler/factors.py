@@ -8,7 +8,6 @@ look-ups that formed it. Their operands give each row's norm and the clipped sum
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, TypeAlias

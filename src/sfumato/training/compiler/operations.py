@@ -63,7 +63,7 @@ SHIFTED = _named(
 
 OWN = _named(
     "reshape expand mm addmm bmm embedding embedding_dense_backward convolution_backward "
-    "native_layer_norm_backward native_group_norm_backward any all repeat"
+    "native_layer_norm_backward native_group_norm_backward any all repeat mean sum max min"
 )
 """Those with a batching of their own."""
 
@@ -80,6 +80,17 @@ PUBLIC = _named(
     "new_ones empty.memory_format empty_like tril_indices triu_indices linspace"
 )
 """Those that make tensors of nothing but numbers."""
+
+WINDOWS = _named("reshape permute expand unsqueeze squeeze.dim squeeze.dims slice.Tensor select.int diagonal")
+"""Those whose results are, mostly, memory of their arguments."""
+
+EXACT = _named(
+    "add.Tensor add.Scalar sub.Tensor sub.Scalar mul.Tensor mul.Scalar div.Tensor div.Scalar neg abs sqrt relu "
+    "threshold_backward clamp maximum minimum where.self eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar "
+    "lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar ge.Tensor logical_and logical_or logical_not "
+    "bitwise_and.Tensor bitwise_or.Tensor bitwise_not _to_copy floor ceil round trunc isnan isfinite sign sgn"
+)
+"""Those that every loop rounds alike, in whole vectors and for what is left over at their end."""
 
 LISTED = POINTWISE | FOLDED | TRAILING | SHIFTED | OWN | BY_VMAP | PUBLIC
 

@@ -35,7 +35,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from sfumato.errors import InvalidInput, UnsupportedModel
-from sfumato.training.compiler.operations import PUBLIC, decomposed, is_allowed, made_total
+from sfumato.training.compiler.operations import PUBLIC, WINDOWS, decomposed, is_allowed, made_total
 
 aten = torch.ops.aten
 
@@ -86,6 +86,21 @@ class Row:
     @property
     def placeholders(self) -> list[fx.Node]:
         return [node for node in self.graph.graph.nodes if node.op == "placeholder"]
+
+    @property
+    def floats(self) -> int:
+        """How many numbers a row keeps at a time, at most: those that are computed and still needed."""
+        private, held, most = private_nodes(self), 0, 0
+        last = {arg: node for node in self.graph.graph.nodes for arg in node.all_input_nodes}
+        ends: dict[fx.Node, int] = {}
+        for node in self.graph.graph.nodes:
+            value = node.meta.get("val")
+            if node in private and isinstance(value, Tensor) and node.target not in WINDOWS and node in last:
+                held += value.numel()
+                ends[last[node]] = ends.get(last[node], 0) + value.numel()
+            most = max(most, held)
+            held -= ends.get(node, 0)
+        return max(1, most)
 
     @property
     def outputs(self) -> tuple[fx.Node, fx.Node | None, list[fx.Node | None]]:
