@@ -166,6 +166,21 @@ def secret_torch_generator(sampler: Sampler) -> torch.Generator:
     return generator
 
 
+@contextmanager
+def public_global_generators(seed: int) -> Iterator[None]:
+    """Seeds torch's, NumPy's and Python's global generators within the block, for code that runs on public rows.
+
+    Afterwards each goes on where it was.
+    """
+    import torch
+
+    with _kept_torch_generators(range(0)), _kept_global_generators():
+        torch.default_generator.manual_seed(_validate.integer("seed", seed))
+        np.random.set_bit_generator(np.random.PCG64(seed))  # type: ignore[attr-defined]
+        random.seed(seed)
+        yield
+
+
 class FreshGenerators:
     """Within a `with` block the global generators are secret, and `refresh` makes them so again.
 

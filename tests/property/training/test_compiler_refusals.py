@@ -1,4 +1,4 @@
-"""What cannot be a graph of one row is refused in one sentence, with the user's line, before anything is spent."""
+"""Code that is no graph of one row is refused in one sentence with its line, before anything is spent."""
 
 from __future__ import annotations
 
@@ -134,7 +134,9 @@ MIXING = {
     "squeeze": lambda model, seen, inputs: seen * (1 + seen.squeeze().sum(-1, keepdim=True).mean()),
     "softmax over rows": lambda model, seen, inputs: seen * seen.softmax(0),
     "mean over rows": lambda model, seen, inputs: seen * (1 + inputs.mean(0).sum()),
-    "statistics": lambda model, seen, inputs: F.batch_norm(seen[..., None].expand(-1, -1, 2), None, None, training=True)[..., 0] + seen,
+    "statistics": lambda model, seen, inputs: (
+        F.batch_norm(seen[..., None].expand(-1, -1, 2), None, None, training=True)[..., 0] + seen
+    ),
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sfumato.models import CNN
 from sfumato.randomness import SecretStream
-from sfumato.training import Flat
+from sfumato.training import Flat, default_loss
 from sfumato.training.compiler.engine import Engine
 
 ROWS, CLASSES, WIDTH, LENGTH, VOCABULARY = 5, 3, 6, 4, 7
@@ -278,45 +278,123 @@ def frozen(model, part):
 
 
 PLAIN = {
-    "MLP": lambda: (nn.Sequential(nn.Linear(WIDTH, 9), nn.ReLU(), nn.Linear(9, CLASSES)), steps()[:, 0], classes()),
+    "MLP": lambda: (
+        nn.Sequential(nn.Linear(WIDTH, 9), nn.ReLU(), nn.Linear(9, CLASSES)),
+        steps()[:, 0],
+        classes(),
+    ),
     "CNN": lambda: (CNN(), torch.randn(ROWS, 1, 28, 28, dtype=torch.float64), classes()),
     "LSTM": lambda: (
-        Recurrent(nn.LSTM(WIDTH, 5, 2, batch_first=True, bidirectional=True), 10), steps(), classes()
+        Recurrent(nn.LSTM(WIDTH, 5, 2, batch_first=True, bidirectional=True), 10),
+        steps(),
+        classes(),
     ),
     "GRU, steps first": lambda: (StepsFirst(), steps(), classes()),
     "RNN": lambda: (Recurrent(nn.RNN(WIDTH, 5, batch_first=True), 5), steps(), classes()),
-    "LSTM with projection": lambda: (Recurrent(nn.LSTM(WIDTH, 5, batch_first=True, proj_size=2), 2), steps(), classes()),
-    "attention": lambda: (Attentive(), (steps(), torch.arange(LENGTH) >= torch.randint(1, 5, (ROWS, 1))), classes()),
+    "LSTM with projection": lambda: (
+        Recurrent(nn.LSTM(WIDTH, 5, batch_first=True, proj_size=2), 2),
+        steps(),
+        classes(),
+    ),
+    "attention": lambda: (
+        Attentive(),
+        (steps(), torch.arange(LENGTH) >= torch.randint(1, 5, (ROWS, 1))),
+        classes(),
+    ),
     "encoder": lambda: (Encoder(), steps(), classes()),
     "encoder, norm first": lambda: (Encoder(norm_first=True, activation="gelu"), steps(), classes()),
     "embedding": lambda: (Text(padding_idx=2), tokens(), classes()),
     "bag of sums": lambda: (Bag("sum"), tokens(), classes()),
     "bag of means": lambda: (Bag("mean"), tokens(), classes()),
     "bilinear": lambda: (TwoInputs(), (steps(3)[:, 0], steps(4)[:, 0]), classes()),
-    "transposed": lambda: (Pooled(nn.ConvTranspose2d(2, 3, 3, 2, 1, output_padding=1), nn.ELU(), outputs=3), images(), classes()),
-    "grouped": lambda: (Pooled(nn.Conv2d(4, 6, 3, groups=2, dilation=2, padding=1), nn.ReLU(), outputs=6), images(4), classes()),
-    "depthwise": lambda: (Pooled(nn.Conv2d(4, 4, 3, groups=4), nn.Hardswish(), outputs=4), images(4), classes()),
-    "circular": lambda: (Pooled(nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), nn.Tanh(), outputs=3), images(), classes()),
-    "reflected": lambda: (Pooled(nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), nn.Tanh(), outputs=3), images(), classes()),
-    "one dimension": lambda: (Pooled(nn.Conv1d(2, 3, 3, stride=2), nn.LeakyReLU(), nn.MaxPool1d(2), outputs=3), images(2, 11), classes()),
-    "three dimensions": lambda: (Pooled(nn.Conv3d(2, 3, 2), nn.ReLU(), nn.MaxPool3d(2), outputs=3), images(2, 5, 5, 5), classes()),
-    "pools": lambda: (Pooled(nn.Conv2d(2, 3, 3), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(2), nn.Softplus(), outputs=3), images(), classes()),
+    "transposed": lambda: (
+        Pooled(nn.ConvTranspose2d(2, 3, 3, 2, 1, output_padding=1), nn.ELU(), outputs=3),
+        images(),
+        classes(),
+    ),
+    "grouped": lambda: (
+        Pooled(nn.Conv2d(4, 6, 3, groups=2, dilation=2, padding=1), nn.ReLU(), outputs=6),
+        images(4),
+        classes(),
+    ),
+    "depthwise": lambda: (
+        Pooled(nn.Conv2d(4, 4, 3, groups=4), nn.Hardswish(), outputs=4),
+        images(4),
+        classes(),
+    ),
+    "circular": lambda: (
+        Pooled(nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), nn.Tanh(), outputs=3),
+        images(),
+        classes(),
+    ),
+    "reflected": lambda: (
+        Pooled(nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), nn.Tanh(), outputs=3),
+        images(),
+        classes(),
+    ),
+    "one dimension": lambda: (
+        Pooled(nn.Conv1d(2, 3, 3, stride=2), nn.LeakyReLU(), nn.MaxPool1d(2), outputs=3),
+        images(2, 11),
+        classes(),
+    ),
+    "three dimensions": lambda: (
+        Pooled(nn.Conv3d(2, 3, 2), nn.ReLU(), nn.MaxPool3d(2), outputs=3),
+        images(2, 5, 5, 5),
+        classes(),
+    ),
+    "pools": lambda: (
+        Pooled(nn.Conv2d(2, 3, 3), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(2), nn.Softplus(), outputs=3),
+        images(),
+        classes(),
+    ),
     "twice": lambda: (Twice(), steps(), classes()),
-    "weight norm": lambda: (nn.Sequential(weight_norm(nn.Linear(WIDTH, 4)), nn.Tanh(), nn.Linear(4, CLASSES)), steps()[:, 0], classes()),
-    "weight norm, convolution": lambda: (Pooled(weight_norm(nn.Conv2d(2, 3, 3)), nn.ReLU(), outputs=3), images(), classes()),
-    "old weight norm": lambda: (nn.Sequential(nn.utils.weight_norm(nn.Linear(WIDTH, CLASSES))), steps()[:, 0], classes()),
-    "orthogonal": lambda: (nn.Sequential(orthogonal(nn.Linear(WIDTH, 4)), nn.Linear(4, CLASSES)), steps()[:, 0], classes()),
-    "spectral norm": lambda: (nn.Sequential(spectral_norm(nn.Linear(WIDTH, 4)), nn.Linear(4, CLASSES)).eval(), steps()[:, 0], classes()),
-    "instance norm": lambda: (Pooled(nn.Conv2d(2, 3, 3), nn.InstanceNorm2d(3, affine=True), nn.PReLU(3), outputs=3), images(), classes()),
-    "batch norm in eval": lambda: (Pooled(nn.Conv2d(2, 3, 3), seen_norm(), nn.ReLU(), outputs=3), images(), classes()),
-    "layer and RMS norm": lambda: (nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4), nn.RMSNorm(4), nn.Linear(4, CLASSES)), steps()[:, 0], classes()),
+    "weight norm": lambda: (
+        nn.Sequential(weight_norm(nn.Linear(WIDTH, 4)), nn.Tanh(), nn.Linear(4, CLASSES)),
+        steps()[:, 0],
+        classes(),
+    ),
+    "weight norm, convolution": lambda: (
+        Pooled(weight_norm(nn.Conv2d(2, 3, 3)), nn.ReLU(), outputs=3),
+        images(),
+        classes(),
+    ),
+    "old weight norm": lambda: (
+        nn.Sequential(nn.utils.weight_norm(nn.Linear(WIDTH, CLASSES))),
+        steps()[:, 0],
+        classes(),
+    ),
+    "orthogonal": lambda: (
+        nn.Sequential(orthogonal(nn.Linear(WIDTH, 4)), nn.Linear(4, CLASSES)),
+        steps()[:, 0],
+        classes(),
+    ),
+    "spectral norm": lambda: (
+        nn.Sequential(spectral_norm(nn.Linear(WIDTH, 4)), nn.Linear(4, CLASSES)).eval(),
+        steps()[:, 0],
+        classes(),
+    ),
+    "instance norm": lambda: (
+        Pooled(nn.Conv2d(2, 3, 3), nn.InstanceNorm2d(3, affine=True), nn.PReLU(3), outputs=3),
+        images(),
+        classes(),
+    ),
+    "batch norm in eval": lambda: (
+        Pooled(nn.Conv2d(2, 3, 3), seen_norm(), nn.ReLU(), outputs=3),
+        images(),
+        classes(),
+    ),
+    "layer and RMS norm": lambda: (
+        nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4), nn.RMSNorm(4), nn.Linear(4, CLASSES)),
+        steps()[:, 0],
+        classes(),
+    ),
     "own function": lambda: (OwnFunction(), steps()[:, 0], classes()),
     "checkpointed": lambda: (Checkpointed(), steps()[:, 0], classes()),
     "experts": lambda: (Experts(), steps()[:, 0], classes()),
     "indexing": lambda: (Indexing(), tokens(), classes()),
     "einsum": lambda: (Einsum(), steps(), classes()),
     "frozen part": lambda: (frozen(Twice(), "same"), steps(), classes()),
-}  # fmt: skip
+}
 
 WITH_LOSS = {
     "tied decoder": lambda: (Tied(), tokens(), tokens(), language),
@@ -325,23 +403,38 @@ WITH_LOSS = {
     "named tuple": lambda: (Structured("pair"), steps()[:, 0], classes(), of("scores")),
     "dataclass": lambda: (Structured("class"), steps()[:, 0], classes(), of("scores")),
     "several targets": lambda: (
-        nn.Linear(WIDTH, 4), steps()[:, 0], {"class": classes() % 2, "number": torch.randn(ROWS, dtype=torch.float64)},
-        lambda out, t: cross_entropy(out[:, :2], t["class"]) + F.huber_loss(out[:, 3], t["number"], reduction="none"),
+        nn.Linear(WIDTH, 4),
+        steps()[:, 0],
+        {"class": classes() % 2, "number": torch.randn(ROWS, dtype=torch.float64)},
+        lambda out, t: (
+            cross_entropy(out[:, :2], t["class"]) + F.huber_loss(out[:, 3], t["number"], reduction="none")
+        ),
     ),
     "weighted loss": lambda: (
-        nn.Linear(WIDTH, CLASSES), steps()[:, 0], classes(),
+        nn.Linear(WIDTH, CLASSES),
+        steps()[:, 0],
+        classes(),
         lambda out, t: F.cross_entropy(
-            out, t, weight=torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64), reduction="none", label_smoothing=0.1
+            out,
+            t,
+            weight=torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64),
+            reduction="none",
+            label_smoothing=0.1,
         ),
     ),
     "several labels": lambda: (
-        nn.Linear(WIDTH, 4), steps()[:, 0], torch.randint(0, 2, (ROWS, 4)).double(),
+        nn.Linear(WIDTH, 4),
+        steps()[:, 0],
+        torch.randint(0, 2, (ROWS, 4)).double(),
         lambda out, t: F.binary_cross_entropy_with_logits(out, t, reduction="none").mean(1),
     ),
     "ignored targets": lambda: (
-        nn.Linear(WIDTH, CLASSES), steps(), torch.tensor([[0, 1, -100, 2]] * ROWS), language,
+        nn.Linear(WIDTH, CLASSES),
+        steps(),
+        torch.tensor([[0, 1, -100, 2]] * ROWS),
+        language,
     ),
-}  # fmt: skip
+}
 
 
 def exact(model, inputs, targets, loss, loop, distance, *, units=None, tolerance=1e-12):
@@ -388,6 +481,52 @@ def test_single_precision(name, clipped_by_loop, distance):
     model, inputs, targets = PLAIN[name]()
     single = inputs.float() if inputs.is_floating_point() else inputs
     exact(model.float(), single, targets, cross_entropy, clipped_by_loop, distance, tolerance=1e-6)
+
+
+# Models of transformers and peft
+
+TINY = {
+    "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12,
+    "vocab_size": 11, "max_position_embeddings": 8, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def pretrained(name):
+    hf = pytest.importorskip("transformers")
+    if name == "BERT":
+        return hf.BertForSequenceClassification(hf.BertConfig(**TINY, num_labels=CLASSES)), "query|value"
+    if name == "GPT-2":
+        config = {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 8, "vocab_size": 11}
+        return hf.GPT2LMHeadModel(
+            hf.GPT2Config(**config, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+        ), "c_attn"
+    if name == "Llama":
+        return hf.LlamaForCausalLM(hf.LlamaConfig(**TINY, num_key_value_heads=1)), "q_proj|v_proj"
+    if name == "T5":
+        config = {"vocab_size": 11, "d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 1, "num_heads": 2}
+        return hf.T5ForConditionalGeneration(hf.T5Config(**config, decoder_start_token_id=0)), "q|v"
+    config = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12}
+    config |= {"image_size": 8, "patch_size": 4, "num_labels": CLASSES}
+    return hf.ViTForImageClassification(hf.ViTConfig(**config)), "query|value|q_proj|v_proj"
+
+
+@pytest.mark.parametrize("adapted", [False, True], ids=["whole", "LoRA"])
+@pytest.mark.parametrize("name", ["BERT", "GPT-2", "Llama", "T5", "ViT"])
+def test_transformers(name, adapted, clipped_by_loop, distance):
+    torch.manual_seed(0)
+    model, projections = pretrained(name)
+    if adapted:
+        peft = pytest.importorskip("peft")
+        model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=f".*\\.({projections})$"))
+    words = torch.randint(3, 11, (ROWS, 6))
+    inputs = {"input_ids": words, "attention_mask": (torch.arange(6) < torch.randint(3, 7, (ROWS, 1))).long()}
+    if name == "T5":
+        inputs["decoder_input_ids"] = words.roll(1, 1)
+    if name == "ViT":
+        inputs = {"pixel_values": images(3)}
+    targets = words if name in ("GPT-2", "Llama", "T5") else classes()
+    model = model.double().eval()
+    exact(model, inputs, targets, default_loss(model), clipped_by_loop, distance)
 
 
 # Rows that do not count

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -40,12 +37,12 @@ def check_model(model: nn.Module) -> None:
                 f"expected no batch statistics, got {type(module).__name__} at {name!r}, which mixes rows; "
                 "sfumato.models.replace_batchnorm(model) puts GroupNorm in its place, or freeze it by eval()"
             )
-    kinds = {}
+    kinds: dict[torch.dtype, str] = {}
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             raise UnsupportedModel(
-                f"expected no hook on a parameter, got one on {name}; gradients of single rows do not pass there: "
-                "remove it, and change the step's gradient in the optimizer"
+                f"expected no hook on a parameter, got one on {name}; gradients of single rows do not pass "
+                "there: remove it, and change the step's gradient in the optimizer"
             )
         if parameter.requires_grad:
             kinds.setdefault(parameter.dtype, name)
@@ -69,8 +66,8 @@ def check_constants(row: Row, public: Sequence[Tensor], data: Any) -> None:
             )
         if value.numel() > MOST_OF_A_CONSTANT and _storage(value) not in declared:
             raise UnsupportedModel(
-                f"expected tensors in the code to be small or declared, got one of shape {tuple(value.shape)} at "
-                f"{where}; make it a buffer of the model, or say that it is nobody's data: public=[tensor]"
+                f"expected tensors in the code to be small or declared, got one of shape {tuple(value.shape)} "
+                f"at {where}; make it a buffer of the model, or say that it is nobody's data: public=[tensor]"
             )
 
 
@@ -88,7 +85,7 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
 
     def of(data: tuple[Any, Any], seed: int) -> tuple[Tensor, Tensor]:
         """Losses and the sum of all gradients, by the code itself."""
-        with pinned(), _as_seeded(seed), _Constant(), kept_as_it_was(model):
+        with pinned(seed), _Constant(), kept_as_it_was(model):
             losses = losses_of(model, loss_fn, *data, views)
             learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
             found = torch.autograd.grad(losses.sum(), learning, allow_unused=True)
@@ -108,8 +105,9 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
         where = _which(model, loss_fn, inputs, views) if mixed else ""
     if not near(again[0], alone[0][0], _LOSS) or not near(again[1], alone[0][1], _GRADIENT):
         raise UnsupportedModel(
-            f"expected code that does the same each time, got other losses from the same row, by {code_of(model)} "
-            f"or {code_of(loss_fn)}; draw with torch.rand, which becomes an input, not with Python or NumPy"
+            f"expected code that does the same each time, got other losses from the same row, by "
+            f"{code_of(model)} or {code_of(loss_fn)}; draw with torch.rand, which becomes an input, not with "
+            "Python or NumPy"
         )
     if mixed:
         raise UnsupportedModel(
@@ -125,8 +123,8 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
     finite = [gradients for _, gradients in traced if bool(gradients.isfinite().all())]
     if finite and not any(bool(gradients.any()) for gradients in finite):
         raise UnsupportedModel(
-            f"expected a loss that learns, got a gradient of zero for every made-up row, by {code_of(loss_fn)}; "
-            "leave out detach(), argmax and rounding between the weights and the loss"
+            "expected a loss that learns, got a gradient of zero for every made-up row, by "
+            f"{code_of(loss_fn)}; leave out detach(), argmax and rounding between the weights and the loss"
         )
 
 
@@ -173,7 +171,7 @@ def _which(model: nn.Module, loss_fn: Any, inputs: Any, views: Any) -> str:
     """The code that mixes rows: the model if its outputs are others, else the loss."""
     if views is not None:
         return f"{code_of(views)}, {code_of(model)} or {code_of(loss_fn)}"
-    with pinned(), _as_seeded(1), _Constant(), kept_as_it_was(model):
+    with pinned(1), _Constant(), kept_as_it_was(model):
         together, alone = call(model, first(inputs, ROWS)), call(model, first(inputs, 1))
     pairs = zip(_tensors(together), _tensors(alone), strict=False)
     same = all(
@@ -190,7 +188,7 @@ def _tensors(outputs: Any) -> list[Tensor]:
     ]
 
 
-class _Constant(Watch):
+class _Constant(Watch):  # type: ignore[no-untyped-call]
     """Within, every draw is one constant."""
 
     def _draw(self, make: Callable[..., Tensor], like: Any, dtype: torch.dtype | None) -> Tensor:
@@ -198,16 +196,3 @@ class _Constant(Watch):
         dtype = dtype or (like.dtype if isinstance(like, Tensor) else torch.get_default_dtype())
         dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
         return torch.full(shape, _UNIFORM if make is torch.rand else _NORMAL, dtype=dtype)
-
-
-@contextmanager
-def _as_seeded(seed: int) -> Iterator[None]:
-    """Python's and NumPy's generators begin with another seed, and go on afterwards where they were."""
-    of_python, of_numpy = random.getstate(), np.random.get_bit_generator().state  # type: ignore[attr-defined]
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002: the one that code draws from
-    try:
-        yield
-    finally:
-        random.setstate(of_python)
-        np.random.get_bit_generator().state = of_numpy  # type: ignore[attr-defined]

@@ -178,8 +178,8 @@ class Engine:
         count = _count(rows)
         if units is not None and (units.shape != (count,) or units.is_floating_point()):
             raise InvalidInput(
-                f"expected units to hold a whole number for each of the {count} rows, got {tuple(units.shape)} of "
-                f"{units.dtype}"
+                f"expected units to hold a whole number for each of the {count} rows, got "
+                f"{tuple(units.shape)} of {units.dtype}"
             )
         if self.row.draws:
             self._generator = secret_torch_generator(SecretStream() if sampler is None else sampler)
@@ -233,10 +233,10 @@ class Engine:
     def rounding_bound(self, *, units: int, rows_per_unit: int = 1) -> float:
         """η for chunks of up to `units` units with up to `rows_per_unit` rows each, from shapes alone.
 
-        A unit's clipped gradient exceeds its bound by at most the error of its norm; the computed sum of a chunk
-        differs from the exact one by at most units · e · C, with e from `rules.rounding`. Two neighbouring chunks
-        differ by the unit and by both errors: η = norm error + 2 · units · e. Other units' gradients and
-        coefficients are the same bits in both.
+        A unit's clipped gradient exceeds its bound by at most the error of its norm; the computed sum of a
+        chunk differs from the exact one by at most units · e · C, with e from `rules.rounding`. Two
+        neighbouring chunks differ by the unit and by both errors: η = norm error + 2 · units · e. Other units'
+        gradients and coefficients are the same bits in both.
 
         Args:
             units: The most units in a chunk.
@@ -265,7 +265,8 @@ class Engine:
     def caveats(self) -> list[str]:
         """A sentence for each tensor that the traced code brought along."""
         return [
-            f"a tensor of shape {tuple(constant.value.shape)} in the code at {constant.where} was taken as public"
+            f"a tensor of shape {tuple(constant.value.shape)} in the code at {constant.where} was taken as "
+            "public"
             for constant in self.row.constants.values()
             if constant.value.numel() > 1
         ]
@@ -377,7 +378,7 @@ class _Stratum(NamedTuple):
 
 def _strata(units: Tensor) -> list[_Stratum]:
     """Units with equally many rows go together: a unit's rows are then just more positions."""
-    _, owner, counts = torch.unique(units, return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
+    _, owner, counts = torch.unique(units, return_inverse=True, return_counts=True)
     order = torch.argsort(owner, stable=True)
     return [
         _Stratum((counts == count).nonzero().flatten(), order[(counts == count)[owner[order]]])

@@ -1,4 +1,4 @@
-"""Take the gradient of a parameter apart: the operands of the product that formed it, in the place of the product.
+"""Take the gradient of a parameter apart into the operands of the products that form it.
 
 A gradient is followed back through additions, transposes and views to the matrix products, convolutions and
 look-ups that formed it. Their operands give each row's norm and the clipped sum without the gradient itself
@@ -53,7 +53,7 @@ class Kernel:
         return [block.merged(self.gradients), block.merged(self.inputs)]
 
     def contribution(self, gradients: Tensor, inputs: Tensor) -> Contribution:
-        return convolution(self.settings, inputs, gradients)["weight"]  # type: ignore[arg-type]
+        return convolution(self.settings, inputs, gradients)["weight"]
 
 
 @dataclass(frozen=True)
@@ -99,15 +99,15 @@ class Formed:
 Use: TypeAlias = Product | Kernel | Entries | Formed
 
 
-def uses(gradient: fx.Node) -> list[Use]:
-    """What adds up to a gradient. Parts that are no products are formed; if nothing else is, it is formed whole."""
+def uses(gradient: Any) -> list[Use]:
+    """The products that add up to a gradient; the gradient itself if a part of it is none."""
     shape = tuple(gradient.meta["val"].shape)
     found: list[Use] = []
-    ways = [(gradient, False)]
+    ways: list[tuple[Any, bool]] = [(gradient, False)]
     while ways:
         node, turned = _unwrapped(*ways.pop())
         if node.target is aten.add.Tensor and not node.kwargs and _adds(node):
-            ways += [(arg, turned) for arg in node.args]  # type: ignore[misc]
+            ways += [(arg, turned) for arg in node.args]
             continue
         use = _use(node, shape, turned)
         if use is None:
@@ -116,7 +116,7 @@ def uses(gradient: fx.Node) -> list[Use]:
     return found
 
 
-def _unwrapped(node: fx.Node, turned: bool) -> tuple[fx.Node, bool]:
+def _unwrapped(node: Any, turned: bool) -> tuple[Any, bool]:
     """The node behind transposes and views, and whether an odd number of transposes lies between."""
     while True:
         target = node.target
@@ -127,15 +127,15 @@ def _unwrapped(node: fx.Node, turned: bool) -> tuple[fx.Node, bool]:
             turned = not turned
         elif target not in (aten.squeeze.dims, aten.squeeze.dim, aten.unsqueeze.default):
             return node, turned
-        node = node.args[0]  # type: ignore[assignment]
+        node = node.args[0]
 
 
-def _adds(node: fx.Node) -> bool:
+def _adds(node: Any) -> bool:
     shape = node.meta["val"].shape
     return all(isinstance(arg, fx.Node) and arg.meta["val"].shape == shape for arg in node.args)
 
 
-def _use(node: fx.Node, shape: tuple[int, ...], turned: bool) -> Use | None:
+def _use(node: Any, shape: tuple[int, ...], turned: bool) -> Use | None:
     """The product that a gradient is; None if it is formed in another way."""
     if node.target is aten.mm.default or (
         node.target is aten.bmm.default and node.meta["val"].shape[0] == 1
@@ -143,14 +143,14 @@ def _use(node: fx.Node, shape: tuple[int, ...], turned: bool) -> Use | None:
         g, a = [(arg, bool(first)) for first, arg in enumerate(node.args)]
         if turned:
             g, a = a, g
-        return Product(g[0], a[0], (g[1], a[1]), shape)  # type: ignore[arg-type]
+        return Product(g[0], a[0], (g[1], a[1]), shape)
     if turned:
         return None
     if node.target is operator.getitem and node.args[1] == 1:
-        return _kernel(node.args[0], shape)  # type: ignore[arg-type]
+        return _kernel(node.args[0], shape)
     if node.target is aten.embedding_dense_backward.default and not node.args[4]:
         gradient, indices, entries, padding, _ = node.args
-        return Entries(gradient, indices, entries, padding)  # type: ignore[arg-type]
+        return Entries(gradient, indices, entries, padding)
     return None
 
 
@@ -158,18 +158,18 @@ def _plain(node: Any) -> list[int]:
     return [size for size in node.meta["val"].shape if size != 1]
 
 
-def _swaps(node: fx.Node) -> bool:
+def _swaps(node: Any) -> bool:
     """Whether a permutation is the transpose of a matrix, but for dimensions of 1."""
     dims: Any = node.args[1]
-    sizes = node.args[0].meta["val"].shape  # type: ignore[union-attr]
+    sizes = node.args[0].meta["val"].shape
     order = [dim % len(sizes) for dim in dims if sizes[dim] != 1]
     return len(order) == 2 and order[0] > order[1]
 
 
-def _lined(block: Block, node: fx.Node, positions_first: bool) -> fx.Node:
+def _lined(block: Block, node: Any, positions_first: bool) -> fx.Node:
     """(height, positions, width)."""
     while node.target is aten.permute.default and _is_transpose(node):
-        node, positions_first = node.args[0], not positions_first  # type: ignore[assignment]
+        node, positions_first = node.args[0], not positions_first
     made = block.rows(node)
     height, *shape = made.meta["shape"]
     shape = shape[-2:]
@@ -180,19 +180,19 @@ def _lined(block: Block, node: fx.Node, positions_first: bool) -> fx.Node:
     return block.emit(aten.permute.default, made, [0, 2, 1], shape=turned, dtype=made.meta["dtype"])
 
 
-def _is_transpose(node: fx.Node) -> bool:
-    rank = len(node.args[1])  # type: ignore[arg-type]
-    return rank >= 2 and list(node.args[1]) == [*range(rank - 2), rank - 1, rank - 2]  # type: ignore[arg-type]
+def _is_transpose(node: Any) -> bool:
+    rank = len(node.args[1])
+    return rank >= 2 and list(node.args[1]) == [*range(rank - 2), rank - 1, rank - 2]
 
 
-def _kernel(node: fx.Node, shape: tuple[int, ...]) -> Kernel | None:
+def _kernel(node: Any, shape: tuple[int, ...]) -> Kernel | None:
     if node.target is not aten.convolution_backward.default:
         return None
-    gradient, inputs, weight, _, stride, padding, dilation, turned, _, groups, _ = node.args
+    gradient, inputs, _, _, stride, padding, dilation, turned, _, groups, _ = node.args
     g, x = (inputs, gradient) if turned else (gradient, inputs)
     settings = SimpleNamespace(
-        kernel_size=shape[2:], stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation),  # type: ignore[arg-type]
-        groups=groups, padding_mode="zeros", out_channels=shape[0], in_channels=shape[1] * groups,  # type: ignore[operator]
+        kernel_size=shape[2:], stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation),
+        groups=groups, padding_mode="zeros", out_channels=shape[0], in_channels=shape[1] * groups,
         weight=SimpleNamespace(shape=shape),
     )  # fmt: skip
-    return Kernel(g, x, settings, shape)  # type: ignore[arg-type]
+    return Kernel(g, x, settings, shape)

@@ -52,8 +52,8 @@ TRAILING = _named("native_layer_norm")
 """All dimensions but the last ones hold what is computed by itself."""
 
 SHIFTED = _named(
-    "permute unsqueeze squeeze.dim squeeze.dims slice.Tensor select.int cat stack flip sum.dim_IntList mean.dim "
-    "amax amin any.dim any.dims all.dim cumsum _softmax _log_softmax _softmax_backward_data "
+    "permute unsqueeze squeeze.dim squeeze.dims slice.Tensor select.int cat stack flip sum.dim_IntList "
+    "mean.dim amax amin any.dim any.dims all.dim cumsum _softmax _log_softmax _softmax_backward_data "
     "_log_softmax_backward_data constant_pad_nd max.dim min.dim argmax argmin logcumsumexp "
     "topk sort prod.dim_int cumprod gather scatter.src scatter.value scatter_add var.correction "
     "var_mean.correction diagonal split_with_sizes split.Tensor unbind.int slice_scatter select_scatter glu "
@@ -226,81 +226,93 @@ def _trilinear(
 
 
 def made_total(graph: fx.Graph, private: set[fx.Node]) -> None:
-    """Clamp what an operation would raise on, and mark the row: the second output becomes true.
+    """Clamp the values that an operation would raise on, and mark the row: the second output becomes true.
 
-    Only what depends on the row: weights and constants that raise are their owner's mistake, and show on the
-    first step.
+    Only values that depend on the row: weights and constants that raise are their owner's mistake, and show on
+    the first step.
     """
-    marks: list[fx.Node] = []
-    clamped: dict[tuple[fx.Node, int, int], fx.Node] = {}
+    total = _Total(graph, private)
+    for node in [node for node in graph.nodes if node.op == "call_function"]:
+        with graph.inserting_before(node):
+            total.clamp_indices(node)
+            total.replace_divisor(node)
+        if node.target in _CHECKED:
+            total.note_failure(node)
+    total.put_out()
 
-    def emit(target: Any, *args: Any) -> fx.Node:
-        made = graph.call_function(target, args)
-        made.meta["val"] = target(*[arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args])
-        return made
 
-    def within(index: fx.Node, least: int, most: int) -> fx.Node:
-        key = index, least, most
-        if key not in clamped:
-            outside = emit(
-                aten.bitwise_or.Tensor, emit(aten.lt.Scalar, index, least), emit(aten.gt.Scalar, index, most)
-            )
-            marks.append(emit(aten.any.default, outside))
-            clamped[key] = emit(aten.clamp.default, index, least, most)
-        return clamped[key]
+class _Total:
+    """Writes the total forms of operations into the graph of a row."""
 
-    def nonzero(numerator: Any, divisor: fx.Node) -> fx.Node:
-        bad = emit(aten.eq.Scalar, divisor, 0)
+    def __init__(self, graph: fx.Graph, private: set[fx.Node]) -> None:
+        self.graph, self.private = graph, private
+        self.marks: list[fx.Node] = []
+        self._clamped: dict[tuple[fx.Node, int, int], fx.Node] = {}
+
+    def clamp_indices(self, node: Any) -> None:
+        args = list(node.args)
+        for place, most in _index_of(node):
+            if args[place] in self.private:
+                args[place] = self._within(args[place], 0, most - 1)
+        if node.target in _INDEXED:
+            sizes = _shape(node.args[0])
+            args[1] = [
+                index if index not in self.private else self._within(index, -sizes[dim], sizes[dim] - 1)
+                for dim, index in enumerate(args[1])
+            ]
+        node.args = tuple(args)
+
+    def replace_divisor(self, node: Any) -> None:
+        """By 1 where whole numbers have no quotient."""
+        if node.target not in _DIVIDED or node.args[1] not in self.private:
+            return
+        numerator, divisor, *more = node.args
+        if any(arg.meta["val"].is_floating_point() for arg in node.all_input_nodes):
+            return
+        bad = self._emit(aten.eq.Scalar, divisor, 0)
         if isinstance(numerator, fx.Node):  # the least number has no negative
             least = torch.iinfo(numerator.meta["val"].dtype).min
-            overflow = emit(
-                aten.bitwise_and.Tensor,
-                emit(aten.eq.Scalar, divisor, -1),
-                emit(aten.eq.Scalar, numerator, least),
-            )
-            bad = emit(aten.bitwise_or.Tensor, bad, overflow)
-        marks.append(emit(aten.any.default, bad))
-        return emit(aten.where.self, bad, emit(aten.full.default, (), 1), divisor)
+            pair = self._emit(aten.eq.Scalar, divisor, -1), self._emit(aten.eq.Scalar, numerator, least)
+            bad = self._emit(aten.bitwise_or.Tensor, bad, self._emit(aten.bitwise_and.Tensor, *pair))
+        self.marks.append(self._emit(aten.any.default, bad))
+        one = self._emit(aten.full.default, (), 1)
+        node.args = (numerator, self._emit(aten.where.self, bad, one, divisor), *more)
 
-    output = graph.output_node()
-    for node in list(graph.nodes):
-        if node.op != "call_function":
-            continue
-        args = list(node.args)
-        with graph.inserting_before(node):
-            for place, most in _index_of(node):
-                held = args[place]
-                if isinstance(held, fx.Node) and held in private:
-                    args[place] = within(held, 0, most - 1)
-            if node.target in _INDEXED:
-                sizes = _sizes_of_indices(node)
-                args[1] = [
-                    within(index, -size, size - 1) if index is not None and index in private else index
-                    for index, size in zip(node.args[1], sizes, strict=True)  # type: ignore[arg-type]
-                ]
-            if node.target in _DIVIDED and isinstance(args[1], fx.Node) and args[1] in private:
-                kinds = [arg.meta["val"].dtype for arg in node.all_input_nodes]
-                if not any(kind.is_floating_point or kind.is_complex for kind in kinds):
-                    args[1] = nonzero(args[0], args[1])
-        if node.target in _CHECKED:
-            users = [user for user in node.users if user.args[1] == _CHECKED[node.target]]
-            with graph.inserting_after(node):
-                info = (
-                    users[0] if users else graph.call_function(operator.getitem, (node, _CHECKED[node.target]))
-                )
-            info.meta["val"] = node.meta["val"][_CHECKED[node.target]]
-            with graph.inserting_after(info):
-                failed = emit(aten.ne.Scalar, info, 0)
-            with graph.inserting_after(failed):
-                marks.append(emit(aten.any.default, failed))
-        node.args = tuple(args)
-    marks = [mark for mark in marks if _depends(mark, private)]
-    bad: fx.Node | None = None
-    with graph.inserting_before(output):
-        for mark in marks:
-            bad = mark if bad is None else emit(aten.logical_or.default, bad, mark)
-    losses, *gradients = output.args[0]  # type: ignore[misc]
-    output.args = ((losses, bad, *gradients),)
+    def note_failure(self, node: Any) -> None:
+        """Of a factorization that says itself whether it failed."""
+        place = _CHECKED[node.target]
+        infos = [user for user in node.users if user.args[1] == place]
+        with self.graph.inserting_after(node):
+            info = infos[0] if infos else self.graph.call_function(operator.getitem, (node, place))
+        info.meta["val"] = node.meta["val"][place]
+        with self.graph.inserting_after(info):
+            failed = self._emit(aten.ne.Scalar, info, 0)
+        with self.graph.inserting_after(failed):
+            self.marks.append(self._emit(aten.any.default, failed))
+
+    def put_out(self) -> None:
+        """Join the marks of what depends on the row."""
+        output: Any = self.graph.output_node()
+        bad: fx.Node | None = None
+        with self.graph.inserting_before(output):
+            for mark in self.marks:
+                if _depends(mark, self.private):
+                    bad = mark if bad is None else self._emit(aten.logical_or.default, bad, mark)
+        losses, *gradients = output.args[0]
+        output.args = ((losses, bad, *gradients),)
+
+    def _within(self, index: fx.Node, least: int, most: int) -> fx.Node:
+        key = index, least, most
+        if key not in self._clamped:
+            sides = self._emit(aten.lt.Scalar, index, least), self._emit(aten.gt.Scalar, index, most)
+            self.marks.append(self._emit(aten.any.default, self._emit(aten.bitwise_or.Tensor, *sides)))
+            self._clamped[key] = self._emit(aten.clamp.default, index, least, most)
+        return self._clamped[key]
+
+    def _emit(self, target: Any, *args: Any) -> fx.Node:
+        made = self.graph.call_function(target, args)
+        made.meta["val"] = target(*[arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args])
+        return made
 
 
 def _depends(mark: fx.Node, private: set[fx.Node]) -> bool:
@@ -325,22 +337,17 @@ _CHECKED = {
 _ALONG = _named("gather scatter.src scatter.value scatter_add index_select")
 
 
-def _index_of(node: fx.Node) -> list[tuple[int, int]]:
+def _index_of(node: Any) -> list[tuple[int, int]]:
     """Which arguments are indices that must not be negative, and the sizes that they index."""
     if node.target is aten.embedding.default:
         return [(1, _shape(node.args[0])[0])]
     if node.target is aten.embedding_dense_backward.default:
-        return [(1, int(node.args[2]))]  # type: ignore[arg-type]
+        return [(1, int(node.args[2]))]
     if node.target in _ALONG:
         shape = _shape(node.args[0])
-        return [(2, shape[int(node.args[1])] if shape else 1)]  # type: ignore[arg-type]
+        return [(2, shape[int(node.args[1])] if shape else 1)]
     return []
 
 
 def _shape(node: Any) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
-
-
-def _sizes_of_indices(node: fx.Node) -> list[int]:
-    shape = node.args[0].meta["val"].shape  # type: ignore[union-attr]
-    return [int(size) for size in shape[: len(node.args[1])]]  # type: ignore[arg-type]

@@ -1,25 +1,23 @@
 """The loss and the gradients of one row as a graph of pure tensor operations.
 
-Model, loss and views run once, on tensors that have shapes and no values. They cannot see a row, another row, or
-how many there are. What is left is a graph whose inputs are the weights, one row and the random draws; nothing in
-it writes to memory, asks for a value or leaves the closed list of `operations`.
+Model, loss and views run once, on tensors that have shapes and no values. They cannot see a row, another row,
+or the number of rows. They leave a graph whose inputs are the weights, one row and the random draws; no node in
+it writes to memory, asks for a value or is missing on the closed list of `operations`.
 """
 
 from __future__ import annotations
 
 import inspect
 import operator
-import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 from unittest import mock
 
-import numpy as np
 import torch
 import torch.fx.experimental.proxy_tensor as proxies
 from torch import Tensor, fx, nn
@@ -35,6 +33,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from sfumato.errors import InvalidInput, UnsupportedModel
+from sfumato.randomness import public_global_generators
 from sfumato.training.compiler.operations import PUBLIC, WINDOWS, decomposed, is_allowed, made_total
 
 aten = torch.ops.aten
@@ -105,8 +104,9 @@ class Row:
     @property
     def outputs(self) -> tuple[fx.Node, fx.Node | None, list[fx.Node | None]]:
         """The losses, the mark of a row that does not count, and the gradients."""
-        losses, bad, *gradients = self.graph.graph.output_node().args[0]  # type: ignore[misc]
-        return losses, bad, gradients  # type: ignore[return-value]
+        results: Any = self.graph.graph.output_node().args[0]
+        losses, bad, *gradients = results
+        return losses, bad, gradients
 
 
 def trace(
@@ -146,7 +146,7 @@ def trace(
         data = [next(filled) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         row_inputs, row_targets = pytree.tree_unflatten(data, spec)
         tensors = dict(zip(named, weights, strict=True))
-        swapped = nn.utils.stateless._reparametrize_module(model, tensors, tie_weights=True)  # type: ignore[attr-defined]
+        swapped = nn.utils.stateless._reparametrize_module(model, tensors, tie_weights=True)
         with watch, swapped:  # layers may run again in the backward pass
             losses = losses_of(model, loss_fn, row_inputs, row_targets, views)
             found: Any = torch.autograd.grad(
@@ -215,7 +215,7 @@ def losses_of(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any, views: 
         raise InvalidInput(
             f"expected loss_fn to return one loss for each row, {(rows * copies,)}, got {got}; use {remedy}"
         )
-    return losses if copies == 1 else losses.unflatten(0, (rows, copies)).mean(1)
+    return losses if copies == 1 else losses.view(rows, copies).mean(1)
 
 
 # What the code may not do
@@ -244,7 +244,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if isinstance(func, torch._ops.HigherOrderOperator):
             raise UnsupportedModel(
-                f"expected one straight list of operations, got {func.name()} at {_line()}; use torch.where"
+                f"expected one straight list of operations, got {func} at {_line()}; use torch.where"
             )
         if func.namespace == "prim":
             return func(*args, **kwargs)
@@ -268,8 +268,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _drawn(self, func: Any, given: dict[str, Any]) -> Any:
         if given.get("generator") is not None:
             raise UnsupportedModel(
-                f"expected random draws from torch's own generator, got a generator of your own at {self.line}; "
-                "leave the generator out: draws are made from the secret stream"
+                "expected random draws from torch's own generator, got a generator of your own at "
+                f"{self.line}; leave the generator out: draws are made from the secret stream"
             )
         make = _RANDOM.get(func)
         if make is None:
@@ -286,14 +286,14 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._draw(torch.randn, like, dtype)
 
     def _draw(self, make: Any, like: Tensor | Sequence[int], dtype: torch.dtype | None) -> Tensor:
-        """The generator is where it was if code put it there again, to repeat a draw: it is the same one then."""
+        """A draw; the same one as before if code put the generator back where it was, to repeat it."""
         shape = tuple(like.shape if isinstance(like, Tensor) else like)
         dtype = dtype or (like.dtype if isinstance(like, Tensor) else torch.get_default_dtype())
         if not dtype.is_floating_point:
             dtype = torch.get_default_dtype()
         with _disable_current_modes():
             state = torch.default_generator.get_state().numpy().tobytes()
-            torch.default_generator.manual_seed(int.from_bytes(sha256(state).digest()[:7], "big"))
+            torch.rand(())  # tensors without values leave the generator where it is
         self.keys.append((make, shape, dtype, state))
         drawn: Tensor = make(shape, dtype=dtype)
         return drawn
@@ -384,14 +384,14 @@ def _name(target: Any) -> str:
 
 def _line() -> str | None:
     """The file and line of the innermost frame that is neither torch's nor ours; none in a backward pass."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_OURS):
             return None
         if not file.startswith(_TORCH):
             return f"{file}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 
@@ -410,8 +410,8 @@ def _explained(watch: Watch) -> Iterator[None]:
         ) from None
     except UnsupportedOperatorException as error:
         raise UnsupportedModel(
-            f"expected operations of torch, got {error.args[0]} at {watch_line(error, watch)}; write it in torch "
-            "operations, or as a torch.autograd.Function"
+            f"expected operations of torch, got {error.args[0]} at {watch_line(error, watch)}; write it in "
+            "operations of torch, or as a torch.autograd.Function"
         ) from None
     except Exception as error:
         text = str(error).strip().splitlines()
@@ -437,9 +437,7 @@ def code_of(function: Any) -> str:
     if isinstance(function, nn.Module):
         function = type(function).forward
     function = inspect.unwrap(getattr(function, "func", function))
-    if not hasattr(function, "__code__"):
-        function = getattr(type(function), "__call__", function)
-    code = getattr(function, "__code__", None)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     return str(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
@@ -476,11 +474,11 @@ def _contents(attributes: Mapping[str, Any]) -> list[tuple[Any, Any]]:
 
 
 @contextmanager
-def pinned() -> Iterator[None]:
+def pinned(seed: int = 0) -> Iterator[None]:
     """Settings that choose how torch writes a model down; generators as they were afterwards."""
-    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     fast = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
+        stack.enter_context(public_global_generators(seed))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.autocast("cpu", enabled=torch.is_autocast_enabled("cpu")))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
@@ -497,9 +495,6 @@ def pinned() -> Iterator[None]:
         finally:
             torch._C._set_mkldnn_enabled(mkldnn)
             torch.backends.mha.set_fastpath_enabled(fast)
-            torch.set_rng_state(states[0])
-            np.random.set_state(states[1])
-            random.setstate(states[2])
 
 
 # From the trace to the graph
@@ -666,10 +661,10 @@ def _span(value: Tensor) -> tuple[int, int]:
     return start, start + int(sum(steps))
 
 
-def _pure(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
+def _pure(graph: fx.Graph, node: Any) -> fx.Node | None:
     """The same operation with a new tensor for a result."""
     name, overload = str(node.target).removeprefix("aten.").split(".")
-    value: Tensor = node.args[0].meta["val"]  # type: ignore[union-attr]
+    value: Tensor = node.args[0].meta["val"]
     if name == "copy_":
         source: Any = node.args[1]
         held = source.meta["val"]
