@@ -133,6 +133,7 @@ class Engine:
         public: Sequence[Tensor] = (),
         data: Any = None,
     ) -> None:
+        model = getattr(model, "_orig_mod", model)  # of one that torch.compile made, the module inside
         self.model, self.loss_fn, self.views = model, loss_fn, views
         example = pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example)
         check_model(model)

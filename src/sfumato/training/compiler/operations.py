@@ -35,7 +35,8 @@ POINTWISE = _named(
     "ne.Scalar neg pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar reciprocal relu remainder.Tensor "
     "remainder.Scalar round rsqrt sgn sigmoid sigmoid_backward sign silu silu_backward sin sinh softplus "
     "softplus_backward sqrt sub.Tensor sub.Scalar tan tanh tanh_backward threshold_backward trunc where.self "
-    "_to_copy log_sigmoid_backward mish mish_backward"
+    "_to_copy log_sigmoid_backward mish mish_backward clamp_min.Tensor clamp_max.Tensor hardshrink "
+    "hardshrink_backward softshrink softshrink_backward"
 )
 """Each element of the result comes from the elements at its place."""
 
@@ -44,7 +45,8 @@ FOLDED = _named(
     "avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward max_pool3d_with_indices "
     "max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward upsample_nearest1d "
     "upsample_nearest1d_backward upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d "
-    "upsample_bilinear2d_backward upsample_bicubic2d upsample_bicubic2d_backward"
+    "upsample_bilinear2d_backward upsample_bicubic2d upsample_bicubic2d_backward adaptive_max_pool2d "
+    "adaptive_max_pool2d_backward"
 )
 """The first dimension holds what is computed by itself: images, one after the other."""
 
@@ -57,7 +59,7 @@ SHIFTED = _named(
     "_log_softmax_backward_data constant_pad_nd max.dim min.dim argmax argmin logcumsumexp "
     "topk sort prod.dim_int cumprod gather scatter.src scatter.value scatter_add var.correction "
     "var_mean.correction diagonal split_with_sizes split.Tensor unbind.int slice_scatter select_scatter glu "
-    "glu_backward roll diagonal_scatter"
+    "glu_backward roll diagonal_scatter median.dim kthvalue"
 )
 """Dimensions are given by their numbers."""
 
@@ -70,7 +72,7 @@ OWN = _named(
 BY_VMAP = _named(
     "index.Tensor index_put _unsafe_index.Tensor _unsafe_index_put index_select linalg_vector_norm "
     "grid_sampler_2d grid_sampler_2d_backward linalg_cholesky_ex linalg_inv_ex linalg_solve_triangular "
-    "_linalg_det _linalg_slogdet _linalg_solve_ex linalg_qr cummax cummin _cdist_forward col2im im2col "
+    "_linalg_det _linalg_slogdet _linalg_solve_ex linalg_qr cummax cummin _cdist_forward _cdist_backward _euclidean_dist col2im im2col "
     "linalg_householder_product view_as_complex view_as_real unfold unfold_backward"
 )
 """Those that torch batches, at whatever price."""
@@ -102,7 +104,7 @@ KEPT = _named(
     "_log_softmax_backward_data max_pool2d_with_indices_backward avg_pool2d_backward mish mish_backward "
     "upsample_nearest1d upsample_nearest2d upsample_bilinear2d upsample_nearest1d_backward "
     "upsample_nearest2d_backward upsample_bilinear2d_backward upsample_bicubic2d upsample_bicubic2d_backward "
-    "mm bmm isfinite sgn stack roll glu glu_backward split.Tensor split_with_sizes unbind.int "
+    "mm bmm t transpose.int isfinite sgn stack roll glu glu_backward split.Tensor split_with_sizes unbind.int "
     "new_zeros new_full new_ones zeros ones full_like zeros_like ones_like clamp_min clamp_max"
 )
 """Those that run as they are, though torch could write them in smaller ones."""

@@ -676,7 +676,7 @@ def _pure(graph: fx.Graph, node: Any) -> fx.Node | None:
         number = node.args[1] if name == "fill_" else 0
         return graph.call_function(aten.full.default, (list(value.shape), number), {"dtype": value.dtype})
     packet = getattr(aten, name.removesuffix("_"), None)
-    pure = getattr(packet, overload, None)
+    pure = getattr(packet, overload, None) or getattr(packet, "int", None)
     arguments = [arg for arg in node.all_input_nodes if isinstance(arg.meta.get("val"), Tensor)]
     alike = all(arg.meta["val"].dtype == value.dtype for arg in arguments)
     if pure is None or not name.endswith("_") or pure._schema.is_mutable or not alike:
@@ -721,6 +721,12 @@ def _simplified(graph: fx.GraphModule) -> fx.GraphModule:
             aten._unsafe_view.default,
         ):  # strides are not those of the trace
             node.target = aten.reshape.default
+        elif node.target in (aten.t.default, aten.transpose.int):
+            order = list(range(len(node.meta["val"].shape)))
+            one, other = node.args[1:] if len(node.args) == 3 else (0, len(order) - 1)
+            if order:
+                order[one], order[other] = order[other], order[one]
+            node.target, node.args = aten.permute.default, (node.args[0], order)
     graph.graph.eliminate_dead_code()
     lines = {node.name: node.meta.get("line", "") for node in graph.graph.nodes}
     merged = fx_graph_cse(graph.graph)
