@@ -2,8 +2,8 @@
 
     python bench/compiler.py [cnn256 lstm …] [--turns 12] [--threads 2] [--profile]
 
-Printed are ratios of the least and the median times to plain forward and backward passes, and what the trace and
-the first block cost, once. With one thread processor time is counted, for machines that do other work meanwhile.
+Printed are ratios of the least and the median times to plain forward and backward passes, and what the trace
+and the first block cost, once. With one thread processor time is counted, for machines that do other work.
 `--profile` lists the operations of the compiled graph by their time instead.
 """
 
@@ -74,6 +74,37 @@ def timed(work: Callable[[], object]) -> float:
     return clock() - start
 
 
+class Contest:
+    """One batch of a case, and those who work on it."""
+
+    def __init__(self, name: str) -> None:
+        make, data, rows = CASES[name]
+        torch.manual_seed(0)
+        self.model, (self.inputs, self.targets) = make(), data(rows)
+        self.trace = timed(self.prepare)
+        self.first = timed(self.compiled)
+
+    def prepare(self) -> None:
+        self.engine = Engine(self.model, per_row, (self.inputs[:1], self.targets[:1]))
+
+    def compiled(self) -> object:
+        return self.engine.clipped(self.inputs, self.targets, Flat(norm=1.0))
+
+    def plain(self) -> None:
+        self.model.zero_grad()
+        F.cross_entropy(self.model(self.inputs), self.targets).backward()
+
+    def modules(self) -> object:
+        return clipped_gradient_sum(self.model, per_row, self.inputs, self.targets, 1.0)
+
+
+def profiled(contest: Contest) -> str:
+    with torch.profiler.profile() as profile:
+        for _ in range(3):
+            contest.compiled()
+    return profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=40)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", help=", ".join(CASES))
@@ -85,38 +116,16 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     print(f"torch {torch.__version__}, {asked.threads} threads, {asked.turns} turns")
     print(
-        "| case | plain ms | compiled / plain, least | median | modules / plain, least | median | trace s | first block s |"
+        "| case | plain ms | compiled / plain, least | median | modules / plain, least | median | trace s |",
+        end="",
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print(" first block s |\n|---|---|---|---|---|---|---|---|")
     for name in asked.cases or CASES:
-        make, data, rows = CASES[name]
-        torch.manual_seed(0)
-        model, (inputs, targets) = make(), data(rows)
-        made: list[Engine] = []
-        trace = timed(lambda: made.append(Engine(model, per_row, (inputs[:1], targets[:1]))))
-
-        def ours() -> object:
-            return made[0].clipped(inputs, targets, Flat(norm=1.0))
-
-        def plain() -> None:
-            model.zero_grad()
-            F.cross_entropy(model(inputs), targets).backward()
-
-        def modules() -> object:
-            return clipped_gradient_sum(model, per_row, inputs, targets, 1.0)
-
-        first = timed(ours)
+        contest = Contest(name)
         if asked.profile:
-            with torch.profiler.profile() as profile:
-                for _ in range(3):
-                    ours()
-            print(
-                profile.key_averages().table(
-                    sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=40
-                )
-            )
+            print(profiled(contest))
             continue
-        contenders = [plain, ours, *([] if asked.no_old else [modules])]
+        contenders = [contest.plain, contest.compiled, *([] if asked.no_old else [contest.modules])]
         for each in contenders:
             each()
         times = [[timed(each) for each in contenders] for _ in range(asked.turns)]
@@ -125,10 +134,8 @@ def main() -> None:
             f"{of(column) / of(columns[0]):.2f}" for column in columns[1:] for of in (min, statistics.median)
         ]
         ratios += ["–"] * (4 - len(ratios))
-        print(
-            f"| {name} | {1e3 * min(columns[0]):.1f} | {' | '.join(ratios)} | {trace:.2f} | {first:.2f} |",
-            flush=True,
-        )
+        once = f"{contest.trace:.2f} | {contest.first:.2f}"
+        print(f"| {name} | {1e3 * min(columns[0]):.1f} | {' | '.join(ratios)} | {once} |", flush=True)
 
 
 if __name__ == "__main__":

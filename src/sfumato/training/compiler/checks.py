@@ -24,7 +24,7 @@ from sfumato.training.compiler.trace import (
 )
 from sfumato.training.public_rows import first, other_weights, random_rows, repeated
 
-ROWS = 3  # made up
+ROWS = 2  # made up
 _UNIFORM, _NORMAL = 0.4, 0.3  # what every draw is while code and graph are compared
 _LOSS, _GRADIENT = 1e-3, 2e-2  # relative differences that rounding may make
 
@@ -85,7 +85,7 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
 
     def of(data: tuple[Any, Any], seed: int) -> tuple[Tensor, Tensor]:
         """Losses and the sum of all gradients, by the code itself."""
-        with pinned(seed), _Constant(), kept_as_it_was(model):
+        with pinned(seed, traced=False), _Constant(), kept_as_it_was(model):
             losses = losses_of(model, loss_fn, *data, views)
             learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
             found = torch.autograd.grad(losses.sum(), learning, allow_unused=True)
@@ -171,7 +171,7 @@ def _which(model: nn.Module, loss_fn: Any, inputs: Any, views: Any) -> str:
     """The code that mixes rows: the model if its outputs are others, else the loss."""
     if views is not None:
         return f"{code_of(views)}, {code_of(model)} or {code_of(loss_fn)}"
-    with pinned(1), _Constant(), kept_as_it_was(model):
+    with pinned(1, traced=False), _Constant(), kept_as_it_was(model):
         together, alone = call(model, first(inputs, ROWS)), call(model, first(inputs, 1))
     pairs = zip(_tensors(together), _tensors(alone), strict=False)
     same = all(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -29,12 +29,12 @@ from sfumato.training.compiler.checks import (
 )
 from sfumato.training.compiler.clip import adding_error, clipped
 from sfumato.training.compiler.factors import Use, uses
-from sfumato.training.compiler.operations import EXACT, POINTWISE
+from sfumato.training.compiler.operations import EXACT, POINTWISE, WINDOWS
 from sfumato.training.compiler.trace import Draw, Row, all_tensors, code_of, trace
 from sfumato.training.precision import plain_float32
 from sfumato.training.public_rows import other_weights, random_rows
 from sfumato.training.rules.rounding import chunk_errors, rounding
-from sfumato.training.rules.terms import Contribution, Materialised, term
+from sfumato.training.rules.terms import Contribution, Materialised, formed_values, term
 from sfumato.training.rules.workspace import Workspace
 from sfumato.training.task import ChunkResult
 
@@ -52,12 +52,14 @@ class Compiled:
         parts: For each trainable parameter the uses that add up to its gradient.
         marked: Whether there is a mark of rows that met a value without a result.
         loops: How many elements those loops run over that do not round every element alike.
+        floats: How many numbers are held at a time, at most.
     """
 
     run: Callable[..., tuple[Tensor, ...]]
     parts: Mapping[str, Sequence[tuple[Use, slice]]]
     marked: bool
     loops: frozenset[int]
+    floats: int
 
     def whole(self, threads: int) -> bool:
         """Whether whole vectors hold all that is not rounded alike by every loop.
@@ -97,7 +99,26 @@ def compiled(row: Row, height: int) -> Compiled:
         math.prod(node.meta["shape"]) for node in block.graph.nodes
         if node.target in rounding and node.meta["shape"][:1] == (height,)
     )  # fmt: skip
-    return Compiled(module.forward, parts, bad is not None, loops)
+    return Compiled(module.forward, parts, bad is not None, loops, _floats(block.graph, len(row.weights)))
+
+
+def _floats(graph: fx.Graph, weights: int) -> int:
+    """How many numbers that depend on rows are computed and still needed at a time, at most."""
+    private = set(graph.find_nodes(op="placeholder")[weights:])
+    last = {arg: node for node in graph.nodes for arg in node.all_input_nodes}
+    ends: dict[fx.Node, int] = {}
+    held = most = 0
+    for node in graph.nodes:
+        if node not in private and private.isdisjoint(node.all_input_nodes):
+            continue
+        private.add(node)
+        if node.target not in WINDOWS and node in last:
+            size = math.prod(node.meta.get("shape", (0,)))
+            held += size
+            ends[last[node]] = ends.get(last[node], 0) + size
+        most = max(most, held)
+        held -= ends.get(node, 0)
+    return most
 
 
 def _share(elements: int, threads: int) -> int:
@@ -140,12 +161,12 @@ class Engine:
         self.row = trace(model, loss_fn, *example, views=views)
         check_constants(self.row, public, data)
         check_code(self.row, model, loss_fn, example, views)
+        self._graphs: dict[int, Compiled] = {}
         self._pool = [
             leaf for leaf in pytree.tree_leaves(random_rows(example, POOL)) if isinstance(leaf, Tensor)
         ]
-        self._heights, self._trial = Heights(most_rows(self.row.floats)), fresh_seed()
+        self._heights, self._trial = Heights(most_rows(self.floats_per_row)), fresh_seed()
         self._compared: set[int] = set()
-        self._graphs: dict[int, Compiled] = {}
         self._workspace = Workspace()
         self._generator: torch.Generator | None = None  # of the chunk
 
@@ -246,21 +267,31 @@ class Engine:
         Returns:
             η.
         """
-        graph = self.graph(2)
+        parts = [
+            rounding(used, 2, units=units, rows_per_unit=rows_per_unit)
+            for used in self._of_public_rows.values()
+        ]
+        return sum(chunk_errors(parts, units)) + adding_error(len(parts)) + _joining_error(units)
+
+    @cached_property
+    def floats_per_row(self) -> int:
+        """How many numbers a pass and the tail hold for each row, at most."""
+        formed = sum(formed_values(used) for used in self._of_public_rows.values()) // 2
+        return max(1, self.graph(2).floats // 2 + formed)
+
+    @cached_property
+    def _of_public_rows(self) -> dict[str, list[Contribution]]:
+        """The contributions of two public rows, for their shapes."""
         with torch.no_grad(), plain_float32():
             data = [leaf[:2] for leaf in self._pool]
-            values = graph.run(*self._weights().values(), *data, *constant_draws(self.row, 2))
-            parts = [
-                rounding(used, 2, units=units, rows_per_unit=rows_per_unit)
-                for used in graph.contributions(values).values()
-            ]
-        return sum(chunk_errors(parts, units)) + adding_error(len(parts)) + _joining_error(units)
+            values = self.graph(2).run(*self._weights().values(), *data, *constant_draws(self.row, 2))
+            return self.graph(2).contributions(values)
 
     def chunk_rows(self) -> int:
         """Rows of a chunk: few enough for its memory, enough to pay for a pass and for all parameters."""
         parameters = sum(tensor.numel() for tensor in self._weights().values())
         floats = max(_CHUNK_BYTES, 28 * parameters) // 4
-        return min(4096, max(32, floats // self.row.floats // 32 * 32))
+        return min(4096, max(32, floats // self.floats_per_row // 32 * 32))
 
     @property
     def caveats(self) -> list[str]:

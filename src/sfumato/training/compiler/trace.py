@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import public_global_generators
-from sfumato.training.compiler.operations import PUBLIC, WINDOWS, decomposed, is_allowed, made_total
+from sfumato.training.compiler.operations import PUBLIC, decomposed, is_allowed, made_total
 
 aten = torch.ops.aten
 
@@ -85,21 +85,6 @@ class Row:
     @property
     def placeholders(self) -> list[fx.Node]:
         return [node for node in self.graph.graph.nodes if node.op == "placeholder"]
-
-    @property
-    def floats(self) -> int:
-        """How many numbers a row keeps at a time, at most: those that are computed and still needed."""
-        private, held, most = private_nodes(self), 0, 0
-        last = {arg: node for node in self.graph.graph.nodes for arg in node.all_input_nodes}
-        ends: dict[fx.Node, int] = {}
-        for node in self.graph.graph.nodes:
-            value = node.meta.get("val")
-            if node in private and isinstance(value, Tensor) and node.target not in WINDOWS and node in last:
-                held += value.numel()
-                ends[last[node]] = ends.get(last[node], 0) + value.numel()
-            most = max(most, held)
-            held -= ends.get(node, 0)
-        return max(1, most)
 
     @property
     def outputs(self) -> tuple[fx.Node, fx.Node | None, list[fx.Node | None]]:
@@ -474,8 +459,11 @@ def _contents(attributes: Mapping[str, Any]) -> list[tuple[Any, Any]]:
 
 
 @contextmanager
-def pinned(seed: int = 0) -> Iterator[None]:
-    """Settings that choose how torch writes a model down; generators as they were afterwards."""
+def pinned(seed: int = 0, *, traced: bool = True) -> Iterator[None]:
+    """Settings that choose how torch writes a model down; generators as they were afterwards.
+
+    `traced`: without oneDNN, whose recurrent layers are no list of operations.
+    """
     fast = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.enter_context(public_global_generators(seed))
@@ -488,7 +476,7 @@ def pinned(seed: int = 0) -> Iterator[None]:
                     mock.patch.object(place, name, _of_real_tensors(getattr(torch.random, name)))
                 )
         mkldnn = torch._C._get_mkldnn_enabled()
-        torch._C._set_mkldnn_enabled(False)
+        torch._C._set_mkldnn_enabled(mkldnn and not traced)
         torch.backends.mha.set_fastpath_enabled(False)
         try:
             yield
