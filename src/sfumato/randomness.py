@@ -168,7 +168,7 @@ def secret_torch_generator(sampler: Sampler) -> torch.Generator:
 
 @contextmanager
 def public_global_generators(seed: int) -> Iterator[None]:
-    """Seeds torch's, NumPy's and Python's global generators within the block, for code that runs on public rows.
+    """Seeds torch's, NumPy's and Python's global generators within the block, for code that sees public rows.
 
     Afterwards each goes on where it was.
     """

@@ -73,7 +73,8 @@ BY_VMAP = _named(
     "index.Tensor index_put _unsafe_index.Tensor _unsafe_index_put index_select linalg_vector_norm "
     "grid_sampler_2d grid_sampler_2d_backward linalg_cholesky_ex linalg_inv_ex linalg_solve_triangular "
     "_linalg_det _linalg_slogdet _linalg_solve_ex linalg_qr cummax cummin _cdist_forward "
-    "_cdist_backward _euclidean_dist col2im im2col linalg_householder_product view_as_complex view_as_real unfold unfold_backward"
+    "_cdist_backward _euclidean_dist col2im im2col linalg_householder_product "
+    "view_as_complex view_as_real unfold unfold_backward"
 )
 """Those that torch batches, at whatever price."""
 
