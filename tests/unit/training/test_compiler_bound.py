@@ -10,8 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.models import CNN
 from sfumato.training import Automatic, Flat, PerLayer
+from sfumato.training.compiler import batch
 from sfumato.training.compiler.engine import Engine
 from sfumato.training.rules import terms
 
@@ -157,11 +159,14 @@ def test_no_rows_at_all(small):
     assert len(result.norms) == len(result.losses) == 0
 
 
+@pytest.mark.parametrize("rows", [torch.zeros(3, 1, 9, 8), torch.zeros(3, 1, 9, 9, dtype=torch.float64)])
+def test_rows_of_another_shape_or_type(small, rows):
+    with pytest.raises(InvalidInput, match="shapes and types of the example"):
+        small[0].clipped(rows, torch.zeros(3, dtype=torch.long), Flat(norm=0.1))
+
+
 def test_a_block_that_is_batched_wrongly_is_refused(monkeypatch, small):
     """The block graph is compared with the row's graph before a height is used."""
-    from sfumato.errors import UnsupportedModel
-    from sfumato.training.compiler import batch
-
     relu = torch.ops.aten.relu.default
     monkeypatch.setitem(batch._RULES, relu, lambda block, node: block.rows(node.args[0]))
     model = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3))

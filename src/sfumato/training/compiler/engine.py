@@ -167,6 +167,7 @@ class Engine:
         ]
         self._heights, self._trial = Heights(most_rows(self.floats_per_row)), fresh_seed()
         self._compared: set[int] = set()
+        self._kinds = [(tuple(leaf.shape[1:]), leaf.dtype) for leaf in self._pool]
         self._workspace = Workspace()
         self._generator: torch.Generator | None = None  # of the chunk
 
@@ -198,6 +199,12 @@ class Engine:
         """
         rows = [leaf for leaf in pytree.tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
         count = _count(rows)
+        kinds = [(tuple(leaf.shape[1:]), leaf.dtype) for leaf in rows]
+        if kinds != self._kinds:
+            raise InvalidInput(
+                f"expected rows of the shapes and types of the example, {self._kinds}, got {kinds}; pad rows to "
+                "one shape, or make another engine"
+            )
         if units is not None and (units.shape != (count,) or units.is_floating_point()):
             raise InvalidInput(
                 f"expected units to hold a whole number for each of the {count} rows, got "
