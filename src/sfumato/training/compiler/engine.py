@@ -202,8 +202,8 @@ class Engine:
         kinds = [(tuple(leaf.shape[1:]), leaf.dtype) for leaf in rows]
         if kinds != self._kinds:
             raise InvalidInput(
-                f"expected rows of the shapes and types of the example, {self._kinds}, got {kinds}; pad rows to "
-                "one shape, or make another engine"
+                f"expected rows of the shapes and types of the example, {self._kinds}, got {kinds}; pad rows "
+                "to one shape, or make another engine"
             )
         if units is not None and (units.shape != (count,) or units.is_floating_point()):
             raise InvalidInput(
