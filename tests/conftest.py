@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 from xdist.scheduler import LoadFileScheduling
 
 from sfumato.query.engines import Engine
@@ -47,10 +48,15 @@ def _clipped_by_loop(model, loss_fn, inputs, targets, clip_norm, units=None):
     """The definition itself: one unit at a time through plain autograd, clipped in float64."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in named.items()}
-    units = torch.arange(len(targets)) if units is None else units
+    units = torch.arange(len(pytree.tree_leaves(targets)[0])) if units is None else units
     for unit in units.unique():
         rows = units == unit
-        loss = loss_fn(model(inputs[rows]), targets[rows]).sum()
+        given, wanted = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf[rows], (inputs, targets))
+        if isinstance(given, dict):
+            outputs = model(**given)
+        else:
+            outputs = model(*given) if isinstance(given, tuple) else model(given)
+        loss = loss_fn(outputs, wanted).sum()
         found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
         gradients = {n: g.double() for n, g in zip(named, found, strict=True) if g is not None}
         norm = float(torch.cat([g.flatten() for g in gradients.values()]).norm())

@@ -155,6 +155,36 @@ def secret_global_generators(sampler: Sampler, device: torch.device | None = Non
             yield
 
 
+def secret_torch_generator(sampler: Sampler) -> torch.Generator:
+    """A torch generator whose whole state is drawn from `sampler`: as unpredictable as the noise.
+
+    >>> import torch
+    >>> one, other = (secret_torch_generator(SecretStream()) for _ in range(2))
+    >>> torch.equal(torch.rand(4, generator=one), torch.rand(4, generator=other))
+    False
+    """
+    import torch
+
+    generator = torch.Generator()
+    generator.set_state(_torch_state(_fresh_torch_state(), sampler.integers(2**32, _WORDS)))
+    return generator
+
+
+@contextmanager
+def public_global_generators(seed: int) -> Iterator[None]:
+    """Seeds torch's, NumPy's and Python's global generators within the block, for code that sees public rows.
+
+    Afterwards each goes on where it was.
+    """
+    import torch
+
+    with _kept_torch_generators(range(0)), _kept_global_generators():
+        torch.default_generator.manual_seed(_validate.integer("seed", seed))
+        np.random.set_bit_generator(np.random.PCG64(seed))  # type: ignore[attr-defined]
+        random.seed(seed)
+        yield
+
+
 class FreshGenerators:
     """Within a `with` block the global generators are secret, and `refresh` makes them so again.
 

@@ -89,8 +89,7 @@ def _side_by_side(columns: Sequence[Tensor]) -> Tensor:
 
 
 def _added(parts: Sequence[Tensor], like: Tensor) -> Tensor:
-    if len(parts) > 2:
-        return torch.stack(list(parts)).sum(0)
+    """One after the other: a sum over a dimension would round by the place of a unit."""
     return sum(parts[1:], parts[0]) if parts else torch.zeros_like(like)
 
 

@@ -128,6 +128,16 @@ def test_adding_a_unit_changes_the_sum_by_at_most_the_sensitivity():
     assert eta < 0.02
 
 
+def test_norms_have_the_same_bits_at_every_place():
+    torch.manual_seed(0)
+    model, inputs, targets = Small(), 5 * torch.randn(200, 1, 9, 9), torch.randint(0, 5, (200,))
+    for units in (70, 73, 79):
+        chosen = torch.randperm(200)[:units]
+        norms = clip_chunk(model, cross_entropy, inputs[chosen], targets[chosen], Flat(norm=0.05)).norms
+        moved = clip_chunk(model, cross_entropy, inputs[chosen[1:]], targets[chosen[1:]], Flat(norm=0.05)).norms
+        assert torch.equal(norms[1:], moved)
+
+
 def test_a_clip_that_is_off_is_noticed(monkeypatch):
     torch.manual_seed(0)
     model, inputs, targets = Small(), 5 * torch.randn(50, 1, 9, 9), torch.randint(0, 5, (50,))

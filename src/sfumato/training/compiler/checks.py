@@ -1,0 +1,198 @@
+"""Whether a graph is the code that it was traced from, tried on public rows before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils import _pytree as pytree
+
+from sfumato.errors import UnsupportedModel
+from sfumato.training.compiler.trace import (
+    MOST_OF_A_CONSTANT,
+    Row,
+    Watch,
+    all_tensors,
+    call,
+    code_of,
+    kept_as_it_was,
+    losses_of,
+    pinned,
+)
+from sfumato.training.public_rows import first, other_weights, random_rows, repeated
+
+ROWS = 2  # made up
+_UNIFORM, _NORMAL = 0.4, 0.3  # what every draw is while code and graph are compared
+_LOSS, _GRADIENT = 1e-3, 2e-2  # relative differences that rounding may make
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse what cannot be seen in a graph, or would show as a riddle there."""
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.training:
+            raise UnsupportedModel(
+                f"expected no batch statistics, got {type(module).__name__} at {name!r}, which mixes rows; "
+                "sfumato.models.replace_batchnorm(model) puts GroupNorm in its place, or freeze it by eval()"
+            )
+    kinds: dict[torch.dtype, str] = {}
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise UnsupportedModel(
+                f"expected no hook on a parameter, got one on {name}; gradients of single rows do not pass "
+                "there: remove it, and change the step's gradient in the optimizer"
+            )
+        if parameter.requires_grad:
+            kinds.setdefault(parameter.dtype, name)
+    for dtype, name in kinds.items():
+        if dtype not in (torch.float32, torch.float64) or len(kinds) > 1:
+            raise UnsupportedModel(
+                f"expected trainable parameters of one type, float32 or float64, got {name} of {dtype}; call "
+                "model.float(), and use autocast inside forward for lower precision"
+            )
+
+
+def check_constants(row: Row, public: Sequence[Tensor], data: Any) -> None:
+    """Refuse tensors in the code that are, or may be, a part of the private rows."""
+    private = {_storage(leaf) for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)}
+    declared = {_storage(tensor) for tensor in public}
+    for value, where in row.constants.values():
+        if _storage(value) in private:
+            raise UnsupportedModel(
+                f"expected code that holds no private rows, got a part of the training data, of shape "
+                f"{tuple(value.shape)}, at {where}; hand it over as inputs or targets"
+            )
+        if value.numel() > MOST_OF_A_CONSTANT and _storage(value) not in declared:
+            raise UnsupportedModel(
+                f"expected tensors in the code to be small or declared, got one of shape {tuple(value.shape)} "
+                f"at {where}; make it a buffer of the model, or say that it is nobody's data: public=[tensor]"
+            )
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any], views: Any) -> None:
+    """Refuse code that mixes rows, does something else each time, or learns nothing.
+
+    The weights are moved meanwhile: a layer that begins with zeros would hide all that comes before it. Every
+    draw is one constant, which is the same for a row wherever it is.
+    """
+    inputs, targets = random_rows(example, ROWS)
+
+    def of(data: tuple[Any, Any], seed: int) -> tuple[Tensor, Tensor]:
+        """Losses and the sum of all gradients, by the code itself."""
+        with pinned(seed, traced=False), _Constant(), kept_as_it_was(model):
+            losses = losses_of(model, loss_fn, *data, views)
+            learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            found = torch.autograd.grad(losses.sum(), learning, allow_unused=True)
+        return losses.detach(), _flat(found, learning)
+
+    with other_weights(model):
+        try:
+            together, _ = of((inputs, targets), 1)
+        except Exception:  # what the code cannot take, such as a matrix that is not definite
+            inputs, targets = repeated(example, ROWS)
+            together, _ = of((inputs, targets), 1)
+        alone = [of(_row((inputs, targets), number), 2 + number) for number in range(ROWS)]
+        traced = [run_row(row, model, _row((inputs, targets), number)) for number in range(ROWS)]
+        single = torch.cat([losses for losses, _ in alone])
+        again = of(_row((inputs, targets), 0), 11)
+        mixed = not near(together, single, _LOSS)
+        where = _which(model, loss_fn, inputs, views) if mixed else ""
+    if not near(again[0], alone[0][0], _LOSS) or not near(again[1], alone[0][1], _GRADIENT):
+        raise UnsupportedModel(
+            f"expected code that does the same each time, got other losses from the same row, by "
+            f"{code_of(model)} or {code_of(loss_fn)}; draw with torch.rand, which becomes an input, not with "
+            "Python or NumPy"
+        )
+    if mixed:
+        raise UnsupportedModel(
+            f"expected the loss of each row to be that of the row alone, got others in a batch of {ROWS}, by "
+            f"{where}; keep rows in the first dimension and apart: no squeeze(), no mean over dimension 0"
+        )
+    for (losses, gradients), (own, formed) in zip(traced, alone, strict=True):
+        if not near(losses, own, _LOSS) or not near(gradients, formed, _GRADIENT):
+            raise UnsupportedModel(
+                f"expected the graph to compute what the code does, got other numbers, by {code_of(model)} or "
+                f"{code_of(loss_fn)}; leave out what depends on time, on files or on earlier calls"
+            )
+    finite = [gradients for _, gradients in traced if bool(gradients.isfinite().all())]
+    if finite and not any(bool(gradients.any()) for gradients in finite):
+        raise UnsupportedModel(
+            "expected a loss that learns, got a gradient of zero for every made-up row, by "
+            f"{code_of(loss_fn)}; leave out detach(), argmax and rounding between the weights and the loss"
+        )
+
+
+def run_row(row: Row, model: nn.Module, data: Any) -> tuple[Tensor, Tensor]:
+    """The loss of one row, and its gradients end to end, by the graph; every draw is a constant."""
+    tensors = {name: tensor.detach() for name, tensor in all_tensors(model).items()}
+    leaves = [leaf for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
+    with torch.no_grad():
+        losses, _, *gradients = row.graph(
+            *[tensors[name] for name in row.weights], *leaves, *constant_draws(row)
+        )
+    return losses, _flat(gradients, [tensors[name] for name in row.trainable])
+
+
+def constant_draws(row: Row, rows: int | None = None) -> list[Tensor]:
+    """The draws of one row, or of a block of rows, every one the same constant."""
+    lead = () if rows is None else (rows,)
+    return [
+        torch.full((*lead, *draw.shape), _UNIFORM if draw.kind == "uniform" else _NORMAL, dtype=draw.dtype)
+        for draw in row.draws
+    ]
+
+
+def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
+    parts = [
+        torch.zeros(parameter.numel(), dtype=parameter.dtype) if gradient is None else gradient.flatten()
+        for gradient, parameter in zip(gradients, like, strict=True)
+    ]
+    return torch.cat(parts)
+
+
+def near(one: Tensor, other: Tensor, share: float = _GRADIENT) -> bool:
+    """Whether two vectors differ by no more than rounding; what is not finite in either tells nothing."""
+    told = one.isfinite() & other.isfinite()
+    one, other = one.detach()[told].double(), other.detach()[told].double()
+    return float((one - other).norm()) <= share * max(float(one.norm()), float(other.norm())) + 1e-6
+
+
+def _row(data: Any, number: int) -> Any:
+    return pytree.tree_map_only(Tensor, lambda leaf: leaf[number : number + 1], data)
+
+
+def _which(model: nn.Module, loss_fn: Any, inputs: Any, views: Any) -> str:
+    """The code that mixes rows: the model if its outputs are others, else the loss."""
+    if views is not None:
+        return f"{code_of(views)}, {code_of(model)} or {code_of(loss_fn)}"
+    with pinned(1, traced=False), _Constant(), kept_as_it_was(model):
+        together, alone = call(model, first(inputs, ROWS)), call(model, first(inputs, 1))
+    pairs = zip(_tensors(together), _tensors(alone), strict=False)
+    same = all(
+        one.shape[1:] == other.shape[1:] and near(one[:1].flatten(), other[:1].flatten(), _LOSS)
+        for one, other in pairs
+        if one.dim() and other.dim()
+    )
+    return code_of(loss_fn) if same else code_of(model)
+
+
+def _tensors(outputs: Any) -> list[Tensor]:
+    return [
+        leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()
+    ]
+
+
+class _Constant(Watch):  # type: ignore[no-untyped-call]
+    """Within, every draw is one constant."""
+
+    def _draw(self, make: Callable[..., Tensor], like: Any, dtype: torch.dtype | None) -> Tensor:
+        shape = like.shape if isinstance(like, Tensor) else tuple(like)
+        dtype = dtype or (like.dtype if isinstance(like, Tensor) else torch.get_default_dtype())
+        dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+        return torch.full(shape, _UNIFORM if make is torch.rand else _NORMAL, dtype=dtype)

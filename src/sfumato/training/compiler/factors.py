@@ -1,0 +1,198 @@
+"""Take the gradient of a parameter apart into the operands of the products that form it.
+
+A gradient is followed back through additions, transposes and views to the matrix products, convolutions and
+look-ups that formed it. Their operands give each row's norm and the clipped sum without the gradient itself
+(`rules.terms`). Whatever is no such product is formed for each row. No rule knows a module.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, fx
+
+from sfumato.training.compiler.batch import Block, without_padding
+from sfumato.training.rules.conv import convolution
+from sfumato.training.rules.terms import Contribution, Factors, Fold, Lookups, Rows
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Product:
+    """Σₚ gₚ aₚᵀ, of (positions, outputs) and (positions, inputs)."""
+
+    gradients: fx.Node
+    inputs: fx.Node
+    lined: tuple[bool, bool]  # whether the positions of each are its first dimension
+    shape: tuple[int, ...]
+
+    def operands(self, block: Block) -> list[fx.Node]:
+        return [
+            _lined(block, node, by) for node, by in zip((self.gradients, self.inputs), self.lined, strict=True)
+        ]
+
+    def contribution(self, gradients: Tensor, inputs: Tensor) -> Contribution:
+        return Factors(inputs.unsqueeze(1), gradients.unsqueeze(1), Fold(self.shape))
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The gradient of a convolution's kernel: a product with windows of the input."""
+
+    gradients: fx.Node
+    inputs: fx.Node
+    settings: SimpleNamespace  # of the convolution, by the names that a module has
+    shape: tuple[int, ...]
+
+    def operands(self, block: Block) -> list[fx.Node]:
+        return [block.merged(self.gradients), block.merged(self.inputs)]
+
+    def contribution(self, gradients: Tensor, inputs: Tensor) -> Contribution:
+        return convolution(self.settings, inputs, gradients)["weight"]
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The gradient of a table: gradients of its looked-up entries."""
+
+    gradients: fx.Node
+    indices: fx.Node
+    entries: int
+    padding: int
+
+    def operands(self, block: Block) -> list[fx.Node]:
+        indices, gradients = block.rows(self.indices), block.rows(self.gradients)
+        if self.padding >= 0:
+            gradients = without_padding(block, gradients, indices, self.padding)
+        width, rows = gradients.meta["shape"][-1], block.height
+        count = gradients.meta["shape"]
+        positions = 1
+        for size in count[1:-1]:
+            positions *= size
+        return [
+            block.reshaped(gradients, (rows, positions, width)),
+            block.reshaped(indices, (rows, positions)),
+        ]
+
+    def contribution(self, gradients: Tensor, indices: Tensor) -> Contribution:
+        return Lookups(indices, gradients, self.entries)
+
+
+@dataclass(frozen=True)
+class Formed:
+    """The gradient itself."""
+
+    gradient: fx.Node
+
+    def operands(self, block: Block) -> list[fx.Node]:
+        return [block.rows(self.gradient)]
+
+    def contribution(self, gradient: Tensor) -> Contribution:
+        return Rows(gradient)
+
+
+Use: TypeAlias = Product | Kernel | Entries | Formed
+
+
+def uses(gradient: Any) -> list[Use]:
+    """The products that add up to a gradient; the gradient itself if a part of it is none."""
+    shape = tuple(gradient.meta["val"].shape)
+    found: list[Use] = []
+    ways: list[tuple[Any, bool]] = [(gradient, False)]
+    while ways:
+        node, turned = _unwrapped(*ways.pop())
+        if node.target is aten.add.Tensor and not node.kwargs and _adds(node):
+            ways += [(arg, turned) for arg in node.args]
+            continue
+        use = _use(node, shape, turned)
+        if use is None:
+            return [Formed(gradient)]
+        found.append(use)
+    return found
+
+
+def _unwrapped(node: Any, turned: bool) -> tuple[Any, bool]:
+    """The node behind transposes and views, and whether an odd number of transposes lies between."""
+    while True:
+        target = node.target
+        if target is aten.reshape.default:  # while turned, one that adds or drops dimensions of 1
+            if turned and _plain(node.args[0]) != _plain(node):
+                return node, turned
+        elif target is aten.permute.default and _swaps(node):
+            turned = not turned
+        elif target not in (aten.squeeze.dims, aten.squeeze.dim, aten.unsqueeze.default):
+            return node, turned
+        node = node.args[0]
+
+
+def _adds(node: Any) -> bool:
+    shape = node.meta["val"].shape
+    return all(isinstance(arg, fx.Node) and arg.meta["val"].shape == shape for arg in node.args)
+
+
+def _use(node: Any, shape: tuple[int, ...], turned: bool) -> Use | None:
+    """The product that a gradient is; None if it is formed in another way."""
+    if node.target is aten.mm.default or (
+        node.target is aten.bmm.default and node.meta["val"].shape[0] == 1
+    ):  # (outputs, positions) and (positions, inputs); the other way round for one that is turned
+        g, a = [(arg, bool(first)) for first, arg in enumerate(node.args)]
+        if turned:
+            g, a = a, g
+        return Product(g[0], a[0], (g[1], a[1]), shape)
+    if turned:
+        return None
+    if node.target is operator.getitem and node.args[1] == 1:
+        return _kernel(node.args[0], shape)
+    if node.target is aten.embedding_dense_backward.default and not node.args[4]:
+        gradient, indices, entries, padding, _ = node.args
+        return Entries(gradient, indices, entries, padding)
+    return None
+
+
+def _plain(node: Any) -> list[int]:
+    return [size for size in node.meta["val"].shape if size != 1]
+
+
+def _swaps(node: Any) -> bool:
+    """Whether a permutation is the transpose of a matrix, but for dimensions of 1."""
+    dims: Any = node.args[1]
+    sizes = node.args[0].meta["val"].shape
+    order = [dim % len(sizes) for dim in dims if sizes[dim] != 1]
+    return len(order) == 2 and order[0] > order[1]
+
+
+def _lined(block: Block, node: Any, positions_first: bool) -> fx.Node:
+    """(height, positions, width)."""
+    while node.target is aten.permute.default and _is_transpose(node):
+        node, positions_first = node.args[0], not positions_first
+    made = block.rows(node)
+    height, *shape = made.meta["shape"]
+    shape = shape[-2:]
+    made = block.reshaped(made, (height, *shape))
+    if positions_first:
+        return made
+    turned = (height, shape[1], shape[0])
+    return block.emit(aten.permute.default, made, [0, 2, 1], shape=turned, dtype=made.meta["dtype"])
+
+
+def _is_transpose(node: Any) -> bool:
+    rank = len(node.args[1])
+    return rank >= 2 and list(node.args[1]) == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _kernel(node: Any, shape: tuple[int, ...]) -> Kernel | None:
+    if node.target is not aten.convolution_backward.default:
+        return None
+    gradient, inputs, _, _, stride, padding, dilation, turned, _, groups, _ = node.args
+    g, x = (inputs, gradient) if turned else (gradient, inputs)
+    settings = SimpleNamespace(
+        kernel_size=shape[2:], stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation),
+        groups=groups, padding_mode="zeros", out_channels=shape[0], in_channels=shape[1] * groups,
+        weight=SimpleNamespace(shape=shape),
+    )  # fmt: skip
+    return Kernel(g, x, settings, shape)
