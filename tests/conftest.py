@@ -51,7 +51,8 @@ def _clipped_by_loop(model, loss_fn, inputs, targets, clip_norm, units=None):
     units = torch.arange(len(pytree.tree_leaves(targets)[0])) if units is None else units
     for unit in units.unique():
         rows = units == unit
-        given, wanted = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf[rows], (inputs, targets))
+        both = (inputs, targets)
+        given, wanted = pytree.tree_map_only(torch.Tensor, lambda leaf, rows=rows: leaf[rows], both)
         if isinstance(given, dict):
             outputs = model(**given)
         else:
