@@ -246,7 +246,7 @@ def kind_of(expression: Expression, policy: Policy) -> Kind | None:
 
 
 def mistyped(expression: Any, policy: Policy) -> str | None:
-    """Tell which operands an operator takes, if it has others; NULL stands among the values of a choice alone."""
+    """Tell which operands an operator takes, if it has others; NULL is taken by a choice alone."""
     if type(expression) not in _SIGNATURES:
         return None
     (allowed, own), operands = _SIGNATURES[type(expression)], _operands(expression)

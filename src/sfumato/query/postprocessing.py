@@ -11,6 +11,7 @@ can be.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -172,7 +173,9 @@ def _checked_frame(spec: exp.WindowSpec) -> exp.WindowSpec:
     for side in (start, end):
         number = constant(side) if isinstance(side, Expr) else 0.0
         if number is None or number < 0:
-            raise QueryRefused(f"{shown(spec)} is not answered: a window is as many rows wide as a constant says")
+            raise QueryRefused(
+                f"{shown(spec)} is not answered: a window is as many rows wide as a constant says"
+            )
     return exp.WindowSpec(kind=kind, start=start, start_side=start_side, end=end, end_side=end_side)
 
 
@@ -246,9 +249,7 @@ _MOST_WHOLE = 2.0**52  # beyond it a constant is a double: sums of whole numbers
 _TRIED_NUMBERS = (1.5, -1e6, 1e15)
 
 
-def check(
-    post: PostProcessing, keys: Sequence[Sequence[Any]], aggregates: int, types: Sequence[type]
-) -> None:
+def check(post: PostProcessing, keys: Sequence[Sequence[Any]], aggregates: int, types: Sequence[type]) -> None:
     """Have a made-up answer processed, so that what cannot be computed is refused before anything is charged.
 
     `keys` has values that each key can have: the ends of a range, for numbers.
@@ -259,9 +260,26 @@ def check(
     try:
         with _sandbox() as connection:
             _load(connection, _answer(tried, numbers, types), draws)
+            _check_texts(connection, _statement(post))
             connection.execute(_statement(post)).fetchall()
     except duckdb.Error as error:
         raise QueryRefused(f"the answer cannot be computed so: {str(error).splitlines()[0]}") from None
+
+
+def _check_texts(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
+    """Refuse a text that is taken for a number or a condition: by DuckDB's own plan, as some texts convert."""
+    (plan,) = connection.execute("SELECT json_serialize_plan(?::VARCHAR)", [statement]).fetchall()[0]
+    waiting: list[Any] = [json.loads(plan)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict) and node.get("type") == "OPERATOR_CAST":
+            before, after = node["children"][0].get("return_type"), node["return_type"]
+            if before is not None and before["id"] == "VARCHAR" != after["id"]:
+                raise QueryRefused(
+                    "the answer cannot be computed so: a text is taken for a number or a condition; compare it "
+                    "with a text, as ward = '7'"
+                )
+        waiting += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
 
 
 def _load(connection: duckdb.DuckDBPyConnection, answer: pa.Table, draws: int) -> None:
