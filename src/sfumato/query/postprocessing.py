@@ -212,7 +212,7 @@ def process(
     types: Sequence[type],
 ) -> Processed:
     """Run it: `keys` hold a value for each group, `aggregates` are (1 + draws, groups), the answer first."""
-    draws, groups = aggregates[0].shape
+    draws = len(aggregates[0])
     with _sandbox() as connection:
         _load(connection, _answer(keys, aggregates, types), draws)
         found = connection.execute(_statement(post))

@@ -695,7 +695,7 @@ class Table:
             notes=(
                 *notes_for(plan, self.policy, family=cost.noises[0].family),
                 *(
-                    [f"Of all groups the {most:,} are shown whose noisy numbers of units are largest."]
+                    [f"Of all groups the {most:,} with the most units, by noisy counts, are shown."]
                     if cut
                     else ()
                 ),
