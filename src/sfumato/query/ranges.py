@@ -302,7 +302,7 @@ def truncated(unit: str, day: datetime.date) -> datetime.date:
 
 
 def check_values(places: Iterable[Expression | None], policy: Policy) -> None:
-    """Refuse wrong types, what is NULL on every row, and numbers that leave their range, wherever they stand."""
+    """Refuse wrong types, what is NULL on every row, and numbers that leave their range, wherever they are."""
     for place in places:
         if place is not None:
             if depth_of(place) > MOST_NESTED:
