@@ -173,9 +173,7 @@ def _checked_frame(spec: exp.WindowSpec) -> exp.WindowSpec:
     for side in (start, end):
         number = constant(side) if isinstance(side, Expr) else 0.0
         if number is None or number < 0:
-            raise QueryRefused(
-                f"{shown(spec)} is not answered: a window is as many rows wide as a constant says"
-            )
+            raise QueryRefused(f"{shown(spec)} is not answered: the ends of a window are constants")
     return exp.WindowSpec(kind=kind, start=start, start_side=start_side, end=end, end_side=end_side)
 
 
@@ -269,7 +267,10 @@ def check(post: PostProcessing, keys: Sequence[Sequence[Any]], aggregates: int, 
 def _check_texts(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
     """Refuse a text that is taken for a number or a condition: by DuckDB's own plan, as some texts convert."""
     (plan,) = connection.execute("SELECT json_serialize_plan(?::VARCHAR)", [statement]).fetchall()[0]
-    waiting: list[Any] = [json.loads(plan)]
+    try:
+        waiting: list[Any] = [json.loads(plan)]
+    except ValueError:  # NaN and infinities are not JSON
+        raise QueryRefused("the answer cannot be computed so: constants in it make no finite number") from None
     while waiting:
         node = waiting.pop()
         if isinstance(node, dict) and node.get("type") == "OPERATOR_CAST":
