@@ -346,15 +346,12 @@ def test_undeclared_groups_are_bounded_whatever_the_rows(
     grouped, computed = "SELECT number, COUNT(*) AS n FROM t GROUP BY number", ", COUNT(*) + 1 AS m FROM t"
     with Ledger.open(tmp_path / "l.db", budget=rule.budget) as ledger:
         table = Table(rule, ledger, data=rows.sample(frac=1.0).assign(x=1, y=0.5, b=True, name="", seen=None))
-        every = table.ask(grouped, epsilon=50.0)
-        assert len(every.rows) == 40
+        assert len(table.ask(grouped, epsilon=50.0).rows) == 40
         monkeypatch.setattr("sfumato.query.table.MOST_VALUES", 10 * 2 * 21)
         for sql, most in ((grouped, 40), (grouped.replace(" FROM t", computed), 10)):
             answer = table.ask(sql, epsilon=50.0)
             assert sorted(row[0] for row in answer.rows) == list(range(40 - most, 40))
-            assert any("by noisy counts, are shown" in note for note in answer.notes)
-            assert table.plan(sql, epsilon=50.0).price.event() is not None
-    assert not any("by noisy counts" in note for note in every.notes)
+            assert (most < 40) == any("by noisy counts, are shown" in note for note in answer.notes)
 
 
 # ---- what is computed from an answer
