@@ -427,6 +427,34 @@ def test_many_exact_draws_have_the_law(name: str, scale: float) -> None:
     assert off(draws + 1, name, scale) > tolerance  # so is a shift
 
 
+def tails(draws: NDArray[np.int64], name: str, scale: float) -> bool:
+    """Whether as many draws lie far out, on each side, as the law says; wrong with a chance of 2e-9 for each."""
+    values, chances = law(name, scale)
+    above, right = np.cumsum(chances[::-1])[::-1], []  # P(X ≥ value)
+    for expected in (20, 300, 20_000):
+        far = int(values[np.flatnonzero(above * draws.size <= expected)[0]])
+        chance = float(above[values == far][0])
+        for found in (int((draws >= far).sum()), int((draws <= -far).sum())):
+            right.append(
+                min(stats.binom.cdf(found, draws.size, chance), stats.binom.sf(found - 1, draws.size, chance))
+            )
+    return min(right) > 1e-9
+
+
+@pytest.mark.parametrize("name", ["discrete_laplace", "discrete_gaussian"])
+@pytest.mark.parametrize("scale", [1.7, 3.0, 20.3])
+def test_many_exact_draws_have_the_tails_of_the_law(
+    name: str, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few draws in a million lie there, which the gap to the law would not show."""
+    size = 1_000_000
+    draws = getattr(SecretStream(), name)(scale, size)
+    assert tails(draws, name, scale)
+    assert abs(draws.astype(float).sum()) < 7 * float(np.sqrt(size * (draws.astype(float) ** 2).mean()))
+    assert not tails(draws[np.abs(draws) < np.abs(draws).max() * 0.6], name, scale)  # sabotage: tails cut off
+    assert not tails(np.abs(draws), name, scale)  # and one sign only
+
+
 def test_what_53_bits_leave_open_is_decided_by_further_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were a coin unsure within a twentieth of its chance, the draws would have the same law."""
     size = 10_000
