@@ -191,7 +191,7 @@ def plain(table: pa.Table, tally: Tally) -> pa.Table:
         if kind is None:
             raise InvalidInput(
                 f"expected column {name} to hold texts, numbers, dates or truth values, got {column.type}; "
-                "convert it"
+                "convert it, or correct [columns]"
             )
         if pa.types.is_large_string(kind):
             values, places = _texts_in_utf8(column)

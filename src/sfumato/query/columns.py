@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from sfumato.datasets.clean import parquet_types
+from sfumato.datasets.clean import parquet_types, plain_type
 from sfumato.datasets.text_table import TextForm, header_of, is_text, rows_of
 from sfumato.errors import DataUnavailable, InvalidInput
 from sfumato.query.sources import columns_of_table, files_of, is_database
 
 _KINDS = {
-    "integer": re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT", re.IGNORECASE),
+    "integer": re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER|\d+)?$", re.IGNORECASE),
     "real": re.compile(r"(HALF)?FLOAT|DOUBLE|DECIMAL", re.IGNORECASE),
     "boolean": re.compile(r"BOOL", re.IGNORECASE),
     "date": re.compile(r"DATE|TIMESTAMP", re.IGNORECASE),
@@ -112,7 +112,7 @@ def _schema(path: Path, table: str | None) -> dict[str, str]:
     if is_database(str(path)):
         kinds = {name: kind or "" for name, kind in columns_of_table(first, table or path.stem).items()}
     else:
-        kinds = {name: str(kind) for name, kind in parquet_types(first)}
+        kinds = {name: str(plain_type(kind)) for name, kind in parquet_types(first)}
     return {name: _kind(kind) for name, kind in kinds.items()}
 
 
