@@ -56,13 +56,6 @@ class Tally:
         return "; ".join(f"{count:,}: {words}" for words, count in self.faults.items()) or "nothing is wrong"
 
 
-def clean_text(path: Path, form: TextForm, columns: Sequence[str], *, report: Callable[[Tally], None]) -> Path:
-    """The declared columns of a text file as Parquet; `report` hears what was found when the copy is made."""
-    return clean_copy(
-        path, (form, tuple(columns)), lambda tally: _tallied(rows_of(path, form, columns), tally), report=report
-    )
-
-
 def clean_copy(
     path: Path,
     way: object,
@@ -89,8 +82,9 @@ def clean_copy(
     return copy.path
 
 
-def _tallied(parts: Iterator[Rows], tally: Tally) -> Iterator[pa.Table]:
-    for part in parts:
+def text_rows(path: Path, form: TextForm, columns: Sequence[str], tally: Tally) -> Iterator[pa.Table]:
+    """The declared columns of a text file, as text, some rows at a time."""
+    for part in rows_of(path, form, columns):
         tally.add(part)
         yield part.table
 

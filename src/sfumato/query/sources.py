@@ -24,11 +24,11 @@ from sfumato.datasets.clean import (
     BATCH,
     Tally,
     clean_copy,
-    clean_text,
     parquet_rows,
     parquet_types,
     plain,
     plain_type,
+    text_rows,
 )
 from sfumato.datasets.private_copy import Stamp
 from sfumato.datasets.text_table import ENDINGS, is_text
@@ -70,29 +70,24 @@ def clean_files(policy: Policy) -> Files:
     """
     originals = files_of(policy.source)
     stamps = [Stamp.of(path) for path in originals]  # before they are read: a later change is then noticed
-    columns = tuple(stored_columns(policy))
-    if is_text(originals[0]):
-        paths = [clean_text(originals[0], policy.form, columns, report=log_tally)]
-    else:
+    if originals[0].name.lower().endswith(PARQUET):
         _check_types(originals, policy)
-        way = (policy.table if is_database(policy.source) else None, columns)
-        paths = [
-            clean_copy(path, way, partial(rows_of_file, path, policy), report=log_tally) for path in originals
-        ]
+    way = (policy.table, policy.form, tuple(stored_columns(policy)))
+    paths = [clean_copy(path, way, partial(rows_of_file, path, policy), report=log_tally) for path in originals]
     return Files(tuple(paths), (*stamps, *map(Stamp.of, paths)))
 
 
 def rows_of_file(path: Path, policy: Policy, tally: Tally) -> Iterator[pa.Table]:
-    """The declared columns of a Parquet or DuckDB file, in types that engines read, some rows at a time."""
-    if is_database(str(path)):
+    """The declared columns of a file, each row by itself and in types that engines read."""
+    if is_database(path.name):
         return _rows_of_table(path, policy, tally)
+    if is_text(path):
+        return text_rows(path, policy.form, stored_columns(policy), tally)
     return parquet_rows(path, stored_columns(policy), tally)
 
 
 def _check_types(paths: Sequence[Path], policy: Policy) -> None:
     """Compare the declared columns of the parts of a table, by their schemas."""
-    if is_database(policy.source):
-        return
     schemas = []
     for path in paths:
         types = dict(parquet_types(path))
@@ -226,14 +221,10 @@ def is_database(source: str) -> bool:
 def is_local(source: str) -> bool:
     """Whether a source is a file or folder of this machine, and no address or name of a table."""
     if "://" in source:
-        if is_text(Path(source)) or source.lower().endswith(DATABASE):
-            raise InvalidInput(
-                f"expected a file on this machine, or Parquet, got {source}; what is elsewhere cannot be checked "
-                "row by row: write it as Parquet"
-            )
         return False
-    parquet = source.lower().endswith(PARQUET) and not glob.glob(source, recursive=True)
-    return Path(source).exists() or (source.lower().endswith((*ENDINGS, *PARQUET, *DATABASE)) and not parquet)
+    if source.lower().endswith((*ENDINGS, *DATABASE)) or ("/" in source and Path(source).is_dir()):
+        return True
+    return source.lower().endswith(PARQUET) and bool(Path(source).exists() or glob.glob(source, recursive=True))
 
 
 def readable(policy: Policy, columns: Mapping[str, str | None]) -> dict[str, tuple[str, str]]:
