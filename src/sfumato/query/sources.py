@@ -1,4 +1,4 @@
-"""From what a policy calls its source to files that an engine can read: checked, and cleaned where need be.
+"""From what a policy calls its source to the private copies of its files, which are all that engines read.
 
 All of it happens before a charge. What was left out is counted in the log 'sfumato.private.query' only.
 """
