@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sfumato.datasets.private_copy import PrivateCopy
-from sfumato.errors import DataCorrupted, DataError, DataUnavailable, InvalidInput
+from sfumato.errors import DataCorrupted, DataError, DataUnavailable, InvalidInput, SfumatoError
 from sfumato.ledger import Ledger
 from sfumato.local import TablePlan, read_table_plan
 from sfumato.local.columns import ReportedColumn
@@ -163,6 +163,24 @@ def test_what_a_file_says_of_its_values_is_not_believed(ending: str, tmp_path: P
     changed(path, struct.pack("<3q", 77, 0, 1), struct.pack("<3q", 10**12, 0, 1))
     assert abs(counted(path, ledger, "SELECT SUM(age) FROM people") - 4851 - 100) < 3
     assert counted(path, ledger, "SELECT COUNT(*) FROM people WHERE age = 100") == 1
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changes=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4))
+def test_a_parquet_file_of_odd_bytes_is_refused_when_it_is_opened_or_read(
+    changes: list[tuple[float, int]], tmp_path: Path
+) -> None:
+    path = stored(tmp_path / "people.parquet")
+    content = bytearray(path.read_bytes())
+    for place, value in changes:
+        content[int(place * (len(content) - 1))] = value
+    path.write_bytes(content)
+    rules = policy(path)
+    try:
+        engine = open_engine(rules)
+    except SfumatoError:
+        return
+    assert engine.fetch(engine.prepare(engine.declared(rules)))
 
 
 @pytest.mark.parametrize("kind", ["integer", "real"])
