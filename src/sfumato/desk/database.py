@@ -61,6 +61,7 @@ def _account(**options: Any) -> Column[int]:
 
 
 identity = Table("identity", METADATA, Column("id", String(32), primary_key=True))  # of this desk: one row
+serving = Table("serving", METADATA, Column("id", String(32), primary_key=True))  # empty: for a server's lock
 accounts = Table(
     "accounts",
     METADATA,
@@ -254,20 +255,23 @@ class Database:
 
     def _add_columns(self, connection: Connection) -> None:
         """Add the columns that the database of an older version lacks; they are empty in its rows."""
-        schema = connection.get_execution_options().get("schema_translate_map", {}).get(None)
         found, names = inspect(connection), self.engine.dialect.identifier_preparer
         for table in METADATA.sorted_tables:
-            known = {column["name"] for column in found.get_columns(table.name, schema=schema)}
+            known = {column["name"] for column in found.get_columns(table.name, schema=self._schema)}
             for column in (one for one in table.columns if one.name not in known):
                 kind = column.type.compile(self.engine.dialect)
-                words = f"{self._named(connection, table)} ADD COLUMN {names.format_column(column)} {kind}"
-                connection.exec_driver_sql(f"ALTER TABLE {words}")
+                words = f"ADD COLUMN {names.format_column(column)} {kind}"
+                connection.exec_driver_sql(f"ALTER TABLE {self._named(table)} {words}")
 
-    def _named(self, connection: Connection, table: Table) -> str:
-        """The quoted name of a table, with its schema."""
-        schema = connection.get_execution_options().get("schema_translate_map", {}).get(None)
+    @property
+    def _schema(self) -> str | None:
+        translated: dict[None, str] = self.engine.get_execution_options().get("schema_translate_map", {})
+        return translated.get(None)
+
+    def _named(self, table: Table) -> str:
         names = self.engine.dialect.identifier_preparer
-        return f"{'' if schema is None else f'{names.quote_identifier(schema)}.'}{names.format_table(table)}"
+        place = "" if self._schema is None else f"{names.quote_identifier(self._schema)}."
+        return place + names.format_table(table)
 
     def _known_id(self) -> str:
         with self.read() as connection:
@@ -281,7 +285,7 @@ class Database:
         return known
 
     def mend_references(self) -> list[str]:
-        """Mend rows that refer to rows that are gone, as edits by other programs leave them; say so in one line.
+        """Mend rows that refer to rows that are gone, as edits by other programs leave them; say so.
 
         A reference that may be empty is emptied, and a token whose allocation is gone is revoked. A row that
         must refer to something is deleted, unless a ledger may have paid for it. PostgreSQL checks every
@@ -330,8 +334,9 @@ class Database:
             else:
                 connection = self._held.enter_context(self.engine.connect())
                 connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
-                words = f"LOCK TABLE {self._named(connection, identity)} IN SHARE UPDATE EXCLUSIVE MODE NOWAIT"
-                connection.exec_driver_sql(words)  # it takes no transaction id, and so holds no VACUUM back
+                # It takes no transaction id, and so keeps no dead rows of other tables.
+                words = f"LOCK TABLE {self._named(serving)} IN SHARE UPDATE EXCLUSIVE MODE NOWAIT"
+                connection.exec_driver_sql(words)
         except (BlockingIOError, OperationalError) as error:
             self._held.close()
             raise Refused(

@@ -37,7 +37,7 @@ class PaidOnce(Ledger):
     """
 
     job = ""
-    check: Callable[[], None] = staticmethod(lambda: None)
+    payable: Callable[[], None] = staticmethod(lambda: None)
     """Raises where the job may not be charged now; what an earlier try reserved was checked then."""
     _taken: frozenset[Head] = frozenset()  # by this try
 
@@ -71,7 +71,7 @@ class PaidOnce(Ledger):
                     found.begin()
                 break
         else:
-            self.check()
+            self.payable()
             found = super().hold(request, begun=begun, noted=noted)
         self._taken |= {found.head}
         return found
@@ -123,7 +123,7 @@ def _policy(settings: Settings, name: str) -> tuple[Path, Policy]:
 def _opened(settings: Settings, database: Database, job: Any) -> tuple[Policy, PaidOnce]:
     place, policy = _policy(settings, job.dataset)
     ledger = _ledger(place, policy).of_job(job.id, job.share)
-    ledger.check = lambda: jobs.check_payable(database, ledger.state, job)
+    ledger.payable = lambda: jobs.check_payable(database, ledger.state, job)
     return policy, ledger
 
 
