@@ -498,6 +498,24 @@ def test_spends_that_an_older_copy_does_not_know_are_told_and_count(another, cap
     again.desk.close()
 
 
+def test_the_step_after_a_restore_ends_what_an_older_copy_brings_back(another):
+    """An account was closed since the copy. The ledger knows nothing of accounts: a page says what to do."""
+    served = another()
+    ann, olga = served.person("ann", "analyst", allocation=1.0), served.person("olga", "officer")
+    copied(served)
+    assert olga.post("/users/1/close").status_code == 303
+    again = restored(served)
+    ann.desk = olga.desk = again
+    assert ann.ask().status_code == 200
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "desk.md"
+    with raw(served.place) as database:
+        database.executescript(re.search('sqlite3 desk.db "(.+)"', page.read_text())[1])
+    assert ann.ask().status_code == 401
+    assert [again.sign_in(name).status_code for name in ("ann", "olga")] == [401, 303]
+    assert olga.page("/users").status_code == 401
+    again.desk.close()
+
+
 def test_a_ledger_that_forgot_the_shares_pays_for_nothing(another, capsys):
     served = another()
     ann = served.person("ann", "analyst", allocation=1.0)
