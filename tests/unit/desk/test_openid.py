@@ -13,7 +13,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from sfumato.desk.people import add_person
-from sfumato.errors import InvalidInput
 
 
 class Provider(BaseHTTPRequestHandler):
@@ -55,7 +54,7 @@ def signing_in(another):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     issuer = f"http://127.0.0.1:{server.server_port}"
     provider = f'[openid]\nissuer = "{issuer}"\nclient = "desk"\nsecret = "hush"\n'
-    with pytest.raises(InvalidInput, match="expected address"):
+    with pytest.raises(ValueError, match="expected address"):
         another(settings=provider)
     served = another(settings=f'address = "http://desk"\n{provider}')
     add_person(served.desk, "ann", role="analyst", subject="ann-at-work")
