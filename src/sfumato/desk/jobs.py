@@ -276,10 +276,12 @@ def end(
 
 
 def check_payable(database: Database, state: State, job: Any) -> None:
-    """Refuse the charge of a job that has waited until nobody may pay for it."""
+    """Refuse the charge of a job whose account was closed, or whose period ended, while it waited."""
     with database.read() as connection:
         if accounts.by_id(connection, job.account) is None:
-            raise Refused("expected a job of an account that is open, got one of an account that was closed")
+            raise Refused(
+                "expected a job of an account that is open, got one that was closed; start the job from another"
+            )
         if not grants.is_live(connection, state, job.dataset, job.share):
             raise Refused(
                 "expected a share of a period that goes on, got one that is over; start the job again"
