@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
@@ -174,7 +176,8 @@ def _(node: Expr, names: Names) -> Expression:
 @translates(exp.Like, exp.ILike)
 def _(node: Expr, names: Names) -> Expression:
     of, pattern = parts(node, "this", "expression")
-    value, wanted = translated(of, names), literal_text(pattern)
+    value: Any = translated(of, names)
+    wanted = literal_text(pattern)
     if wanted is None:
         raise QueryRefused("LIKE takes a text and a pattern such as 'abc%'")
     if wanted.count("%") + wanted.count("_") > _MOST_WILDCARDS:

@@ -284,8 +284,8 @@ def checked(query: Query, policy: Policy) -> Query:
     check_values([query.where, *(one for item in query.aggregates for one in (item.of, item.other))], policy)
     check_values([key.of for key in query.keys if isinstance(key, ComputedKey)], policy)
     if query.post is not None:
-        values, types = ([of(key, policy) for key in query.keys] for of in (some_values, key_type))
-        check(query.post, values, len(query.aggregates), types)
+        types = [key_type(key, policy) for key in query.keys]
+        check(query.post, [some_values(key, policy) for key in query.keys], len(query.aggregates), types)
     return query
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
@@ -39,7 +41,8 @@ def _(node: Expr, names: Names) -> Expression:
 
 @translates(exp.Lower, exp.Upper)
 def _(node: Expr, names: Names) -> Expression:
-    return Cased("lower" if type(node) is exp.Lower else "upper", translated(parts(node, "this")[0], names))
+    of: Any = translated(parts(node, "this")[0], names)
+    return Cased("lower" if type(node) is exp.Lower else "upper", of)
 
 
 @translates(exp.Extract)
