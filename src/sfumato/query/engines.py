@@ -187,18 +187,21 @@ def _open_duckdb(policy: Policy, given: Mapping[str, Any]) -> Opened:
         one.table: sources.clean_files(one) for one in _each(policy) if not sources.is_database(one.source)
     }
     connection = _connected([path for one in files.values() for path in one.paths], *databases)
-    found = [_duckdb_table(connection, one, files.get(one.table)) for one in _each(policy)]
+    found = [
+        _duckdb_table(connection, one, files.get(one.table), f"raw{i}") for i, one in enumerate(_each(policy))
+    ]
     return connection, found, tuple(stamp for one in files.values() for stamp in one.stamps)
 
 
-def _duckdb_table(connection: Any, policy: Policy, files: sources.Files | None) -> Value:
+def _duckdb_table(connection: Any, policy: Policy, files: sources.Files | None, view: str) -> Value:
     if files is None:
         columns = in_memory.stored_columns(connection.con, policy.table)
         schema, _, name = policy.table.rpartition(".")
         place = {"catalog": in_memory.SOURCE, "database": schema or "main"}
         return sources.table_of(connection, policy, columns, name, **place)
     # The names of folders are values too: no column is made of them, and no type guessed.
-    return connection.read_parquet([str(path.absolute()) for path in files.paths], hive_partitioning=False)
+    paths = [str(path.absolute()) for path in files.paths]
+    return connection.read_parquet(paths, table_name=view, hive_partitioning=False)
 
 
 def _connected(files: list[Path], database: str | None = None) -> Any:
