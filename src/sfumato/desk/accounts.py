@@ -161,10 +161,10 @@ def signs_in(
     browser: str | None = None,
     counted_as: str | None = None,
 ) -> tuple[Account, str] | None:
-    """The account with this name and password, and a mark for the browser; unknown names take as long as others.
+    """The account with this name and password, and a mark for its browser; an unknown name takes as long.
 
-    The try is counted before the password is looked at, and given back if it was right. A browser with a mark of
-    the account has tries of its own, which no stranger can use up.
+    The try is counted before the password is looked at, and given back if it was right. A browser with a mark
+    of the account has tries of its own, which no stranger can use up.
 
     Args:
         database: The desk's.

@@ -162,8 +162,8 @@ def _ready_to_ask(desk: Desk, account: Account, dataset: Dataset, question: Ques
 async def ask(desk: Desk, account: Account, dataset: Dataset, question: Question) -> tuple[int, Answer]:
     """Answer a question at its tick; the number in the history, and the answer.
 
-    Before its tick the history shows a question as asked, whatever came of it. A refusal of the plan follows from
-    the question, the policy and the ledger, and so may leave at once.
+    Before its tick the history shows a question as asked, whatever came of it. A refusal of the plan follows
+    from the question, the policy and the ledger, and so may leave at once.
 
     Raises:
         QueryRefused: If it cannot be answered privately. Nothing is charged.
@@ -213,7 +213,7 @@ class Paid:
 
 
 def charge_all(dataset: Dataset, waiting: Sequence[Waiting[Numbered]]) -> None:
-    """In the thread that charges, which waits for no row: charge all that waits in one transaction, hand it on."""
+    """In the thread that charges, which waits for no row: charge all that waits in one transaction."""
     ready: list[tuple[Waiting[Numbered], Ready]] = []
     for one in waiting:
         with _telling(one):

@@ -33,8 +33,8 @@ class Busy(Refused):
 class Dataset:
     """One policy with its ledger. Questions are charged by one thread and answered by another, each in turn.
 
-    The one that charges plans them on a connection of its own and never waits for rows: no charge tells how long
-    the question before it took.
+    The one that charges plans them on a connection of its own and never waits for rows: no charge tells how
+    long the question before it took.
 
     Args:
         name: The policy's first table, by which the desk calls it.

@@ -29,8 +29,8 @@ class ImpatientProtocol(H11Protocol):
     """Closes a connection on which no whole request, head and body, comes in time.
 
     A connection is busy while the desk works on a whole request, and idle else: while a request is incomplete,
-    and while an answer is not taken. Where there are too many, of one client or in all, the one of them that has
-    been idle longest is closed for a new one; if all are busy, the new one is closed. A proxy is many clients.
+    and while an answer is not taken. Where there are too many, of one client or in all, the one of them that
+    has been idle longest is closed for a new one; if all are busy, the new one is. A proxy is many clients.
     """
 
     _waiting: asyncio.TimerHandle | None = None
