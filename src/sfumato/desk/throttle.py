@@ -20,7 +20,7 @@ from sfumato.errors import Refused
 _T = TypeVar("_T")
 FREE_TRIES = 5
 LONGEST_DELAY = 300.0
-"""Seconds. Strangers can use up a name's tries again and again; a browser that it signed in from has its own."""
+"""Seconds. Strangers can use up a name's tries for ever; a browser that signed in to it has its own."""
 FORGOTTEN = 3600.0
 """Seconds after which wrong passwords no longer count: fewer tries in an hour than the delays allow."""
 
