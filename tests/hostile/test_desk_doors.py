@@ -94,7 +94,7 @@ def running(tmp_path_factory, desk_files):
 def _fresh_limits(request):
     if "running" in request.fixturenames:
         desk = request.getfixturevalue("running").desk
-        for name in ("strangers", "guesses", "visitors", "arrivals"):
+        for name in ("buckets", "strangers", "guesses", "visitors", "arrivals"):
             setattr(desk, name, Buckets(size=500, rate=100.0))
 
 
