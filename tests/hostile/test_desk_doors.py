@@ -27,6 +27,7 @@ from sfumato.desk.throttle import FREE_TRIES, Buckets
 from sfumato.errors import InvalidInput, LedgerTampered
 
 FORM = "application/x-www-form-urlencoded"
+COUNT = "SELECT COUNT(*) FROM people"
 
 
 class Running:
@@ -62,8 +63,8 @@ class Running:
         headers = {"cookie": "; ".join(filter(None, (cookie, browser))), "content-type": FORM}
         return self.send("POST", "/sign-in", body=body, headers=headers, source=source)
 
-    def ask(self, token, epsilon=0.001):
-        body = json.dumps({"sql": "SELECT COUNT(*) FROM people", "epsilon": epsilon})
+    def ask(self, token, epsilon=0.001, *, sql=COUNT):
+        body = json.dumps({"sql": sql, "epsilon": epsilon})
         headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
         return self.send("POST", "/api/v1/tables/people/query", body=body, headers=headers)[0]
 
@@ -467,3 +468,56 @@ def test_what_is_kept_of_the_trail_cannot_be_taken_out(long_trail, place):
         connection.execute(db.trail.delete().where(db.trail.c.sequence == gone.sequence))
     with pytest.raises(LedgerTampered):
         list(trail.entries(long_trail.database))
+
+
+TOWNS = """
+[public.towns]
+source = "towns.csv"
+key = "city"
+[public.towns.columns]
+city = { type = "text", categories = ["Delft", "Utrecht"] }
+region = { type = "text", categories = ["north", "south"] }
+"""
+JOINED = "SELECT region, COUNT(*) FROM people JOIN towns ON people.city = towns.city GROUP BY region"
+
+
+def test_a_charge_waits_for_no_connection_that_reads(tmp_path, desk_files, postgres_url, monkeypatch):
+    import pandas as pd
+
+    psycopg = pytest.importorskip("psycopg", reason="pip install 'sfumato[postgres]'")
+    place = desk_files(tmp_path, more=TOWNS)
+    rows = pd.read_csv(tmp_path / "people.csv")
+    (tmp_path / "towns.csv").write_text("city,region\nDelft,south\nUtrecht,north\n")
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("CREATE TABLE public.people (age integer, ill integer, city text)")
+        for row in rows[["age", "ill", "city"]].itertuples(index=False):
+            connection.execute("INSERT INTO public.people VALUES (%s, %s, %s)", tuple(row))
+    policy = (tmp_path / "people.toml").read_text()
+    (tmp_path / "people.toml").write_text(
+        policy.replace('source = "people.csv"', f'name = "people"\nsource = "{postgres_url}"')
+    )
+    running = Running(place)
+    try:
+        desk = running.desk
+        token = add_person(desk, "ann", role="analyst", wanted=Wanted(team="ann", purpose="q", epsilon=1)).token
+        assert [running.ask(token, sql=sql) for sql in (JOINED, COUNT)] == [200, 200]
+        dataset = desk.dataset("people")
+        reading, answer = threading.Event(), dataset.table.answer
+
+        def slowly(*words, **more):
+            reading.set()
+            dataset.table._engine.fetch("SELECT pg_catalog.pg_sleep(1.5)")
+            return answer(*words, **more)
+
+        monkeypatch.setattr(dataset.table, "answer", slowly)
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(running.ask, token, sql=JOINED)
+            assert reading.wait(20)
+            second = pool.submit(running.ask, token)
+            until(lambda: len(dataset.charges()[0]) == 4)
+            assert not first.done()
+            assert (first.result(), second.result()) == (200, 200)
+    finally:
+        running.stop()
+        with psycopg.connect(postgres_url) as connection:
+            connection.execute("DROP TABLE public.people")
