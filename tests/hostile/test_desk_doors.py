@@ -405,6 +405,9 @@ def test_a_charge_is_shown_at_once_however_long_rows_are_read_for_another(runnin
         finally:
             going.set()
         assert (first.result(), second.result()) == (200, 200)
+    number = in_the_history(desk).id
+    left = [in_the_history(desk, one).answer["epsilon_left"] for one in (number - 1, number)]
+    assert left == pytest.approx([before - 0.1, before - 0.3])  # and not what was left when the rows were read
 
 
 def lines(desk):

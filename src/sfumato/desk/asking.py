@@ -205,11 +205,16 @@ class Numbered:
 
 @dataclass(frozen=True)
 class Paid:
-    """A question that was charged, on its way to the thread that reads rows."""
+    """A question that was charged, on its way to the thread that reads rows.
+
+    Its answer tells what was spent and left when it was charged: a later figure would tell how long it took.
+    """
 
     one: Waiting[Numbered]
     ready: Ready
     charge: Charge
+    epsilon_spent: float
+    epsilon_left: float
 
 
 def charge_all(dataset: Dataset, waiting: Sequence[Waiting[Numbered]]) -> None:
@@ -225,10 +230,12 @@ def charge_all(dataset: Dataset, waiting: Sequence[Waiting[Numbered]]) -> None:
             _fail(one, error)
         return
     for (one, compiled), charge in zip(ready, charges, strict=True):
-        if isinstance(charge, BudgetExceeded):
-            one.outcome.set_exception(one.wanted.asked.allocated.exceeded())
-        else:
-            dataset.asking.submit(Paid(one, compiled, charge))
+        allocated = one.wanted.asked.allocated
+        with _telling(one):
+            if isinstance(charge, BudgetExceeded):
+                raise allocated.exceeded()
+            left = allocated.epsilon_spent, allocated.epsilon_left
+            dataset.asking.submit(Paid(one, compiled, charge, *left))
 
 
 def _request(dataset: Dataset, asked: Asked) -> ChargeRequest:
@@ -248,15 +255,14 @@ def answer_all(dataset: Dataset, waiting: Sequence[Waiting[Paid]]) -> None:
 
 
 def _answer(dataset: Dataset, paid: Paid) -> None:
-    allocated = paid.one.wanted.asked.allocated
     if paid.ready.planned.values <= MOST_IN_PASSING:
-        _keep(paid.one, dataset.table.answer(paid.ready, paid.charge, ledger=allocated))
+        _keep(paid.one, dataset.table.answer(paid.ready, paid.charge, ledger=paid))
         return
     exact = dataset.table.read(paid.ready, paid.charge)
 
     def beside() -> None:
         with _telling(paid.one):
-            _keep(paid.one, dataset.table.released(paid.ready, paid.charge, exact, ledger=allocated))
+            _keep(paid.one, dataset.table.released(paid.ready, paid.charge, exact, ledger=paid))
 
     dataset.beside.submit(beside)
 
@@ -276,7 +282,7 @@ def _telling(one: Waiting[Numbered]) -> Iterator[None]:
     """Tell a question's asker how it failed, if it does, and no more of it than they may know."""
     try:
         yield
-    except QueryRefused as error:
+    except (BudgetExceeded, QueryRefused) as error:
         one.outcome.set_exception(error)
     except Exception as error:
         _fail(one, error)
