@@ -509,16 +509,18 @@ def test_a_charge_waits_for_no_connection_that_reads(tmp_path, desk_files, postg
 
         def slowly(*words, **more):
             reading.set()
-            dataset.table._engine.fetch("SELECT pg_catalog.pg_sleep(1.5)")
+            dataset.table._engine.fetch("SELECT pg_catalog.pg_advisory_lock(77)::text")
             return answer(*words, **more)
 
         monkeypatch.setattr(dataset.table, "answer", slowly)
         with ThreadPoolExecutor(2) as pool:
-            first = pool.submit(running.ask, token, sql=JOINED)
-            assert reading.wait(20)
-            second = pool.submit(running.ask, token)
-            until(lambda: len(dataset.charges()[0]) == 4)
-            assert not first.done()
+            with psycopg.connect(postgres_url) as connection:  # which ends with the lock
+                connection.execute("SELECT pg_advisory_lock(77)")
+                first = pool.submit(running.ask, token, sql=JOINED)
+                assert reading.wait(20)
+                second = pool.submit(running.ask, token)
+                until(lambda: len(dataset.charges()[0]) == 4)
+                assert not first.done()
             assert (first.result(), second.result()) == (200, 200)
     finally:
         running.stop()
