@@ -491,13 +491,16 @@ def test_a_charge_waits_for_no_connection_that_reads(tmp_path, desk_files, postg
     place = desk_files(tmp_path, more=TOWNS)
     rows = pd.read_csv(tmp_path / "people.csv")
     (tmp_path / "towns.csv").write_text("city,region\nDelft,south\nUtrecht,north\n")
-    with psycopg.connect(postgres_url) as connection:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE doors")
+    source = postgres_url.rpartition("/")[0] + "/doors"
+    with psycopg.connect(source) as connection:
         connection.execute("CREATE TABLE public.people (age integer, ill integer, city text)")
         for row in rows[["age", "ill", "city"]].itertuples(index=False):
             connection.execute("INSERT INTO public.people VALUES (%s, %s, %s)", tuple(row))
     policy = (tmp_path / "people.toml").read_text()
     (tmp_path / "people.toml").write_text(
-        policy.replace('source = "people.csv"', f'name = "people"\nsource = "{postgres_url}"')
+        policy.replace('source = "people.csv"', f'name = "people"\nsource = "{source}"')
     )
     running = Running(place)
     try:
@@ -514,7 +517,7 @@ def test_a_charge_waits_for_no_connection_that_reads(tmp_path, desk_files, postg
 
         monkeypatch.setattr(dataset.table, "answer", slowly)
         with ThreadPoolExecutor(2) as pool:
-            with psycopg.connect(postgres_url) as connection:  # which ends with the lock
+            with psycopg.connect(source) as connection:  # which ends with the lock
                 connection.execute("SELECT pg_advisory_lock(77)")
                 first = pool.submit(running.ask, token, sql=JOINED)
                 assert reading.wait(20)
@@ -524,5 +527,5 @@ def test_a_charge_waits_for_no_connection_that_reads(tmp_path, desk_files, postg
             assert (first.result(), second.result()) == (200, 200)
     finally:
         running.stop()
-        with psycopg.connect(postgres_url) as connection:
-            connection.execute("DROP TABLE public.people")
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute("DROP DATABASE doors WITH (FORCE)")
