@@ -157,23 +157,24 @@ def test_ten_addresses_that_guess_leave_another_its_turn(running, looked_at):
 
 
 def test_strangers_who_guess_keep_nobody_out_of_a_browser_that_is_known(running):
-    ann, form, right = running.ann.account, running.form(), "a right password"
+    bea = add_person(running.desk, "bea", role="analyst").account
+    form, right = running.form(), "a right password"
     with running.desk.database.write() as connection:
-        accounts.set_password(connection, ann.id, right)
-    cookies = running.guess("ann", form, password=right)[1].get_all("set-cookie")
+        accounts.set_password(connection, bea.id, right)
+    cookies = running.guess("bea", form, password=right)[1].get_all("set-cookie")
     known = next(one for one in cookies if one.startswith("desk_browser=")).split(";")[0]
-    assert [running.guess("ann", form)[0] for _ in range(6)] == [401] * 5 + [429]
-    assert running.guess("ann", form, password=right)[0] == 429
+    assert [running.guess("bea", form)[0] for _ in range(6)] == [401] * 5 + [429]
+    assert running.guess("bea", form, password=right)[0] == 429
     forged = [known[:-1] + "-", known.replace("=", "=x"), "desk_browser=", "desk_browser=.", "desk_browser=é"]
     for one in forged:
-        assert running.guess("ann", form, password=right, browser=one.encode().decode("latin-1"))[0] == 429
-    assert running.guess("ann", form, password=right, browser=known)[0] == 303
-    assert [running.guess("ann", form, browser=known)[0] for _ in range(6)] == [401] * 5 + [429]
+        assert running.guess("bea", form, password=right, browser=one.encode().decode("latin-1"))[0] == 429
+    assert running.guess("bea", form, password=right, browser=known)[0] == 303
+    assert [running.guess("bea", form, browser=known)[0] for _ in range(6)] == [401] * 5 + [429]
     with running.desk.database.write() as connection:
-        connection.execute(db.failures.delete().where(db.failures.c.key != "ann"))
-        accounts.set_password(connection, ann.id, right)
-    assert running.guess("ann", form, password=right, browser=known)[0] == 429  # of the password before
-    running.desk.tries.succeeded("ann")
+        connection.execute(db.failures.delete().where(db.failures.c.key != "bea"))
+        accounts.set_password(connection, bea.id, right)
+    assert running.guess("bea", form, password=right, browser=known)[0] == 429  # of the password before
+    running.desk.tries.succeeded("bea")
 
 
 def test_guessed_tokens_are_limited_and_right_ones_are_not(running):
