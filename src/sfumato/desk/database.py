@@ -9,7 +9,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import (
@@ -30,21 +30,19 @@ from sqlalchemy import (
     event,
     inspect,
     select,
-    text,
 )
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from sfumato.desk.together import Together, Waiting
-from sfumato.errors import InvalidInput
-from sfumato.postgres import check_own, connect, found_in, without_parameters
+from sfumato.errors import DataUnavailable, InvalidInput
+from sfumato.postgres import PINNED, check_own, connect, found_in, without_parameters
 
 METADATA = MetaData()
 Change = Callable[[Connection], Any]
 """What writes something into the database."""
 PATIENCE = 60.0
-"""Seconds to wait for another process's transaction."""
+"""Seconds to wait for another process's transaction in SQLite."""
 _ALWAYS = ("trail", "grants", "shares")  # tables by which a desk's schema is known
-_WRITERS = 7203  # the number of the lock that writers of a PostgreSQL database take
 
 
 def _id() -> Column[int]:
@@ -233,6 +231,7 @@ class Database:
         self._writing = threading.Lock()
         self._soon: Together[Change] = Together(self._write_all, name="desk database")
         try:
+            self._make_first()
             with self.write() as connection:  # two desks that start together do not both make the tables
                 METADATA.create_all(connection)
                 self._add_columns(connection)
@@ -244,17 +243,30 @@ class Database:
                 "restore it, or name another in desk.toml"
             ) from error
 
+    def _make_first(self) -> None:
+        """Make the table that writers lock in PostgreSQL, unless another desk makes it meanwhile."""
+        with suppress(IntegrityError, ProgrammingError), self.engine.begin() as connection:
+            identity.create(connection, checkfirst=True)
+
     def _add_columns(self, connection: Connection) -> None:
         """Add the columns that the database of an older version lacks; they are empty in its rows."""
-        schema = connection.get_execution_options().get("schema_translate_map", {}).get(None)
         found, names = inspect(connection), self.engine.dialect.identifier_preparer
-        place = "" if schema is None else f"{names.quote_identifier(schema)}."
         for table in METADATA.sorted_tables:
-            known = {column["name"] for column in found.get_columns(table.name, schema=schema)}
+            known = {column["name"] for column in found.get_columns(table.name, schema=self._schema)}
             for column in (one for one in table.columns if one.name not in known):
                 kind = column.type.compile(self.engine.dialect)
-                words = f"{place}{names.format_table(table)} ADD COLUMN {names.format_column(column)} {kind}"
-                connection.exec_driver_sql(f"ALTER TABLE {words}")
+                words = f"ADD COLUMN {names.format_column(column)} {kind}"
+                connection.exec_driver_sql(f"ALTER TABLE {self._named(table)} {words}")
+
+    @property
+    def _schema(self) -> str | None:
+        translated: dict[None, str] = self.engine.get_execution_options().get("schema_translate_map", {})
+        return translated.get(None)
+
+    def _named(self, table: Table) -> str:
+        names = self.engine.dialect.identifier_preparer
+        place = "" if self._schema is None else f"{names.quote_identifier(self._schema)}."
+        return place + names.format_table(table)
 
     def _known_id(self) -> str:
         with self.read() as connection:
@@ -298,9 +310,10 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Alone among all threads and processes; on disk at the end, or undone."""
-        with self._writing, self.engine.begin() as connection:
+        with self._writing, _explained(), self.engine.begin() as connection:
             if connection.dialect.name == "postgresql":
-                connection.execute(text("SELECT pg_catalog.pg_advisory_xact_lock(:key)"), {"key": _WRITERS})
+                # It takes the privilege to change the table: no other role can hold writers up.
+                connection.exec_driver_sql(f"LOCK TABLE {self._named(identity)} IN EXCLUSIVE MODE")
             yield connection
 
     def soon(self, change: Change) -> Future[Any]:
@@ -329,6 +342,19 @@ class Database:
     def close(self) -> None:
         self._soon.close()
         self.engine.dispose()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except OperationalError as error:
+        if type(error.orig).__name__ != "LockNotAvailable":
+            raise
+        raise DataUnavailable(
+            "the desk's database was locked by another connection for longer than "
+            f"lock_timeout={PINNED['lock_timeout']}, and nothing was written; try again"
+        ) from error
 
 
 def _engine(address: str) -> Engine:

@@ -52,8 +52,9 @@ class Engine:
     public: Mapping[str, Value] = field(default_factory=dict)
 
     def ready(self) -> bool:
-        """Whether the files behind the table are still those that were checked."""
-        return all(stamp.holds() for stamp in self.stamps)
+        """Whether the files behind the table are still those that were checked, and a server still answers."""
+        lost = self.name == "postgres" and not postgres.answers(self.connection.con)
+        return not lost and all(stamp.holds() for stamp in self.stamps)
 
     def declared(self, policy: Policy, used: Collection[str] | None = None) -> Value:
         """The columns of a policy's table in their five types, or those that are used, and the unit.
@@ -80,8 +81,11 @@ class Engine:
         except Exception as error:
             interruption.check()
             _private_log.error("the engine cannot plan the query", exc_info=error)
+            hindrance = self._hindrance(error)
         else:
             return text
+        if hindrance is not None:
+            raise DataUnavailable(f"{hindrance} before anything was charged; ask again")
         raise QueryRefused(f"the {self.name} engine cannot plan this query; ask for less at a time")
 
     def _explain(self, text: str) -> None:
@@ -102,10 +106,19 @@ class Engine:
         except Exception as error:
             interruption.check()
             _private_log.error("the engine failed", exc_info=error)
+            hindrance = self._hindrance(error)
+        if hindrance is not None:
+            raise DataUnavailable(
+                f"{hindrance}, and there is no answer; what was charged for it stays spent, and asking again is "
+                "charged again"
+            )
         raise DataError(
             f"the {self.name} engine could not run the query; its message may quote private rows and goes to "
             "the log 'sfumato.private.query' only"
         )
+
+    def _hindrance(self, error: Exception) -> str | None:
+        return postgres.hindrance(self.connection.con, error) if self.name == "postgres" else None
 
     def _unit(self, raw: Value, name: str) -> Value:
         return sanitized_unit(self.name, raw[sources.stored_name(name, raw.columns)], name)
@@ -227,7 +240,7 @@ def _open_postgres(policy: Policy) -> Opened:
     connection = ibis.postgres.from_connection(server)
     found = []
     for one in _each(policy):
-        schema, name, columns = postgres.readable_columns(server, one.table)
+        schema, name, columns = postgres.readable_columns(server, one.table, one.owner)
         found.append(sources.table_of(connection, one, columns, name, database=schema))
     return connection, found, ()
 
