@@ -349,7 +349,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except OperationalError as error:
-        if type(error.orig).__name__ != "LockNotAvailable":
+        if getattr(error.orig, "sqlstate", None) != "55P03":
             raise
         raise DataUnavailable(
             "the desk's database was locked by another connection for longer than "

@@ -52,8 +52,8 @@ _EXPECTED = [
 class PostgresStore:
     """Rows of one ledger in a shared table; a lock of its first row lets one writer in at a time.
 
-    The lock, and that of the whole table while there is no first row, takes the privilege to update the table, so
-    that no other role can hold writers up.
+    This lock, and that of the whole table while there is no first row, takes the privilege to update the table:
+    no other role can hold writers up.
 
     `postgresql://host/database?ledger=NAME` tells several ledgers of a database apart; without a name it is
     `default`. `schema=NAME` says where the table is; without it, the one schema of the database that has it, or
@@ -247,8 +247,8 @@ def _explained(place: str) -> Iterator[None]:
         ) from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise LedgerError(
-            f"the ledger {place} cannot be used: {error}; a role that charges needs SELECT, INSERT and UPDATE on "
-            "its table, whose trigger refuses every update, and one that makes it, CREATE on the schema that "
+            f"the ledger {place} cannot be used: {error}; a role that charges needs SELECT, INSERT and UPDATE "
+            "on its table, whose trigger refuses every update, and one that makes it, CREATE on the schema that "
             "schema=NAME names"
         ) from error
     except psycopg.Error as error:
