@@ -241,8 +241,8 @@ def readable_columns(
     if fault is not None:
         raise InvalidInput(
             f"expected {name} to be a table whose rows are read without functions of others, but it {fault}; "
-            "write its rows into a table or a materialized view of your own, or name an owner that you trust as "
-            "table.owner in the policy"
+            "write its rows into a table or a materialized view of your own, or name an owner that you trust "
+            "as table.owner in the policy"
         )
     rows = connection.execute(_COLUMNS, {"table": number, "types": list(_BUILT_IN)}).fetchall()
     return schema, table, {column: kind if safe else None for column, kind, safe in rows}

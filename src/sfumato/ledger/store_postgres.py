@@ -248,8 +248,8 @@ def _explained(place: str) -> Iterator[None]:
     except psycopg.errors.InsufficientPrivilege as error:
         raise LedgerError(
             f"the ledger {place} cannot be used: {error}; a role that charges needs SELECT, INSERT and UPDATE "
-            "on its table, whose trigger refuses every update, and one that makes it, CREATE on the schema that "
-            "schema=NAME names"
+            "on its table, whose trigger refuses every update, and one that makes it, CREATE on the schema "
+            "that schema=NAME names"
         ) from error
     except psycopg.Error as error:
         raise LedgerError(f"the ledger {place} cannot be used: {error}") from error

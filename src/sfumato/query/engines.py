@@ -109,8 +109,8 @@ class Engine:
             hindrance = self._hindrance(error)
         if hindrance is not None:
             raise DataUnavailable(
-                f"{hindrance}, and there is no answer; what was charged for it stays spent, and asking again is "
-                "charged again"
+                f"{hindrance}, and there is no answer; what was charged for it stays spent, and asking again "
+                "is charged again"
             )
         raise DataError(
             f"the {self.name} engine could not run the query; its message may quote private rows and goes to "
