@@ -39,7 +39,7 @@ _BUILT_IN = (
 )  # fmt: skip
 # A table, its parts and its indexes may depend on these kinds of object, and on no function or operator.
 _PLAIN = ("pg_class", "pg_namespace", "pg_constraint", "pg_opclass", "pg_collation", "pg_am", "pg_attrdef")
-# A role may be handed to members by itself or its friends: only memberships that an administrator granted count.
+# A role's friends may make others its members: only memberships that an administrator granted count.
 _TRUSTED = """
 WITH RECURSIVE administrator AS (
     SELECT oid AS id FROM pg_roles WHERE rolsuper OR rolname = 'pg_database_owner'
