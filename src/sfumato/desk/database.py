@@ -9,7 +9,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import (
@@ -245,8 +245,12 @@ class Database:
 
     def _make_first(self) -> None:
         """Make the table that writers lock in PostgreSQL, unless another desk makes it meanwhile."""
-        with suppress(IntegrityError, ProgrammingError), self.engine.begin() as connection:
-            identity.create(connection, checkfirst=True)
+        try:
+            with self.engine.begin() as connection:
+                identity.create(connection, checkfirst=True)
+        except (IntegrityError, ProgrammingError):
+            if not inspect(self.engine).has_table(identity.name, schema=self._schema):
+                raise
 
     def _add_columns(self, connection: Connection) -> None:
         """Add the columns that the database of an older version lacks; they are empty in its rows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -110,8 +110,11 @@ class PostgresStore:
         with _explained(self.place):
             connection = self._connect()
             if "about" not in self._columns():
-                self._prepare(connection)
-                self._columns()
+                try:
+                    self._prepare(connection)
+                except driver().Error:
+                    if "about" not in self._columns():  # nor has another process made it meanwhile
+                        raise
         with self._lock, _explained(self.place), connection.transaction():
             self._execute("SET LOCAL synchronous_commit = on")
             self._execute(lock, *values)
@@ -123,9 +126,7 @@ class PostgresStore:
 
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
         """The table, with what an older version did not make, whatever becomes of the entry to be written."""
-        errors = driver().errors
-        made_meanwhile = suppress(errors.UniqueViolation, errors.DuplicateTable)
-        with self._lock, made_meanwhile, connection.transaction():
+        with self._lock, connection.transaction():
             if self._known:
                 self._execute("LOCK TABLE {table}")
             known = self._found(connection)
