@@ -116,6 +116,23 @@ def test_a_table_in_the_hands_of_another_role_is_refused_before_the_charge(
 
 
 TABLES = ("whole", "parent", "given", "hers.inside")
+SPY = """
+CREATE SEQUENCE hers.called; GRANT ALL ON hers.called TO holder;
+CREATE FUNCTION hers.spy(n int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM nextval('hers.called'); RETURN n; END $$;
+CREATE TABLE hers.later AS SELECT 5 AS n; GRANT SELECT ON hers.later TO holder
+"""
+
+
+def test_why_an_owner_must_be_trusted(base: Address) -> None:
+    """Sabotage: the policy trusts the owner, who then adds an index to the table that was looked at."""
+    run(base("mallory"), SPY)
+    table = Table(policy(base, "hers.later", owner="mallory"), None)
+    table.prepare()
+    run(base("mallory"), "CREATE INDEX ON hers.later (hers.spy(1), n); ALTER SEQUENCE hers.called RESTART")
+    assert table.exact_sums('SELECT SUM(n) FROM "hers.later"', salt="s").sums
+    with psycopg.connect(base("tester")) as server:
+        assert server.execute("SELECT is_called FROM hers.called").fetchone() == (True,)
 
 
 def test_tables_of_other_roles_are_not_mistaken_for_ours(base: Address) -> None:
