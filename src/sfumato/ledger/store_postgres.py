@@ -39,6 +39,8 @@ _NEWER = """
 ALTER TABLE {schema}.sfumato_ledger ADD COLUMN about bigint;
 CREATE INDEX sfumato_ledger_about ON {schema}.sfumato_ledger (ledger, about, sequence) WHERE about IS NOT NULL;
 """
+_EVERY = "LOCK TABLE {table} IN EXCLUSIVE MODE"
+_ONE = "SELECT 1 FROM {table} WHERE ledger = %s AND sequence = 0 FOR UPDATE"
 _COLUMNS = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
@@ -89,7 +91,7 @@ class PostgresStore:
 
     @contextmanager
     def creating(self, dataset: str) -> Iterator[None]:
-        with self._alone("LOCK TABLE {table} IN EXCLUSIVE MODE"):  # among the writers of every ledger
+        with self._alone(_EVERY):
             yield
 
     def neighbours(self) -> Iterator[tuple[str, Row]]:
@@ -100,8 +102,7 @@ class PostgresStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        first = "SELECT 1 FROM {table} WHERE ledger = %s AND sequence = 0 FOR UPDATE"
-        with self.creating("") if self.last() is None else self._alone(first, self._ledger):
+        with self._alone(_EVERY) if self.last() is None else self._alone(_ONE, self._ledger):
             yield
 
     @contextmanager

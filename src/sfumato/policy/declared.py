@@ -321,17 +321,8 @@ class Policy:
             )
         if not self.tables:
             return self
-        own = (
-            "table",
-            "source",
-            "columns",
-            "unit",
-            "public_size",
-            "version",
-            "owner",
-            *map(_name, fields(TextForm)),
-        )
-        found = replace(self, **{item: getattr(one, item) for item in own})
+        own = ("table", "source", "columns", "unit", "public_size", "version", "owner")
+        found = replace(self, **{item: getattr(one, item) for item in (*own, *map(_name, fields(TextForm)))})
         return replace(found, synthesis=self._synthesis_of(one))
 
     def used_columns(

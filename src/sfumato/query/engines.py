@@ -233,15 +233,15 @@ def _open_postgres(policy: Policy) -> Opened:
         raise InvalidInput("expected the policy's tables in one PostgreSQL database, got several sources")
     try:
         server = postgres.connect(policy.source)
+        connection = ibis.postgres.from_connection(server)
+        found = []
+        for one in _each(policy):
+            schema, name, columns = postgres.readable_columns(server, one.table, one.owner)
+            found.append(sources.table_of(connection, one, columns, name, database=schema))
     except SfumatoError:
         raise
     except Exception as error:
         raise DataUnavailable(f"the PostgreSQL server of the policy cannot be reached: {error}") from error
-    connection = ibis.postgres.from_connection(server)
-    found = []
-    for one in _each(policy):
-        schema, name, columns = postgres.readable_columns(server, one.table, one.owner)
-        found.append(sources.table_of(connection, one, columns, name, database=schema))
     return connection, found, ()
 
 
