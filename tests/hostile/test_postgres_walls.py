@@ -151,6 +151,12 @@ def test_tables_of_other_roles_are_not_mistaken_for_ours(base: Address) -> None:
     Database(address).close()
     run(base("mallory"), *(copied.format(name) for name in ("trail", "grants", "shares")))
     Database(address).close()
+    run(base("tester"), "CREATE SCHEMA more AUTHORIZATION mallory; GRANT ALL ON SCHEMA more TO holder")
+    for _ in range(2):  # its owner may drop what is made in it
+        with pytest.raises(InvalidInput, match="role mallory"):
+            Database(f"{address}?schema=more")
+        with pytest.raises(LedgerError, match="role mallory"):
+            Ledger.open(ledger_at(base, schema="more"), budget=Budget(epsilon=1))
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])

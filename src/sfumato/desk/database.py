@@ -248,6 +248,8 @@ class Database:
         try:
             with self.engine.begin() as connection:
                 identity.create(connection, checkfirst=True)
+                if self._schema is not None:
+                    _check(connection.connection.driver_connection, self._schema, [identity.name])
         except (IntegrityError, ProgrammingError):
             if not inspect(self.engine).has_table(identity.name, schema=self._schema):
                 raise
@@ -370,10 +372,16 @@ def _engine(address: str) -> Engine:
     return engine
 
 
+def _check(connection: Any, schema: str, names: Sequence[str]) -> None:
+    """Refuse tables of these names that others have changed, or in a schema of another role."""
+    for name in names:
+        for table in (found_in(connection, [name], schema, "") or ("", []))[1]:
+            check_own(connection, table, f"{schema}.{name}")
+
+
 def _on_postgres(address: str) -> Engine:
     """The tables lie in the schema that has them, or that `schema=NAME` names, or else in `public`."""
     url, own = without_parameters(address, "schema")
-    names = [table.name for table in METADATA.sorted_tables]
 
     def connected() -> Any:
         connection = connect(url)
@@ -384,9 +392,7 @@ def _on_postgres(address: str) -> Engine:
         remedy = "add schema=NAME to the address of the desk's database"
         found = found_in(connection, _ALWAYS, own.get("schema"), remedy)
         schema = found[0] if found else own.get("schema", "public")
-        for name in names:
-            for table in (found_in(connection, [name], schema, remedy) or ("", []))[1]:
-                check_own(connection, table, f"{schema}.{name}")
+        _check(connection, schema, [table.name for table in METADATA.sorted_tables])
     return create_engine(
         "postgresql+psycopg://",
         creator=connected,
