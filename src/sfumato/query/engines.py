@@ -195,8 +195,10 @@ def _open_duckdb(policy: Policy, given: Mapping[str, Any]) -> Opened:
     connection = in_memory.open_duckdb([path for one in files for path in one.paths])
     # The names of folders are values too: no column is made of them, and no type guessed.
     found = [
-        connection.read_parquet(list(map(in_memory.pattern_of, one.paths)), hive_partitioning=False)
-        for one in files
+        connection.read_parquet(
+            list(map(in_memory.pattern_of, one.paths)), table_name=f"raw{i}", hive_partitioning=False
+        )
+        for i, one in enumerate(files)
     ]
     return connection, found, tuple(stamp for one in files for stamp in one.stamps)
 
