@@ -253,7 +253,7 @@ class Table:
         """Do the last part of `ask`: read the rows of a query that was charged, and add the noise.
 
         Args:
-            ready: What `ready` gave.
+            ready: What `ready` gave, also of another table of the same policy and engine.
             charge: Its charge, which the table's ledger has made for it: it pays for one answer.
             ledger: Whose ε the answer tells.
 
@@ -645,8 +645,7 @@ class Table:
         return person_table(rows, plan.per_person, rows_policy(plan.joined, self.policy))
 
     def _fetched(self, compiled: Compiled) -> Exact:
-        assert self._engine is not None  # the one that the expressions were compiled on
-        fetch = self._engine.fetch
+        fetch = self._connected().fetch
         return Exact(fetch(compiled.sums), [(tree, fetch(counts)) for tree, counts in compiled.cells])
 
     def _release(
