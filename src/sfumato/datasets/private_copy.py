@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FOLDER = ".sfumato"
-_VERSION = 2  # of what a copy holds
+_VERSION = 3  # of what a copy holds
 _DAY = 86_400.0
 _TICK = 50_000_000  # nanoseconds; clocks of file systems tick every 10 ms and faster
 
