@@ -421,15 +421,14 @@ def test_many_long_texts_are_cut_before_they_are_held_together(
     if ending == "duckdb":
         long = "repeat('é', 500001) AS person, 3 AS age, repeat(' ', 1000) || 'NA' AS city"
         with duckdb.connect(str(path)) as connection:
-            connection.execute(
-                "CREATE TABLE people AS SELECT 'p' || i AS person, 3 AS age, 'Delft' AS city FROM range(50) r(i)"
-            )
+            short = "'p' || i AS person, 3 AS age, 'Delft' AS city"
+            connection.execute(f"CREATE TABLE people AS SELECT {short} FROM range(50) r(i)")
             connection.execute(f"INSERT INTO people SELECT {long} FROM range({many})")
     else:
         of = pa.array([*range(50), *[50] * many], pa.int32())
         texts = {
-            "person": pa.DictionaryArray.from_arrays(of, [*(f"p{i}" for i in range(50)), "é" * 500_001]),
-            "city": pa.DictionaryArray.from_arrays(of, [*["Delft"] * 50, " " * 1_000_000 + "NA"]),
+            "person": pa.DictionaryArray.from_arrays(of, [*(f"p{i}" for i in range(50)), "é" * 500_000]),
+            "city": pa.DictionaryArray.from_arrays(of, [*["Delft"] * 50, " " * 999_998 + "NA"]),
         }
         how = {}
         if ending == "delta.parquet":  # of which Arrow makes no dictionary

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sfumato import postgres
@@ -316,3 +317,23 @@ def test_a_lost_connection_is_made_anew_and_a_charge_that_it_took_is_told(
         with pytest.raises(InvalidInput, match="role mallory"):  # the checks are made anew as well
             table.ask(query, epsilon=1)
         assert ledger.epsilon_spent == 4
+
+
+def test_a_public_table_that_the_server_does_not_take_is_refused_in_a_sentence(base: Address) -> None:
+    columns = {"w": {"type": "text"}, "region": {"type": "text", "categories": ["n"]}}
+    regions = {"source": "regions.parquet", "key": "w", "columns": columns}
+    rule = policy_from_dict(
+        {
+            "table": {"name": "people", "source": base("holder")},
+            "budget": {"epsilon": 1},
+            "columns": {"n": {"type": "integer", "lower": 0, "upper": 9}, "w": {"type": "text"}},
+            "public": {"regions": regions},
+        }
+    )
+    run(base("holder"), "ALTER TABLE people ADD COLUMN w text")
+    for words in ("a\0b", "a"):
+        if words == "a":
+            run(base("tester"), "REVOKE TEMP ON DATABASE walls FROM PUBLIC, holder")
+        data = {"people": None, "regions": pa.table({"w": [words], "region": ["n"]})}
+        with pytest.raises(DataUnavailable, match="regions cannot be copied to the postgres engine"):
+            open_engine(rule, data=data)
