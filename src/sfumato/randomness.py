@@ -382,6 +382,26 @@ def _with_other_seed(sampler: Sampler) -> bytes:
     return state.numpy().tobytes()
 
 
+OWN_NOISE = (
+    "the noise came from a sampler of the user's own; that its draws are secret, and as random as the price "
+    "assumes, is taken on trust"
+)
+
+
+def draws_by_own_code(sampler: Any) -> bool:
+    """Whether the class of a sampler is not one of Sfumato's."""
+    return type(sampler).__module__.partition(".")[0] != __name__.partition(".")[0]
+
+
+def caveats_of_sampler(sampler: Any) -> tuple[str, ...]:
+    """The caveat of a certificate whose noise came from another sampler than Sfumato's.
+
+    >>> caveats_of_sampler(SecretStream())
+    ()
+    """
+    return (OWN_NOISE,) if draws_by_own_code(sampler) else ()
+
+
 class SecretStream:
     """Draws that nobody can predict or repeat.
 

@@ -37,10 +37,10 @@ from sfumato.training.compiled import as_written
 from sfumato.training.early_stopping import EarlyStopping
 from sfumato.training.hold_out import price
 from sfumato.training.hugging_face import default_loss
+from sfumato.training.losses import LossFunction, Views, cross_entropy
 from sfumato.training.optimization import Optimization
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rate import settled
-from sfumato.training.rowwise import LossFunction, Views, cross_entropy
 from sfumato.training.same_rows import check_rows, forget_rows, note_rows
 from sfumato.training.setup import warn_that_given_go_on
 from sfumato.training.trainer import PrivateTrainer

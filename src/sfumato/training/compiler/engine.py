@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -16,8 +18,9 @@ from torch.utils import _pytree as pytree
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import Sampler, SecretStream, fresh_seed, secret_torch_generator
 from sfumato.training.blocks import POOL, REFERENCE_ROWS, Heights, most_rows
-from sfumato.training.clipped_sums import squared_norms
+from sfumato.training.clipped_sums import ChunkResult, squared_norms
 from sfumato.training.clipping import Clipping
+from sfumato.training.compiled import as_written
 from sfumato.training.compiler.batch import Block
 from sfumato.training.compiler.checks import (
     check_code,
@@ -31,12 +34,14 @@ from sfumato.training.compiler.clip import adding_error, clipped
 from sfumato.training.compiler.factors import Use, uses
 from sfumato.training.compiler.operations import EXACT, POINTWISE, WINDOWS
 from sfumato.training.compiler.trace import Draw, Row, all_tensors, code_of, trace
+from sfumato.training.devices import CPU, device_of, moved
+from sfumato.training.losses import LossFunction, Views, same_settings, settings_of
 from sfumato.training.precision import plain_float32
 from sfumato.training.public_rows import other_weights, random_rows
 from sfumato.training.rules.rounding import chunk_errors, rounding
 from sfumato.training.rules.terms import Contribution, Materialised, formed_values, term
 from sfumato.training.rules.workspace import Workspace
-from sfumato.training.task import ChunkResult
+from sfumato.training.unsuitable import other_number, other_targets, other_type
 
 _GRAIN = 32768  # elements from which torch shares out a loop
 _CHUNK_BYTES = 160 << 20  # that the rows of a chunk may hold
@@ -147,20 +152,23 @@ class Engine:
     def __init__(
         self,
         model: nn.Module,
-        loss_fn: Callable[[Any, Any], Tensor],
+        loss_fn: LossFunction,
         example: tuple[Any, Any],
         *,
-        views: Callable[[Any], Any] | None = None,
+        views: Views | None = None,
         public: Sequence[Tensor] = (),
         data: Any = None,
     ) -> None:
-        model = getattr(model, "_orig_mod", model)  # of one that torch.compile made, the module inside
+        model = as_written(model)
         self.model, self.loss_fn, self.views = model, loss_fn, views
-        example = pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example)
+        self.device = device_of(model)
+        example = moved(pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example), self.device)
+        _check_tensors(model)
         check_model(model)
-        self.row = trace(model, loss_fn, *example, views=views)
-        check_constants(self.row, public, data)
-        check_code(self.row, model, loss_fn, example, views)
+        with self._on_device(), _explained(model, *example):
+            self.row = trace(model, loss_fn, *example, views=views)
+            check_constants(self.row, public, data)
+            check_code(self.row, model, loss_fn, example, views)
         self._graphs: dict[int, Compiled] = {}
         self._pool = [
             leaf for leaf in pytree.tree_leaves(random_rows(example, POOL)) if isinstance(leaf, Tensor)
@@ -197,7 +205,11 @@ class Engine:
         Returns:
             The sums, and what is known about each unit; private.
         """
-        rows = [leaf for leaf in pytree.tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
+        rows = [
+            leaf.as_subclass(Tensor).to(self.device)
+            for leaf in pytree.tree_leaves((inputs, targets))
+            if isinstance(leaf, Tensor)
+        ]
         count = _count(rows)
         kinds = [(tuple(leaf.shape[1:]), leaf.dtype) for leaf in rows]
         if kinds != self._kinds:
@@ -212,7 +224,7 @@ class Engine:
             )
         if self.row.draws:
             self._generator = secret_torch_generator(SecretStream() if sampler is None else sampler)
-        with torch.no_grad(), plain_float32():
+        with torch.no_grad(), plain_float32(), self._on_device():
             if count == 0:
                 return self._nothing(clipping)
             if units is None:
@@ -289,7 +301,7 @@ class Engine:
     @cached_property
     def _of_public_rows(self) -> dict[str, list[Contribution]]:
         """The contributions of two public rows, for their shapes."""
-        with torch.no_grad(), plain_float32():
+        with torch.no_grad(), plain_float32(), self._on_device():
             data = [leaf[:2] for leaf in self._pool]
             values = self.graph(2).run(*self._weights().values(), *data, *constant_draws(self.row, 2))
             return self.graph(2).contributions(values)
@@ -304,11 +316,22 @@ class Engine:
     def caveats(self) -> list[str]:
         """A sentence for each tensor that the traced code brought along."""
         return [
-            f"a tensor of shape {tuple(constant.value.shape)} in the code at {constant.where} was taken as "
-            "public"
+            f"a tensor of shape {tuple(constant.value.shape)} in the code at {os.path.basename(constant.where)} "
+            "was taken as public"
             for constant in self.row.constants.values()
             if constant.value.numel() > 1
         ]
+
+    @property
+    def text(self) -> str:
+        """The graph in words, without places of files: the same for the same code."""
+        return str(self.row.graph.graph)
+
+    def prepare(self, expected: float, *, spread: float = 0.0) -> None:
+        """Try the blocks of as many units of one row as are expected, `spread` more and fewer included."""
+        with torch.no_grad(), plain_float32(), self._on_device(), self._trials(1) as bits:
+            sizes = [max(1, round(size)) for size in (expected, expected + spread, expected - spread)]
+            self._heights.find(sizes, bits, stamp=self._stamp)
 
     def graph(self, height: int) -> Compiled:
         """The graph of a block of so many rows, made once."""
@@ -321,6 +344,12 @@ class Engine:
 
         A height is used if public rows came out with the same bits at every place of such a block.
         """
+        with self._trials(span) as bits:
+            return self._heights.split(units, span, bits, stamp=self._stamp)
+
+    @contextmanager
+    def _trials(self, span: int) -> Iterator[Callable[[Sequence[int]], Iterator[Tensor] | None]]:
+        """All that public units come to in a block, with other weights, for `Heights` to compare."""
         with ExitStack() as within:
             begin = cache(lambda: within.enter_context(other_weights(self.model, self._trial)))
 
@@ -328,7 +357,11 @@ class Engine:
                 begin()
                 return self._bits(numbers, span)
 
-            return self._heights.split(units, span, bits, stamp=self._stamp)
+            yield bits
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        """Within, tensors that are made lie on the model's device."""
+        return nullcontext() if self.device == CPU else self.device
 
     @property
     def _stamp(self) -> list[int]:
@@ -385,14 +418,77 @@ class Engine:
 
     def _draw(self, draw: Draw, rows: int) -> Tensor:
         make = torch.rand if draw.kind == "uniform" else torch.randn
-        return make((rows, *draw.shape), dtype=draw.dtype, generator=self._generator)
+        drawn = make((rows, *draw.shape), dtype=draw.dtype, generator=self._generator, device=CPU)
+        return drawn.to(self.device)
 
     def _nothing(self, clipping: Clipping) -> ChunkResult:
         tensors = all_tensors(self.model)
         none = torch.zeros(0, len(clipping.layers(self.row.trainable)))
         nobody = torch.zeros(0, dtype=torch.bool)
         zeros = {name: torch.zeros_like(tensors[name], requires_grad=False) for name in self.row.trainable}
-        return ChunkResult(zeros, none, none, nobody, nobody, none.flatten(), 0.0, 0.0)
+        return ChunkResult(zeros, none, none, nobody, none.flatten(), 0.0, 0.0)
+
+
+_kept: deque[tuple[list[Any], Engine]] = deque(maxlen=4)  # they keep models alive, so few are kept
+
+
+def engine_for(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    example: tuple[Any, Any],
+    *,
+    views: Views | None = None,
+    public: Sequence[Tensor] = (),
+    data: Any = None,
+) -> Engine:
+    """The engine for these arguments; one that was made for the same settings before is used again."""
+    model, key = as_written(model), settings_for(model, loss_fn, example, views)
+    for settings, engine in _kept:
+        if same_settings(settings, key):
+            check_constants(engine.row, public, data)
+            return engine
+    engine = Engine(model, loss_fn, example, views=views, public=public, data=data)
+    _kept.appendleft((key, engine))
+    return engine
+
+
+def settings_for(
+    model: nn.Module, loss_fn: LossFunction, example: tuple[Any, Any], views: Views | None
+) -> list[Any]:
+    """All that a graph depends on: code, modes, shapes, types and precision."""
+    model = as_written(model)
+    leaves, spec = pytree.tree_flatten(example)
+    kinds = [(leaf.dtype, tuple(leaf.shape[1:])) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    autocast = torch.is_autocast_enabled("cpu"), str(torch.get_autocast_dtype("cpu"))
+    return [
+        *settings_of(model, loss_fn, views),
+        *(part for kind in kinds for part in (kind if isinstance(kind, tuple) else (kind,))),
+        str(spec),
+        *autocast,
+        str(torch.get_default_dtype()),
+    ]
+
+
+def _check_tensors(model: nn.Module) -> None:
+    """Refuse tensors whose class runs code of its own, or that are not dense."""
+    for name, tensor in all_tensors(model).items():
+        if type(tensor) not in (nn.Parameter, Tensor) or tensor.layout != torch.strided:
+            raise UnsupportedModel(
+                f"expected dense parameters and buffers of torch's own classes, got {name} of "
+                f"{type(tensor).__name__} with layout {tensor.layout}; use nn.Parameter(tensor.to_dense())"
+            )
+
+
+@contextmanager
+def _explained(model: nn.Module, inputs: Any, targets: Any) -> Iterator[None]:
+    """Adds to why a model does not run on such rows what may be wrong with them."""
+    try:
+        yield
+    except UnsupportedModel as error:
+        remedy = other_number(model, inputs) or other_type(model, inputs) or other_targets(targets)
+        if error.__cause__ is None or not remedy:
+            raise
+        raise UnsupportedModel(f"{error}{remedy}") from error.__cause__
 
 
 def _count(rows: Sequence[Tensor]) -> int:
@@ -443,7 +539,6 @@ def _joined(parts: Iterator[ChunkResult]) -> ChunkResult:
         norms=norms,
         coefficients=torch.cat([part.coefficients for part in seen]),
         finite=torch.cat([part.finite for part in seen]),
-        raised=torch.cat([part.raised for part in seen]),
         losses=torch.cat([part.losses for part in seen]),
         norm_error=max(part.norm_error for part in seen),
         sum_error=sum(part.sum_error for part in seen) + _joining_error(len(norms)),
@@ -474,6 +569,5 @@ def _reordered(result: ChunkResult, strata: Sequence[_Stratum]) -> ChunkResult:
         norms=result.norms[units],
         coefficients=result.coefficients[units],
         finite=result.finite[units],
-        raised=result.raised[units],
         losses=result.losses[rows],
     )

@@ -35,6 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import public_global_generators
 from sfumato.training.compiler.operations import PUBLIC, decomposed, is_allowed, made_total
+from sfumato.training.hugging_face import completed
 
 aten = torch.ops.aten
 
@@ -192,7 +193,7 @@ def losses_of(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any, views: 
         copies = next(leaf for leaf in pytree.tree_leaves(seen) if isinstance(leaf, Tensor)).shape[1]
         inputs = pytree.tree_map_only(Tensor, lambda leaf: leaf.flatten(0, 1), seen)
         targets = pytree.tree_map_only(Tensor, lambda leaf: leaf.repeat_interleave(copies, 0), targets)
-    losses = loss_fn(call(model, inputs), targets)
+    losses = loss_fn(call(model, completed(model, inputs, targets)), targets)
     if not isinstance(losses, Tensor) or losses.shape != (rows * copies,):
         got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         several = isinstance(losses, Tensor) and losses.ndim > 1

@@ -9,18 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sfumato.training.rules import workspace
-from sfumato.training.rules.registry import register
 from sfumato.training.rules.terms import Contribution, Factors, Fold, Rows, Windows
 
 _LONG_RUN = 16  # values; copying longer runs gains nothing from lines laid side by side
 
 
-def _shapes(module: nn.Conv2d) -> dict[str, tuple[int, ...]]:
-    outputs, inputs = module.out_channels, module.in_channels // module.groups
-    return {"weight": (outputs, inputs, *module.kernel_size), "bias": (outputs,)}
-
-
-@register(nn.Conv1d, nn.Conv2d, nn.Conv3d, shapes=_shapes)
 def convolution(module: nn.Conv2d, inputs: Tensor, gradient: Tensor) -> dict[str, Contribution]:
     """∂W = Σₚ gₚ patchₚᵀ, ∂b = Σₚ gₚ over the output positions p."""
     rows, groups = inputs.shape[0], module.groups
