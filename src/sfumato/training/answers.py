@@ -20,9 +20,9 @@ def answers(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64]:
     """The class of the largest output for each row, in evaluation mode.
 
     *Guarantees*: the model is shown blocks of a public height at which made-up rows have the same bits in any
-    company, one row at a time if there is none; where a block raises, the others are shown again at that height,
-    with zeros in the place of the row that does. What a model draws is secret. A row that raises has the answer
-    `NONE`, and the text of the error is not shown.
+    company, one row at a time if there is none; where a block raises, the others are shown again at that
+    height, with zeros in the place of the row that does. What a model draws is secret. A row that raises has
+    the answer `NONE`, and the text of the error is not shown.
 
     Args:
         model: The model; its mode is put back as it was.

@@ -31,11 +31,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     """Fit a small network, or a copy of `module`, with DP-SGD, in the manner of scikit-learn.
 
     Declare what is public: `classes`, `public_size` and `bounds`. What is not declared is read off the data,
-    for convenience: `private_` is then False, and the certificate says what was read. Rows are taken as they are
-    handed over, and the certificate says that too: earlier steps of a pipeline must not learn from them (scale
-    with `BoundedScaler`), nor a search score on them without noise (score with `NoisyAccuracyScorer`, split with
-    `CoinSplit`, or use `sfumato tune`). The trained network is `module_`, the result with its certificate
-    `result_`.
+    for convenience: `private_` is then False, and the certificate says what was read. Rows are taken as they
+    are handed over, and the certificate says that too: earlier steps of a pipeline must not learn from them
+    (scale with `BoundedScaler`), nor a search score on them without noise (score with `NoisyAccuracyScorer`,
+    split with `CoinSplit`, or use `sfumato tune`). The trained network is `module_`, the result with its
+    certificate `result_`.
 
     Args:
         epsilon: The ε of the fit, above 0.

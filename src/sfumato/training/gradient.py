@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -65,8 +66,9 @@ def clipped_gradient_sum(
     size = engine.chunk_rows() if chunk is None else _validate.integer("chunk", chunk, least=1)
     totals: dict[str, Tensor] = {}
     for part in _slices(rows, units, size):
-        some = pytree.tree_map_only(Tensor, lambda leaf, part=part: leaf[part], (inputs, targets))
-        accumulate(totals, engine.clipped(*some, clipping, units=None if units is None else units[part]).sums)
+        some, wanted = (pytree.tree_map_only(Tensor, itemgetter(part), each) for each in (inputs, targets))
+        found = engine.clipped(some, wanted, clipping, units=None if units is None else units[part])
+        accumulate(totals, found.sums)
     return totals
 
 

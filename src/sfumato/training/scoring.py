@@ -167,9 +167,9 @@ def _check(ledger: Ledger, requests: Sequence[ChargeRequest]) -> None:
 
 def _charge_of(payer: Any) -> tuple[Ledger, ChargeRequest] | None:
     """The ledger and the charge of one fit or score; None where it records nothing, or follows the rows."""
-    ledger, charge = getattr(payer, "ledger", None), getattr(payer, "to_be_charged", None)
-    request = None if ledger is None or charge is None else charge()
-    return None if request is None else (ledger, request)
+    ledger = getattr(payer, "ledger", None)
+    request = payer.to_be_charged() if isinstance(ledger, Ledger) and hasattr(payer, "to_be_charged") else None
+    return None if ledger is None or request is None else (ledger, request)
 
 
 def _last_step(estimator: Any) -> Any:

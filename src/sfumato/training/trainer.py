@@ -57,8 +57,8 @@ class PrivateTrainer:
     Wraps neither the model nor the optimizer. Model, loss and views are traced into a graph first, on tensors
     without values and on made-up rows; private rows meet the graph and nothing else. What cannot be trained is
     refused there. Then the whole plan is reserved in the ledger, before the first row is looked at. `finish`
-    settles it to the steps that were started. What a loop shows of its steps before `save_checkpoint` or `finish`
-    has told the ledger is not yet released: keep it to yourself.
+    settles it to the steps that were started. What a loop shows of its steps before `save_checkpoint` or
+    `finish` has told the ledger is not yet released: keep it to yourself.
 
     *Guarantees*: sampler, noise and price come from the one plan; a step draws noise for every parameter and
     moves the weights, or raises; a unit whose gradient is not finite, or that meets a value without a result,

@@ -315,11 +315,11 @@ class Engine:
     @property
     def caveats(self) -> list[str]:
         """A sentence for each tensor that the traced code brought along."""
+        found = [(tuple(value.shape), os.path.basename(where)) for value, where in self.row.constants.values()]
         return [
-            f"a tensor of shape {tuple(constant.value.shape)} in the code at {os.path.basename(constant.where)} "
-            "was taken as public"
-            for constant in self.row.constants.values()
-            if constant.value.numel() > 1
+            f"a tensor of shape {shape} in the code at {where} was taken as public"
+            for shape, where in found
+            if math.prod(shape) > 1
         ]
 
     @property
