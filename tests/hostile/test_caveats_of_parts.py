@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from sfumato.training.own_code import OWN_CODE
+from sfumato.trust import OWN_NOISE
 
 from sfumato.accounting import Budget, GaussianEvent
 from sfumato.audit.runs import one_run
@@ -22,9 +24,7 @@ from sfumato.randomness import SecretStream
 from sfumato.recipes import Canaries, Classifier, features, tuning
 from sfumato.recipes.images import ImageRequest, StyleSettings, learn_sampler
 from sfumato.recipes.table import TableTraining
-from sfumato.training.own_code import OWN_CODE
 from sfumato.training.sources import chosen_by
-from sfumato.trust import OWN_NOISE
 
 SMALL = {"extractors": ("scattering",), "drawn": 60, "directions": 8, "steps": 2}
 HEAD_ONLY = replace(features.THINGS, **SMALL)

@@ -15,11 +15,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from sfumato.training.own_code import OWN_CODE
+from sfumato.training.surroundings import FITTED
 
 import sfumato
 from sfumato.ledger.certificate import UNRECORDED
-from sfumato.training.own_code import OWN_CODE
-from sfumato.training.surroundings import FITTED
 
 SOURCE = Path(sfumato.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "caveats.md"

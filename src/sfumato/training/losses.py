@@ -59,7 +59,7 @@ def settings_of(model: nn.Module, *functions: Any) -> list[Any]:
             found += [each, *(value for value in vars(each).values() if _is_plain(value))]
             found += [len(each._forward_hooks), len(each._forward_pre_hooks)]
         for tensor in module.parameters():
-            found += [tensor.requires_grad, tensor.dtype, tuple(tensor.shape)]
+            found += [tensor, tensor.requires_grad, tensor.dtype, tuple(tensor.shape)]
     return found
 
 

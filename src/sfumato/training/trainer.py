@@ -76,6 +76,7 @@ class PrivateTrainer:
         sampler: The secret stream. A seeded one is for tests: ledger and certificate then say that the run
             is not private.
         peers: The processes that take each step together.
+        public: Tensors that model, loss or views bring along though they are large: nobody's data.
         on_reserved: Called with the trainer when the plan is reserved and no row was touched yet, to note
             down where the run can be taken up after a crash. If it raises, the reservation is given back.
         callbacks: Told of steps once they are durable.
@@ -103,6 +104,7 @@ class PrivateTrainer:
         purpose: str = "private training",
         sampler: Sampler | None = None,
         peers: Peers = ALONE,
+        public: Sequence[Tensor] = (),
         on_reserved: Callable[[PrivateTrainer], None] | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
@@ -113,7 +115,7 @@ class PrivateTrainer:
         self._sampler: Sampler = SecretStream() if sampler is None else sampler
         self._correlated = correlated_noise(plan.noise, self._sampler)
         self.past_noise_beside: set[Path] = set()  # checkpoints; `finish` destroys it there
-        self.peers = peers
+        self.peers, self._public = peers, tuple(public)
         self.parameters = trainable_parameters(model)
         _check_optimizer(optimizer, self.parameters)
         self.average = WeightAverage(self.parameters, plan.average_decay)
@@ -304,7 +306,9 @@ class PrivateTrainer:
         settings = settings_for(self.model, loss_fn, data.example, data.views)
         if self._engine is None or not same_settings(self._settings, settings):
             self._check_parameters()
-            self._engine = engine_for(self.model, loss_fn, data.example, views=data.views, data=data.held)
+            self._engine = engine_for(
+                self.model, loss_fn, data.example, views=data.views, public=self._public, data=data.held
+            )
             self._settings = settings
             self._caveats.update(self._engine.caveats)
         return self._engine

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sfumato.trust import OWN_NOISE
 
 from sfumato import datasets, pate
 from sfumato.accounting import Budget
@@ -16,7 +17,6 @@ from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.pate import Adaptation, EnsembleFit, PateSettings, PublicSide, TeacherConfig, VotePlan
 from sfumato.randomness import SecretStream
-from sfumato.trust import OWN_NOISE
 
 ONE_NET = Adaptation(prior="strokes", steps=0)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sfumato.training.probe import survey
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
@@ -40,7 +41,6 @@ from sfumato.training import (
 from sfumato.training.clipping import PerLayer
 from sfumato.training.device_sum import DeviceSum, NoiseAhead
 from sfumato.training.noise import NoisySum
-from sfumato.training.probe import survey
 from sfumato.training.rules import covered_types
 
 NAME = "elsewhere"

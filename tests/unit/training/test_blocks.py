@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sfumato.training.task import prepared
 from torch import nn
 
 from sfumato.randomness import SecretStream, secret_global_generators
@@ -17,7 +18,6 @@ from sfumato.training.blocks import Heights, reference_height
 from sfumato.training.gradient import rounding_bound
 from sfumato.training.precision import plain_float32
 from sfumato.training.rules import terms
-from sfumato.training.task import prepared
 
 
 def kernel(*, bad=(), uneven=(), mixed=()):

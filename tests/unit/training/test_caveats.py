@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sfumato.training.own_code import OWN_CODE
+from sfumato.trust import OWN_NOISE
 from torch import nn
 
 from sfumato import trust
@@ -30,9 +32,7 @@ from sfumato.training import (
     resume,
     save_checkpoint,
 )
-from sfumato.training.own_code import OWN_CODE
 from sfumato.training.trainer import SHAPE_READ
-from sfumato.trust import OWN_NOISE
 
 PLAN = TrainingPlan(sample_rate=0.5, expected_batch=10, steps=1, noise_multiplier=4.0)
 ROWS = torch.rand(20, 2), torch.zeros(20, dtype=torch.long)

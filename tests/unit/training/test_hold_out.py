@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binom
+from sfumato.trust import OWN_NOISE
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -29,7 +30,6 @@ from sfumato.training import (
 )
 from sfumato.training.answers import NONE, answers
 from sfumato.training.hold_out import _noise_bound, price
-from sfumato.trust import OWN_NOISE
 
 
 class SaysFirst(nn.Module):

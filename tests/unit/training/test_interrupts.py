@@ -5,10 +5,10 @@ import threading
 
 import pytest
 import torch
+from sfumato.training.memory import Memory
 from torch import nn
 
 from sfumato.training.interrupts import undisturbed
-from sfumato.training.memory import Memory
 from sfumato.training.public_rows import other_weights
 
 

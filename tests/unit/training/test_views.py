@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sfumato.training.own_code import OWN_CODE
+from sfumato.training.rowwise import DIRECT
 from torch import nn
 
 from sfumato import models
@@ -26,8 +28,6 @@ from sfumato.training import (
     survey,
     train,
 )
-from sfumato.training.own_code import OWN_CODE
-from sfumato.training.rowwise import DIRECT
 
 
 def test_five_views_of_an_image_are_it_and_its_neighbours():

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
+from sfumato.trust import OWN_NOISE
 
 from sfumato.accounting import Budget
 from sfumato.datasets import Chosen
@@ -22,7 +23,6 @@ from sfumato.recipes.table import TableTraining, held_out
 from sfumato.recipes.table.evaluation import measure
 from sfumato.recipes.table.linear import Rows
 from sfumato.recipes.table.model import Unlearned
-from sfumato.trust import OWN_NOISE
 
 
 def ready(tables, target="ill", *, model="linear", share=0.5, epsilon=1.0, **more):
