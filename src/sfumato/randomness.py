@@ -389,8 +389,10 @@ OWN_NOISE = (
 
 
 def draws_by_own_code(sampler: Any) -> bool:
-    """Whether the class of a sampler is not one of Sfumato's."""
-    return type(sampler).__module__.partition(".")[0] != __name__.partition(".")[0]
+    """Whether the class of a sampler, or of one that it draws from, is not Sfumato's."""
+    inner = [each for each in getattr(sampler, "__dict__", {}).values() if hasattr(each, "rounded_normal")]
+    own = type(sampler).__module__.partition(".")[0] != __name__.partition(".")[0]
+    return own or any(map(draws_by_own_code, inner))
 
 
 def caveats_of_sampler(sampler: Any) -> tuple[str, ...]:

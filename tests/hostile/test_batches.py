@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader
 from sfumato.accounting import Budget, Relation
 from sfumato.errors import InvalidInput, Refused
 from sfumato.ledger import Ledger
-from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy, resume, save_checkpoint, trainer
+from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy, resume, save_checkpoint
 from sfumato.training.batches import Batch
+from sfumato.training.compiler.engine import Engine
 
 PLAN = TrainingPlan(sample_rate=0.2, expected_batch=8, steps=5, noise_multiplier=2.0)
 SHUFFLE = replace(PLAN, sampling="shuffle", relation=Relation.ZERO_OUT)
@@ -36,13 +37,14 @@ def units_of(batch):
 @pytest.fixture
 def worked_on(monkeypatch):
     """The rows of each chunk of a step."""
-    seen, intact = [], trainer.clip_rows
+    seen, intact = [], Engine.clipped
 
-    def noted(task, inputs, targets, *arguments, **more):
-        seen.append(inputs.clone())
-        return intact(task, inputs, targets, *arguments, **more)
+    def noted(self, inputs, targets, *arguments, **more):
+        if more:  # not the public row that is tried before the charge
+            seen.append(inputs.clone())
+        return intact(self, inputs, targets, *arguments, **more)
 
-    monkeypatch.setattr(trainer, "clip_rows", noted)
+    monkeypatch.setattr(Engine, "clipped", noted)
     return seen
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput
 
@@ -42,6 +43,18 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
             "lambda outputs, targets: (outputs[:, 0] - targets) ** 2, or give each class an output"
         )
     return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def check_views(seen: Any, rows: int) -> int:
+    """How many views each of so many rows has; anything but (rows, K, …) is refused."""
+    shapes = [tuple(leaf.shape) for leaf in pytree.tree_leaves(seen) if isinstance(leaf, Tensor)]
+    found = {shape[1] if len(shape) > 1 and shape[0] == rows else 0 for shape in shapes}
+    if len(found) == 1 and 0 not in found:
+        return found.pop()
+    raise InvalidInput(
+        f"expected views to return (rows, K, …) for {rows} rows, got {shapes or type(seen).__name__}; return as "
+        "many views of every row, beside each other, such as torch.stack([inputs, inputs.flip(-1)], 1)"
+    )
 
 
 def settings_of(model: nn.Module, *functions: Any) -> list[Any]:

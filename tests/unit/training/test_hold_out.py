@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binom
-from sfumato.trust import OWN_NOISE
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -16,7 +15,7 @@ from sfumato.datasets.chosen import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput, UnsupportedModel
 from sfumato.ledger import Ledger
 from sfumato.mechanisms import DiscreteLaplace
-from sfumato.randomness import SecretStream
+from sfumato.randomness import OWN_NOISE, SecretStream
 from sfumato.storage import RunFolder
 from sfumato.training import (
     HeldOut,

@@ -165,7 +165,7 @@ class Engine:
         example = moved(pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example), self.device)
         _check_tensors(model)
         check_model(model)
-        with self._on_device(), _explained(model, *example):
+        with plain_float32(), self._on_device(), _explained(model, *example):
             self.row = trace(model, loss_fn, *example, views=views)
             check_constants(self.row, public, data)
             check_code(self.row, model, loss_fn, example, views)
@@ -459,12 +459,10 @@ def settings_for(
     model = as_written(model)
     leaves, spec = pytree.tree_flatten(example)
     kinds = [(leaf.dtype, tuple(leaf.shape[1:])) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    autocast = torch.is_autocast_enabled("cpu"), str(torch.get_autocast_dtype("cpu"))
     return [
         *settings_of(model, loss_fn, views),
         *(part for kind in kinds for part in (kind if isinstance(kind, tuple) else (kind,))),
         str(spec),
-        *autocast,
         str(torch.get_default_dtype()),
     ]
 

@@ -36,6 +36,7 @@ from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import public_global_generators
 from sfumato.training.compiler.operations import PUBLIC, decomposed, is_allowed, made_total
 from sfumato.training.hugging_face import completed
+from sfumato.training.losses import check_views
 
 aten = torch.ops.aten
 
@@ -190,7 +191,7 @@ def losses_of(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any, views: 
     copies = 1
     if views is not None:
         seen = views(inputs)
-        copies = next(leaf for leaf in pytree.tree_leaves(seen) if isinstance(leaf, Tensor)).shape[1]
+        copies = check_views(seen, rows)
         inputs = pytree.tree_map_only(Tensor, lambda leaf: leaf.flatten(0, 1), seen)
         targets = pytree.tree_map_only(Tensor, lambda leaf: leaf.repeat_interleave(copies, 0), targets)
     losses = loss_fn(call(model, completed(model, inputs, targets)), targets)

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from sfumato.trust import OWN_NOISE
 
 from sfumato.accounting import Budget
 from sfumato.datasets import Chosen
@@ -17,7 +16,7 @@ from sfumato.datasets.chosen import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.policy import Unit
-from sfumato.randomness import SecretStream
+from sfumato.randomness import OWN_NOISE, SecretStream
 from sfumato.recipes import HoldOut
 from sfumato.recipes.table import TableTraining, held_out
 from sfumato.recipes.table.evaluation import measure
