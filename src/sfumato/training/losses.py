@@ -52,8 +52,8 @@ def check_views(seen: Any, rows: int) -> int:
     if len(found) == 1 and 0 not in found:
         return found.pop()
     raise InvalidInput(
-        f"expected views to return (rows, K, …) for {rows} rows, got {shapes or type(seen).__name__}; return as "
-        "many views of every row, beside each other, such as torch.stack([inputs, inputs.flip(-1)], 1)"
+        f"expected views to return (rows, K, …) for {rows} rows, got {shapes or type(seen).__name__}; return "
+        "as many views of every row, beside each other, such as torch.stack([inputs, inputs.flip(-1)], 1)"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
@@ -46,12 +46,12 @@ def check_model(model: nn.Module) -> None:
             )
         if parameter.requires_grad:
             kinds.setdefault(parameter.dtype, name)
-    for dtype, name in kinds.items():
-        if dtype not in (torch.float32, torch.float64) or len(kinds) > 1:
-            raise UnsupportedModel(
-                f"expected trainable parameters of one type, float32 or float64, got {name} of {dtype}; call "
-                "model.float(), and use autocast inside forward for lower precision"
-            )
+    if len(kinds) > 1 or not kinds.keys() <= {torch.float32, torch.float64}:
+        got = " and ".join(f"{name} of {dtype}" for dtype, name in kinds.items())
+        raise UnsupportedModel(
+            f"expected trainable parameters of one type, float32 or float64, got {got}; call model.float(), "
+            "and use autocast inside forward for lower precision"
+        )
 
 
 def check_constants(row: Row, public: Sequence[Tensor], data: Any) -> None:
@@ -112,7 +112,8 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
     if mixed:
         raise UnsupportedModel(
             f"expected the loss of each row to be that of the row alone, got others in a batch of {ROWS}, by "
-            f"{where}; keep rows in the first dimension and apart: no squeeze(), no mean over dimension 0"
+            f"{where}; keep rows in the first dimension and apart (no squeeze(), no mean over dimension 0), and "
+            "put what a loss compares into the row: an anchor, its positive and its negatives in one input"
         )
     for (losses, gradients), (own, formed) in zip(traced, alone, strict=True):
         if not near(losses, own, _LOSS) or not near(gradients, formed, _GRADIENT):
@@ -133,10 +134,19 @@ def run_row(row: Row, model: nn.Module, data: Any) -> tuple[Tensor, Tensor]:
     tensors = {name: tensor.detach() for name, tensor in all_tensors(model).items()}
     leaves = [leaf for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
     with torch.no_grad():
-        losses, _, *gradients = row.graph(
+        losses, _, *gradients = _Eager(row.graph).run(
             *[tensors[name] for name in row.weights], *leaves, *constant_draws(row)
         )
     return losses, _flat(gradients, [tensors[name] for name in row.trainable])
+
+
+class _Eager(fx.Interpreter):
+    """Runs a graph as autograd calls it: some kernels take for granted that gradients are contiguous."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is torch.ops.aten.native_group_norm_backward.default:
+            args = (args[0].contiguous(), args[1].contiguous(), *args[2:])
+        return super().call_function(target, args, kwargs)
 
 
 def constant_draws(row: Row, rows: int | None = None) -> list[Tensor]:

@@ -479,14 +479,21 @@ def _check_tensors(model: nn.Module) -> None:
 
 @contextmanager
 def _explained(model: nn.Module, inputs: Any, targets: Any) -> Iterator[None]:
-    """Adds to why a model does not run on such rows what may be wrong with them."""
+    """Says why code does not run on made-up rows, and what may be wrong with these."""
+    remedy = other_number(model, inputs) or other_type(model, inputs) or other_targets(targets)
     try:
         yield
+    except InvalidInput:
+        raise
     except UnsupportedModel as error:
-        remedy = other_number(model, inputs) or other_type(model, inputs) or other_targets(targets)
         if error.__cause__ is None or not remedy:
             raise
         raise UnsupportedModel(f"{error}{remedy}") from error.__cause__
+    except Exception as error:
+        raise UnsupportedModel(
+            f"expected model and loss to run on made-up rows like those of the data, got "
+            f"{type(error).__name__}: {error}{remedy}"
+        ) from error
 
 
 def _count(rows: Sequence[Tensor]) -> int:

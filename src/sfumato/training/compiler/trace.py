@@ -136,6 +136,11 @@ def trace(
         swapped = nn.utils.stateless._reparametrize_module(model, tensors, tie_weights=True)
         with watch, swapped:  # layers may run again in the backward pass
             losses = losses_of(model, loss_fn, row_inputs, row_targets, views)
+            if not losses.requires_grad:
+                raise UnsupportedModel(
+                    f"expected a loss that learns, got one that depends on no weight, by {code_of(loss_fn)}; "
+                    "leave out detach(), argmax and no_grad() between the weights and the loss"
+                )
             found: Any = torch.autograd.grad(
                 losses.sum(), [tensors[name] for name in learning], allow_unused=True
             )
@@ -199,6 +204,8 @@ def losses_of(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any, views: 
         got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         several = isinstance(losses, Tensor) and losses.ndim > 1
         remedy = "losses.flatten(1).mean(1)" if several else "reduction='none'"
+        if losses is None:  # the loss of a model of transformers, which gets no labels here
+            remedy = "the outputs, or sfumato.training.default_loss(model)"
         raise InvalidInput(
             f"expected loss_fn to return one loss for each row, {(rows * copies,)}, got {got}; use {remedy}"
         )
