@@ -31,7 +31,7 @@ from sfumato.training.views import moved_by_a_pixel
 if TYPE_CHECKING:
     from sfumato.training.classifier import PrivateClassifier
     from sfumato.training.scaling import BoundedScaler
-    from sfumato.training.scoring import CoinSplit, NoisyAccuracyScorer
+    from sfumato.training.scoring import CoinSplit, NoisyAccuracyScorer, check_search
 
 __all__ = [
     "AdaptiveClipping",
@@ -62,6 +62,7 @@ __all__ = [
     "TrainingPlan",
     "TrainingResult",
     "Views",
+    "check_search",
     "clip_chunk",
     "clipped_gradient_sum",
     "cross_entropy",
@@ -79,6 +80,7 @@ __all__ = [
 _OF_SCIKIT_LEARN = {
     "BoundedScaler": "scaling",
     "CoinSplit": "scoring",
+    "check_search": "scoring",
     "NoisyAccuracyScorer": "scoring",
     "PrivateClassifier": "classifier",
 }

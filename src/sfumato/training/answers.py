@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sfumato.models.rows_apart import Compute, height_apart
 from sfumato.randomness import FreshGenerators
+from sfumato.training.compiler.trace import all_tensors, kept_as_it_was
 from sfumato.training.devices import CPU, device_of
 
 NONE = -1  # the answer to a row that raises
@@ -20,9 +21,9 @@ def answers(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64]:
     """The class of the largest output for each row, in evaluation mode.
 
     *Guarantees*: the model is shown blocks of a public height at which made-up rows have the same bits in any
-    company, one row at a time if there is none; where a block raises, the others are shown again at that
-    height, with zeros in the place of the row that does. What a model draws is secret. A row that raises has
-    the answer `NONE`, and the text of the error is not shown.
+    company, one row at a time if there is none, and keeps nothing from block to block. Where a block raises,
+    the others are shown again at that height, with zeros in the place of the row that does. What a model draws
+    is secret. A row that raises has the answer `NONE`, and the text of the error is not shown.
 
     Args:
         model: The model; its mode is put back as it was.
@@ -45,8 +46,8 @@ def answering(model: nn.Module) -> Callable[[Tensor], npt.NDArray[np.int64]]:
         was_training = [module.training for module in model.modules()]
         model.eval()
         try:
-            with FreshGenerators(device=device):
-                return _together(model, rows, device)
+            with torch.no_grad(), FreshGenerators(device=device) as generators:
+                return _of_all(_forgetting(model, device, generators), rows)
         finally:
             for module, training in zip(model.modules(), was_training, strict=True):
                 module.training = training
@@ -54,12 +55,24 @@ def answering(model: nn.Module) -> Callable[[Tensor], npt.NDArray[np.int64]]:
     return ask
 
 
-@torch.no_grad()
-def _together(model: nn.Module, rows: Tensor, device: torch.device) -> npt.NDArray[np.int64]:
-    def outputs(some: Tensor) -> Tensor:
-        found: Tensor = model(some.to(device)).to(CPU)
-        return found
+def _forgetting(model: nn.Module, device: torch.device, generators: FreshGenerators) -> Compute:
+    """The outputs of a block by weights, buffers and attributes as they were before any block."""
+    tensors: dict[str, Tensor] = {}
 
+    def outputs(rows: Tensor) -> Tensor:
+        if not tensors or any(tensor._version for tensor in tensors.values()):
+            tensors.update({name: each.detach().clone() for name, each in all_tensors(model).items()})
+        try:
+            with kept_as_it_was(model):
+                found: Tensor = torch.func.functional_call(model, tensors, rows.to(device))
+            return found.to(CPU)
+        finally:
+            generators.refresh()
+
+    return outputs
+
+
+def _of_all(outputs: Compute, rows: Tensor) -> npt.NDArray[np.int64]:
     try:
         height = height_apart(outputs, rows)
     except Exception:  # public rows raise, whatever the private ones are

@@ -492,7 +492,7 @@ def _explained(model: nn.Module, inputs: Any, targets: Any) -> Iterator[None]:
     except Exception as error:
         raise UnsupportedModel(
             f"expected model and loss to run on made-up rows like those of the data, got "
-            f"{type(error).__name__}: {error}{remedy}"
+            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{remedy}"
         ) from error
 
 
