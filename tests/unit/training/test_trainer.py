@@ -134,7 +134,7 @@ class Against(nn.Module):
         self.discriminator, self.made_by = small_model(), [generator]  # in a list: it is not trained here
 
     def forward(self, inputs):
-        layer = self.made_by[0]
+        layer = self.made_by[0]  # its weights are constants of the graph: what becomes of them is seen there
         made = F.linear(torch.randn(len(inputs), 2), layer.weight.detach(), layer.bias.detach())
         return self.discriminator(inputs)[:, 0], self.discriminator(made)[:, 0]
 

@@ -205,7 +205,7 @@ def losses_of(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any, views: 
         several = isinstance(losses, Tensor) and losses.ndim > 1
         remedy = "losses.flatten(1).mean(1)" if several else "reduction='none'"
         if losses is None:  # the loss of a model of transformers, which gets no labels here
-            remedy = "the outputs, or sfumato.training.default_loss(model)"
+            remedy = "sfumato.training.default_loss(model), or compute it from the outputs"
         raise InvalidInput(
             f"expected loss_fn to return one loss for each row, {(rows * copies,)}, got {got}; use {remedy}"
         )
@@ -539,7 +539,7 @@ def _constants(traced: fx.GraphModule, model: nn.Module) -> dict[str, Constant]:
                 f"expected {name} to be reached through the model, got the tensor itself at {line}; write "
                 f"model.{name} where it is used"
             )
-        if value.requires_grad:
+        if value.requires_grad and any(user.target is not aten.detach.default for user in node.users):
             raise UnsupportedModel(
                 f"expected tensors that learn to be parameters of the model, got one of shape "
                 f"{tuple(value.shape)} at {line}; make it an nn.Parameter of the model, or detach it"
