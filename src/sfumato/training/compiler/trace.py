@@ -539,7 +539,8 @@ def _constants(traced: fx.GraphModule, model: nn.Module) -> dict[str, Constant]:
                 f"expected {name} to be reached through the model, got the tensor itself at {line}; write "
                 f"model.{name} where it is used"
             )
-        if value.requires_grad and any(user.target is not aten.detach.default for user in node.users):
+        detached = (aten.detach.default, aten.alias.default)  # of a constant, alias is what detach leaves
+        if value.requires_grad and any(user.target not in detached for user in node.users):
             raise UnsupportedModel(
                 f"expected tensors that learn to be parameters of the model, got one of shape "
                 f"{tuple(value.shape)} at {line}; make it an nn.Parameter of the model, or detach it"
