@@ -157,15 +157,12 @@ def _learns(row: Row, model: nn.Module, example: tuple[Any, Any]) -> bool:
 def run_row(
     row: Row, model: nn.Module, data: Any, draws: Sequence[Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The loss of one row, and its gradients end to end, by the graph; every draw is a constant by default."""
-    tensors = {name: tensor.detach() for name, tensor in all_tensors(model).items()}
-    leaves = [leaf for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
-    with torch.no_grad():
-        losses, _, *gradients = _Eager(row.graph).run(
-            *[tensors[name] for name in row.weights],
-            *leaves,
-            *(constant_draws(row) if draws is None else draws),
-        )
+    """The loss of one row, and its gradients end to end, by the graph on the CPU; every draw is a constant."""
+    tensors = {name: tensor.detach().cpu() for name, tensor in all_tensors(model).items()}
+    leaves = [leaf.cpu() for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
+    with torch.no_grad(), torch.device("cpu"):
+        draws = constant_draws(row) if draws is None else draws
+        losses, _, *gradients = _Eager(row.graph).run(*[tensors[name] for name in row.weights], *leaves, *draws)
     return losses, _flat(gradients, [tensors[name] for name in row.trainable])
 
 
@@ -189,7 +186,7 @@ def constant_draws(row: Row, rows: int | None = None) -> list[Tensor]:
 
 def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     parts = [
-        torch.zeros(parameter.numel(), dtype=parameter.dtype) if gradient is None else gradient.flatten()
+        parameter.detach().new_zeros(parameter.numel()) if gradient is None else gradient.flatten()
         for gradient, parameter in zip(gradients, like, strict=True)
     ]
     return torch.cat(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections import deque
@@ -33,7 +34,7 @@ from sfumato.training.compiler.checks import (
 from sfumato.training.compiler.clip import adding_error, clipped
 from sfumato.training.compiler.factors import Use, uses
 from sfumato.training.compiler.operations import EXACT, POINTWISE, WINDOWS
-from sfumato.training.compiler.trace import Draw, Row, all_tensors, code_of, trace
+from sfumato.training.compiler.trace import Draw, Row, all_tensors, code_of, placed, trace
 from sfumato.training.devices import CPU, device_of, moved
 from sfumato.training.losses import LossFunction, Views, same_settings, settings_of
 from sfumato.training.precision import plain_float32
@@ -83,7 +84,7 @@ class Compiled:
         }
 
 
-def compiled(row: Row, height: int) -> Compiled:
+def compiled(row: Row, height: int, device: torch.device = CPU) -> Compiled:
     """The graph of a block of so many rows."""
     block = Block(row, height)
     losses, bad, gradients = row.outputs
@@ -98,7 +99,8 @@ def compiled(row: Row, height: int) -> Compiled:
             outputs += operands
     block.graph.output(tuple(outputs))
     block.graph.eliminate_dead_code()
-    module = fx.GraphModule(row.graph, block.graph)
+    placed(block.graph, device)
+    module = fx.GraphModule(row.graph, block.graph).to(device)
     rounding = POINTWISE - EXACT
     loops = frozenset(
         math.prod(node.meta["shape"]) for node in block.graph.nodes
@@ -162,17 +164,17 @@ class Engine:
         model = as_written(model)
         self.model, self.loss_fn, self.views = model, loss_fn, views
         self.device = device_of(model)
-        example = moved(pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example), self.device)
         _check_tensors(model)
         check_model(model)
-        with plain_float32(), self._on_device(), _explained(model, *example):
-            self.row = trace(model, loss_fn, *example, views=views)
+        like = pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example)
+        here = model if self.device == CPU else copy.deepcopy(model).cpu()  # graphs know no device
+        with plain_float32(), _explained(model, *like):
+            self.row = trace(here, loss_fn, *moved(like, CPU), views=views)
             check_constants(self.row, public, data)
-            check_code(self.row, model, loss_fn, example, views)
+            check_code(self.row, here, loss_fn, moved(like, CPU), views)
         self._graphs: dict[int, Compiled] = {}
-        self._pool = [
-            leaf for leaf in pytree.tree_leaves(random_rows(example, POOL)) if isinstance(leaf, Tensor)
-        ]
+        self._pool = [leaf for leaf in pytree.tree_leaves(random_rows(like, POOL)) if isinstance(leaf, Tensor)]
+        self._pool = moved(self._pool, self.device)
         self._heights, self._trial = Heights(most_rows(self.floats_per_row)), fresh_seed()
         self._compared: set[int] = set()
         self._kinds = [(tuple(leaf.shape[1:]), leaf.dtype) for leaf in self._pool]
@@ -303,7 +305,9 @@ class Engine:
         """The contributions of two public rows, for their shapes."""
         with torch.no_grad(), plain_float32(), self._on_device():
             data = [leaf[:2] for leaf in self._pool]
-            values = self.graph(2).run(*self._weights().values(), *data, *constant_draws(self.row, 2))
+            values = self.graph(2).run(
+                *self._weights().values(), *data, *moved(constant_draws(self.row, 2), self.device)
+            )
             return self.graph(2).contributions(values)
 
     def chunk_rows(self) -> int:
@@ -336,7 +340,7 @@ class Engine:
     def graph(self, height: int) -> Compiled:
         """The graph of a block of so many rows, made once."""
         if height not in self._graphs:
-            self._graphs[height] = compiled(self.row, height)
+            self._graphs[height] = compiled(self.row, height, self.device)
         return self._graphs[height]
 
     def split(self, units: int, span: int) -> list[int]:
@@ -377,7 +381,7 @@ class Engine:
         values = graph.run(
             *self._weights().values(),
             *[leaf[chosen] for leaf in self._pool],
-            *constant_draws(self.row, len(chosen)),
+            *moved(constant_draws(self.row, len(chosen)), self.device),
         )
         if height not in self._compared:
             self._compared.add(height)
@@ -406,8 +410,8 @@ class Engine:
             }
             found = torch.cat(
                 [formed.get(name, torch.zeros_like(tensors[name])).flatten() for name in self.row.trainable]
-            )
-        if not near(values[0][:1], losses) or not near(found, expected):
+            ).cpu()
+        if not near(values[0][:1].cpu(), losses) or not near(found, expected):
             raise UnsupportedModel(
                 f"expected a block of {len(chosen)} rows to compute what the graph of one row does, got other "
                 f"numbers, by {code_of(self.model)}; an operation in it is batched wrongly: please report it"
@@ -470,7 +474,7 @@ def settings_for(
 def _check_tensors(model: nn.Module) -> None:
     """Refuse tensors whose class runs code of its own, or that are not dense."""
     for name, tensor in all_tensors(model).items():
-        if type(tensor) not in (nn.Parameter, Tensor) or tensor.layout != torch.strided:
+        if type(tensor).__module__.partition(".")[0] != "torch" or tensor.layout != torch.strided:
             raise UnsupportedModel(
                 f"expected dense parameters and buffers of torch's own classes, got {name} of "
                 f"{type(tensor).__name__} with layout {tensor.layout}; use nn.Parameter(tensor.to_dense())"

@@ -168,6 +168,14 @@ def trace(
     return row
 
 
+def placed(graph: fx.Graph, device: torch.device) -> None:
+    """Let what a graph makes of nothing lie on a device."""
+    for node in graph.nodes if device.type != "cpu" else ():
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and any(argument.name == "device" for argument in schema.arguments):
+            node.kwargs = {**node.kwargs, "device": device}
+
+
 def private_nodes(row: Row) -> set[fx.Node]:
     """The nodes that depend on the row or on a draw; the others depend on weights and constants alone."""
     found: set[fx.Node] = set(row.placeholders[len(row.weights) :])
