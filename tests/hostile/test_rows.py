@@ -477,6 +477,44 @@ def test_a_model_that_keeps_statistics_of_rows_is_refused(kind):
         moved(cross_entropy, *data(), model=Keeping())
 
 
+def test_no_row_is_left_on_the_model():
+    class Keeping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.last, self.all = network(), None, []
+
+        def forward(self, inputs):
+            self.last = inputs
+            self.all.append(inputs)
+            return self.inner(inputs)
+
+    model = Keeping()
+    step_of(*data(), model=model, steps=2)
+    assert model.last is None
+    assert model.all == []
+
+
+class Listening(torch.Tensor):
+    """Hears of every operation."""
+
+    heard: list[object] = []  # noqa: RUF012
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.heard.append(func)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_rows_of_a_class_of_the_users_are_taken_as_plain_tensors():
+    inputs, targets = data()
+    engine = Engine(network(), cross_entropy, (inputs, targets))
+    rows = inputs.as_subclass(Listening)
+    Listening.heard.clear()
+    found = engine.clipped(rows, targets, Flat(norm=CLIP))
+    assert len(Listening.heard) <= 1  # the view as a plain tensor
+    assert type(found.losses) is torch.Tensor
+
+
 def test_the_shape_of_items_is_declared_or_the_certificate_says_that_it_was_read():
     inputs, targets = data()
     items = [(x, int(y)) for x, y in zip(inputs, targets, strict=True)]
