@@ -457,6 +457,36 @@ def test_what_is_switched_on_after_a_trace_is_traced_again():
         moved(cross_entropy, *data(), model=model)
 
 
+SHARE = 0.0
+
+
+def test_numbers_that_change_between_steps_are_seen():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.factor = nn.Linear(6, 3), 1.0
+
+        def forward(self, inputs):
+            return self.layer(inputs) * (self.factor + SHARE)
+
+    global SHARE
+    model, rows = Scaled(), data()
+    norms = [clip_chunk(model, each_loss, *rows, Flat(norm=CLIP)).norms]
+    model.factor = 2.0
+    norms.append(clip_chunk(model, each_loss, *rows, Flat(norm=CLIP)).norms)
+    model.factor, SHARE = 1.0, 1.0
+    try:
+        norms.append(clip_chunk(model, each_loss, *rows, Flat(norm=CLIP)).norms)
+    finally:
+        SHARE = 0.0
+    torch.testing.assert_close(norms[1], 2 * norms[0])
+    torch.testing.assert_close(norms[2], 2 * norms[0])
+
+
+def each_loss(outputs, targets):
+    return outputs[:, 0]
+
+
 @pytest.mark.parametrize("kind", ["frozen weight", "buffer"])
 def test_a_model_that_keeps_statistics_of_rows_is_refused(kind):
     class Keeping(nn.Module):
