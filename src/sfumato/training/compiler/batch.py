@@ -25,6 +25,8 @@ aten = torch.ops.aten
 
 Shape: TypeAlias = tuple[int, ...]
 _DIMS = ("dim", "dims", "dim0", "dim1", "dim2")
+_ALIGNMENT = 64  # bytes
+_WIDE = 16  # columns from which the rounding of a product does not depend on the place of a row
 _BATCHED: dict[tuple[Any, ...], fx.GraphModule] = {}  # by operation, shapes and types
 
 
@@ -54,7 +56,9 @@ class Block:
                 self._made[node] = self._noted(made, value)
                 continue
             given = value.shape if place >= weights + leaves else value.shape[1:]
-            made.meta["shape"], made.meta["dtype"] = (self.height, *given), value.dtype
+            shape = self.height, *given
+            made.meta["shape"], made.meta["dtype"] = shape, value.dtype
+            made = self.emit(aligned, made, shape=shape, dtype=value.dtype)
             self._made[node] = self.reshaped(made, (self.height, *value.shape))
 
     def value(self, node: fx.Node) -> Any:
@@ -248,6 +252,11 @@ class Block:
         if isinstance(value, Tensor):
             return next(outputs)
         return [None if each is None else next(outputs) for each in value]
+
+
+def aligned(values: Tensor) -> Tensor:
+    """The values at an address like every other block's: products round by where their operands lie."""
+    return values if values.data_ptr() % _ALIGNMENT == 0 and values.is_contiguous() else values.clone()
 
 
 def laid_out(values: Tensor, like: Tensor) -> Tensor:
@@ -559,41 +568,49 @@ _ALONG_ONE: dict[Any, Any] = {
 
 
 def _mm(block: Block, node: Any) -> Any:
-    left, right = node.args[:2]
-    return _product(block, left, right, node)
-
-
-def _product(block: Block, left: Any, right: Any, node: Any) -> fx.Node:
-    (m, n), k = _shape(node), _shape(left)[1]
-    dtype, full = _dtype(node), (block.height, m, n)
-    if not block.is_private(right):
-        lines = block.reshaped(block.rows(left), (block.height * m, k))
-        made = block.emit(aten.mm.default, lines, block._made[right], shape=(block.height * m, n), dtype=dtype)
-        return block.reshaped(made, full)
-    a, b = block.rows(left), block.rows(right)
-    return block.emit(aten.bmm.default, a, b, shape=full, dtype=dtype)
+    return _product(block, *node.args[:2], None, node)
 
 
 def _addmm(block: Block, node: Any) -> Any:
     bias, left, right = node.args
     if node.kwargs:
         return None
-    m, n = _shape(node)
-    plain = not (block.is_private(bias) or block.is_private(right))
-    if plain and len(_shape(bias)) == 1:
-        k = _shape(left)[1]
-        lines = block.reshaped(block.rows(left), (block.height * m, k))
-        made = block.emit(
-            aten.addmm.default, block._made[bias], lines, block._made[right],
-            shape=(block.height * m, n), dtype=_dtype(node),
-        )  # fmt: skip
-        return block.reshaped(made, (block.height, m, n))
-    product = _product(block, left, right, node)
+    if not (block.is_private(bias) or block.is_private(right)) and len(_shape(bias)) == 1:
+        return _product(block, left, right, block._made[bias], node)
+    product = _product(block, left, right, None, node)
     added: Any = block._made[bias]
     if block.is_private(bias):
         shape = _shape(bias)
         added = block.reshaped(added, (block.height, *[1] * (2 - len(shape)), *shape))
     return block.emit(aten.add.Tensor, product, added, shape=product.meta["shape"], dtype=_dtype(node))
+
+
+def _product(block: Block, left: Any, right: Any, bias: fx.Node | None, node: Any) -> fx.Node:
+    """One product for all rows where the right factor is public.
+
+    With a few columns more, if it has few: narrow products have kernels whose rounding depends on the place.
+    """
+    (m, n), k = _shape(node), _shape(left)[1]
+    dtype, full = _dtype(node), (block.height, m, n)
+    if block.is_private(right):
+        return block.emit(aten.bmm.default, block.rows(left), block.rows(right), shape=full, dtype=dtype)
+    lines, wide = block.height * m, _WIDE if 1 < n < _WIDE else n
+
+    def widened(public: fx.Node) -> fx.Node:
+        shape = *public.meta["shape"][:-1], wide
+        if public.meta["shape"][-1] in (1, wide):
+            return public
+        return block.emit(aten.constant_pad_nd.default, public, [0, wide - n], shape=shape, dtype=dtype)
+
+    given = block.reshaped(block.rows(left), (lines, k)), widened(block._made[right])
+    if bias is None:
+        made = block.emit(aten.mm.default, *given, shape=(lines, wide), dtype=dtype)
+    else:
+        made = block.emit(aten.addmm.default, widened(bias), *given, shape=(lines, wide), dtype=dtype)
+    if wide > n:
+        made = block.emit(aten.slice.Tensor, made, 1, 0, n, shape=(lines, n), dtype=dtype)
+        made = block.emit(aten.contiguous.default, made, shape=(lines, n), dtype=dtype)
+    return block.reshaped(made, full)
 
 
 def _bmm(block: Block, node: Any) -> Any:
