@@ -845,7 +845,8 @@ def _steps(b: Builder, values: list[Tensor]) -> None:
         if run is None:
             continue
         try:
-            made = run(*[values[each] for each in places])
+            with _Constant():
+                made = run(*[values[each] for each in places])
         except (RuntimeError, IndexError, ValueError, TypeError, UnsupportedModel):  # a shape that this step cannot take
             continue
         if not _fits(made):
@@ -915,8 +916,7 @@ def module(seed: int) -> Case:
 def _attempt(seed: int, b: Builder) -> Case | None:
     inputs = _inputs(b)
     values = list(inputs)
-    with _Constant():
-        _steps(b, values)
+    _steps(b, values)
     made = [value for value in values[len(inputs) :]][-2:]
     if not made or not all(value.is_floating_point() for value in made):
         return None

@@ -659,7 +659,9 @@ def _pure(graph: fx.Graph, node: Any) -> fx.Node | None:
         if held.dtype != value.dtype:
             source = graph.call_function(aten._to_copy.default, (source,), {"dtype": value.dtype})
             source.meta["val"] = torch.empty_like(held, dtype=value.dtype)
-        return graph.call_function(aten.expand.default, (source, list(value.shape)))
+        whole = graph.call_function(aten.expand.default, (source, list(value.shape)))
+        whole.meta["val"] = value
+        return graph.call_function(aten.clone.default, (whole,))  # later writes are not to the source
     if name in ("zero_", "fill_") and (name == "zero_" or overload == "Scalar"):
         number = node.args[1] if name == "fill_" else 0
         return graph.call_function(aten.full.default, (list(value.shape), number), {"dtype": value.dtype})
