@@ -24,7 +24,8 @@ from sfumato.training.compiler.trace import (
 )
 from sfumato.training.public_rows import first, other_weights, random_rows, repeated
 
-ROWS = 2  # made up
+ROWS = 2  # made up, each alone
+_TOGETHER = 5  # in one batch: two rows may differ alike in all that a loss ignores
 _UNIFORM, _NORMAL = 0.4, 0.3  # what every draw is while code and graph are compared
 _LOSS, _GRADIENT = 1e-3, 2e-2  # relative differences that rounding may make
 
@@ -81,7 +82,7 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
     The weights are moved meanwhile: a layer that begins with zeros would hide all that comes before it. Every
     draw is one constant, which is the same for a row wherever it is.
     """
-    inputs, targets = random_rows(example, ROWS)
+    inputs, targets = random_rows(example, _TOGETHER)
 
     def of(data: tuple[Any, Any], seed: int) -> tuple[Tensor, Tensor]:
         """Losses and the sum of all gradients, by the code itself."""
@@ -95,13 +96,13 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
         try:
             together, _ = of((inputs, targets), 1)
         except Exception:  # what the code cannot take, such as a matrix that is not definite
-            inputs, targets = repeated(example, ROWS)
+            inputs, targets = repeated(example, _TOGETHER)
             together, _ = of((inputs, targets), 1)
         alone = [of(_row((inputs, targets), number), 2 + number) for number in range(ROWS)]
         traced = [run_row(row, model, _row((inputs, targets), number)) for number in range(ROWS)]
         single = torch.cat([losses for losses, _ in alone])
         again = of(_row((inputs, targets), 0), 11)
-        mixed = not near(together, single, _LOSS)
+        mixed = not near(together[:ROWS], single, _LOSS)
         where = _which(model, loss_fn, inputs, views) if mixed else ""
     if not near(again[0], alone[0][0], _LOSS) or not near(again[1], alone[0][1], _GRADIENT):
         raise UnsupportedModel(
@@ -111,7 +112,7 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
         )
     if mixed:
         raise UnsupportedModel(
-            f"expected the loss of each row to be that of the row alone, got others in a batch of {ROWS}, by "
+            f"expected the loss of each row to be that of the row alone, got others in a batch of {_TOGETHER}, by "
             f"{where}; keep rows in the first dimension and apart: no squeeze(), no mean over dimension 0"
         )
     for (losses, gradients), (own, formed) in zip(traced, alone, strict=True):
@@ -172,7 +173,7 @@ def _which(model: nn.Module, loss_fn: Any, inputs: Any, views: Any) -> str:
     if views is not None:
         return f"{code_of(views)}, {code_of(model)} or {code_of(loss_fn)}"
     with pinned(1, traced=False), _Constant(), kept_as_it_was(model):
-        together, alone = call(model, first(inputs, ROWS)), call(model, first(inputs, 1))
+        together, alone = call(model, inputs), call(model, first(inputs, 1))
     pairs = zip(_tensors(together), _tensors(alone), strict=False)
     same = all(
         one.shape[1:] == other.shape[1:] and near(one[:1].flatten(), other[:1].flatten(), _LOSS)

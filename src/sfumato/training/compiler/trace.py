@@ -21,7 +21,6 @@ from unittest import mock
 import torch
 import torch.fx.experimental.proxy_tensor as proxies
 from torch import Tensor, fx, nn
-from torch._functorch.compile_utils import fx_graph_cse
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -152,7 +151,8 @@ def trace(
     draws = _draws_as_inputs(traced, watch)
     placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
     constants = _constants(traced, model)
-    graph = _simplified(_without_writes(traced, placeholders, list(named), len(rows)))
+    graph = _without_writes(traced, placeholders, list(named), len(rows))
+    _simplify(graph)
     _check(graph)
     row = Row(graph, tuple(named), tuple(learning), len(rows), draws, constants)
     made_total(graph.graph, private_nodes(row))
@@ -701,8 +701,8 @@ _SAME = frozenset(
 )
 
 
-def _simplified(graph: fx.GraphModule) -> fx.GraphModule:
-    """Without copies, with each value computed once and nothing that is not needed."""
+def _simplify(graph: fx.GraphModule) -> None:
+    """Drop copies, what is computed twice and what is not needed."""
     for node in graph.graph.nodes:
         if node.target in _SAME:
             node.replace_all_uses_with(node.args[0])
@@ -717,13 +717,21 @@ def _simplified(graph: fx.GraphModule) -> fx.GraphModule:
             if order:
                 order[one], order[other] = order[other], order[one]
             node.target, node.args = aten.permute.default, (node.args[0], order)
+    graph.graph.set_codegen(fx.graph.CodeGen())
     graph.graph.eliminate_dead_code()
-    lines = {node.name: node.meta.get("line", "") for node in graph.graph.nodes}
-    merged = fx_graph_cse(graph.graph)
-    for node in merged.nodes:
-        node.meta.setdefault("line", lines.get(node.name, ""))
-    merged.set_codegen(fx.graph.CodeGen())
-    return fx.GraphModule(graph, merged)
+    seen: dict[Any, fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node.op == "call_function":
+            kept = seen.setdefault(_key(node), node)
+            if kept is not node:
+                node.replace_all_uses_with(kept)
+                graph.graph.erase_node(node)
+
+
+def _key(node: fx.Node) -> Any:
+    """Equal for two nodes that compute the same value."""
+    leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
+    return node.target, spec, tuple(leaf if isinstance(leaf, fx.Node) else repr(leaf) for leaf in leaves)
 
 
 def _check(graph: fx.GraphModule) -> None:
