@@ -2,8 +2,8 @@
 
     python bench/random_modules.py [--modules 20000] [--first 0] [--kept out/random_modules.jsonl]
 
-Each line of the file is a seed and its outcome: "exact", a refusal, or a property that does not hold. At the end
-the outcomes are counted, refusals by their reason; the exit code is 1 if a property did not hold.
+Each line of the file is a seed and its outcome: "exact", a refusal, or a property that does not hold. At the
+end the outcomes are counted, refusals by their reason; the exit code is 1 if a property did not hold.
 """
 
 from __future__ import annotations

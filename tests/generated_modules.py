@@ -99,6 +99,14 @@ class Builder:
         return self.r.randint(1, 6)
 
 
+_PLAIN = (
+    "relu elu selu celu gelu silu mish softplus softsign tanh tanhshrink hardtanh hardsigmoid "
+    "hardswish hardshrink softshrink leaky_relu logsigmoid sigmoid relu6"
+).split()  # noqa: SIM905
+
+_ELEMENTWISE = (
+    "sin cos atan erf expm1 asinh square sinc sign abs floor round frac neg trunc ceil i0 sinh cosh"
+).split()  # noqa: SIM905
 STEPS: dict[str, tuple[Callable[[Builder, Tensor], Any], int, int]] = {}
 
 
@@ -189,7 +197,8 @@ def convolution(b, x):
     kind = [nn.Conv1d, nn.Conv2d, nn.Conv3d][space - 1]
     return b.layer(
         kind(
-            x.shape[1], groups * b.r.randint(1, 3), kernel, stride=b.r.randint(1, 2), padding=pads, groups=groups,
+            x.shape[1], groups * b.r.randint(1, 3), kernel, groups=groups,
+            stride=b.r.randint(1, 2), padding=pads,
             dilation=1 if max(kernel) > 2 else b.r.randint(1, 2), bias=b.r.random() < 0.7,
             padding_mode=b.r.choice(modes) if b.r.random() < 0.4 else "zeros",
         )
@@ -249,10 +258,7 @@ def channel_norm(b, x):
 
 @step(0, 4)
 def activation(b, x):
-    plain = (
-        "relu elu selu celu gelu silu mish softplus softsign tanh tanhshrink hardtanh hardsigmoid hardswish hardshrink "
-        "softshrink leaky_relu logsigmoid sigmoid relu6"
-    ).split()
+    plain = _PLAIN
     return getattr(F, b.r.choice(plain))
 
 
@@ -271,9 +277,7 @@ def gated(b, x):
 
 @step(0, 4)
 def elementwise(b, x):
-    names = (
-        "sin cos atan erf expm1 asinh square sinc sign abs floor round frac neg trunc ceil i0 sinh cosh"
-    ).split()
+    names = _ELEMENTWISE
     if b.r.random() < 0.5:
         return getattr(torch, b.r.choice(names))
     positive = b.r.choice(["sqrt", "rsqrt", "log", "log1p", "reciprocal", "lgamma", "digamma", "log2", "log10"])
@@ -834,7 +838,8 @@ def _joined(b: Builder, x: Tensor, y: Tensor) -> Callable[..., Tensor] | None:
 def _fits(value: Any) -> bool:
     return (
         isinstance(value, Tensor) and value.is_floating_point() and value.dim() <= 5 and len(value) == ROWS
-        and 0 < value[0].numel() <= _MOST_VALUES and bool(value.isfinite().all()) and float(value.detach().abs().max()) < 50
+        and 0 < value[0].numel() <= _MOST_VALUES and bool(value.isfinite().all())
+        and float(value.detach().abs().max()) < 50
     )  # fmt: skip
 
 
@@ -900,6 +905,7 @@ def _loss(b: Builder) -> tuple[int, Any, Callable[[Tensor, Any], Tensor]]:
     """The width of the outputs, targets, and one loss for each row."""
     classes = torch.randint(0, 3, (ROWS,))
     reals = torch.randn(ROWS, 3, dtype=torch.float64)
+    labels = (reals > 0).to(reals.dtype)
     smoothing = b.r.choice([0.0, 0.1])
 
     def picked(out, t):
@@ -911,21 +917,21 @@ def _loss(b: Builder) -> tuple[int, Any, Callable[[Tensor, Any], Tensor]]:
         (3, classes, lambda out, t: F.cross_entropy(out, t, out.new_tensor([1.0, 2, 0.5]), reduction="none")),
         (3, classes, picked),
         (3, classes, lambda out, t: -out.log_softmax(1).gather(1, t[:, None])[:, 0]),
-        (3, classes, lambda out, t: (1 - out.softmax(1)[torch.arange(len(t)), t]) ** 2 + 0.01 * out.square().sum(1)),
+        (3, classes, lambda out, t: 1 - out.softmax(1)[torch.arange(len(t)), t] + 0.01 * out.square().sum(1)),
         (3, reals, lambda out, t: _mean_each(F.mse_loss(out, t, reduction="none"))),
         (3, reals, lambda out, t: F.huber_loss(out, t, reduction="none").sum(1)),
         (3, reals, lambda out, t: F.smooth_l1_loss(out, t, reduction="none").mean(1)),
-        (3, reals, lambda out, t: F.gaussian_nll_loss(out, t, out.exp().clamp(max=9), reduction="none").mean(1)),
+        (3, reals, lambda out, t: F.gaussian_nll_loss(out, t, out.exp(), reduction="none").mean(1)),
         (3, reals, lambda out, t: 1 - F.cosine_similarity(out, t)),
         (3, reals, lambda out, t: F.cross_entropy(out, t.softmax(1), reduction="none")),
         (3, reals, lambda out, t: F.kl_div(out.log_softmax(1), t.softmax(1), reduction="none").sum(1)),
         (3, reals, lambda out, t: F.triplet_margin_loss(out, t, t.flip(1), reduction="none")),
-        (3, reals.sign().clamp(min=0), lambda out, t: F.binary_cross_entropy_with_logits(out, t, reduction="none").mean(1)),
-        (3, reals.sign().clamp(min=0), lambda out, t: F.binary_cross_entropy(out.sigmoid(), t, reduction="none").mean(1)),
+        (3, labels, lambda out, t: F.binary_cross_entropy_with_logits(out, t, reduction="none").mean(1)),
+        (3, labels, lambda out, t: F.binary_cross_entropy(out.sigmoid(), t, reduction="none").mean(1)),
         (3, reals.abs().floor(), lambda out, t: F.poisson_nll_loss(out.tanh(), t, reduction="none").sum(1)),
         (1, reals[:, 0], lambda out, t: (out[:, 0] - t).abs()),
         (1, reals[:, 0], lambda out, t: F.soft_margin_loss(out[:, 0], t.sign(), reduction="none")),
-        (3, {"class": classes, "mass": reals[:, 0]}, lambda out, t: F.cross_entropy(out, t["class"], reduction="none") * t["mass"].abs()),
+        (3, {"class": classes, "mass": reals[:, 0]}, lambda out, t: picked(out, t["class"]) * t["mass"].abs()),
     ]  # fmt: skip
     return b.r.choice(kinds)
 
@@ -947,7 +953,7 @@ def _attempt(seed: int, b: Builder) -> Case | None:
     inputs = _inputs(b)
     values = list(inputs)
     _steps(b, values)
-    made = [value for value in values[len(inputs) :]][-2:]
+    made = values[len(inputs) :][-2:]
     if not made or not all(value.is_floating_point() for value in made):
         return None
     width, targets, loss = _loss(b)

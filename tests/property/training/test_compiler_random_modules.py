@@ -1,13 +1,13 @@
-"""Random modules: exact against a loop over rows, rows apart from each other, contributions within their bound."""
+"""Random modules: exact against a loop over rows, rows kept apart, contributions within their bound."""
 
 from __future__ import annotations
 
 import collections
 
-import generated_modules as generated
 import pytest
 import torch
 
+import generated_modules as generated
 from sfumato.training import Flat
 from sfumato.training.compiler import clip
 
@@ -47,5 +47,5 @@ def test_a_row_that_spoils_the_sum_is_noticed(monkeypatch):
         "weighted_sums",
         lambda terms, weights, out, into: sums(terms, weights, torch.zeros_like(out), into),
     )
-    with pytest.raises(generated.Broken, match="finite|slot"):
+    with pytest.raises(generated.Broken, match=r"finite|slot"):
         generated.outcome(generated.module(1), precisions=["single"])

@@ -112,8 +112,8 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
         )
     if mixed:
         raise UnsupportedModel(
-            f"expected the loss of each row to be that of the row alone, got others in a batch of {_TOGETHER}, by "
-            f"{where}; keep rows in the first dimension and apart: no squeeze(), no mean over dimension 0"
+            f"expected the loss of each row to be that of the row alone, got others in a batch of {_TOGETHER}, "
+            f"by {where}; keep rows in the first dimension and apart: no squeeze(), no mean over dimension 0"
         )
     for (losses, gradients), (own, formed) in zip(traced, alone, strict=True):
         if not near(losses, own, _LOSS) or not near(gradients, formed, _GRADIENT):
