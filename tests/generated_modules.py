@@ -102,11 +102,9 @@ class Builder:
 _PLAIN = (
     "relu elu selu celu gelu silu mish softplus softsign tanh tanhshrink hardtanh hardsigmoid "
     "hardswish hardshrink softshrink leaky_relu logsigmoid sigmoid relu6"
-).split()  # noqa: SIM905
+)
 
-_ELEMENTWISE = (
-    "sin cos atan erf expm1 asinh square sinc sign abs floor round frac neg trunc ceil i0 sinh cosh"
-).split()  # noqa: SIM905
+_ELEMENTWISE = "sin cos atan erf expm1 asinh square sinc sign abs floor round frac neg trunc ceil i0 sinh cosh"
 STEPS: dict[str, tuple[Callable[[Builder, Tensor], Any], int, int]] = {}
 
 
@@ -258,8 +256,7 @@ def channel_norm(b, x):
 
 @step(0, 4)
 def activation(b, x):
-    plain = _PLAIN
-    return getattr(F, b.r.choice(plain))
+    return getattr(F, b.r.choice(_PLAIN.split()))
 
 
 @step()
@@ -277,9 +274,8 @@ def gated(b, x):
 
 @step(0, 4)
 def elementwise(b, x):
-    names = _ELEMENTWISE
     if b.r.random() < 0.5:
-        return getattr(torch, b.r.choice(names))
+        return getattr(torch, b.r.choice(_ELEMENTWISE.split()))
     positive = b.r.choice(["sqrt", "rsqrt", "log", "log1p", "reciprocal", "lgamma", "digamma", "log2", "log10"])
     return lambda x: getattr(torch, positive)(x.abs() + 0.3)
 
