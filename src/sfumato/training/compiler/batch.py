@@ -14,12 +14,10 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from sfumato.errors import UnsupportedModel
 from sfumato.training.compiler.operations import FOLDED, POINTWISE, PUBLIC, SHIFTED, TRAILING
-from sfumato.training.compiler.trace import Row, private_nodes
+from sfumato.training.compiler.trace import Recorder, Row, private_nodes
 
 aten = torch.ops.aten
 
@@ -220,11 +218,12 @@ class Block:
             return [each for each in _listed(node.target(*args, **kwargs)) if each is not None]
 
         if key not in _BATCHED:
-            with FakeTensorMode():
-                examples = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
-                _BATCHED[key] = make_fx(torch.vmap(apply, in_dims=dims), _disable_torch_fn_metadata_mode=True)(
-                    *examples
-                )
+            recorder = Recorder({})
+            with recorder.fake:
+                examples = [recorder.placeholder(torch.empty(shape, dtype=dtype)) for shape, dtype in kinds]
+                with recorder:
+                    outputs = torch.vmap(apply, in_dims=dims)(*examples)
+            _BATCHED[key] = recorder.recorded(outputs)
         sub = _BATCHED[key]
         return self._spliced(sub, made, node)
 
@@ -568,7 +567,8 @@ _ALONG_ONE: dict[Any, Any] = {
 
 
 def _mm(block: Block, node: Any) -> Any:
-    return _product(block, *node.args[:2], None, node)
+    left, right = node.args
+    return _product(block, left, right, None, node)
 
 
 def _addmm(block: Block, node: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -192,8 +192,5 @@ def _tensors(outputs: Any) -> list[Tensor]:
 class _Constant(Watch):  # type: ignore[no-untyped-call]
     """Within, every draw is one constant."""
 
-    def _draw(self, make: Callable[..., Tensor], like: Any, dtype: torch.dtype | None) -> Tensor:
-        shape = like.shape if isinstance(like, Tensor) else tuple(like)
-        dtype = dtype or (like.dtype if isinstance(like, Tensor) else torch.get_default_dtype())
-        dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+    def _numbers(self, make: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.full(shape, _UNIFORM if make is torch.rand else _NORMAL, dtype=dtype)
