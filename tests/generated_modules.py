@@ -917,7 +917,7 @@ def _loss(b: Builder) -> tuple[int, Any, Callable[[Tensor, Any], Tensor]]:
         (3, reals, lambda out, t: _mean_each(F.mse_loss(out, t, reduction="none"))),
         (3, reals, lambda out, t: F.huber_loss(out, t, reduction="none").sum(1)),
         (3, reals, lambda out, t: F.smooth_l1_loss(out, t, reduction="none").mean(1)),
-        (3, reals, lambda out, t: F.gaussian_nll_loss(out, t, out.exp(), reduction="none").mean(1)),
+        (3, reals, lambda out, t: -torch.distributions.Normal(out, out.exp()).log_prob(t).mean(1)),
         (3, reals, lambda out, t: 1 - F.cosine_similarity(out, t)),
         (3, reals, lambda out, t: F.cross_entropy(out, t.softmax(1), reduction="none")),
         (3, reals, lambda out, t: F.kl_div(out.log_softmax(1), t.softmax(1), reduction="none").sum(1)),

@@ -23,7 +23,6 @@ aten = torch.ops.aten
 
 Shape: TypeAlias = tuple[int, ...]
 _DIMS = ("dim", "dims", "dim0", "dim1", "dim2")
-_ALIGNMENT = 64  # bytes
 _WIDE = 16  # columns from which the rounding of a product does not depend on the place of a row
 _BATCHED: dict[tuple[Any, ...], fx.GraphModule] = {}  # by operation, shapes and types
 
@@ -54,9 +53,7 @@ class Block:
                 self._made[node] = self._noted(made, value)
                 continue
             given = value.shape if place >= weights + leaves else value.shape[1:]
-            shape = self.height, *given
-            made.meta["shape"], made.meta["dtype"] = shape, value.dtype
-            made = self.emit(aligned, made, shape=shape, dtype=value.dtype)
+            made.meta["shape"], made.meta["dtype"] = (self.height, *given), value.dtype
             self._made[node] = self.reshaped(made, (self.height, *value.shape))
 
     def value(self, node: fx.Node) -> Any:
@@ -133,6 +130,127 @@ class Block:
         return made
 
     def laid_out(self, node: Any, like: Any) -> fx.Node:
+        """For kernels that take for granted that two tensors have one layout, without gaps."""
+        return self.emit(laid_out, node, like, shape=node.meta["shape"], dtype=node.meta["dtype"])
+
+    def is_private(self, node: Any) -> bool:
+        return isinstance(node, fx.Node) and node in self.private
+
+    def rows(self, node: Any) -> fx.Node:
+        """(height, *shape): the value of every row; of what is public the same one, expanded."""
+        made = self.value(node)
+        if node in self.private:
+            return made
+        shape = (self.height, *_shape(node))
+        lifted = self.reshaped(made, (1, *_shape(node)))
+        return self.emit(aten.expand.default, lifted, list(shape), shape=shape, dtype=_dtype(node))
+
+    def merged(self, node: Any) -> fx.Node:
+        """(height · first, …): the first dimension holds the rows, too."""
+        first, *rest = _shape(node)
+        return self.reshaped(self.rows(node), (self.height * first, *rest))
+
+    def result(self, made: fx.Node, node: Any) -> Any:
+        """What a rule computed, with the rows as a dimension of their own."""
+        if isinstance(node.meta["val"], Tensor):
+            made.meta.setdefault("dtype", _dtype(node))
+            return self.reshaped(made, (self.height, *_shape(node)))
+        return self.parts(
+            made, [None if each is None else tuple(each.shape) for each in node.meta["val"]], node
+        )
+
+    def parts(self, made: fx.Node, shapes: Sequence[Shape | None], node: fx.Node) -> list[fx.Node | None]:
+        """The outputs of an operation that has several, (height, *shape) each."""
+        found: list[fx.Node | None] = []
+        for place, (shape, like) in enumerate(zip(shapes, node.meta["val"], strict=True)):
+            if shape is None:
+                found.append(None)
+                continue
+            flat = (self.height * shape[0], *shape[1:]) if node.target in FOLDED else (self.height, *shape)
+            part = self.emit(operator.getitem, made, place, shape=flat, dtype=like.dtype)
+            found.append(self.reshaped(part, (self.height, *shape)))
+        return found
+
+    def _noted(self, made: fx.Node, value: Tensor) -> fx.Node:
+        made.meta["shape"], made.meta["dtype"] = tuple(value.shape), value.dtype
+        return made
+
+    def _split(self, made: fx.Node, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self._noted(made, value)
+        return [
+            None
+            if each is None
+            else self._noted(self.graph.call_function(operator.getitem, (made, place)), each)
+            for place, each in enumerate(value)
+        ]
+
+    def _constant(self, node: Any) -> fx.Node:
+        """A tensor of nothing but numbers; one like a row's value is one for all rows."""
+        value, name = node.meta["val"], str(node.target).split(".")[1]
+        fills = {"zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1}
+        if name in fills or name in ("full_like", "new_full"):
+            number = fills[name] if name in fills else node.args[-1]
+            made = self.graph.call_function(
+                aten.full.default, (list(value.shape), number), {"dtype": value.dtype}
+            )
+        else:
+            made = self.graph.call_function(node.target, node.args, _without_place(node.kwargs))
+        return self._noted(made, value)
+
+    def by_vmap(self, node: Any) -> Any:
+        """As torch batches it; traced once for an operation, its arguments, shapes and types."""
+        leaves, spec = torch.utils._pytree.tree_flatten((node.args, dict(node.kwargs)))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
+        dims = tuple(0 if leaf in self.private else None for leaf in tensors)
+        made = [self._made[leaf] for leaf in tensors]
+        kinds = tuple((arg.meta["shape"], arg.meta["dtype"]) for arg in made)
+        numbers = tuple(repr(leaf) for leaf in leaves if not isinstance(leaf, fx.Node))
+        key = node.target, spec, kinds, dims, numbers, tuple(isinstance(leaf, fx.Node) for leaf in leaves)
+
+        def apply(*values: Tensor) -> Any:
+            given = iter(values)
+            filled = [next(given) if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
+            args, kwargs = torch.utils._pytree.tree_unflatten(filled, spec)
+            return [each for each in _listed(node.target(*args, **kwargs)) if each is not None]
+
+        if key not in _BATCHED:
+            recorder = Recorder({})
+            with recorder.fake:
+                examples = [recorder.placeholder(torch.empty(shape, dtype=dtype)) for shape, dtype in kinds]
+                with recorder:
+                    outputs = torch.vmap(apply, in_dims=dims)(*examples)
+            _BATCHED[key] = recorder.recorded(outputs)
+        sub = _BATCHED[key]
+        return self._spliced(sub, made, node)
+
+    def _spliced(self, sub: fx.GraphModule, given: Sequence[fx.Node], node: Any) -> Any:
+        new: dict[fx.Node, fx.Node] = dict(zip(sub.graph.find_nodes(op="placeholder"), given, strict=True))
+        for inner in sub.graph.nodes:
+            if inner.op == "get_attr":
+                raise UnsupportedModel(
+                    f"expected an operation that torch can batch, got {node.target} at "
+                    f"{node.meta.get('line')}; write it in other operations"
+                )
+            if inner.op == "call_function":
+                target = inner.target
+                target = (
+                    aten.reshape.default if target in (aten.view.default, aten._unsafe_view.default) else target
+                )
+                args, kwargs = fx.map_arg((inner.args, inner.kwargs), lambda arg: new[arg])
+                made = self.graph.call_function(target, args, kwargs)
+                if isinstance(inner.meta.get("val"), Tensor):
+                    self._noted(made, inner.meta["val"])
+                new[inner] = made
+        results: Any = sub.graph.output_node().args[0]
+        outputs = iter([new[each] for each in results])
+        value = node.meta["val"]
+        if isinstance(value, Tensor):
+            return next(outputs)
+        return [None if each is None else next(outputs) for each in value]
+
+
+def laid_out(self, node: Any, like: Any) -> fx.Node:
         """For kernels that take for granted that two tensors have one layout, without gaps."""
         return self.emit(laid_out, node, like, shape=node.meta["shape"], dtype=node.meta["dtype"])
 

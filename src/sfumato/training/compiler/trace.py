@@ -27,6 +27,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.distributions import Distribution
 from torch.fx.experimental.proxy_tensor import disable_autocast_cache
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
@@ -514,7 +515,7 @@ def pinned(seed: int = 0, *, traced: bool = True) -> Iterator[None]:
 
     `traced`: without oneDNN, whose recurrent layers are no list of operations.
     """
-    fast = torch.backends.mha.get_fastpath_enabled()
+    fast, validated = torch.backends.mha.get_fastpath_enabled(), Distribution._validate_args
     with ExitStack() as stack:
         stack.enter_context(public_global_generators(seed))
         stack.enter_context(torch.enable_grad())
@@ -528,11 +529,13 @@ def pinned(seed: int = 0, *, traced: bool = True) -> Iterator[None]:
         mkldnn = torch._C._get_mkldnn_enabled()
         torch._C._set_mkldnn_enabled(mkldnn and not traced)
         torch.backends.mha.set_fastpath_enabled(False)
+        Distribution.set_default_validate_args(False)  # it asks for values
         try:
             yield
         finally:
             torch._C._set_mkldnn_enabled(mkldnn)
             torch.backends.mha.set_fastpath_enabled(fast)
+            Distribution.set_default_validate_args(validated)
 
 
 # From the trace to the graph
