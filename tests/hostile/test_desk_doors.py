@@ -223,31 +223,46 @@ def test_an_account_that_asks_too_often_does_not_fill_the_trail(running, monkeyp
 
 @pytest.fixture
 def long_trail(tmp_path, desk_files, monkeypatch):
-    """300 lines where 40 are kept in full; every 25th is a decision of an officer."""
+    """300 lines where 40 are kept in full; of each 25 an officer decides one, and two more are changes."""
     monkeypatch.setattr(trail, "MOST_LINES", 40)
     monkeypatch.setattr(trail, "STEP", 10)
     desk = Desk.open(desk_files(tmp_path))
+    first = (
+        ("olga", "officer", "POST", "/x", 200),
+        ("ann", "analyst", "POST", "/api/v1/tables/{name}/query", 200),
+        ("the command line", None, "user add", "mallory, officer", "done"),
+        ("ann", "analyst", "POST", "/api/v1/tables/{name}/query", 409),
+        ("ann", "analyst", "POST", "/api/v1/tables/{name}/expect", 200),
+        ("ann", "analyst", "POST", "/ask", 200),
+    )
     for one in range(300):
-        who = ("olga", "officer", "POST") if one % 25 == 0 else ("ann", "analyst", "POST")
-        said = dict(zip(("who", "role", "method"), who, strict=True))
-        trail.record(desk.database, **said, route="/x", numbers={"n": one}, status=200).result()
+        line = first[one % 25] if one % 25 < len(first) else ("olga", "officer", "GET", "/trail", 200)
+        said = dict(zip(("who", "role", "method", "route", "status"), line, strict=True))
+        trail.record(desk.database, **said, numbers={"n": one}).result()
     yield desk
     desk.close()
 
 
-def decided(desk):
-    return [one.body["numbers"]["n"] for one in trail.entries(desk.database) if one.body["role"] == "officer"]
+def test_the_trail_is_thinned_and_keeps_every_change(long_trail):
+    old = [one.body["numbers"].get("n", 0) for one in trail.entries(long_trail.database)]
+    assert set(old) >= {25 * each + place for each in range(12) for place in range(3)}
+    assert lines(long_trail) <= 40 + 10 + 12 * 3
+    every = [one.sequence for one in trail.entries(long_trail.database)]
+    assert list(seen_in_pages(long_trail)) == every[::-1]
 
 
-def test_the_trail_has_a_limit_and_keeps_what_officers_decided(long_trail):
-    assert decided(long_trail) == list(range(0, 300, 25))
-    assert lines(long_trail) <= 40 + 10 + 12
+def seen_in_pages(desk):
+    """The trail's lines, page by page as the page shows them."""
+    before = None
+    while page := trail.newest(desk.database, 7, before=before):
+        yield from (one.sequence for one in page)
+        before = page[-1].sequence
 
 
 @pytest.mark.parametrize("place", [0, 3, -1, "thinned"])
 def test_what_is_kept_of_the_trail_cannot_be_taken_out(long_trail, place):
     found = list(trail.entries(long_trail.database))
-    old = [one for one in found if one.body["role"] == "officer"]
+    old = [one for one in found if one.body["method"] not in ("GET", "several")]
     marks = [one for one in found if one.body["route"] == trail.THINNED]
     gone = marks[-1] if place == "thinned" else old[place]
     with long_trail.database.write() as connection:

@@ -6,7 +6,11 @@ import re
 import runpy
 import shutil
 import sqlite3
+import subprocess
+import sys
+import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,19 +20,22 @@ pytest.importorskip("fastapi", reason="needs the desk: pip install 'sfumato[desk
 from fastapi import FastAPI
 from typer.testing import CliRunner
 
-from sfumato.accounting import Relation
+from sfumato.accounting import Relation, pure
 from sfumato.cli.app import app
-from sfumato.desk import accounts, acts, approvals, gate, grants, trail
+from sfumato.desk import accounts, acts, approvals, gate, grants, jobs, runner, trail
+from sfumato.desk import database as db
 from sfumato.desk.accounts import Account, Role
 from sfumato.desk.database import Database
 from sfumato.desk.desk import Desk
 from sfumato.desk.grants import Wanted
+from sfumato.desk.jobs import Job
 from sfumato.desk.people import add_person
 from sfumato.errors import InvalidInput, LedgerError, Refused
 from sfumato.ledger import Ledger, move
 
 _UNIT = runpy.run_path(str(Path(__file__).parents[1] / "unit" / "desk" / "conftest.py"))
 Served, another, _cheap_passwords = (_UNIT[name] for name in ("Served", "another", "_cheap_passwords"))
+PASSWORD = _UNIT["PASSWORD"]
 TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
 OPINION = 'noise_multiplier = {noise}\nsample_rate = {rate}\nsteps = 100\nsampling = "poisson"\ndelta = 1e-6\n'
 
@@ -168,7 +175,7 @@ def test_killed_between_any_two_steps(another, tmp_path, desk_files, capsys):
         assert kill_at >= 3
 
 
-def test_orphans_are_taken_out_and_said(another, capsys):
+def test_orphans_are_mended_and_what_was_paid_for_stays(another, capsys):
     served = another()
     ann = served.person("ann", "analyst", allocation=1.0)
     head = served.ledger.head
@@ -177,35 +184,139 @@ def test_orphans_are_taken_out_and_said(another, capsys):
             """
             INSERT INTO tokens VALUES (9, 1, x'00', 'x', 99, 0, 0);
             INSERT INTO shares (dataset, name, "grant", epsilon, begins, said, made)
-              VALUES ('people', 'orphan', 99, 1, 0, 'x', 0);
+              VALUES ('people', 'orphan', 99, 1, 0, 'x', 0), ('people', 'paid', 99, 1, 0, 'x', 1);
+            UPDATE shares SET request = 7 WHERE name = 'ann: questions';
+            INSERT INTO questions (account, team, dataset, "grant", sql, epsilon, state, asked)
+              VALUES (99, 'ann', 'people', 99, 'x', 1, 'answered', 0);
             INSERT INTO sessions VALUES (x'01', 99, 'x', 0, 0);
             INSERT INTO requests (id, account, dataset, "grant", team, purpose, epsilon, period, periods,
               reason, state, created) VALUES (7, 99, 'people', 99, 'ann', 'x', 1, 'once', 1, 'x', 'open', 0),
               (8, 1, 'people', 99, 'ann', 'x', 1, 'once', 1, 'x', 'open', 0);
             """
         )
-    found = restarted(served.place)
-    assert sorted(re.findall(r"of (\w+) in", " ".join(found))) == [
-        "requests",
-        "requests",
-        "requests",
-        "sessions",
-        "shares",
-        "tokens",
-    ]
-    assert all(one in capsys.readouterr().err for one in found[:1])
+    said, _ = restarted(served.place)
+    assert said in capsys.readouterr().err
+    for one in (
+        "1 of requests to grants (emptied)",
+        "1 of requests to accounts (deleted)",
+        "1 of sessions to accounts (deleted)",
+        "1 of tokens to grants (emptied)",
+        "1 of questions to accounts (deleted, 1 kept)",
+        "2 of shares to grants (deleted, 1 kept)",
+        "1 of shares to requests (emptied)",
+    ):
+        assert one in said
     with raw(served.place) as database:
         assert database.execute('SELECT id, "grant" FROM requests').fetchall() == [(8, None)]
+        assert database.execute("SELECT id, revoked FROM tokens").fetchall() == [(1, 0), (9, 1)]
+        assert database.execute("SELECT name FROM shares").fetchall() == [("ann: questions",), ("paid",)]
+        assert database.execute("SELECT team FROM questions").fetchall() == [("ann",)]
     assert served.ledger.head == head  # the orphan share was not made
     assert ann.ask().status_code == 200
-    assert restarted(served.place) == found  # the second start found nothing more
+    again = restarted(served.place)[2]
+    assert "deleted, 1 kept" in again
+    assert "emptied" not in again
+
+
+def test_a_second_server_of_a_desk_is_refused(another):
+    """It would put the running job back into the queue."""
+    served = another()
+    served.desk.finish()
+    number = jobs.start(*_asked(served, served.person("ann", "analyst", allocation=1.0)), None)
+    assert jobs.take(served.desk.database).id == number
+    linked = served.place.parent / "linked.db"
+    linked.symlink_to(served.place.parent / "desk.db")
+    beside = served.place.with_name("beside.toml")
+    beside.write_text(served.place.read_text().replace("desk.db", "linked.db"))
+    for place in (served.place, beside):
+        second = subprocess.run(
+            [sys.executable, "-m", "sfumato", "serve", str(place), "--port", "0"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (second.returncode, second.stderr.count("\n")) == (1, 1)
+        assert "expected one server for the database of a desk, got a second" in second.stderr
+    assert jobs.state_of(served.desk.database, number) == jobs.RUNNING
+    served.desk.close()
+    assert restarted(served.place) == []  # the next one is let in
+
+
+def _asked(served, person, **words):
+    """A desk, an account, a data set and a job, as a job is started with."""
+    with served.desk.database.read() as connection:
+        account = accounts.by_token(connection, person.token)
+    job = Job(**{"kind": "train", "target": "ill", "epsilon": 0.5, **words})
+    return served.desk, account, served.desk.dataset("people"), job
+
+
+@pytest.mark.parametrize("change", ["closed", "over", "nothing"])
+def test_a_job_that_waited_is_charged_only_if_it_may_be_now(another, monkeypatch, change):
+    served = another()
+    ann = served.person("ann", "analyst", allocation=1.0)
+    number = jobs.start(*_asked(served, ann), None)
+    with served.desk.database.write() as connection:
+        if change == "closed":
+            accounts.close(connection, 1)
+        if change == "over":
+            connection.execute(db.shares.update().values(ends=time.time() - 1))
+
+    def charge(settings, database, job):
+        ledger = runner._opened(settings, database, job)[1]
+        ledger.pay_for(pure(0.5), purpose="a model", **TERMS)
+        return {"facts": {}, "files": []}
+
+    monkeypatch.setitem(runner._WORK, "train", charge)
+    monkeypatch.chdir(served.place.parent)
+    runner.run(served.place, number, jobs.take(served.desk.database).tries)
+    paid = change == "nothing"
+    assert jobs.state_of(served.desk.database, number) == (jobs.DONE if paid else jobs.FAILED)
+    assert len(served.ledger.charges()) == paid
+    if not paid:
+        assert change in jobs.failed(served.desk)[0].sentence
+
+
+def test_a_new_password_ends_the_tokens(another):
+    """Who lost a password may have lost the tokens too."""
+    served = another()
+    ann = served.person("ann", "analyst", allocation=1.0)
+    assert ann.ask().status_code == 200
+    assert ann.ask(epsilon=True).status_code == 422
+    assert ann.ask(epsilon="0.1").status_code == 422
+    assert ann.ask(epsilon=0.1, delta=False).status_code == 422
+    assert ann.post("/account/password", old=PASSWORD, new="another long password").status_code == 303
+    assert ann.ask().status_code == 401
+    assert served.ledger.epsilon_spent == pytest.approx(0.1, rel=1e-3)
+
+
+IMAGES = '\n[images.scans]\nsource = "digits"\npublic_size = 1500\nepsilon = 4.0\ndelta = 1e-5\n'
+
+
+def test_a_desk_of_images_alone_has_no_table_to_plan_for(another):
+    served = another(settings=IMAGES)
+    served.desk.datasets.pop("people")
+    served.desk.settings = replace(
+        served.desk.settings, policies=dict(list(served.desk.settings.policies.items())[1:])
+    )
+    page = served.person("olga", "officer").page("/plan")
+    assert (page.status_code, "expected a desk with a table" in page.text) == (422, True)
+
+
+def test_a_refusal_of_the_desk_names_no_option_of_a_command(another):
+    more = '[columns.note]\ntype = "text"\n'
+    served = another(more=f"\n{more}")
+    ann = served.person("ann", "analyst", allocation=1.0)
+    words = {"kind": "train", "target": "ill", "epsilon": "0.5", "grant": "1", "action": "price"}
+    page = ann.post("/jobs", **words)
+    assert page.status_code == 422
+    assert "categories for note" in page.text
+    assert "--" not in re.sub("<!--.*?-->", "", page.text)
 
 
 @pytest.fixture
 def with_images(another):
     """A desk with a table and with images, and an allocation of each."""
-    images = '\n[images.scans]\nsource = "digits"\npublic_size = 1500\nepsilon = 4.0\ndelta = 1e-5\n'
-    served = another(settings=images)
+    served = another(settings=IMAGES)
     ann = served.person("ann", "analyst")
     for table in ("people", "scans"):
         wanted = Wanted(team="ann", purpose="work", epsilon=1.0)
@@ -316,8 +427,6 @@ def test_a_share_of_the_same_name_is_not_adopted(another):
 
 
 def test_a_plan_of_the_same_name_is_not_adopted(another):
-    from sfumato.accounting import pure
-
     served = another()
     ann, olga = served.person("ann", "analyst"), served.person("olga", "officer")
     served.ledger.prepay("ann: report", pure(0.5), purpose="a year", **TERMS)
@@ -386,6 +495,24 @@ def test_spends_that_an_older_copy_does_not_know_are_told_and_count(another, cap
     assert ["has 2 charges to allocation 1" in one for one in restarted(served.place)] == [True]
     ann.desk = again
     assert ann.api("GET", "/api/v1/allocations").json()[0]["epsilon_left"] == pytest.approx(0.5, rel=1e-3)
+    again.desk.close()
+
+
+def test_the_step_after_a_restore_ends_what_an_older_copy_brings_back(another):
+    """An account was closed since the copy. The ledger knows nothing of accounts: a page says what to do."""
+    served = another()
+    ann, olga = served.person("ann", "analyst", allocation=1.0), served.person("olga", "officer")
+    copied(served)
+    assert olga.post("/users/1/close").status_code == 303
+    again = restored(served)
+    ann.desk = olga.desk = again
+    assert ann.ask().status_code == 200
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "desk.md"
+    with raw(served.place) as database:
+        database.executescript(re.search('sqlite3 desk.db "(.+)"', page.read_text())[1])
+    assert ann.ask().status_code == 401
+    assert [again.sign_in(name).status_code for name in ("ann", "olga")] == [401, 303]
+    assert olga.page("/users").status_code == 401
     again.desk.close()
 
 
@@ -567,6 +694,38 @@ def test_what_is_confirmed_is_what_was_shown(two):
     assert "evelyn" not in otto.page("/users").text
 
 
+def test_what_is_confirmed_has_the_effect_that_was_shown(two):
+    """The release fitted when it was proposed, and would close the ledger by now."""
+    served, olga, otto = two
+    settings = OPINION.format(noise=4, rate=0.01)
+    fields = {"settings": settings, "dataset": "people", "purpose": "a model", "action": "record"}
+    assert olga.post("/opinion", **fields).status_code == 303
+    assert "closes the ledger" not in otto.page("/requests").text
+    served.ledger.charge(pure(7.99), purpose="meanwhile", **TERMS)
+    refused = confirm(otto)
+    assert refused.status_code == 409
+    assert "would now put on record" in refused.text
+    assert otto.post("/opinion", **fields).status_code == 303  # a proposal of its own, which says so
+    assert served.ledger.exceeded is None
+    assert "closes the ledger" in olga.page("/requests").text
+    assert confirm(olga, 2).status_code == 303
+    assert served.ledger.exceeded is not None
+
+
+def test_an_officer_has_so_many_proposals_and_no_more(two, monkeypatch):
+    served, olga, otto = two
+    monkeypatch.setattr(acts, "MOST_OPEN", 2)
+    tried = [olga.post("/users", name=f"reader {one}", role="reader").status_code for one in range(3)]
+    assert tried == [200, 200, 422]
+    assert otto.post("/users", name="another", role="reader").status_code == 200
+    olga.post("/proposals/1/withdraw")
+    assert olga.post("/users", name="reader 3", role="reader").status_code == 200
+    assert (
+        olga.page(f"/trail?before={trail.newest(served.desk.database, 1)[0].sequence - 300}").status_code == 422
+    )
+    assert "Older lines" not in olga.page("/trail?before=5").text
+
+
 def test_a_proposal_of_a_closed_officer_or_one_that_was_withdrawn_is_not_confirmed(two):
     served, olga, otto = two
     for name in ("evelyn", "mallory"):
@@ -599,12 +758,19 @@ def test_a_proposal_that_cannot_be_done_waits_on_and_one_that_was_cut_off_is_tol
     assert olga.post("/pace/reset").headers["location"] == "/requests#proposals"  # proposed anew
 
 
-def test_what_one_policy_asks_for_holds_for_all_that_have_its_ledger(another):
-    images = '\n[images.scans]\nsource = "digits"\npublic_size = 1500\nepsilon = 8.0\ndelta = 1e-6\n'
+def test_what_one_policy_asks_for_holds_for_all_that_have_its_ledger(another, postgres_url):
+    other = postgres_url.replace("postgres://", "postgresql://").replace("127.0.0.1", "localhost")
+    images = IMAGES.replace("4.0", "8.0").replace("1e-5", "1e-6")
     shared = another(more="four_eyes = true", settings=f'{images}ledger = "people.ledger.db"\n').desk
     assert [shared.four_eyes(name) for name in ("people", "scans", None)] == [True, True, True]
     apart = another(more="four_eyes = true", settings=images).desk
     assert [apart.four_eyes(name) for name in ("people", "scans", None)] == [True, False, True]
+    spelled = another(
+        more=f'four_eyes = true\nledger = "{postgres_url}"', settings=f'{images}ledger = "{other}"\n'
+    ).desk
+    assert [spelled.four_eyes(name) for name in ("people", "scans")] == [True, True]
+    spelled.aside["people"] = "people is not served"
+    assert spelled.four_eyes("scans")
 
 
 def test_a_proposal_is_too_old_after_a_week(two, monkeypatch):

@@ -136,7 +136,7 @@ def list_(config: Config, json: show.Json = False) -> None:
 
 
 def password(name: Name, config: Config, json: show.Json = False) -> None:
-    """Give an account a new password, shown once; its sessions end.
+    """Give an account a new password, shown once; its sessions and tokens end.
 
     Example: sfumato desk user password ann --config desk.toml
     """

@@ -10,6 +10,7 @@ import unicodedata
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from typing import Any
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -207,15 +208,17 @@ def _verified(stored: str, password: str) -> bool:
 
 
 def set_password(connection: Connection, number: int, password: str) -> None:
-    """A new password; whoever was signed in no longer is."""
-    stored = hashed(checked_password(password))
-    connection.execute(db.accounts.update().where(db.accounts.c.id == number).values(password=stored))
-    connection.execute(db.sessions.delete().where(db.sessions.c.account == number))
+    """Set a new password, and end the account's sessions and tokens."""
+    _change(connection, number, password=hashed(checked_password(password)))
 
 
 def close(connection: Connection, number: int, *, disabled: bool = True) -> None:
     """Close an account with its sessions and tokens, or open it again without them."""
-    connection.execute(db.accounts.update().where(db.accounts.c.id == number).values(disabled=disabled))
+    _change(connection, number, disabled=disabled)
+
+
+def _change(connection: Connection, number: int, **values: Any) -> None:
+    connection.execute(db.accounts.update().where(db.accounts.c.id == number).values(**values))
     connection.execute(db.sessions.delete().where(db.sessions.c.account == number))
     connection.execute(db.tokens.update().where(db.tokens.c.account == number).values(revoked=True))
 

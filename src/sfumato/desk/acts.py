@@ -1,8 +1,9 @@
 """One table of what officers do to budgets and accounts, and the second officer who must confirm it.
 
 An act that spends, closes or hands over a budget is in `ACTS`. `submit` does it at once. Where a policy asks
-for four eyes, `submit` keeps it as a proposal: the act, its parameters, their digest, the first officer. A
-second officer confirms it, or submits the same act with the same parameters. Nothing else calls `Act.do`.
+for four eyes, `submit` keeps it as a proposal: the act, its parameters, its title, the digest of all three, the
+first officer. A second officer confirms it, or submits the same act with the same parameters. The title is made
+anew then: an act whose effect has changed meanwhile is not done. Nothing else calls `Act.do`.
 
 A password that two officers make has two halves. Each of them is told one; its owner needs both.
 """
@@ -34,6 +35,8 @@ Words = Mapping[str, Any]
 """The parameters of an act, as JSON holds them. The policy of "dataset" says whether two must agree."""
 LASTS = 7 * 24 * 3600.0
 """Seconds for which a proposal waits: what its title says of a budget may not hold for much longer."""
+MOST_OPEN = 20
+"""Proposals of one officer that may wait."""
 OPEN, DOING, DONE, WITHDRAWN, UNCLEAR = "open", "doing", "done", "withdrawn", "unclear"
 
 
@@ -42,7 +45,7 @@ class Act:
     """Something that an officer does.
 
     Attributes:
-        title: Checks the parameters, and says for the second officer what will be done.
+        title: Checks the parameters, and says for the second officer what would be done now.
         do: Does it, with a password for an account where it makes one.
         password: Whether it makes a password.
     """
@@ -73,7 +76,7 @@ def submit(desk: Desk, officer: Account, act: str, words: Words) -> Outcome:
 
     Raises:
         Refused: If the same officer would be both.
-        InvalidInput: If it makes no sense. Nothing is proposed.
+        InvalidInput: If it makes no sense, or too many proposals wait. Nothing is proposed.
     """
     deed = ACTS[act]
     if not desk.four_eyes(words.get("dataset")):
@@ -81,12 +84,17 @@ def submit(desk: Desk, officer: Account, act: str, words: Words) -> Outcome:
         deed.do(desk, [officer], words, password)
         return Outcome(waits=False, told=("password", password) if deed.password else None)
     title = deed.title(desk, words)
-    digest = digest_of(act, words)
+    digest = digest_of(act, words, title)
     half = secrets.token_urlsafe(9) if deed.password else None
     with desk.database.write() as connection:
         same = select(db.proposals.c.id).where(db.proposals.c.digest == digest, _waits())
         known: int | None = connection.execute(same).scalar()
         if known is None:
+            mine = select(db.proposals.c.id).where(db.proposals.c.first == officer.id, _waits())
+            if len(connection.execute(mine).all()) >= MOST_OPEN:
+                raise InvalidInput(
+                    f"expected at most {MOST_OPEN} proposals of an officer to wait; withdraw one"
+                )
             values = {"act": act, "words": dict(words), "digest": digest, "title": title, "half": half}
             made = db.proposals.insert().values(**values, first=officer.id, state=OPEN, created=time.time())
             connection.execute(made)
@@ -101,15 +109,24 @@ def confirm(desk: Desk, officer: Account, number: int, digest: str) -> Outcome:
         desk: The desk.
         officer: The second officer.
         number: The proposal.
-        digest: Of the act and its parameters, as the second officer saw them.
+        digest: Of the act, its parameters and its title, as the second officer saw them.
 
     Raises:
-        Refused: If it does not wait, is not what was shown, or was proposed by this officer.
+        Refused: If it does not wait, is not what was shown, would do something else by now, or was proposed by
+            this officer.
     """
+    with desk.database.read() as connection:
+        row = _waiting(connection, number)
+    title = ACTS[row.act].title(desk, row.words)
     with desk.database.write() as connection:
         row = _waiting(connection, number)
-        if not row.digest == digest == digest_of(row.act, row.words):
+        if not row.digest == digest == digest_of(row.act, row.words, row.title):
             raise Refused("expected the proposal as the page showed it; load the page again")
+        if row.title != title:
+            raise Refused(
+                f"expected a proposal that does what it says, got one that would now {title}; withdraw it, and "
+                "propose it again"
+            )
         if row.first == officer.id:
             raise Refused("expected a second officer: the policy asks for four eyes, and you proposed it")
         first = accounts.by_id(connection, row.first)
@@ -159,9 +176,9 @@ def finish(database: Database) -> list[str]:
     ]
 
 
-def digest_of(act: str, words: Words) -> str:
+def digest_of(act: str, words: Words, title: str) -> str:
     """What a confirmation is bound to."""
-    return hashlib.sha256(canonical({"act": act, "words": dict(words)})).hexdigest()
+    return hashlib.sha256(canonical({"act": act, "words": dict(words), "title": title})).hexdigest()
 
 
 def _waits() -> ColumnElement[bool]:

@@ -28,7 +28,7 @@ class Refusal(BaseModel):
     epsilon_left: float | None = Field(default=None, description="What is left of the allocation.")
 
 
-class Asked(BaseModel, extra="forbid"):
+class Asked(BaseModel, extra="forbid", strict=True):
     """A question, and what its answer may cost."""
 
     sql: str = Field(min_length=1, max_length=LONGEST_QUESTION, description="The question.")

@@ -3,7 +3,7 @@
 policies = ["people.toml"]           # files beside this one, or elsewhere
 database = "desk.db"                 # or a postgresql:// address
 tick = 1                             # seconds; answers leave at whole ticks
-address = "https://desk.example.org" # optional: how browsers reach it; https makes cookies secure
+address = "https://desk.example.org" # how browsers reach it, needed for [openid]; https makes cookies secure
 name = "Statistics desk"             # optional: the title of the pages
 runs = "desk-runs"                   # optional: the folder of what jobs release
 proxies = ["127.0.0.1"]              # optional: addresses whose X-Forwarded-For is believed
@@ -115,6 +115,8 @@ def load_settings(path: str | Path) -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"expected {path} to be TOML: {error}") from error
     _refuse_unknown(data, _KEYS, "desk.toml")
+    if "openid" in data:
+        _needed(data, "address")  # where the provider sends people back to: no request says that
     folder = place.parent
     return Settings(
         place=place,

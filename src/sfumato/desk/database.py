@@ -5,11 +5,13 @@ Budgets are not here. They are in the ledgers, which alone decide what may be sp
 
 from __future__ import annotations
 
+import fcntl
+import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from sqlalchemy import (
@@ -28,14 +30,17 @@ from sqlalchemy import (
     Text,
     create_engine,
     event,
+    false,
+    func,
     inspect,
     select,
     text,
+    true,
 )
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from sfumato.desk.together import Together, Waiting
-from sfumato.errors import InvalidInput
+from sfumato.errors import InvalidInput, Refused
 from sfumato.postgres import check_own, connect, found_in, without_parameters
 
 METADATA = MetaData()
@@ -56,6 +61,7 @@ def _account(**options: Any) -> Column[int]:
 
 
 identity = Table("identity", METADATA, Column("id", String(32), primary_key=True))  # of this desk: one row
+serving = Table("serving", METADATA, Column("id", String(32), primary_key=True))  # empty: for a server's lock
 accounts = Table(
     "accounts",
     METADATA,
@@ -212,6 +218,8 @@ jobs = Table(
     Column("started", Float),
     Column("ended", Float),
 )
+_UNPAID = {questions: false(), jobs: false(), shares: shares.c.made.is_(False)}
+"""Rows for which a ledger has not paid, of the tables of those for which it may have."""
 
 
 def inserted(connection: Connection, table: Table, **values: Any) -> int:
@@ -231,6 +239,7 @@ class Database:
     def __init__(self, address: str) -> None:
         self.engine = _engine(address)
         self._writing = threading.Lock()
+        self._leased, self._held = False, ExitStack()
         self._soon: Together[Change] = Together(self._write_all, name="desk database")
         try:
             with self.write() as connection:  # two desks that start together do not both make the tables
@@ -246,15 +255,23 @@ class Database:
 
     def _add_columns(self, connection: Connection) -> None:
         """Add the columns that the database of an older version lacks; they are empty in its rows."""
-        schema = connection.get_execution_options().get("schema_translate_map", {}).get(None)
         found, names = inspect(connection), self.engine.dialect.identifier_preparer
-        place = "" if schema is None else f"{names.quote_identifier(schema)}."
         for table in METADATA.sorted_tables:
-            known = {column["name"] for column in found.get_columns(table.name, schema=schema)}
+            known = {column["name"] for column in found.get_columns(table.name, schema=self._schema)}
             for column in (one for one in table.columns if one.name not in known):
                 kind = column.type.compile(self.engine.dialect)
-                words = f"{place}{names.format_table(table)} ADD COLUMN {names.format_column(column)} {kind}"
-                connection.exec_driver_sql(f"ALTER TABLE {words}")
+                words = f"ADD COLUMN {names.format_column(column)} {kind}"
+                connection.exec_driver_sql(f"ALTER TABLE {self._named(table)} {words}")
+
+    @property
+    def _schema(self) -> str | None:
+        translated: dict[None, str] = self.engine.get_execution_options().get("schema_translate_map", {})
+        return translated.get(None)
+
+    def _named(self, table: Table) -> str:
+        names = self.engine.dialect.identifier_preparer
+        place = "" if self._schema is None else f"{names.quote_identifier(self._schema)}."
+        return place + names.format_table(table)
 
     def _known_id(self) -> str:
         with self.read() as connection:
@@ -267,27 +284,66 @@ class Database:
             connection.execute(identity.insert().values(id=known))
         return known
 
-    def drop_orphans(self) -> list[str]:
-        """Take out rows that refer to rows that are gone, as edits by other programs leave them; name each.
+    def mend_references(self) -> list[str]:
+        """Mend rows that refer to rows that are gone, as edits by other programs leave them; say so.
 
-        PostgreSQL checks every transaction, and so has none.
+        A reference that may be empty is emptied, and a token whose allocation is gone is revoked. A row that
+        must refer to something is deleted, unless a ledger may have paid for it. PostgreSQL checks every
+        transaction, and so has none.
         """
-        said: list[str] = []
+        found: list[str] = []
         if self.engine.dialect.name != "sqlite":
-            return said
+            return found
         with self.write() as connection:
             connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")
-            while rows := connection.exec_driver_sql("PRAGMA foreign_key_check").all():
-                for table, row, parent, _ in rows:
-                    kept = parent == "grants" and table in ("questions", "requests")  # not only for a grant
-                    change = f'UPDATE {table} SET "grant" = NULL' if kept else f"DELETE FROM {table}"
-                    connection.exec_driver_sql(f"{change} WHERE rowid = ?", (row,))
-                    done = "the reference" if kept else "the row"
-                    said.append(
-                        f"row {row} of {table} in the desk's database referred to a row of {parent} that is "
-                        f"gone; {done} was taken out"
-                    )
-        return said
+            for table in METADATA.sorted_tables:  # parents first: what is emptied or deleted leaves no new ones
+                for key in sorted(table.foreign_keys, key=lambda key: bool(key.parent.nullable)):
+                    column, parent = key.parent, key.column
+                    gone = column.is_not(None) & column.not_in(select(parent))
+                    count = connection.execute(select(func.count()).select_from(table).where(gone)).scalar()
+                    if not count:
+                        continue
+                    if column.nullable:
+                        revoked = {"revoked": True} if table is tokens else {}
+                        connection.execute(table.update().where(gone).values({column.name: None} | revoked))
+                        done = "emptied"
+                    else:
+                        gone &= _UNPAID.get(table, true())
+                        kept = count - connection.execute(table.delete().where(gone)).rowcount
+                        done = f"deleted, {kept} kept" if kept else "deleted"
+                    found.append(f"{count} of {table.name} to {parent.table.name} ({done})")
+        return [f"the desk's database referred to rows that are gone: {', '.join(found)}"] if found else found
+
+    def lease(self) -> None:
+        """Hold the desk until the database is closed: one server at a time, so that a job runs once.
+
+        The lock is on a file beside SQLite's, or on a table of PostgreSQL. It ends with the process or the
+        connection.
+
+        Raises:
+            Refused: If another server holds it.
+        """
+        if self._leased:
+            return
+        try:
+            if self.engine.dialect.name == "sqlite":
+                place = f"{os.path.realpath(str(self.engine.url.database))}.serving"
+                file = os.open(place, os.O_RDWR | os.O_CREAT, 0o600)
+                self._held.callback(os.close, file)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            else:
+                connection = self._held.enter_context(self.engine.connect())
+                connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
+                # It takes no transaction id, and so keeps no dead rows of other tables.
+                words = f"LOCK TABLE {self._named(serving)} IN SHARE UPDATE EXCLUSIVE MODE NOWAIT"
+                connection.exec_driver_sql(words)
+        except (BlockingIOError, OperationalError) as error:
+            self._held.close()
+            raise Refused(
+                "expected one server for the database of a desk, got a second; stop the other, or name another "
+                "database in desk.toml"
+            ) from error
+        self._leased = True
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -328,6 +384,7 @@ class Database:
 
     def close(self) -> None:
         self._soon.close()
+        self._held.close()
         self.engine.dispose()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,6 @@ from sfumato.desk.sessions import Visits
 from sfumato.desk.throttle import Buckets, Effort, Tries
 from sfumato.display import visible
 from sfumato.errors import InvalidInput
-from sfumato.policy import Policy, ledger_place
 
 REQUESTS_AT_ONCE, REQUESTS_A_SECOND = 120, 4.0
 
@@ -60,8 +58,16 @@ class Desk:
         """Do what a crash left, and set aside what cannot be; for the server alone, when it starts.
 
         Each finding is told on standard error and in the trail. None of them keeps the desk from starting.
+
+        Raises:
+            Refused: If another server has the desk.
         """
-        said = [*dict.fromkeys(self.aside.values()), *self.database.drop_orphans(), *acts.finish(self.database)]
+        self.database.lease()
+        said = [
+            *dict.fromkeys(self.aside.values()),
+            *self.database.mend_references(),
+            *acts.finish(self.database),
+        ]
         for dataset in self.each():
             try:
                 said += grants.finish(self, dataset)
@@ -75,12 +81,14 @@ class Desk:
     def four_eyes(self, dataset: str | None) -> bool:
         """Whether two officers must agree to an act on a data set, or to one that may concern any of them.
 
-        Two policies may have one ledger: what the one asks for holds for the other.
+        Two policies may have one ledger: what the one asks for holds for the other. The ledger of a policy that
+        is not served may be any.
         """
-        chosen = None if dataset is None else self.dataset(dataset)
-        ledger = None if chosen is None else _real(chosen.policy, chosen.place)
-        known = self.settings.policies.items()
-        return any(one.four_eyes and ledger in (None, _real(one, place)) for place, one in known)
+        chosen = None if dataset is None else self.dataset(dataset).ledger.id
+        asking = (one.private_names[0].lower() for one in self.settings.policies.values() if one.four_eyes)
+        return any(
+            chosen is None or name in self.aside or self.datasets[name].ledger.id == chosen for name in asking
+        )
 
     def each(self) -> list[Dataset]:
         """Every data set once, in the order of their names."""
@@ -107,7 +115,3 @@ class Desk:
             dataset.close()
         self.counted.write()
         self.database.close()
-
-
-def _real(policy: Policy, place: Path) -> str:
-    return os.path.realpath(ledger_place(policy, place))

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, select
 
 from sfumato import _validate
 from sfumato.accounting import DpEvent, Relation
@@ -247,16 +247,9 @@ def settle_or_undo(desk: Desk, dataset: Dataset, grant: int) -> None:
 
 def of_team(desk: Desk, team: str | None, dataset: str | None = None) -> list[Grant]:
     """The allocations of a team, or of all, with the shares that the ledger made and that can be spent now."""
-    now = time.time()
-    live = (
-        (db.shares.c.grant == db.grants.c.id)
-        & db.shares.c.made.is_(True)
-        & (db.shares.c.begins <= now)
-        & (db.shares.c.ends.is_(None) | (db.shares.c.ends > now))
-    )
     query = (
         select(db.grants, db.shares.c.name, db.shares.c.origin, db.shares.c.epsilon.label("size"))
-        .outerjoin(db.shares, live)
+        .outerjoin(db.shares, (db.shares.c.grant == db.grants.c.id) & _live())
         .order_by(db.grants.c.id, db.shares.c.begins, db.shares.c.name)
     )
     if team is not None:
@@ -273,6 +266,18 @@ def of_team(desk: Desk, team: str | None, dataset: str | None = None) -> list[Gr
             share = name_of(states[row.dataset], row.name, row.origin, row.size)
         found[one.id] = replace(one, shares=(*one.shares, *([] if share is None else [share])))
     return list(found.values())
+
+
+def _live() -> ColumnElement[bool]:
+    now = time.time()
+    begun = db.shares.c.made.is_(True) & (db.shares.c.begins <= now)
+    return begun & (db.shares.c.ends.is_(None) | (db.shares.c.ends > now))
+
+
+def is_live(connection: Connection, state: State, dataset: str, share: str) -> bool:
+    """Whether a share of the ledger is one of the desk that can be spent now."""
+    rows = connection.execute(select(db.shares).where(db.shares.c.dataset == dataset, _live()))
+    return any(name_of(state, row.name, row.origin, row.epsilon) == share for row in rows)
 
 
 def _unused(name: str, taken: set[str]) -> str:

@@ -15,14 +15,15 @@ from sqlalchemy import Connection, select
 
 from sfumato import _validate
 from sfumato.accounting import DpEvent
+from sfumato.desk import accounts, grants, image_jobs
 from sfumato.desk import database as db
-from sfumato.desk import image_jobs
 from sfumato.desk.accounts import Account
 from sfumato.desk.asking import allocated_to, grant_for
 from sfumato.desk.database import Database
 from sfumato.desk.datasets import Dataset
 from sfumato.desk.desk import Desk
-from sfumato.errors import BudgetExceeded, InvalidInput
+from sfumato.errors import BudgetExceeded, InvalidInput, Refused
+from sfumato.ledger.state import State
 from sfumato.policy import Policy
 from sfumato.query.table import RELATION
 
@@ -272,6 +273,19 @@ def end(
             .values(state=state, result=result, sentence=sentence, progress=None, ended=time.time())
         )
     return bool(done.rowcount)
+
+
+def check_payable(database: Database, state: State, job: Any) -> None:
+    """Refuse the charge of a job whose account was closed, or whose period ended, while it waited."""
+    with database.read() as connection:
+        if accounts.by_id(connection, job.account) is None:
+            raise Refused(
+                "expected a job of an account that is open, got one that was closed; start the job from another"
+            )
+        if not grants.is_live(connection, state, job.dataset, job.share):
+            raise Refused(
+                "expected a share of a period that goes on, got one that is over; start the job again"
+            )
 
 
 def progress(database: Database, number: int, tries: int, share: float) -> None:

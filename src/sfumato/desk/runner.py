@@ -37,6 +37,8 @@ class PaidOnce(Ledger):
     """
 
     job = ""
+    payable: Callable[[], None] = staticmethod(lambda: None)
+    """Raises where the job may not be charged now; what an earlier try reserved was checked then."""
     _taken: frozenset[Head] = frozenset()  # by this try
 
     def of_job(self, number: int, share: str | None) -> PaidOnce:
@@ -69,6 +71,7 @@ class PaidOnce(Ledger):
                     found.begin()
                 break
         else:
+            self.payable()
             found = super().hold(request, begun=begun, noted=noted)
         self._taken |= {found.head}
         return found
@@ -117,9 +120,11 @@ def _policy(settings: Settings, name: str) -> tuple[Path, Policy]:
     )
 
 
-def _opened(settings: Settings, job: Any) -> tuple[Policy, PaidOnce]:
+def _opened(settings: Settings, database: Database, job: Any) -> tuple[Policy, PaidOnce]:
     place, policy = _policy(settings, job.dataset)
-    return policy, _ledger(place, policy).of_job(job.id, job.share)
+    ledger = _ledger(place, policy).of_job(job.id, job.share)
+    ledger.payable = lambda: jobs.check_payable(database, ledger.state, job)
+    return policy, ledger
 
 
 def _ledger(place: Path, policy: Policy) -> PaidOnce:
@@ -143,7 +148,7 @@ def _watch(database: Database, job: Any, total: float) -> Watch:
 def _train(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
     from sfumato.recipes.table import TableTraining
 
-    policy, ledger = _opened(settings, job)
+    policy, ledger = _opened(settings, database, job)
     words = job.words
     chosen = {"target": words["target"], "epsilon": job.epsilon, "leave_out": words.get("leave_out", ())}
     ready = TableTraining.prepare(policy, model=words["model"], **chosen)
@@ -158,7 +163,7 @@ def _synthesize(settings: Settings, database: Database, job: Any) -> dict[str, A
     from sfumato.recipes.marginals import engine_marginals
     from sfumato.synthesis import Request, release
 
-    policy, ledger = _opened(settings, job)
+    policy, ledger = _opened(settings, database, job)
     words = job.words
     chosen = {"target": words["target"], "epsilon": job.epsilon, "leave_out": words.get("leave_out", ())}
     request = Request.of(policy, rows=words["rows"], **chosen)
@@ -183,7 +188,7 @@ def _synthesize(settings: Settings, database: Database, job: Any) -> dict[str, A
 
 
 def _pate(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
-    policy, ledger = _opened(settings, job)
+    policy, ledger = _opened(settings, database, job)
     chosen = image_jobs.pate_settings(policy, teachers=job.words["teachers"], epsilon=job.epsilon)
     watch = _watch(database, job, 1.0)
     with ledger:
@@ -192,7 +197,7 @@ def _pate(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
 
 
 def _images(settings: Settings, database: Database, job: Any) -> dict[str, Any]:
-    policy, ledger = _opened(settings, job)
+    policy, ledger = _opened(settings, database, job)
     request = image_jobs.image_request(policy, images=job.words["rows"], epsilon=job.epsilon)
     make_folder(Path("images"))
     with ledger:

@@ -2,16 +2,17 @@
 
 No words of a question and no answer are in it: these are in the ledger and in the history of the team.
 
-Its size has a limit. Requests without an account, and those beyond an account's limit, are counted: one line a
-minute. Of the oldest lines only what officers did is kept. A line of the trail then says up to where, with a
-hash of all that was kept, so that nothing of it can be changed or taken out unnoticed later.
+Requests without an account, and those beyond an account's limit, are counted: one line a minute. The oldest
+lines are thinned: requests that changed nothing are taken out, and all others are kept, such as decisions,
+spending, and what the command line did. A line of the trail then says up to where, with a hash of all that was
+kept, so that nothing of it can be changed or taken out unnoticed later.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any
@@ -31,6 +32,8 @@ COUNTED_FOR = 60.0
 """Seconds of requests that share a line."""
 THINNED, COUNTED = "thinned", "counted"
 """Routes of the lines about other lines, and what these hold."""
+_TELLING = ("/ask", "/jobs", "/api/v1/tables/{name}/expect")
+"""Routes by which a POST with status 200 tells a price or an error, and changes nothing."""
 _LAST = select(db.trail).order_by(db.trail.c.sequence.desc()).limit(1)
 
 
@@ -85,7 +88,7 @@ def _insert(connection: Connection, line: dict[str, Any], after: Head | None) ->
 
 
 def _thin(connection: Connection, last: Head) -> dict[str, Any]:
-    """Take out old lines but for what officers did; up to which line, and a hash of all that is kept there.
+    """Take out old requests that changed nothing; up to which line, and a hash of all that is kept there.
 
     Some at a time, so that no writer waits long: those after where the thinning before this one ended.
     """
@@ -96,14 +99,19 @@ def _thin(connection: Connection, last: Head) -> dict[str, Any]:
     end = min(last.sequence - MOST_LINES, begin + 5 * STEP)
     found = connection.execute(select(db.trail).where(columns > begin, columns <= end).order_by(columns)).all()
     entries = [unseal(_row(one)) for one in found]
-    decisions = [one for one in entries if one.body["role"] == "officer" and one.body["method"] == "POST"]
-    connection.execute(
-        db.trail.delete().where(
-            columns > begin, columns <= end, columns.not_in([one.sequence for one in decisions])
-        )
-    )
+    idle = [one.sequence for one in entries if not _changed_something(one.body)]
+    connection.execute(db.trail.delete().where(columns.in_(idle)))
+    lasting = [one for one in entries if _changed_something(one.body)]
     through = entries[-1].head if entries else Head(sequence=begin, hash=said.get("hash", ""))
-    return {"through": through.sequence, "hash": through.hash, "kept": _hash_of(decisions, after=kept)}
+    return {"through": through.sequence, "hash": through.hash, "kept": _hash_of(lasting, after=kept)}
+
+
+def _changed_something(line: Mapping[str, Any]) -> bool:
+    """Whether a line is of a change; lines about other lines are of none."""
+    status = line["status"]
+    if line["method"] in ("GET", "HEAD", "several", "other") or (isinstance(status, int) and status >= 400):
+        return False
+    return not (status == 200 and line["route"] in _TELLING)
 
 
 def _hash_of(entries: Sequence[Entry], *, after: str = "") -> str:
@@ -128,15 +136,16 @@ def entries(database: Database) -> Iterator[Entry]:
     through = Head(sequence=thinned["through"], hash=thinned["hash"])
     old = [unseal(row) for row in rows if row.sequence <= through.sequence]
     if _hash_of(old) != thinned["kept"]:
-        raise LedgerTampered("expected all that officers did in the trail's oldest lines, got other lines")
+        raise LedgerTampered("expected all changes in the trail's oldest lines, got other lines")
     yield from old
     yield from linked((row for row in rows if row.sequence > through.sequence), after=through)
 
 
-def newest(database: Database, count: int) -> list[Entry]:
-    """The newest lines, newest first."""
+def newest(database: Database, count: int, *, before: int | None = None) -> list[Entry]:
+    """The newest lines, or those before a line, newest first."""
+    query = select(db.trail).order_by(db.trail.c.sequence.desc()).limit(count)
     with database.read() as connection:
-        rows = connection.execute(select(db.trail).order_by(db.trail.c.sequence.desc()).limit(count)).all()
+        rows = connection.execute(query if before is None else query.where(db.trail.c.sequence < before)).all()
     return [unseal(_row(row)) for row in rows]
 
 

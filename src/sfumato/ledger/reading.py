@@ -53,6 +53,11 @@ class Book:
         return self._journal.last().head
 
     @property
+    def id(self) -> str:
+        """The hash of the first entry, which no other ledger has, wherever this one lies."""
+        return self._journal.first.hash
+
+    @property
     def state(self) -> State:
         return self._journal.state(self._journal.last())
 

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the desk: pip install 'sfumato[desk]'")
 
 from sfumato.desk import accounts
+from sfumato.desk import database as db
 from sfumato.desk.app import create_app
 from sfumato.desk.desk import Desk
 from sfumato.desk.grants import Wanted
@@ -88,7 +89,8 @@ class Served:
         cookies = {}
         if signed_in:
             with self.desk.database.write() as connection:
-                accounts.set_password(connection, made.account.id, PASSWORD)
+                mine = db.accounts.c.id == made.account.id
+                connection.execute(db.accounts.update().where(mine).values(password=accounts.hashed(PASSWORD)))
             cookies = dict(self.sign_in(name).cookies)
         return Someone(self, name, made.token, cookies)
 

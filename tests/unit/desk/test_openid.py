@@ -53,7 +53,10 @@ def signing_in(another):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Provider)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     issuer = f"http://127.0.0.1:{server.server_port}"
-    served = another(settings=f'\n[openid]\nissuer = "{issuer}"\nclient = "desk"\nsecret = "hush"\n')
+    provider = f'[openid]\nissuer = "{issuer}"\nclient = "desk"\nsecret = "hush"\n'
+    with pytest.raises(ValueError, match="expected address"):
+        another(settings=provider)
+    served = another(settings=f'address = "http://desk"\n{provider}')
     add_person(served.desk, "ann", role="analyst", subject="ann-at-work")
 
     def sign_in(*, state=None, cookies=None, **changed):

@@ -1,8 +1,12 @@
 """The desk's own database on PostgreSQL: what it does on SQLite it does there."""
 
+import pytest
+
 from sfumato.desk import jobs, trail
 from sfumato.desk.accounts import Account, Role
+from sfumato.desk.desk import Desk
 from sfumato.desk.jobs import Job
+from sfumato.errors import Refused
 
 
 def test_a_desk_on_postgresql(another, postgres_url):
@@ -27,3 +31,7 @@ def test_a_desk_on_postgresql(another, postgres_url):
     assert len(list(trail.entries(served.desk.database))) > 10
     assert [served.desk.tries.reserve("ann") for _ in range(5)] == [0] * 5
     assert served.desk.tries.reserve("ann") > 0
+    served.desk.finish()
+    with pytest.raises(Refused, match="expected one server"):
+        Desk.open(served.place).finish()
+    assert jobs.take(served.desk.database) is None  # and the first one still writes

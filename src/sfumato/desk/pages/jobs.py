@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -81,9 +82,14 @@ def price_or_start(request: Request, fields: Fields) -> Response:
             price = jobs.price(desk, me, dataset, job, grant)
         return _page(request, fields, price=price)
     except BudgetExceeded as error:
-        return _page(request, fields, status=409, refusal=str(error))
+        return _page(request, fields, status=409, refusal=_said(error))
     except SfumatoError as error:
-        return _page(request, fields, status=422, refusal=str(error))
+        return _page(request, fields, status=422, refusal=_said(error))
+
+
+def _said(error: SfumatoError) -> str:
+    """A refusal, without the dashes of a command's options: the form's fields have their names."""
+    return re.sub(r"--([a-z][a-z-]*)", lambda found: f'"{found[1].replace("-", " ")}"', str(error))
 
 
 @router.get("/jobs/{number}")

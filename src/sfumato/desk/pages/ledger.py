@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from sfumato.desk import jobs, trail
@@ -19,7 +19,7 @@ from sfumato.ledger.statement import OF_A_SHARE, balances
 
 router = APIRouter()
 PAGE = Page(router=router, title="Ledger", path="/ledger", roles=(Role.OFFICER,), order=30)
-NEWEST, MOST_POINTS = 100, 500
+NEWEST, MOST_POINTS, LINES = 100, 500, 200
 
 
 @router.get("/ledger")
@@ -66,5 +66,7 @@ def reset(request: Request) -> Response:
 
 @router.get("/trail")
 @allow(Role.OFFICER)
-def show_trail(request: Request) -> HTMLResponse:
-    return render(request, "trail.html", entries=trail.newest(desk_of(request).database, 200))
+def show_trail(request: Request, before: Annotated[int | None, Query(ge=1, lt=2**31)] = None) -> HTMLResponse:
+    found = trail.newest(desk_of(request).database, LINES, before=before)
+    older = found[-1].sequence if len(found) == LINES else None
+    return render(request, "trail.html", entries=found, older=older)

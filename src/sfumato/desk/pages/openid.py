@@ -27,8 +27,7 @@ def _provider(request: Request, desk: Desk) -> tuple[OpenId, str]:
         raise Stopped(404, "this desk has no provider to sign in with")
     if not desk.strangers.take(address_of(request)):
         raise Stopped(429, "too many people try to sign in from here; wait a minute", seconds=60)
-    home = desk.settings.address or f"http://{request.headers.get('host', '')}"
-    return desk.settings.openid, f"{home}/openid/back"
+    return desk.settings.openid, f"{desk.settings.address}/openid/back"
 
 
 @router.get("/openid")

@@ -64,6 +64,10 @@ def page(request: Request) -> HTMLResponse:
 
 
 def _chosen(desk: Desk, name: str | None) -> Dataset:
+    if not name and not desk.tables():
+        raise InvalidInput(
+            "expected a desk with a table to plan for, got one of images; price a job of them instead"
+        )
     return desk.dataset(name) if name else desk.tables()[0]
 
 

@@ -53,7 +53,7 @@ def page(request: Request) -> HTMLResponse:
         proposals=[one for one in proposals if officer and one["act"] != "approve"],
         seconded={one["words"]["request"]: one for one in proposals if one["act"] == "approve"},
         unclaimed={one.name: one.ledger.state.left() for one in desk.each()} if officer else {},
-        four_eyes=[one.name for one in desk.each() if one.policy.four_eyes],
+        four_eyes=[one.name for one in desk.each() if desk.four_eyes(one.name)],
     )
 
 
