@@ -147,6 +147,13 @@ def test_code_that_mixes_rows(name):
     assert f"{__file__}:{Model.forward.__code__.co_firstlineno}" in str(found.value)
 
 
+def test_statistics_of_two_rows_could_differ_alike():
+    """Two rows lie one above and one below their mean: in one of four models a softmax sees no difference."""
+    for _ in range(8):
+        with pytest.raises(UnsupportedModel, match="that of the row alone"):
+            Engine(Model(MIXING["statistics"]), cross_entropy, ROW)
+
+
 def test_a_loss_that_mixes_rows():
     def loss(outputs, targets):
         return cross_entropy(outputs, targets) / outputs.detach().abs().sum()

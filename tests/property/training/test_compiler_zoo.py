@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 import torch
@@ -243,6 +244,21 @@ class Indexing(nn.Module):
         return self.head(seen.logsumexp(1))
 
 
+class Copying(nn.Module):
+    """Copies into memory of its own, and writes there."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, inputs):
+        seen = self.first(inputs)
+        mine = torch.empty_like(seen)
+        mine.copy_(seen)
+        mine.select(1, 2).zero_()
+        return self.head(seen + mine.masked_fill_(seen > 1, 0.3))
+
+
 class Einsum(nn.Module):
     def __init__(self):
         super().__init__()
@@ -393,6 +409,17 @@ PLAIN = {
     "experts": lambda: (Experts(), steps()[:, 0], classes()),
     "indexing": lambda: (Indexing(), tokens(), classes()),
     "einsum": lambda: (Einsum(), steps(), classes()),
+    "copying": lambda: (Copying(), steps()[:, 0], classes()),
+    "matrix exponential": lambda: (
+        nn.Sequential(orthogonal(nn.Linear(WIDTH, WIDTH)), nn.Linear(WIDTH, CLASSES)),
+        steps()[:, 0],
+        classes(),
+    ),
+    "replicated": lambda: (
+        Pooled(nn.Conv3d(2, 3, 2, padding=1, padding_mode="replicate"), nn.AdaptiveAvgPool3d(2), outputs=3),
+        images(2, 3, 3, 3),
+        classes(),
+    ),
     "frozen part": lambda: (frozen(Twice(), "same"), steps(), classes()),
 }
 
@@ -427,6 +454,12 @@ WITH_LOSS = {
         steps()[:, 0],
         torch.randint(0, 2, (ROWS, 4)).double(),
         lambda out, t: F.binary_cross_entropy_with_logits(out, t, reduction="none").mean(1),
+    ),
+    "distribution": lambda: (
+        nn.Linear(WIDTH, 1),
+        steps()[:, 0],
+        torch.randn(ROWS, dtype=torch.float64),
+        lambda out, t: -torch.distributions.Normal(out[:, 0], out[:, 0].exp()).log_prob(t),
     ),
     "ignored targets": lambda: (
         nn.Linear(WIDTH, CLASSES),
@@ -538,13 +571,19 @@ FINITE = [
 INDEXED = ["embedding", "bag of sums", "bag of means", "indexing", "tied decoder"]
 
 
-def made(name):
+@cache
+def _made(name):
     torch.manual_seed(0)
     found = (PLAIN | WITH_LOSS)[name]()
     model, inputs, targets, loss = (*found, cross_entropy)[:4]
     single = inputs.float() if inputs.is_floating_point() else inputs
     row = torch.utils._pytree.tree_map(lambda leaf: leaf[:1], (single, targets))
     return Engine(model.float(), loss, row), single, targets
+
+
+def made(name):
+    engine, inputs, targets = _made(name)
+    return engine, torch.utils._pytree.tree_map(torch.clone, inputs), targets
 
 
 def same_bits(one, other):

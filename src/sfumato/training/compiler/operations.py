@@ -36,7 +36,7 @@ POINTWISE = _named(
     "remainder.Scalar round rsqrt sgn sigmoid sigmoid_backward sign silu silu_backward sin sinh softplus "
     "softplus_backward sqrt sub.Tensor sub.Scalar tan tanh tanh_backward threshold_backward trunc where.self "
     "_to_copy log_sigmoid_backward mish mish_backward clamp_min.Tensor clamp_max.Tensor hardshrink "
-    "hardshrink_backward softshrink softshrink_backward"
+    "hardshrink_backward softshrink softshrink_backward special_i1"
 )
 """Each element of the result comes from the elements at its place."""
 
@@ -46,7 +46,8 @@ FOLDED = _named(
     "max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward upsample_nearest1d "
     "upsample_nearest1d_backward upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d "
     "upsample_bilinear2d_backward upsample_bicubic2d upsample_bicubic2d_backward adaptive_max_pool2d "
-    "adaptive_max_pool2d_backward"
+    "adaptive_max_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward "
+    "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward"
 )
 """The first dimension holds what is computed by itself: images, one after the other."""
 
@@ -74,7 +75,8 @@ BY_VMAP = _named(
     "grid_sampler_2d grid_sampler_2d_backward linalg_cholesky_ex linalg_inv_ex linalg_solve_triangular "
     "_linalg_det _linalg_slogdet _linalg_solve_ex linalg_qr cummax cummin _cdist_forward "
     "_cdist_backward _euclidean_dist col2im im2col linalg_householder_product "
-    "view_as_complex view_as_real unfold unfold_backward"
+    "view_as_complex view_as_real unfold unfold_backward linalg_matrix_exp "
+    "linalg_lu_factor_ex linalg_lu_solve"
 )
 """Those that torch batches, at whatever price."""
 
