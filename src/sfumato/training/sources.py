@@ -18,7 +18,6 @@ from sfumato.datasets import Chosen
 from sfumato.errors import InvalidInput
 from sfumato.randomness import FreshGenerators
 from sfumato.training.sampling import Indices
-from sfumato.training.trees import mapped_tree
 from sfumato.training.workers import Begin, Taken, Workers
 
 ITEMS_BY_OWN_CODE = (
@@ -204,7 +203,7 @@ class Columns:
 
     def take(self, rows: Indices) -> Taken:
         chosen = torch.from_numpy(rows)
-        inputs, targets = mapped_tree(partial(_chosen, chosen), self.held)
+        inputs, targets = pytree.tree_map(partial(_chosen, chosen), self.held)
         return inputs, targets, np.ones(len(rows), dtype=bool)
 
 

@@ -233,7 +233,7 @@ class PrivateTrainer:
         if self.eta is None or (not self._reserved and self._prepared_for is not engine):
             with self.peers.together("to look at its model"):
                 self._prepare(units.data, engine)
-            facts = {"bound of rounding": digest(str(self.eta)), "graph": digest(engine.text)}
+            facts = {"bound of rounding": digest(str(self.eta)), "graph": digest(engine.digest)}
             self.peers.require_same(facts, remedy="give each rank rows, and the same code")
         self._reserve()
         self._start(batch)

@@ -291,3 +291,10 @@ padded = nn.Sequential(nn.Embedding(20, 4, padding_idx=0), nn.Flatten(), nn.Line
 def test_zero_gradients_of_some_rows_or_weights_are_no_reason_to_refuse(model, loss, inputs):
     for _ in range(5):  # other weights are drawn each time
         Engine(copy.deepcopy(model), loss, (inputs, torch.zeros(len(inputs), dtype=torch.long)))
+
+
+def test_rows_without_a_finite_gradient_are_no_reason_to_refuse():
+    def logarithm(outputs, targets):
+        return (outputs.sum(1) - 1e6).log()
+
+    Engine(nn.Linear(4, 3), logarithm, (vectors, torch.zeros(6, dtype=torch.long)))

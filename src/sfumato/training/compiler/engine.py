@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import os
 from collections import deque
@@ -342,9 +343,14 @@ class Engine:
         ]
 
     @property
-    def text(self) -> str:
-        """The graph in words, without places of files: the same for the same code."""
-        return str(self.row.graph.graph)
+    def digest(self) -> str:
+        """Tells the graph and its constants from others, by code and values, not by places of files."""
+        found = hashlib.blake2b(str(self.row.graph.graph).encode())
+        for constant in self.row.constants.values():
+            found.update(
+                constant.value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            )
+        return found.hexdigest()
 
     def prepare(self, expected: float, *, spread: float = 0.0) -> None:
         """Try the blocks of as many units of one row as are expected, `spread` more and fewer included."""
@@ -452,7 +458,7 @@ class Engine:
         return ChunkResult(zeros, none, none, nobody, none.flatten(), 0.0, 0.0)
 
 
-_kept: deque[tuple[list[Any], Engine]] = deque(maxlen=4)  # they keep models alive, so few are kept
+_kept: deque[tuple[list[Any], Engine]] = deque(maxlen=2)  # they keep models alive, so few are kept
 
 
 def engine_for(
