@@ -170,6 +170,30 @@ def test_positions_without_rows(length, clipped_by_loop, distance):
     assert distance(clipped_gradient_sum(model, cross_entropy, rows, targets, 0.1), expected) < 1e-5
 
 
+@pytest.mark.parametrize("options", [{"scale_grad_by_freq": True}, {"sparse": True}])
+def test_embeddings_whose_gradients_are_not_of_the_row_or_not_dense(options):
+    model = nn.Sequential(nn.Embedding(5, 3, **options), nn.Flatten())
+    refuse(model, torch.zeros(6, 1, dtype=torch.long), "plain Embedding")
+
+
+def test_packed_sequences_with_the_remedy():
+    class Packed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells = nn.GRU(4, 3, batch_first=True)
+
+        def forward(self, inputs):
+            lengths = torch.full((len(inputs),), 2)
+            packed = nn.utils.rnn.pack_padded_sequence(inputs, lengths, batch_first=True)
+            return nn.utils.rnn.pad_packed_sequence(self.cells(packed)[0], batch_first=True)[0][:, -1]
+
+    refuse(Packed(), torch.randn(6, 2, 4), "padded sequences and a mask")
+
+
+def test_a_model_around_a_model_with_the_remedy():
+    refuse(nn.DataParallel(nn.Linear(4, 3)), vectors, "give model.module")
+
+
 def test_an_embedding_that_writes_to_its_table():
     model = nn.Sequential(nn.Embedding(5, 3, max_norm=1.0), nn.Flatten())
     refuse(model, torch.zeros(6, 1, dtype=torch.long), "a write to 0.weight")

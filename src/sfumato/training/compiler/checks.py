@@ -39,6 +39,11 @@ def check_model(model: nn.Module) -> None:
                 f"expected no batch statistics, got {type(module).__name__} at {name!r}, which mixes rows; "
                 "sfumato.models.replace_batchnorm(model) puts GroupNorm in its place, or freeze it by eval()"
             )
+        if getattr(module, "scale_grad_by_freq", False) or getattr(module, "sparse", False):
+            raise UnsupportedModel(
+                f"expected a plain {type(module).__name__} at {name!r}, got scale_grad_by_freq or sparse: "
+                "gradients of the whole batch, or not dense ones; unset both"
+            )
     kinds: dict[torch.dtype, str] = {}
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
@@ -100,17 +105,18 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
 
     with other_weights(model):
         try:
-            together, _ = of((inputs, targets), 1)
+            together, added = of((inputs, targets), 1)
         except UnsupportedModel:
             raise
         except Exception:  # what the code cannot take, such as a matrix that is not definite
             inputs, targets = repeated(example, ROWS)
-            together, _ = of((inputs, targets), 1)
+            together, added = of((inputs, targets), 1)
         alone = [of(_row((inputs, targets), number), 2 + number) for number in range(ROWS)]
         traced = [run_row(row, model, _row((inputs, targets), number)) for number in range(ROWS)]
         single = torch.cat([losses for losses, _ in alone])
         again = of(_row((inputs, targets), 0), 11)
-        mixed = not near(together, single, _LOSS)
+        apart = sum((gradients for _, gradients in alone[1:]), alone[0][1])
+        mixed = not near(together, single, _LOSS) or not near(added, apart)
         where = _which(model, loss_fn, inputs, views) if mixed else ""
     if not near(again[0], alone[0][0], _LOSS) or not near(again[1], alone[0][1], _GRADIENT):
         raise UnsupportedModel(

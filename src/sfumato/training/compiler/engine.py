@@ -6,6 +6,7 @@ import copy
 import hashlib
 import math
 import os
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -337,7 +338,7 @@ class Engine:
         """A sentence for each tensor that the traced code brought along."""
         found = [(tuple(value.shape), os.path.basename(where)) for value, where in self.row.constants.values()]
         return [
-            f"a tensor of shape {shape} in the code at {where} was taken as public"
+            f"a tensor of shape {shape} in the code at {where or 'a module of torch'} was taken as public"
             for shape, where in found
             if math.prod(shape) > 1
         ]
@@ -515,9 +516,15 @@ def _explained(model: nn.Module, inputs: Any, targets: Any) -> Iterator[None]:
     except InvalidInput:
         raise
     except UnsupportedModel as error:
-        if error.__cause__ is None or not remedy:
+        cause = error.__cause__
+        frames = traceback.extract_tb(None if cause is None else cause.__traceback__)
+        if isinstance(cause, TypeError) and any(
+            frame.filename.endswith("rnn.py") for frame in frames
+        ):  # packed
+            remedy = "; hand over padded sequences and a mask, and weight the outputs of each position by it"
+        if cause is None or not remedy:
             raise
-        raise UnsupportedModel(f"{error}{remedy}") from error.__cause__
+        raise UnsupportedModel(f"{error}{remedy}") from cause
     except Exception as error:
         raise UnsupportedModel(
             f"expected model and loss to run on made-up rows like those of the data, got "
