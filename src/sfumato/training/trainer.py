@@ -303,7 +303,7 @@ class PrivateTrainer:
 
     def _traced(self, data: TrainingData, loss_fn: LossFunction) -> Engine:
         """The graph of model, loss and views; traced again where a setting that it depends on has changed."""
-        settings = settings_for(self.model, loss_fn, data.example, data.views)
+        settings = [*settings_for(self.model, loss_fn, data.example, data.views), data]
         if self._engine is None or not same_settings(self._settings, settings):
             self._check_parameters()
             self._engine = engine_for(

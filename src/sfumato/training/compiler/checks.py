@@ -61,25 +61,34 @@ def check_model(model: nn.Module) -> None:
         )
 
 
-def check_constants(row: Row, public: Sequence[Tensor], data: Any) -> None:
-    """Refuse tensors in the code that are, or may be, a part of the private rows."""
-    private = {_storage(leaf) for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)}
-    declared = {_storage(tensor) for tensor in public}
-    for value, where in row.constants.values():
-        if _storage(value) in private:
+def check_constants(row: Row, model: nn.Module, public: Sequence[Tensor], data: Any) -> None:
+    """Refuse tensors in the code or the model that are, or may be, a part of the private rows."""
+    private = [_memory(leaf) for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
+    declared = {_memory(tensor) for tensor in public}
+    held = [(tensor, name) for name, tensor in all_tensors(model).items()]
+    for value, where in [*row.constants.values(), *held]:
+        begin, end = _memory(value)
+        if any(begin < last and first < end for first, last in private):
             raise UnsupportedModel(
                 f"expected code that holds no private rows, got a part of the training data, of shape "
                 f"{tuple(value.shape)}, at {where}; hand it over as inputs or targets"
             )
-        if value.numel() > MOST_OF_A_CONSTANT and _storage(value) not in declared:
+    for value, where in row.constants.values():
+        if value.numel() > MOST_OF_A_CONSTANT and _memory(value) not in declared:
             raise UnsupportedModel(
                 f"expected tensors in the code to be small or declared, got one of shape {tuple(value.shape)} "
                 f"at {where}; make it a buffer of the model, or say that it is nobody's data: public=[tensor]"
             )
 
 
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _memory(tensor: Tensor) -> tuple[int, int]:
+    """Where a tensor's storage begins and ends; (0, 0) for one without memory of its own."""
+    storage = tensor.untyped_storage()
+    try:
+        begin = storage.data_ptr()
+    except RuntimeError:
+        return 0, 0
+    return begin, begin + (storage.nbytes() if begin else 0)
 
 
 def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any], views: Any) -> None:

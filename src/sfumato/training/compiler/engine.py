@@ -173,7 +173,7 @@ class Engine:
         here = model if self.device == CPU else copy.deepcopy(model).cpu()  # graphs know no device
         with plain_float32(), _explained(model, *like):
             self.row = trace(here, loss_fn, *moved(like, CPU), views=views)
-            check_constants(self.row, public, data)
+            check_constants(self.row, model, public, data)
             check_code(self.row, here, loss_fn, moved(like, CPU), views)
         self._graphs: dict[int, Compiled] = {}
         self._pool = [leaf for leaf in pytree.tree_leaves(random_rows(like, POOL)) if isinstance(leaf, Tensor)]
@@ -475,7 +475,7 @@ def engine_for(
     model, key = as_written(model), settings_for(model, loss_fn, example, views)
     for settings, engine in _kept:
         if same_settings(settings, key):
-            check_constants(engine.row, public, data)
+            check_constants(engine.row, model, public, data)
             return engine
     engine = Engine(model, loss_fn, example, views=views, public=public, data=data)
     _kept.appendleft((key, engine))
