@@ -40,6 +40,11 @@ def check_model(model: nn.Module) -> None:
                 f"expected no batch statistics, got {type(module).__name__} at {name!r}, which mixes rows; "
                 "sfumato.models.replace_batchnorm(model) puts GroupNorm in its place, or freeze it by eval()"
             )
+        if getattr(module, "scale_grad_by_freq", False) or getattr(module, "sparse", False):
+            raise UnsupportedModel(
+                f"expected a plain {type(module).__name__} at {name!r}, got scale_grad_by_freq or sparse: "
+                "gradients of the whole batch, or not dense ones; unset both"
+            )
     kinds: dict[torch.dtype, str] = {}
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
@@ -57,25 +62,34 @@ def check_model(model: nn.Module) -> None:
         )
 
 
-def check_constants(row: Row, public: Sequence[Tensor], data: Any) -> None:
-    """Refuse tensors in the code that are, or may be, a part of the private rows."""
-    private = {_storage(leaf) for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)}
-    declared = {_storage(tensor) for tensor in public}
-    for value, where in row.constants.values():
-        if _storage(value) in private:
+def check_constants(row: Row, model: nn.Module, public: Sequence[Tensor], data: Any) -> None:
+    """Refuse tensors in the code or the model that are, or may be, a part of the private rows."""
+    private = [_memory(leaf) for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
+    declared = {_memory(tensor) for tensor in public}
+    held = [(tensor, name) for name, tensor in all_tensors(model).items()]
+    for value, where in [*row.constants.values(), *held]:
+        begin, end = _memory(value)
+        if any(begin < last and first < end for first, last in private):
             raise UnsupportedModel(
                 f"expected code that holds no private rows, got a part of the training data, of shape "
                 f"{tuple(value.shape)}, at {where}; hand it over as inputs or targets"
             )
-        if value.numel() > MOST_OF_A_CONSTANT and _storage(value) not in declared:
+    for value, where in row.constants.values():
+        if value.numel() > MOST_OF_A_CONSTANT and _memory(value) not in declared:
             raise UnsupportedModel(
                 f"expected tensors in the code to be small or declared, got one of shape {tuple(value.shape)} "
                 f"at {where}; make it a buffer of the model, or say that it is nobody's data: public=[tensor]"
             )
 
 
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _memory(tensor: Tensor) -> tuple[int, int]:
+    """Where a tensor's storage begins and ends; (0, 0) for one without memory of its own."""
+    storage = tensor.untyped_storage()
+    try:
+        begin = storage.data_ptr()
+    except RuntimeError:
+        return 0, 0
+    return begin, begin + (storage.nbytes() if begin else 0)
 
 
 def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any], views: Any) -> None:
@@ -87,7 +101,7 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
     inputs, targets = random_rows(example, _TOGETHER)
 
     def of(data: tuple[Any, Any], seed: int) -> tuple[Tensor, Tensor]:
-        """Losses and the sum of all gradients, by the code itself."""
+        """Losses, and the sum of the gradients of the first rows, by the code itself."""
         with pinned(seed, traced=False), _Constant(), kept_as_it_was(model):
             losses = losses_of(model, loss_fn, *data, views)
             if isinstance(losses, FakeTensor):
@@ -96,22 +110,23 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
                     f"{code_of(model)} or {code_of(loss_fn)}; compute each loss of its arguments alone"
                 )
             learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            found = torch.autograd.grad(losses.sum(), learning, allow_unused=True)
+            found = torch.autograd.grad(losses[:ROWS].sum(), learning, allow_unused=True)
         return losses.detach(), _flat(found, learning)
 
     with other_weights(model):
         try:
-            together, _ = of((inputs, targets), 1)
+            together, added = of((inputs, targets), 1)
         except UnsupportedModel:
             raise
         except Exception:  # what the code cannot take, such as a matrix that is not definite
             inputs, targets = repeated(example, _TOGETHER)
-            together, _ = of((inputs, targets), 1)
+            together, added = of((inputs, targets), 1)
         alone = [of(_row((inputs, targets), number), 2 + number) for number in range(ROWS)]
         traced = [run_row(row, model, _row((inputs, targets), number)) for number in range(ROWS)]
         single = torch.cat([losses for losses, _ in alone])
         again = of(_row((inputs, targets), 0), 11)
-        mixed = not near(together[:ROWS], single, _LOSS)
+        apart = sum((gradients for _, gradients in alone[1:]), alone[0][1])
+        mixed = not near(together[:ROWS], single, _LOSS) or not near(added, apart)
         where = _which(model, loss_fn, inputs, views) if mixed else ""
     if not near(again[0], alone[0][0], _LOSS) or not near(again[1], alone[0][1], _GRADIENT):
         raise UnsupportedModel(
@@ -141,7 +156,11 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
 
 
 def _learns(row: Row, model: nn.Module, example: tuple[Any, Any]) -> bool:
-    """Whether any of more made-up rows, larger whole numbers among them, has a gradient at other weights."""
+    """Whether any of more made-up rows, larger whole numbers among them, has a gradient at other weights.
+
+    Rows without a finite gradient tell nothing: where there are no others, that is not known.
+    """
+    told = False
     for seed, most in ((31, 1), (33, 1), (35, 9)):
         data = random_rows(example, _MORE, seed, most=most)
         with other_weights(model), public_global_generators(seed):
@@ -151,9 +170,11 @@ def _learns(row: Row, model: nn.Module, example: tuple[Any, Any]) -> bool:
                     for draw in row.draws
                 ]
                 _, gradients = run_row(row, model, _row(data, number), draws)
-                if bool(gradients.isfinite().all()) and bool(gradients.any()):
+                finite = bool(gradients.isfinite().all())
+                told |= finite
+                if finite and bool(gradients.any()):
                     return True
-    return False
+    return not told
 
 
 def run_row(
