@@ -246,7 +246,9 @@ def _ctc_loss(
     alpha = walk.along(walk.emitted, walk.labels)
     last = (walk.steps - 1).clamp_min(0)[None, :, None].expand(1, *alpha.shape[1:])
     ends = (walk.turned == 0) | (walk.turned == 1)
-    return -_summed(torch.where(ends, alpha.gather(0, last)[0], -math.inf).t()), alpha.movedim(0, 1)
+    found = -_summed(torch.where(ends, alpha.gather(0, last)[0], -math.inf).t())
+    without = torch.where(walk.turned[:, 0] > 0, math.inf, 0.0).to(found.dtype)  # of a row without steps
+    return torch.where(walk.steps > 0, found, without), alpha.movedim(0, 1)
 
 
 def _ctc_loss_backward(
@@ -264,7 +266,11 @@ def _ctc_loss_backward(
 
     labelled = walk.labels.gather(1, place)
     beta = turned(walk.along(torch.where(inside, turned(walk.emitted), -math.inf), labelled))
-    both = torch.where(inside, alpha.movedim(1, 0) + beta - walk.emitted, -math.inf)
+    twice = (walk.turned == 0) & (walk.labels == _later(walk.labels, 1, -1))  # torch lets a blank label replace
+    counted = inside & ~(
+        twice & (times[..., None] == walk.steps[:, None] - 1)
+    )  # the blank after it, at the end
+    both = torch.where(counted, alpha.movedim(1, 0) + beta - walk.emitted, -math.inf)
     shares = torch.zeros_like(log_probs).scatter_add(
         2, walk.labels.expand_as(both), (both + losses[:, None]).exp()
     )
