@@ -11,7 +11,7 @@ import inspect
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -36,6 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import public_global_generators
 from sfumato.training.compiler.operations import LISTED, PUBLIC, decomposed, is_allowed, made_total
+from sfumato.training.public_rows import random_rows
 
 aten = torch.ops.aten
 
@@ -127,6 +128,7 @@ def trace(
     leaves, spec = pytree.tree_flatten((inputs, targets))
     rows = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
+    _run_once(model, loss_fn, (inputs, targets), views)
     watch = Recorder(decomposed())
     with kept_as_it_was(model), pinned(), _explained(watch), watch.fake:
         given = [tensor.requires_grad_(name in learning) for name, tensor in named.items()]
@@ -150,6 +152,15 @@ def trace(
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return row
+
+
+def _run_once(model: nn.Module, loss_fn: Any, example: tuple[Any, Any], views: Any) -> None:
+    """Run the code on a made-up row, so that what it keeps for later calls has values."""
+    copies = {name: tensor.detach().clone() for name, tensor in all_tensors(model).items()}
+    swapped = nn.utils.stateless._reparametrize_module(model, copies, tie_weights=True)
+    with suppress(Exception), kept_as_it_was(model), pinned(traced=False), torch.no_grad(), swapped:
+        row_inputs, row_targets = random_rows(example, 1)
+        losses_of(model, loss_fn, row_inputs, row_targets, views)
 
 
 def private_nodes(row: Row) -> set[fx.Node]:
