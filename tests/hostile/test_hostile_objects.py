@@ -400,7 +400,7 @@ def plant(address: Callable[..., str]) -> int:
     """
     import psycopg
 
-    functions, operators, types = names_in(compiled(address("tester")), "postgres")
+    functions, operators, types = names_in(compiled(address("holder")), "postgres")
     kinds = sorted(
         {kind.split("(")[0] for kind in TYPES["postgres"]} | {"text", "int4", "numeric", "timestamp"}
     )
@@ -438,7 +438,7 @@ def called(address: Callable[..., str]) -> bool:
 def test_functions_and_operators_of_other_roles_are_not_called(
     base: Callable[..., str], tmp_path: Path
 ) -> None:
-    expected = answers(base("tester"))
+    expected = answers(base("holder"))
     planted = []
     assert answers(base("holder"), then=lambda: planted.append(plant(base))) == expected
     assert planted[0] > 2000
@@ -458,7 +458,7 @@ def test_they_would_be_called_on_the_path_of_the_role(
     base: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sabotage: a connection searches `public`, as it once did."""
-    expected = answers(base("tester"))
+    expected = answers(base("holder"))
     plant(base)
     monkeypatch.setattr(postgres, "PINNED", {"search_path": "public,pg_catalog"})
     try:
@@ -514,7 +514,7 @@ def test_what_postgresql_computes_is_refused_before_the_charge(
 def test_a_table_with_code_that_reading_does_not_run_is_read(base: Callable[..., str]) -> None:
     import psycopg
 
-    expected = answers(base("tester"))
+    expected = answers(base("holder"))
     with psycopg.connect(base()) as server:
         server.execute(SPY.replace("DROP TABLE people;", "").encode())
         server.execute(
@@ -536,7 +536,7 @@ SPOILED = {
     "its trigger, for insertions": "DROP TRIGGER sfumato_ledger_stays ON {t}; "
     "CREATE TRIGGER sfumato_ledger_stays BEFORE INSERT ON {t} FOR EACH ROW EXECUTE FUNCTION spying()",
     "a rule": "CREATE RULE r AS ON INSERT TO {t} DO INSTEAD NOTHING",
-    "row security": "ALTER TABLE {t} ENABLE ROW LEVEL SECURITY",
+    "row security": "ALTER TABLE {t} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",
     "another owner": "ALTER TABLE {t} OWNER TO mallory",
     "a column": "ALTER TABLE {t} ADD COLUMN more int",
     "a default": "ALTER TABLE {t} ALTER about SET DEFAULT spy(1)",

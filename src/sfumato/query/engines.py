@@ -50,8 +50,9 @@ class Engine:
     public: Mapping[str, Value] = field(default_factory=dict)
 
     def ready(self) -> bool:
-        """Whether the files behind the table are still those that were checked."""
-        return all(stamp.holds() for stamp in self.stamps)
+        """Whether the files behind the table are still those that were checked, and a server still answers."""
+        lost = self.name == "postgres" and not postgres.answers(self.connection.con)
+        return not lost and all(stamp.holds() for stamp in self.stamps)
 
     def declared(self, policy: Policy, used: Collection[str] | None = None) -> Value:
         """The columns of a policy's table in their five types, or those that are used, and the unit.
@@ -78,8 +79,11 @@ class Engine:
         except Exception as error:
             interruption.check()
             _private_log.error("the engine cannot plan the query", exc_info=error)
+            hindrance = self._hindrance(error)
         else:
             return text
+        if hindrance is not None:
+            raise DataUnavailable(f"{hindrance} before anything was charged; ask again")
         raise QueryRefused(f"the {self.name} engine cannot plan this query; ask for less at a time")
 
     def _explain(self, text: str) -> None:
@@ -100,10 +104,19 @@ class Engine:
         except Exception as error:
             interruption.check()
             _private_log.error("the engine failed", exc_info=error)
+            hindrance = self._hindrance(error)
+        if hindrance is not None:
+            raise DataUnavailable(
+                f"{hindrance}, and there is no answer; what was charged for it stays spent, and asking again "
+                "is charged again"
+            )
         raise DataError(
             f"the {self.name} engine could not run the query; its message may quote private rows and goes to "
             "the log 'sfumato.private.query' only"
         )
+
+    def _hindrance(self, error: Exception) -> str | None:
+        return postgres.hindrance(self.connection.con, error) if self.name == "postgres" else None
 
     def _unit(self, raw: Value, name: str) -> Value:
         return sanitized_unit(self.name, raw[sources.stored_name(name, raw.columns)], name)
@@ -182,8 +195,10 @@ def _open_duckdb(policy: Policy, given: Mapping[str, Any]) -> Opened:
     connection = in_memory.open_duckdb([path for one in files for path in one.paths])
     # The names of folders are values too: no column is made of them, and no type guessed.
     found = [
-        connection.read_parquet(list(map(in_memory.pattern_of, one.paths)), hive_partitioning=False)
-        for one in files
+        connection.read_parquet(
+            list(map(in_memory.pattern_of, one.paths)), table_name=f"raw{i}", hive_partitioning=False
+        )
+        for i, one in enumerate(files)
     ]
     return connection, found, tuple(stamp for one in files for stamp in one.stamps)
 
@@ -193,15 +208,15 @@ def _open_postgres(policy: Policy) -> Opened:
         raise InvalidInput("expected the policy's tables in one PostgreSQL database, got several sources")
     try:
         server = postgres.connect(policy.source)
+        connection = ibis.postgres.from_connection(server)
+        found = []
+        for one in _each(policy):
+            schema, name, columns = postgres.readable_columns(server, one.table, one.owner)
+            found.append(sources.table_of(connection, one, columns, name, database=schema))
     except SfumatoError:
         raise
     except Exception as error:
         raise DataUnavailable(f"the PostgreSQL server of the policy cannot be reached: {error}") from error
-    connection = ibis.postgres.from_connection(server)
-    found = []
-    for one in _each(policy):
-        schema, name, columns = postgres.readable_columns(server, one.table)
-        found.append(sources.table_of(connection, one, columns, name, database=schema))
     return connection, found, ()
 
 
