@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 
 import pytest
 import torch
@@ -220,6 +221,21 @@ def test_a_model_is_as_it_was_before():
     assert not hasattr(model, "last")
     assert all(one is other for one, other in zip(flat, model.cells._flat_weights, strict=True))
     assert torch.equal(model(torch.zeros(1, 6)), model(torch.zeros(1, 6)))
+
+
+@cache
+def ramp(length):
+    return torch.ones(length).cumsum(0)
+
+
+def test_what_code_keeps_for_later_has_values():
+    model = Model(lambda model, seen, inputs: seen * ramp(3))
+    Engine(model, cross_entropy, ROW)
+    assert type(ramp(3)) is torch.Tensor
+    counting = Model(lambda model, seen, inputs: seen + model.state.add_(1))
+    with pytest.raises(UnsupportedModel, match="a write to state"):
+        Engine(counting, cross_entropy, ROW)
+    assert counting.state.tolist() == [0, 0, 0]
 
 
 def test_generators_are_where_they_were():

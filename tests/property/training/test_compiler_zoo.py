@@ -322,6 +322,7 @@ PLAIN = {
     "embedding": lambda: (Text(padding_idx=2), tokens(), classes()),
     "bag of sums": lambda: (Bag("sum"), tokens(), classes()),
     "bag of means": lambda: (Bag("mean"), tokens(), classes()),
+    "bag of maxima": lambda: (Bag("max"), tokens(), classes()),
     "bilinear": lambda: (TwoInputs(), (steps(3)[:, 0], steps(4)[:, 0]), classes()),
     "transposed": lambda: (
         Pooled(nn.ConvTranspose2d(2, 3, 3, 2, 1, output_padding=1), nn.ELU(), outputs=3),
@@ -455,6 +456,26 @@ WITH_LOSS = {
         torch.randint(0, 2, (ROWS, 4)).double(),
         lambda out, t: F.binary_cross_entropy_with_logits(out, t, reduction="none").mean(1),
     ),
+    "spoken words": lambda: (
+        nn.Sequential(nn.Linear(WIDTH, 4), nn.LogSoftmax(-1)),
+        torch.randn(ROWS, 7, WIDTH, dtype=torch.float64),
+        {
+            "words": torch.randint(1, 4, (ROWS, 3)),
+            "steps": torch.tensor([7, 6, 7, 5, 4]),
+            "said": torch.tensor([3, 2, 0, 1, 2]),
+        },
+        lambda out, t: F.ctc_loss(
+            out.transpose(0, 1), t["words"], t["steps"], t["said"], reduction="none", zero_infinity=True
+        ),
+    ),
+    "words of one length": lambda: (
+        nn.Sequential(nn.Linear(WIDTH, 4), nn.LogSoftmax(-1)),
+        torch.randn(ROWS, 7, WIDTH, dtype=torch.float64),
+        torch.randint(1, 4, (ROWS, 3)),
+        lambda out, t: F.ctc_loss(
+            out.transpose(0, 1), t, [out.shape[1]] * len(out), [t.shape[1]] * len(t), reduction="none"
+        ),
+    ),
     "distribution": lambda: (
         nn.Linear(WIDTH, 1),
         steps()[:, 0],
@@ -566,9 +587,9 @@ def test_transformers(name, adapted, clipped_by_loop, distance):
 
 FINITE = [
     *("MLP", "CNN", "LSTM", "GRU, steps first", "encoder", "twice", "weight norm", "instance norm", "experts"),
-    *("layer and RMS norm", "transposed", "one dimension", "pools", "einsum"),
+    *("layer and RMS norm", "transposed", "one dimension", "pools", "einsum", "spoken words"),
 ]
-INDEXED = ["embedding", "bag of sums", "bag of means", "indexing", "tied decoder"]
+INDEXED = ["embedding", "bag of sums", "bag of means", "bag of maxima", "indexing", "tied decoder"]
 
 
 @cache

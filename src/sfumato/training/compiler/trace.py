@@ -11,7 +11,7 @@ import inspect
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -38,6 +38,7 @@ from sfumato.randomness import public_global_generators
 from sfumato.training.compiler.operations import LISTED, PUBLIC, decomposed, is_allowed, made_total
 from sfumato.training.hugging_face import completed
 from sfumato.training.losses import check_views
+from sfumato.training.public_rows import random_rows
 
 aten = torch.ops.aten
 
@@ -129,6 +130,7 @@ def trace(
     leaves, spec = pytree.tree_flatten((inputs, targets))
     rows = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
+    _run_once(model, loss_fn, (inputs, targets), views)
     watch = Recorder(decomposed())
     with kept_as_it_was(model), pinned(), _explained(watch), watch.fake:
         given = [tensor.requires_grad_(name in learning) for name, tensor in named.items()]
@@ -165,6 +167,15 @@ def placed(graph: fx.Graph, device: torch.device) -> None:
         schema = getattr(node.target, "_schema", None)
         if schema is not None and any(argument.name == "device" for argument in schema.arguments):
             node.kwargs = {**node.kwargs, "device": device}
+
+
+def _run_once(model: nn.Module, loss_fn: Any, example: tuple[Any, Any], views: Any) -> None:
+    """Run the code on a made-up row, so that what it keeps for later calls has values."""
+    copies = {name: tensor.detach().clone() for name, tensor in all_tensors(model).items()}
+    swapped = nn.utils.stateless._reparametrize_module(model, copies, tie_weights=True)
+    with suppress(Exception), kept_as_it_was(model), pinned(traced=False), torch.no_grad(), swapped:
+        row_inputs, row_targets = random_rows(example, 1)
+        losses_of(model, loss_fn, row_inputs, row_targets, views)
 
 
 def private_nodes(row: Row) -> set[fx.Node]:
@@ -236,7 +247,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace == "prim":
             return func(*args, **kwargs)
         self.line = _line() or self.line
-        if _asks(func, args) and not _is_constant(args):
+        if func not in decomposed() and _asks(func, args) and not _is_constant(args):
             raise UnsupportedModel(
                 f"expected code whose steps do not depend on values, got {_asked(func)} at {self.line}; use "
                 "torch.where, masks of fixed shape, or shapes"
@@ -255,13 +266,15 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "expected random draws from torch's own generator, got a generator of your own at "
                 f"{self.line}; leave the generator out: draws are made from the secret stream"
             )
-        make = _RANDOM.get(func)
+        name = func._schema.name.removeprefix("aten::").removesuffix("_functional")
+        make = _RANDOM.get(name.removesuffix("_"))
         if make is None:
             raise UnsupportedModel(
                 f"expected random draws that can be inputs of a graph, got {_name(func)} at {self.line}; use "
                 "torch.rand, torch.randn or dropout"
             )
-        return make(self, **given)
+        drawn = make(self, **given)
+        return given["self"].copy_(drawn) if name.endswith("_") else drawn
 
     def uniform(self, like: Tensor | Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
         return self._draw(torch.rand, like, dtype)
@@ -363,41 +376,36 @@ def _dropout(watch: Watch, input: Tensor, p: float, train: bool | None, **_: Any
     return input * kept * (0.0 if p == 1 else 1 / (1 - p)), kept
 
 
-def _integers(watch: Watch, shape: Sequence[int], low: int, high: int, dtype: Any) -> Tensor:
-    u = watch.uniform(shape, torch.float64)
+def _integers(watch: Watch, size: Any, high: int, low: int = 0, dtype: Any = None, **_: Any) -> Tensor:
+    u = watch.uniform(size, torch.float64)
     return (low + (u * (high - low)).floor()).to(dtype or torch.int64)
 
 
-def _exponential(watch: Watch, self: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
-    return -torch.log1p(-watch.uniform(self)) / lambd
+def _normal(watch: Watch, mean: Any = 0.0, std: Any = 1.0, self: Any = None, **_: Any) -> Tensor:
+    like = next(each for each in (self, mean, std) if isinstance(each, Tensor))
+    return watch.normal(like) * std + mean
 
 
-_RANDOM: dict[Any, Callable[..., Any]] = {
-    aten.bernoulli_.float: lambda w, **a: a["self"].copy_(_bernoulli(w, **a)),
-    aten.bernoulli_.Tensor: lambda w, **a: a["self"].copy_(_bernoulli(w, **a)),
-    aten.bernoulli.p: _bernoulli,
-    aten.bernoulli.default: _bernoulli,
-    aten.bernoulli.Tensor: _bernoulli,
-    aten.native_dropout.default: _dropout,
-    aten.rand.default: lambda w, size, dtype=None, **_: w.uniform(size, dtype),
-    aten.rand_like.default: lambda w, self, dtype=None, **_: w.uniform(self, dtype),
-    aten.randn.default: lambda w, size, dtype=None, **_: w.normal(size, dtype),
-    aten.randn_like.default: lambda w, self, dtype=None, **_: w.normal(self, dtype),
-    aten.normal_.default: lambda w, self, mean=0.0, std=1.0, **_: self.copy_(w.normal(self) * std + mean),
-    aten.normal.Tensor_float: lambda w, mean, std=1.0, **_: w.normal(mean) * std + mean,
-    aten.normal.Tensor_Tensor: lambda w, mean, std, **_: w.normal(mean) * std + mean,
-    aten.normal.float_Tensor: lambda w, mean, std, **_: w.normal(std) * std + mean,
-    aten.uniform_.default: lambda w, **a: a["self"].copy_(
-        w.uniform(a["self"]) * (a.get("to", 1.0) - a.get("from", 0.0)) + a.get("from", 0.0)
+def _uniform(watch: Watch, self: Tensor, to: float = 1.0, **more: Any) -> Tensor:
+    low = more.get("from", 0.0)
+    return watch.uniform(self) * (to - low) + low
+
+
+_RANDOM: dict[str, Callable[..., Any]] = {
+    "bernoulli": _bernoulli,
+    "native_dropout": _dropout,
+    "rand": lambda w, size, dtype=None, **_: w.uniform(size, dtype),
+    "rand_like": lambda w, self, dtype=None, **_: w.uniform(self, dtype),
+    "randn": lambda w, size, dtype=None, **_: w.normal(size, dtype),
+    "randn_like": lambda w, self, dtype=None, **_: w.normal(self, dtype),
+    "normal": _normal,
+    "uniform": _uniform,
+    "exponential": lambda w, self, lambd=1.0, **_: -torch.log1p(-w.uniform(self)) / lambd,
+    "randint": _integers,
+    "randint_like": lambda w, self, dtype=None, **more: _integers(
+        w, self.shape, dtype=dtype or self.dtype, **more
     ),
-    aten.exponential_.default: lambda w, **a: a["self"].copy_(_exponential(w, **a)),
-    aten.randint.default: lambda w, high, size, dtype=None, **_: _integers(w, size, 0, high, dtype),
-    aten.randint.low: lambda w, low, high, size, dtype=None, **_: _integers(w, size, low, high, dtype),
-    aten.randint_like.default: lambda w, self, high, **_: _integers(w, self.shape, 0, high, self.dtype),
-    aten.randint_like.low_dtype: lambda w, self, low, high, **_: _integers(
-        w, self.shape, low, high, self.dtype
-    ),
-}
+}  # by name, of writes in place and others
 
 
 def _asks(func: Any, args: Any) -> bool:
@@ -578,7 +586,6 @@ def _check_constants(graph: fx.Graph, constants: Mapping[str, Constant], model: 
 
 def _without_writes(traced: fx.GraphModule, watch: Recorder, weights: Sequence[str]) -> fx.GraphModule:
     """The same graph without writes in place; one that would outlast the row is refused."""
-    _write_anew(traced.graph)
     if not any(_writes(node) for node in traced.graph.nodes):
         return traced
     placeholders = traced.graph.find_nodes(op="placeholder")
@@ -615,87 +622,6 @@ def _as_called(traced: fx.GraphModule, watch: Watch) -> Callable[..., Any]:
             return super().run_node(node)
 
     return lambda *values: Replay(traced).run(*values, enable_io_processing=False)
-
-
-def _write_anew(graph: fx.Graph) -> None:
-    """Make a new value of each write in place, where no other value in the same memory is used after it.
-
-    Of the writes that are left, and of those to inputs, torch's own functionalization takes care: it is exact
-    for all, and copies whole tensors for each.
-    """
-    nodes = list(graph.nodes)
-    place = {node: number for number, node in enumerate(nodes)}
-    sharing: dict[int, list[fx.Node]] = {}
-    for node in nodes:
-        value = node.meta.get("val")
-        if isinstance(value, Tensor):
-            sharing.setdefault(value.untyped_storage()._cdata, []).append(node)
-    for node in nodes:
-        if node.op != "call_function" or not _writes(node):
-            continue
-        written = node.args[0]
-        if not isinstance(written, fx.Node) or written.op != "call_function":
-            continue
-        value = written.meta["val"]
-        beside = sharing[value.untyped_storage()._cdata]
-        if any(
-            other is not written and place[other] < place[node] and _overlap(other.meta["val"], value)
-            and (other.op != "call_function" or any(place.get(user, -1) > place[node] for user in other.users))
-            for other in beside
-        ):  # fmt: skip
-            continue
-        with graph.inserting_before(node):
-            anew = _pure(graph, node)
-        if anew is None:
-            continue
-        anew.meta.update(node.meta)
-        for user in list(written.users):
-            if place.get(user, -1) > place[node]:
-                user.replace_input_with(written, anew)
-        node.replace_all_uses_with(anew)
-        place[anew] = place[node]
-        beside.append(anew)
-        beside.remove(node)
-        graph.erase_node(node)
-
-
-def _overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors in the same memory may share an element."""
-    if not one.numel() or not other.numel():
-        return False
-    (start, end), (first, last) = _span(one), _span(other)
-    return start <= last and first <= end
-
-
-def _span(value: Tensor) -> tuple[int, int]:
-    start = int(value.storage_offset())
-    steps = ((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
-    return start, start + int(sum(steps))
-
-
-def _pure(graph: fx.Graph, node: Any) -> fx.Node | None:
-    """The same operation with a new tensor for a result."""
-    name, overload = str(node.target).removeprefix("aten.").split(".")
-    value: Tensor = node.args[0].meta["val"]
-    if name == "copy_":
-        source: Any = node.args[1]
-        held = source.meta["val"]
-        if held.dtype != value.dtype:
-            source = graph.call_function(aten._to_copy.default, (source,), {"dtype": value.dtype})
-            source.meta["val"] = torch.empty_like(held, dtype=value.dtype)
-        whole = graph.call_function(aten.expand.default, (source, list(value.shape)))
-        whole.meta["val"] = value
-        return graph.call_function(aten.clone.default, (whole,))  # later writes are not to the source
-    if name in ("zero_", "fill_") and (name == "zero_" or overload == "Scalar"):
-        number = node.args[1] if name == "fill_" else 0
-        return graph.call_function(aten.full.default, (list(value.shape), number), {"dtype": value.dtype})
-    packet = getattr(aten, name.removesuffix("_"), None)
-    pure = getattr(packet, overload, None) or getattr(packet, "int", None)
-    arguments = [arg for arg in node.all_input_nodes if isinstance(arg.meta.get("val"), Tensor)]
-    alike = all(arg.meta["val"].dtype == value.dtype for arg in arguments)
-    if pure is None or not name.endswith("_") or pure._schema.is_mutable or not alike:
-        return None
-    return graph.call_function(pure, node.args, node.kwargs)
 
 
 def _writes(node: fx.Node) -> bool:
@@ -735,6 +661,8 @@ def _simplify(graph: fx.GraphModule) -> None:
             aten._unsafe_view.default,
         ):  # strides are not those of the trace
             node.target = aten.reshape.default
+        elif node.target is aten.unsafe_split.Tensor:
+            node.target = aten.split.Tensor
         elif node.target in (aten.t.default, aten.transpose.int):
             order = list(range(len(node.meta["val"].shape)))
             one, other = node.args[1:] if len(node.args) == 3 else (0, len(order) - 1)
