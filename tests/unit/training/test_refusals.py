@@ -322,3 +322,15 @@ def test_rows_without_a_finite_gradient_are_no_reason_to_refuse():
         return (outputs.sum(1) - 1e6).log()
 
     Engine(nn.Linear(4, 3), logarithm, (vectors, torch.zeros(6, dtype=torch.long)))
+
+
+def test_a_write_to_a_tensor_outside_of_the_model():
+    seen = torch.zeros(3)
+
+    def loss(outputs, targets):
+        seen.add_(outputs.detach().sum(0))
+        return cross_entropy(outputs + seen, targets)
+
+    with pytest.raises(UnsupportedModel, match="a write to a tensor outside of the model; compute new values"):
+        clipped_gradient_sum(nn.Linear(4, 3), loss, vectors, torch.zeros(6, dtype=torch.long), 1.0)
+    assert not seen.any()

@@ -526,9 +526,12 @@ def _explained(model: nn.Module, inputs: Any, targets: Any) -> Iterator[None]:
             raise
         raise UnsupportedModel(f"{error}{remedy}") from cause
     except Exception as error:
+        text = str(error).partition(chr(10))[0]
+        if "INTERNAL ASSERT" in text:  # a write to none of the inputs, which torch cannot write down
+            text, remedy = "a write to a tensor outside of the model", "; compute new values, and keep no state"
         raise UnsupportedModel(
-            f"expected model and loss to run on made-up rows like those of the data, got "
-            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{remedy}"
+            "expected model and loss to run on made-up rows like those of the data, got "
+            f"{type(error).__name__}: {text}{remedy}"
         ) from error
 
 
