@@ -341,7 +341,8 @@ class Recorder(Watch):  # type: ignore[no-untyped-call]
             return None
         if name == "copy_":
             return lambda into, given, *_: given.to(into.dtype).expand(into.shape).clone()
-        return getattr(getattr(aten, name[:-1], None), func._overloadname, None)
+        pure = getattr(getattr(aten, name[:-1], None), func._overloadname, None)
+        return pure if pure is not None and _arguments(pure) == _arguments(func) else None
 
     def _noted(self, node: fx.Node, value: Tensor) -> Tensor:
         node.meta["val"], node.meta["line"] = value, self.line
@@ -441,6 +442,10 @@ def arguments_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
     given = dict(zip([argument.name for argument in arguments], args, strict=False))
     left_out = {each.name: each.default_value for each in arguments if each.has_default_value()}
     return {**left_out, **given, **kwargs}
+
+
+def _arguments(func: Any) -> list[tuple[str, str]]:
+    return [(argument.name, str(argument.type)) for argument in func._schema.arguments]
 
 
 def _name(target: Any) -> str:
@@ -653,11 +658,16 @@ _SAME = frozenset(
 )
 
 
+_CONTIGUOUS = aten.native_group_norm_backward.default  # takes its arguments for contiguous
+
+
 def _simplify(graph: fx.GraphModule) -> None:
     """Drop copies, what is computed twice and what is not needed."""
     for node in graph.graph.nodes:
         if node.target in _SAME:
-            node.replace_all_uses_with(node.args[0])
+            for user in list(node.users):
+                if node.target is not aten.clone.default or user.target is not _CONTIGUOUS:
+                    user.replace_input_with(node, node.args[0])
         elif node.target in (
             aten.view.default,
             aten._unsafe_view.default,
