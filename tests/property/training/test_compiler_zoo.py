@@ -259,6 +259,17 @@ class Copying(nn.Module):
         return self.head(seen + mine.masked_fill_(seen > 1, 0.3))
 
 
+class Turned(nn.Module):
+    """Gradients come to a norm with their channels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head = nn.GroupNorm(1, 2), nn.Linear(128, CLASSES)
+
+    def forward(self, inputs):
+        return self.head(self.norm(inputs).permute(0, 2, 3, 1).flatten(1).tanh())
+
+
 class Einsum(nn.Module):
     def __init__(self):
         super().__init__()
@@ -410,6 +421,7 @@ PLAIN = {
     "experts": lambda: (Experts(), steps()[:, 0], classes()),
     "indexing": lambda: (Indexing(), tokens(), classes()),
     "einsum": lambda: (Einsum(), steps(), classes()),
+    "turned": lambda: (Turned(), images(), classes()),
     "copying": lambda: (Copying(), steps()[:, 0], classes()),
     "matrix exponential": lambda: (
         nn.Sequential(orthogonal(nn.Linear(WIDTH, WIDTH)), nn.Linear(WIDTH, CLASSES)),

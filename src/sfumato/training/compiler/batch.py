@@ -677,6 +677,7 @@ _RULES: dict[Any, Rule] = {
     aten.native_group_norm_backward.default: _group_norm_backward,
     aten.convolution_backward.default: _convolution_backward,
     aten.reshape.default: _reshape,
+    aten.clone.default: lambda block, node: block.rows(node.args[0]),
     aten.expand.default: _expand,
     aten.repeat.default: _repeat,
     aten.any.default: _any,

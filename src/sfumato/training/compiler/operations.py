@@ -67,7 +67,7 @@ SHIFTED = _named(
 
 OWN = _named(
     "reshape expand mm addmm bmm embedding embedding_dense_backward convolution_backward "
-    "native_layer_norm_backward native_group_norm_backward any all repeat mean sum max min"
+    "native_layer_norm_backward native_group_norm_backward any all repeat mean sum max min clone"
 )
 """Those with a batching of their own."""
 

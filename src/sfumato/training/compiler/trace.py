@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import operator
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -301,6 +302,7 @@ class Recorder(Watch):  # type: ignore[no-untyped-call]
         self.constants: dict[str, Constant] = {}
         self._graph = fx.Graph()
         self._nodes: dict[int, fx.Node] = {}
+        self._sharing: Counter[int] = Counter()  # how many tensors are in one memory
         self._held: list[Any] = []  # so that no other tensor gets the number of one that is known
         self._last: fx.Node | None = None  # of the placeholders
         self._drawn_before: dict[Any, Tensor] = {}
@@ -327,10 +329,18 @@ class Recorder(Watch):  # type: ignore[no-untyped-call]
                 return result
         if torch.Tag.inplace_view in func.tags:  # what it was like before
             self._node(args[0]).meta["val"] = args[0].detach()
+        elif func._schema.is_mutable and (pure := self._pure(func, args)) is not None:
+            with self:
+                result = pure(*args, **kwargs)
+            if result.dtype == args[0].dtype:
+                self._nodes[id(args[0])] = self._node(result)
+                return args[0]
         given, named = pytree.tree_map_only(Tensor, self._node, (args, kwargs))
         if func is aten.lift_fresh.default:
             func = aten.lift_fresh_copy.default
         result = func(*args, **kwargs)
+        if func is aten.unsafe_split.Tensor:  # whose results count as memory of their own
+            result = [each.clone() for each in result]
         node = self._graph.call_function(func, tuple(given), named)
         if isinstance(result, Tensor):
             return self._noted(node, result)
@@ -340,8 +350,20 @@ class Recorder(Watch):  # type: ignore[no-untyped-call]
                 self._noted(self._graph.call_function(operator.getitem, (node, place)), each)
         return result
 
+    def _pure(self, func: Any, args: Any) -> Any:
+        """The operation with a new value for a result, of a write to memory that nothing else has."""
+        name = func._schema.name.removeprefix("aten::")
+        alone = self._sharing[args[0].untyped_storage()._cdata] == 1
+        if not alone or not name.endswith("_") or self._node(args[0]).op != "call_function":
+            return None
+        if name == "copy_":
+            return lambda into, given, *_: given.to(into.dtype).expand(into.shape).clone()
+        pure = getattr(getattr(aten, name[:-1], None), func._overloadname, None)
+        return pure if pure is not None and _arguments(pure) == _arguments(func) else None
+
     def _noted(self, node: fx.Node, value: Tensor) -> Tensor:
         node.meta["val"], node.meta["line"] = value, self.line
+        self._sharing[value.untyped_storage()._cdata] += 1
         self._nodes[id(value)] = node
         self._held.append(value)
         return value
@@ -437,6 +459,10 @@ def arguments_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
     given = dict(zip([argument.name for argument in arguments], args, strict=False))
     left_out = {each.name: each.default_value for each in arguments if each.has_default_value()}
     return {**left_out, **given, **kwargs}
+
+
+def _arguments(func: Any) -> list[tuple[str, str]]:
+    return [(argument.name, str(argument.type)) for argument in func._schema.arguments]
 
 
 def _name(target: Any) -> str:
@@ -651,11 +677,16 @@ _SAME = frozenset(
 )
 
 
+_CONTIGUOUS = aten.native_group_norm_backward.default  # takes its arguments for contiguous
+
+
 def _simplify(graph: fx.GraphModule) -> None:
     """Drop copies, what is computed twice and what is not needed."""
     for node in graph.graph.nodes:
         if node.target in _SAME:
-            node.replace_all_uses_with(node.args[0])
+            for user in list(node.users):
+                if node.target is not aten.clone.default or user.target is not _CONTIGUOUS:
+                    user.replace_input_with(node, node.args[0])
         elif node.target in (
             aten.view.default,
             aten._unsafe_view.default,
