@@ -199,15 +199,10 @@ class FreshGenerators:
     False
     """
 
-    def __init__(
-        self, first: Sampler | None = None, device: torch.device | None = None, *, watched: bool = True
-    ) -> None:
-        """`first`: what the first keys are drawn from; a seeded one makes all keys seeded.
-
-        `watched`: whether code runs that may seed them; if not, `refresh` keys them anew whatever happened.
-        """
+    def __init__(self, first: Sampler | None = None, device: torch.device | None = None) -> None:
+        """`first`: what the first keys are drawn from; a seeded one makes all keys seeded."""
         self._seeded = first is not None and not first.private
-        self._first, self._device, self._watched = first, device, watched
+        self._first, self._device = first, device
         self._within = ExitStack()
         self._states: tuple[Any, ...] = ()
 
@@ -231,36 +226,7 @@ class FreshGenerators:
 
     def _key(self, stream: Sampler) -> None:
         self._within.enter_context(secret_global_generators(stream, self._device))
-        self._states = _global_states(self._device) if self._watched else ()
-
-
-def key_anew(generator: Any) -> None:
-    """Give a generator that other code made a state that nobody knows; it stays of its kind.
-
-    >>> generator = np.random.default_rng(0)
-    >>> key_anew(generator)
-    >>> generator.random() == np.random.default_rng(0).random()
-    False
-    """
-    import torch
-
-    if isinstance(generator, torch.Generator):
-        if generator.device.type == "cpu":
-            words = SecretStream().integers(2**32, _WORDS)
-            generator.set_state(_torch_state(_fresh_torch_state(), words))
-        else:
-            generator.manual_seed(secrets.randbits(62))
-    elif isinstance(generator, random.Random):
-        generator.seed(secrets.randbits(256))
-    elif isinstance(generator, np.random.SeedSequence):
-        fresh = np.random.SeedSequence(secrets.randbits(256), pool_size=generator.pool_size)
-        generator.__setstate__(fresh.__reduce__()[2])  # type: ignore[attr-defined]
-    else:
-        inner = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", generator)
-        other = type(inner)(secrets.randbits(256))
-        inner.__setstate__((other.state, other.seed_seq))  # from the latter come those that it spawns
-        if isinstance(generator, np.random.RandomState):  # draws its normal numbers in pairs, and keeps one
-            generator.set_state(generator.get_state(legacy=False) | {"has_gauss": 0, "gauss": 0.0})
+        self._states = _global_states(self._device)
 
 
 def _global_states(device: torch.device | None) -> tuple[Any, ...]:
@@ -380,6 +346,28 @@ def _with_other_seed(sampler: Sampler) -> bytes:
     state.numpy()[:_SEED].view(np.uint64)[0] = _hashed(sampler.integers(2**32, 2))
     torch.set_rng_state(state)
     return state.numpy().tobytes()
+
+
+OWN_NOISE = (
+    "the noise came from a sampler of the user's own; that its draws are secret, and as random as the price "
+    "assumes, is taken on trust"
+)
+
+
+def draws_by_own_code(sampler: Any) -> bool:
+    """Whether the class of a sampler, or of one that it draws from, is not Sfumato's."""
+    inner = [each for each in getattr(sampler, "__dict__", {}).values() if hasattr(each, "rounded_normal")]
+    own = type(sampler).__module__.partition(".")[0] != __name__.partition(".")[0]
+    return own or any(map(draws_by_own_code, inner))
+
+
+def caveats_of_sampler(sampler: Any) -> tuple[str, ...]:
+    """The caveat of a certificate whose noise came from another sampler than Sfumato's.
+
+    >>> caveats_of_sampler(SecretStream())
+    ()
+    """
+    return (OWN_NOISE,) if draws_by_own_code(sampler) else ()
 
 
 class SecretStream:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from sfumato.errors import UnsupportedModel
+from sfumato.randomness import public_global_generators
 from sfumato.training.compiler.trace import (
     MOST_OF_A_CONSTANT,
     Row,
@@ -24,7 +26,7 @@ from sfumato.training.compiler.trace import (
 )
 from sfumato.training.public_rows import first, other_weights, random_rows, repeated
 
-ROWS = 2  # made up
+ROWS, _MORE = 2, 8  # made up
 _UNIFORM, _NORMAL = 0.4, 0.3  # what every draw is while code and graph are compared
 _LOSS, _GRADIENT = 1e-3, 2e-2  # relative differences that rounding may make
 
@@ -46,12 +48,12 @@ def check_model(model: nn.Module) -> None:
             )
         if parameter.requires_grad:
             kinds.setdefault(parameter.dtype, name)
-    for dtype, name in kinds.items():
-        if dtype not in (torch.float32, torch.float64) or len(kinds) > 1:
-            raise UnsupportedModel(
-                f"expected trainable parameters of one type, float32 or float64, got {name} of {dtype}; call "
-                "model.float(), and use autocast inside forward for lower precision"
-            )
+    if len(kinds) > 1 or not kinds.keys() <= {torch.float32, torch.float64}:
+        got = " and ".join(f"{name} of {dtype}" for dtype, name in kinds.items())
+        raise UnsupportedModel(
+            f"expected trainable parameters of one type, float32 or float64, got {got}; call model.float(), "
+            "and use autocast inside forward for lower precision"
+        )
 
 
 def check_constants(row: Row, public: Sequence[Tensor], data: Any) -> None:
@@ -87,6 +89,11 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
         """Losses and the sum of all gradients, by the code itself."""
         with pinned(seed, traced=False), _Constant(), kept_as_it_was(model):
             losses = losses_of(model, loss_fn, *data, views)
+            if isinstance(losses, FakeTensor):
+                raise UnsupportedModel(
+                    "expected code that keeps nothing from call to call, got a tensor of an earlier call, by "
+                    f"{code_of(model)} or {code_of(loss_fn)}; compute each loss of its arguments alone"
+                )
             learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
             found = torch.autograd.grad(losses.sum(), learning, allow_unused=True)
         return losses.detach(), _flat(found, learning)
@@ -94,6 +101,8 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
     with other_weights(model):
         try:
             together, _ = of((inputs, targets), 1)
+        except UnsupportedModel:
+            raise
         except Exception:  # what the code cannot take, such as a matrix that is not definite
             inputs, targets = repeated(example, ROWS)
             together, _ = of((inputs, targets), 1)
@@ -112,7 +121,8 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
     if mixed:
         raise UnsupportedModel(
             f"expected the loss of each row to be that of the row alone, got others in a batch of {ROWS}, by "
-            f"{where}; keep rows in the first dimension and apart: no squeeze(), no mean over dimension 0"
+            f"{where}; keep rows in the first dimension and apart: no squeeze(), no mean over dimension 0; put "
+            "what a loss compares into the row, such as an anchor and its negatives in one input"
         )
     for (losses, gradients), (own, formed) in zip(traced, alone, strict=True):
         if not near(losses, own, _LOSS) or not near(gradients, formed, _GRADIENT):
@@ -121,22 +131,48 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
                 f"{code_of(loss_fn)}; leave out what depends on time, on files or on earlier calls"
             )
     finite = [gradients for _, gradients in traced if bool(gradients.isfinite().all())]
-    if finite and not any(bool(gradients.any()) for gradients in finite):
+    if not any(bool(gradients.any()) for gradients in finite) and not _learns(row, model, example):
         raise UnsupportedModel(
             "expected a loss that learns, got a gradient of zero for every made-up row, by "
             f"{code_of(loss_fn)}; leave out detach(), argmax and rounding between the weights and the loss"
         )
 
 
-def run_row(row: Row, model: nn.Module, data: Any) -> tuple[Tensor, Tensor]:
-    """The loss of one row, and its gradients end to end, by the graph; every draw is a constant."""
-    tensors = {name: tensor.detach() for name, tensor in all_tensors(model).items()}
-    leaves = [leaf for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
-    with torch.no_grad():
-        losses, _, *gradients = row.graph(
-            *[tensors[name] for name in row.weights], *leaves, *constant_draws(row)
-        )
+def _learns(row: Row, model: nn.Module, example: tuple[Any, Any]) -> bool:
+    """Whether any of more made-up rows, larger whole numbers among them, has a gradient at other weights."""
+    for seed, most in ((31, 1), (33, 1), (35, 9)):
+        data = random_rows(example, _MORE, seed, most=most)
+        with other_weights(model), public_global_generators(seed):
+            for number in range(_MORE):
+                draws = [
+                    (torch.rand if draw.kind == "uniform" else torch.randn)(draw.shape, dtype=draw.dtype)
+                    for draw in row.draws
+                ]
+                _, gradients = run_row(row, model, _row(data, number), draws)
+                if bool(gradients.isfinite().all()) and bool(gradients.any()):
+                    return True
+    return False
+
+
+def run_row(
+    row: Row, model: nn.Module, data: Any, draws: Sequence[Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The loss of one row, and its gradients end to end, by the graph on the CPU; every draw is a constant."""
+    tensors = {name: tensor.detach().cpu() for name, tensor in all_tensors(model).items()}
+    leaves = [leaf.cpu() for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
+    with torch.no_grad(), torch.device("cpu"):
+        draws = constant_draws(row) if draws is None else draws
+        losses, _, *gradients = _Eager(row.graph).run(*[tensors[name] for name in row.weights], *leaves, *draws)
     return losses, _flat(gradients, [tensors[name] for name in row.trainable])
+
+
+class _Eager(fx.Interpreter):
+    """Runs a graph as autograd calls it: some kernels take for granted that gradients are contiguous."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is torch.ops.aten.native_group_norm_backward.default:
+            args = (args[0].contiguous(), args[1].contiguous(), *args[2:])
+        return super().call_function(target, args, kwargs)
 
 
 def constant_draws(row: Row, rows: int | None = None) -> list[Tensor]:
@@ -150,7 +186,7 @@ def constant_draws(row: Row, rows: int | None = None) -> list[Tensor]:
 
 def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     parts = [
-        torch.zeros(parameter.numel(), dtype=parameter.dtype) if gradient is None else gradient.flatten()
+        parameter.detach().new_zeros(parameter.numel()) if gradient is None else gradient.flatten()
         for gradient, parameter in zip(gradients, like, strict=True)
     ]
     return torch.cat(parts)

@@ -1,4 +1,4 @@
-"""Every rule against a loop over single examples, over generated shapes and options."""
+"""Layers against a loop over single examples, over generated shapes and options."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from torch import nn
 
 from sfumato.training import clip_chunk, clipped_gradient_sum
 from sfumato.training.clipping import Flat
-from sfumato.training.rules import covered_types
 
 sizes = st.integers(1, 4)
 slow_is_fine = settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -154,10 +153,6 @@ def check(data, family, clipped_by_loop, distance):
         ours = clipped_gradient_sum(model, loss, inputs, targets, clip_norm, units=owner)
         oracle = clipped_by_loop(model, loss, inputs, targets, clip_norm, owner)
         assert distance(ours, oracle) <= 1e-5
-
-
-def test_every_rule_has_a_case_here():
-    assert set(CASES) == set(covered_types())
 
 
 def _property(family):
