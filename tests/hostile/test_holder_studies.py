@@ -106,7 +106,7 @@ def test_a_file_that_is_too_large_is_not_cut_off(tmp_path):
 def test_a_name_of_data_is_no_path(tmp_path):
     """Its recipe is that of things; nothing is opened."""
     study = Study.read(written(tmp_path, data='"../../../etc/passwd"'))
-    assert study.recipe == features.THINGS
+    assert study.task.recipe == features.THINGS
 
 
 # Another version of the code

@@ -9,10 +9,8 @@ from sfumato import accounting
 from sfumato.accounting import Budget
 from sfumato.errors import InvalidInput, NotVerified, Refused
 from sfumato.holders import Part, Parties, SumRound, SumStudy, Verified
-from sfumato.holders.desk_round import Lost
-from sfumato.holders.desk_sums import DeskSums, new_keys, public_keys
-from sfumato.holders.sum_node import SumNode
-from sfumato.holders.sum_study import calibrated_rounds
+from sfumato.holders.rounds import Lost
+from sfumato.holders.sums import DeskSums, SumNode, calibrated_rounds, new_keys, public_keys
 from sfumato.ledger import Ledger
 from sfumato.randomness import SecretStream
 
