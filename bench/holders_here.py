@@ -1,4 +1,4 @@
-"""A study of three holders on this machine: a SuperLink and three SuperNodes over TLS, each its own process.
+"""A study of three holders on this machine: a coordinator and three holders over HTTPS, each its own process.
 
     python bench/holders_here.py [--data mnist] [--spare 5] [--folder DIR]
 

@@ -93,20 +93,7 @@ def averaging_study(
     epsilon: float,
     delta: float,
 ) -> SumStudy:
-    """Return the study with the least noise that costs each client at most (ε, δ).
-
-    Args:
-        terms: Settings of the training.
-        parties: Of one round: the number of clients, and of those that may be lost or collude.
-        keys: The clients' public signing keys by name.
-        name: The study's name in reports and ledgers.
-        parameters: Number of parameters of the head.
-        epsilon: The ε of all rounds that a client is in.
-        delta: Its δ.
-
-    Returns:
-        The study, to be signed.
-    """
+    """Return the study with the least noise that costs each client at most (ε, δ)."""
     if parties.holders > terms.clients:
         raise InvalidInput(f"expected at most {terms.clients} clients in a round, got {parties.holders}")
     picked = parties.holders < terms.clients
@@ -251,15 +238,6 @@ def clipped_update(
     """Return the change of the head by plain gradient descent on a client's rows, of norm at most `clip_norm`.
 
     *Guarantees*: norm ≤ C for any rows; a change that is not finite counts as zero.
-
-    Args:
-        head: The head; it is not changed.
-        inputs: The client's rows as features.
-        targets: Their classes.
-        terms: Steps, rate and bound.
-
-    Returns:
-        One number for each parameter.
     """
     moved = copy.deepcopy(head)
     optimizer = torch.optim.SGD(moved.parameters(), lr=terms.learning_rate)

@@ -114,7 +114,7 @@ class LetterServer:
         """Keep an answer; a late or a second one is dropped."""
         with self._news:
             self._present.add(place)
-            if name == self._letters.get(place, ("",))[0]:
+            if place in self._letters and name == self._letters[place][0]:
                 del self._letters[place]
                 self._answers[place] = answer
                 self._news.notify_all()

@@ -103,12 +103,7 @@ class Node:
             Refused: If the study was finished with this ledger; or more rounds were abandoned than declared.
         """
         trainer = self._trainer = _rehearsed(
-            self.study,
-            head,
-            ledger=self._ledger,
-            purpose=self._purpose,
-            sampler=self._sampler,
-            through=self,
+            self.study, head, self, ledger=self._ledger, purpose=self._purpose, sampler=self._sampler
         )
         self._pay(trainer)
         found, units = rows(trainer.sampler) if callable(rows) else (rows, None)
@@ -192,7 +187,7 @@ class Node:
         if self.abandoned > self.study.spare:
             raise Refused(
                 f"expected at most spare={self.study.spare} abandoned rounds, got more; the study ends, and "
-                "what was charged stays charged"
+                "its charge stays"
             )
         return np.zeros_like(total)
 
@@ -200,20 +195,9 @@ class Node:
 def rounding(study: Study) -> float:
     """Return the share of C by which this machine's rounding may lengthen a gradient, found on public rows.
 
-    Args:
-        study: The study.
-
-    Returns:
-        η, at most the margin that the study declares.
-
-    Raises:
-        InvalidInput: If it is above that margin: no node of this machine could take part.
-
-    ```python
-    print(rounding(Study.read("study.toml")))
-    ```
+    It is at most the margin that the study declares; above it no node of this machine could take part.
     """
-    eta = _rehearsed(study, study.task.learner(), ledger=None, purpose="", sampler=None, through=None).eta
+    eta = _rehearsed(study, study.task.learner(), _Rehearsal()).eta
     assert eta is not None
     return eta
 
@@ -221,11 +205,11 @@ def rounding(study: Study) -> float:
 def _rehearsed(
     study: Study,
     head: nn.Module,
+    through: Aggregation,
     *,
-    ledger: Ledger | None,
-    purpose: str,
-    sampler: Sampler | None,
-    through: Aggregation | None,
+    ledger: Ledger | None = None,
+    purpose: str = "",
+    sampler: Sampler | None = None,
 ) -> PrivateTrainer:
     """Return a trainer of the study; its rounding, checked on public rows, is within the margin."""
     trainer = PrivateTrainer(
@@ -235,7 +219,7 @@ def _rehearsed(
         ledger=ledger,
         purpose=purpose,
         sampler=sampler,
-        peers=Peers(rank=0, count=int(1 / study.largest_share + 1e-9), through=through or _Rehearsal()),
+        peers=Peers(rank=0, count=int(1 / study.largest_share + 1e-9), through=through),
     )
     trainer.rehearse(study.task.example(), study.task.loss)
     study.noise.check_covers(math.inf if trainer.eta is None else trainer.eta)

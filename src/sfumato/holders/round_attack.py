@@ -29,14 +29,7 @@ Shares = Callable[[int], Sampler]
 
 @dataclass(frozen=True, kw_only=True)
 class RoundAttack:
-    """A lower bound that the coalition proved, and the price of the round against it.
-
-    Attributes:
-        claimed_epsilon: The exact ε of one round, unsampled, against the coalition.
-        lower_bound: The ε that the attack proves with confidence 1 − α.
-        delta: The δ of both.
-        alpha: 1 − the confidence.
-    """
+    """A lower bound that the coalition proved with confidence 1 − α, and the exact ε of one unsampled round."""
 
     claimed_epsilon: float
     lower_bound: float
@@ -74,17 +67,8 @@ def attack_round(
     Holder 1 is honest and has the canaries. The last `dropped` holders are lost before their input is sent; the
     colluders are those before them.
 
-    Args:
-        parties: The number of holders, of lost and of colluding ones.
-        noise_multiplier: Of the counted shares together.
-        canaries: Number of canaries.
-        pairs: Number of pairs of rounds that are attacked.
-        delta: The δ at which ε is stated.
-        alpha: 1 − the confidence of the bound.
-        shares: The sources of the holders' noise; for sabotage.
-
-    Returns:
-        The bound beside the exact price.
+    `noise_multiplier` is that of the counted shares together. `shares` replaces the sources of the holders'
+    noise, for sabotage.
     """
     part = Part(
         sensitivity=1.0,

@@ -228,12 +228,7 @@ def _study(
 
 
 def keep(done: Simulated, out: str | os.PathLike[str]) -> None:
-    """Write a run folder for `sfumato report`: the result, one certificate, and one round as pictures.
-
-    Args:
-        done: The outcome of `simulate`.
-        out: A new run folder.
-    """
+    """Write a run folder for `sfumato report`: the result, one certificate, and one round as pictures."""
     study, parties = done.study, done.study.parties
     folder = RunFolder.begin(Path(out))
     pictures = round_pictures(parties)

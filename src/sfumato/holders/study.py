@@ -1,44 +1,10 @@
-"""Studies: files that say everything that affects privacy, which all holders sign.
+"""Studies: files that state everything that affects privacy, which all holders sign.
 
-A study of a training is a TOML file:
-
-[study]
-name = "digits of ten hospitals"
-data = "mnist"            # which recipe: the name of a data set
-classes = 10
-public_size = 60000       # about how many units all holders have together, if that may be known
-largest_share = 0.1       # of these, that one holder has at most
-unit = "record"
-epsilon = 1.0             # against the best informed adversary that is declared here
-delta = 1e-5
-dropped = 2               # holders that may be lost in a round
-colluding = 3             # holders that may collude with the coordinator
-spare = 10                # rounds that may be abandoned; they are priced like all others
-holders_per_unit = 1      # optional: most holders that have rows of one unit; 1 if left out
-
-[network]                 # optional: a network with random weights in place of the head; see `NetworkTerms`
-model = "cnn"
-shape = [1, 28, 28]
-steps = 300
-expected_batch = 1024
-clip_norm = 1.0
-learning_rate = 0.5
-
-[holders]                 # in this order; each with the middle line of its .pub file, from: sfumato key create
-delft = "MCowBQYDK2VwAyEA…"
-utrecht = "MCowBQYDK2VwAyEA…"
-
-With data = "table" a network learns a column of the holders' tables. The study declares the columns like the
-policy of a table, and each holder's own policy must declare the same.
-
-[table]
-target = "ill"
-rows = 1                  # of one unit that count, at most; a unit that is a column tells people apart
-
-[table.columns.age]
-type = "integer"
-lower = 0
-upper = 120
+The TOML file of a training has a section `study` with the fields of `Study`, and `dropped` and `colluding` of
+its parties; a section `holders` with a name and a key of each, in the order of their places, where a key is the
+middle line of the .pub file from `sfumato key create`; and maybe a section `network` with the fields of
+`NetworkTerms`, or, with data = "table", a section `table`: `target`, `rows` (of one unit that count, at most)
+and `columns`, which each holder's own policy must declare as well. docs/how-to/holders.md shows examples.
 """
 
 from __future__ import annotations

@@ -267,15 +267,6 @@ class SumNode:
     *Guarantees*: the study carries the signature of every holder (`Verified`); its whole price is charged to
     this holder's ledger before its numbers are asked for; round numbers go up, so that no round has two inputs;
     each input has this holder's share of the noise; it is in no more rounds than were paid for.
-
-    Args:
-        agreed: The study, with the signature of every holder.
-        key: This holder's signing key.
-        ledger: This holder's ledger; None charges nowhere.
-        sampler: Source of the noise; a fresh secret stream by default.
-
-    Raises:
-        InvalidInput: If the key is not that of a holder of the study.
     """
 
     def __init__(
@@ -370,17 +361,9 @@ class Total:
 class DeskSums:
     """All holders of a study in one process, those who can pay; `add_up` goes through one round.
 
-    Args:
-        study: The study; all holders sign it here.
-        keys: Their signing keys by place.
-        losses: The holders that are lost in a round, and at which message.
-        ledgers: The holders' ledgers by place; a holder without one is not charged.
-        masked: False leaves out masks and their messages, for hundreds of holders and more. The sum is the
-            same to the last bit, as masks cancel; inputs are then not hidden from the coordinator.
-        samplers: The holders' secret streams by place; fresh ones by default.
-
-    Raises:
-        InvalidInput: If too few holders can pay; nothing is charged.
+    All holders sign the study here; those whose ledgers have no room stay out. `masked=False` leaves out masks
+    and their messages, for hundreds of holders and more. The sum is the same to the last bit, as masks cancel;
+    inputs are then not hidden from the coordinator.
     """
 
     def __init__(

@@ -1,18 +1,8 @@
 """SQL over the tables of several holders: counts, sums, averages and quantiles of all their rows.
 
-The study is a TOML file beside the policies of the holders' tables, for a rehearsal in one process:
-
-    [study]
-    kind = "query"
-    name = "people of three clinics"
-    dropped = 0               # holders that may be lost
-    colluding = 1             # holders that may collude with the coordinator
-    holders_per_unit = 1      # most holders that have rows of one person
-
-    [holders]                 # the policy of each holder's table, from this file
-    delft = "delft.toml"
-    leiden = "leiden.toml"
-    utrecht = "utrecht.toml"
+The study is a TOML file beside the policies of the holders' tables, for a rehearsal in one process. Its section
+`study` has kind = "query", a name, and the number of `dropped`, `colluding` and `holders_per_unit`; its section
+`holders` names the policy of each holder's table, from this file. docs/how-to/holders-compute.md shows one.
 """
 
 from __future__ import annotations
@@ -137,7 +127,6 @@ class TableStudy:
         epsilon: float,
         split: Sequence[float] | None = None,
         losses: Losses = lambda number: {},
-        data: Mapping[str, Any] | None = None,
     ) -> HoldersAnswer:
         """Answer a query over all holders' rows; each ledger is charged before its holder reads a row.
 
@@ -146,7 +135,6 @@ class TableStudy:
             epsilon: The ε of the answer against the best informed adversary.
             split: How ε is shared among the aggregates.
             losses: The holders lost in the round, and at which message; none by default.
-            data: Tables in place of the policies' sources, by holder.
 
         Returns:
             The noisy rows with their intervals, and ε against each adversary.
@@ -157,8 +145,7 @@ class TableStudy:
             Refused: If too many holders were lost; the charges stay.
         """
         tables = {
-            place: Table(policy, None, data=(data or {}).get(name))
-            for place, (name, policy) in enumerate(self.policies.items(), 1)
+            place: Table(policy, None, data=None) for place, policy in enumerate(self.policies.values(), 1)
         }
         apart = {
             place: Apart(table, parse_query(sql, table.policy), epsilon, split)

@@ -117,20 +117,7 @@ def vote_study(
     epsilon: float,
     delta: float,
 ) -> SumStudy:
-    """Return the study with the least noise that costs at most (ε, δ) against the best informed adversary.
-
-    Args:
-        terms: The rules for labels.
-        parties: The number of holders, and of those that may be lost or collude.
-        keys: Their public signing keys by name.
-        name: The study's name in reports and ledgers.
-        unit: The unit of privacy; one teacher of a holder has all its rows.
-        epsilon: The ε of all answers.
-        delta: Their δ.
-
-    Returns:
-        The study, to be signed.
-    """
+    """Return the study with the least noise that costs at most (ε, δ) against the best informed adversary."""
     return SumStudy(
         name=name,
         kind="votes",
@@ -154,15 +141,9 @@ def affordable_queries(
 
 
 def labels_by_vote(terms: VoteTerms, desk: DeskSums, votes: Mapping[int, npt.NDArray[np.int64]]) -> Integers:
-    """Return a label for each query, −1 where there is none.
+    """Return a label for each query, −1 where there is none, from noisy counts only.
 
-    Args:
-        terms: As in the desk's study.
-        desk: The holders, after they paid.
-        votes: (teachers, queries) of each holder by place; −1 for a missing teacher.
-
-    Returns:
-        (queries,) labels, from noisy counts only.
+    `votes` holds (teachers, queries) of each holder by place, −1 for a missing teacher.
 
     Raises:
         Refused: If a round was abandoned; the charges stay.
@@ -231,7 +212,6 @@ def simulate_votes(
     losses: Losses | None = None,
     ledgers: Mapping[int, Ledger] | None = None,
     masked: bool = True,
-    side: PublicSide | None = None,
 ) -> SimulatedVotes:
     """Deal private rows out to holders, let their teachers label public images, and train a student.
 
@@ -246,7 +226,6 @@ def simulate_votes(
         losses: The holders lost in a round; by default `parties.dropped` holders chosen at random.
         ledgers: The holders' ledgers by place, from 1.
         masked: False leaves the masks out: the same sum, hidden from no party.
-        side: Features of the public images, if they were prepared before.
 
     Returns:
         The labels, the student's accuracy, and a certificate of each holder.
@@ -276,7 +255,7 @@ def simulate_votes(
     desk = DeskSums(
         study, keys, losses=losses or random_losses(parties, SecretStream()), ledgers=ledgers, masked=masked
     )
-    side = side or PublicSide.of(
+    side = PublicSide.of(
         public.inputs, settings.adaptation, classes=terms.classes, progress=lambda stage, share: None
     )
     queries = side.queries(terms.queries)
