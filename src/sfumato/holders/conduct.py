@@ -23,12 +23,11 @@ from sfumato.holders.letters import (
     Letter,
     read_envelopes,
     read_masked,
+    read_numbered,
     read_opening,
-    read_rounds,
-    readable,
     write_envelopes,
+    write_numbered,
     write_outcomes,
-    write_rounds,
 )
 from sfumato.holders.rounds import CoordinatorRound, Opened
 from sfumato.holders.study import Study
@@ -39,7 +38,6 @@ ROUNDS = "rounds.db"
 _MOST_WORDS = 2**26  # bytes of sums in one letter
 _NOTHING: Mapping[str, Any] = {}
 Read = Callable[[int, Letter], None]
-_signed = readable(lambda value: dict(value))
 
 
 class Log:
@@ -204,7 +202,7 @@ class Conductor:
 
     def _advertised(self, rounds: Mapping[int, CoordinatorRound]) -> set[int]:
         def read(place: int, answer: Letter) -> None:
-            adverts = read_rounds(answer.said, dict)
+            adverts = read_numbered(answer.said, "rounds", dict)
             for number, part in rounds.items():
                 part.terms.check_advert(adverts[number], place)
             for number, part in rounds.items():
@@ -213,16 +211,19 @@ class Conductor:
         return self._ask(self._places, Kind.KEYS, said={"numbers": list(rounds)}, read=read)
 
     def _shared(self, rounds: Mapping[int, CoordinatorRound], ready: Collection[int]) -> bool:
-        adverts = write_rounds({number: [dict(one) for one in part.adverts] for number, part in rounds.items()})
+        signed = {number: [dict(one) for one in part.adverts] for number, part in rounds.items()}
 
         def read(place: int, answer: Letter) -> None:
-            sealed = read_rounds(answer.said, read_envelopes)
+            sealed = read_numbered(answer.said, "rounds", read_envelopes)
             for number, part in rounds.items():
                 part.check_envelopes(place, sealed[number])
             for number, part in rounds.items():
                 part.take_envelopes(place, sealed[number])
 
-        return len(self._ask(ready, Kind.SHARES, said=adverts, read=read)) >= self._study.parties.least
+        return (
+            len(self._ask(ready, Kind.SHARES, said=write_numbered("rounds", signed), read=read))
+            >= self._study.parties.least
+        )
 
     # One round
 
@@ -234,7 +235,7 @@ class Conductor:
             part.take_masked(read_masked(answer, place, bits=terms.bits, dimension=terms.dimension))
 
         def agreed(place: int, answer: Letter) -> None:
-            part.take_agreement(place, _signed(answer.said.get("agreement")))
+            part.take_agreement(place, dict(answer.said["agreement"]))
 
         def opened(place: int, answer: Letter) -> None:
             part.take_opening(read_opening(answer.said, place))
@@ -248,7 +249,7 @@ class Conductor:
         count = len(present)
         said: dict[str, Any] = {"survivors": part.survivors}
         ready = self._ask(present, Kind.AGREE, terms.number, said=said, read=agreed)
-        said = {"agreements": {str(place): dict(one) for place, one in part.agreements.items()}}
+        said = write_numbered("agreements", {place: dict(one) for place, one in part.agreements.items()})
         present &= self._ask(ready, Kind.OPEN, terms.number, said=said, read=opened)
         try:
             return Opened(part.total(), count)
@@ -279,7 +280,7 @@ class Conductor:
                 if answer.kind is kind and answer.number == number and answer.study == self._study.digest:
                     read(place, answer)
                     done.add(place)
-            except (SfumatoError, KeyError):
+            except (SfumatoError, LookupError, TypeError, ValueError, AttributeError):
                 continue
         return done
 
@@ -301,13 +302,7 @@ class Conductor:
 
 @dataclass(frozen=True, kw_only=True)
 class Coordinated:
-    """A coordinator's outcome: its folder holds the sums of the rounds, and nothing else.
-
-    Attributes:
-        rounds: Number of rounds.
-        abandoned: Number of abandoned rounds.
-        seconds: Duration.
-    """
+    """A coordinator's outcome; its folder holds the sums of the rounds, and nothing else."""
 
     rounds: int
     abandoned: int

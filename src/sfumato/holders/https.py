@@ -153,31 +153,21 @@ class _Request(BaseHTTPRequestHandler):
         self._letters = letters
         super().__init__(*arguments)
 
-    def do_GET(self) -> None:
-        place = self._checked()[0]
+    def _handle(self) -> None:
+        place, body = self._checked()
         if place is None:
             return
-        found = self._letters.next_letter(place)
-        if found is None:
-            self._send(204)
-        else:
-            self._send(200, found[1], name=found[0])
-
-    def do_PUT(self) -> None:
-        place, body = self._checked()
-        if place is not None:
+        if self.command == "PUT":
             self._letters.take(place, self.path.removeprefix("/"), body)
-            self._send(204)
-
-    def do_HEAD(self) -> None:
-        if self._checked()[0] is not None:
-            self._send(204)
-
-    def do_DELETE(self) -> None:
-        place = self._checked()[0]
-        if place is not None:
+        elif self.command == "DELETE":
             self._letters.leave(place)
-            self._send(204)
+        elif self.command == "GET" and (found := self._letters.next_letter(place)):
+            name, letter = found
+            self._send(200, letter, name=name)
+            return
+        self._send(204)
+
+    do_GET = do_PUT = do_DELETE = do_HEAD = _handle
 
     def _checked(self) -> tuple[int | None, bytes]:
         """Return the place of the holder that signed this request, and the body; or refuse it."""

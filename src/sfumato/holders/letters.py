@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -48,11 +48,21 @@ MOST_AHEAD = 64
 
 WITNESS = "ledger.json"  # the newest entry of the holder's ledger
 
-_P = ParamSpec("_P")
 _R = TypeVar("_R")
 _LENGTH = 4
 _LARGEST_TEXT = 2**28
 _WORDS = {4: "<u4", 8: "<u8"}
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Raise InvalidInput for contents that cannot be read."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise InvalidInput(
+            "expected a letter of a study, got unreadable bytes; nothing was answered"
+        ) from error
 
 
 class Kind(Enum):
@@ -85,46 +95,28 @@ class Letter:
     @classmethod
     def from_bytes(cls, content: bytes) -> Letter:
         length = int.from_bytes(content[:_LENGTH], "big")
-        if len(content) < _LENGTH + length or length > _LARGEST_TEXT:
-            raise _unreadable()
-        try:
+        with readable():
+            if len(content) < _LENGTH + length or length > _LARGEST_TEXT:
+                raise ValueError("cut off, or too long")
             head = json.loads(content[_LENGTH : _LENGTH + length])
             kind, study, number, said = (head[name] for name in ("kind", "study", "number", "said"))
-            kind = Kind(kind)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise _unreadable() from error
-        if not isinstance(study, str) or type(number) is not int or not isinstance(said, dict):
-            raise _unreadable()
-        return cls(kind=kind, study=study, number=number, said=said, words=content[_LENGTH + length :])
+            if not isinstance(study, str) or type(number) is not int or not isinstance(said, dict):
+                raise ValueError("of other types")
+            words = content[_LENGTH + length :]
+            return cls(kind=Kind(kind), study=study, number=number, said=said, words=words)
 
 
 # Contents of letters, as writers and readers
 
 
-def readable(reader: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Make a reader raise InvalidInput, and no other error, on contents that cannot be read."""
-
-    @wraps(reader)
-    def read(*arguments: _P.args, **options: _P.kwargs) -> _R:
-        try:
-            return reader(*arguments, **options)
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise _unreadable() from error
-
-    return read
+def write_numbered(name: str, parts: Mapping[int, Any]) -> dict[str, Any]:
+    return {name: {str(number): part for number, part in parts.items()}}
 
 
-def _unreadable() -> InvalidInput:
-    return InvalidInput("expected a letter of a study, got unreadable bytes; nothing was answered")
-
-
-def write_rounds(parts: Mapping[int, Any]) -> dict[str, Any]:
-    return {"rounds": {str(number): part for number, part in parts.items()}}
-
-
-@readable
-def read_rounds(said: Mapping[str, Any], read: Callable[[Any], _R]) -> dict[int, _R]:
-    return {int(number): read(part) for number, part in dict(said["rounds"]).items()}
+@readable()
+def read_numbered(said: Mapping[str, Any], name: str, read: Callable[[Any], _R]) -> dict[int, _R]:
+    """Read an object with a part for each round, or for each holder."""
+    return {int(number): read(part) for number, part in dict(said[name]).items()}
 
 
 def read_signed(value: Any) -> list[Signed]:
@@ -135,7 +127,7 @@ def write_envelopes(envelopes: Iterable[Envelope]) -> list[list[Any]]:
     return [[one.sender, one.receiver, one.sealed.hex()] for one in envelopes]
 
 
-@readable
+@readable()
 def read_envelopes(written: Any) -> list[Envelope]:
     return [
         Envelope(_place(sender), _place(receiver), bytes.fromhex(sealed))
@@ -147,7 +139,6 @@ def write_masked(masked: Masked) -> bytes:
     return masked.words.astype(masked.words.dtype.newbyteorder("<")).tobytes()
 
 
-@readable
 def read_masked(letter: Letter, place: int, *, bits: int, dimension: int) -> Masked:
     words = np.frombuffer(letter.words, dtype=_WORDS[bits // 8])
     if words.shape != (dimension,):
@@ -156,29 +147,20 @@ def read_masked(letter: Letter, place: int, *, bits: int, dimension: int) -> Mas
 
 
 def write_opening(opening: Opening) -> dict[str, Any]:
-    return {
-        name: {str(place): share.hex() for place, share in shares.items()}
-        for name, shares in (("own_masks", opening.own_masks), ("keys", opening.keys))
-    }
-
-
-@readable
-def read_opening(said: Mapping[str, Any], place: int) -> Opening:
     own, keys = (
-        {int(other): bytes.fromhex(share) for other, share in dict(said[name]).items()}
-        for name in ("own_masks", "keys")
+        {place: share.hex() for place, share in shares.items()} for shares in (opening.own_masks, opening.keys)
     )
+    return {**write_numbered("own_masks", own), **write_numbered("keys", keys)}
+
+
+def read_opening(said: Mapping[str, Any], place: int) -> Opening:
+    own, keys = (read_numbered(said, name, bytes.fromhex) for name in ("own_masks", "keys"))
     return Opening(place, own, keys)
 
 
-@readable
+@readable()
 def read_places(values: Any) -> list[int]:
     return [_place(value) for value in list(values)]
-
-
-@readable
-def read_agreements(said: Mapping[str, Any]) -> dict[int, Signed]:
-    return {int(place): dict(one) for place, one in dict(said["agreements"]).items()}
 
 
 def write_outcomes(outcomes: Mapping[int, Opened | None]) -> tuple[list[list[int]], bytes]:
@@ -188,7 +170,7 @@ def write_outcomes(outcomes: Mapping[int, Opened | None]) -> tuple[list[list[int
     return listed, b"".join(sums)
 
 
-@readable
+@readable()
 def read_outcomes(letter: Letter, *, dimension: int, holders: range) -> dict[int, Opened | None]:
     sums = iter(np.frombuffer(letter.words, dtype="<i8").reshape(-1, dimension).astype(np.int64))
     found: dict[int, Opened | None] = {}
@@ -297,11 +279,11 @@ class Correspondence:
         if letter.kind is Kind.KEYS:
             return self._advertise(read_places(letter.said.get("numbers"))), b""
         if letter.kind is Kind.SHARES:
-            adverts = read_rounds(letter.said, read_signed)
+            adverts = read_numbered(letter.said, "rounds", read_signed)
             shared = {
                 number: write_envelopes(self._part(number).share(all_)) for number, all_ in adverts.items()
             }
-            return write_rounds(shared), b""
+            return write_numbered("rounds", shared), b""
         if terms is None or letter.number != terms.number:
             raise Refused(f"expected a letter of the round at hand, got one of round {letter.number}")
         part = self._part(letter.number)
@@ -311,7 +293,7 @@ class Correspondence:
         if letter.kind is Kind.AGREE:
             return {"agreement": dict(part.agree(read_places(letter.said.get("survivors"))))}, b""
         if letter.kind is Kind.OPEN:
-            return write_opening(part.open(read_agreements(letter.said))), b""
+            return write_opening(part.open(read_numbered(letter.said, "agreements", dict))), b""
         raise Refused("expected a letter that asks for something, got a refusal")
 
     def _advertise(self, numbers: list[int]) -> dict[str, Any]:
@@ -322,7 +304,8 @@ class Correspondence:
             for number in numbers
             if number > self._known
         }
-        return write_rounds({number: dict(part.advertise()) for number, part in self._rounds.items()})
+        adverts = {number: dict(part.advertise()) for number, part in self._rounds.items()}
+        return write_numbered("rounds", adverts)
 
     def _part(self, number: int) -> HolderRound:
         if number not in self._rounds:
@@ -343,14 +326,7 @@ def _no_round() -> Integers:
 
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """A holder's outcome of a study.
-
-    Attributes:
-        certificate: The certificate, with this holder's charge.
-        abandoned: Number of abandoned rounds.
-        measured: Figures on public rows, if there are any.
-        seconds: Duration.
-    """
+    """A holder's outcome of a study; `measured` has figures on public rows, if there are any."""
 
     certificate: Certificate
     abandoned: int

@@ -342,7 +342,7 @@ class CoordinatorRound:
         self._adverts: dict[int, Signed] = {}
         self._envelopes: dict[int, dict[int, Envelope]] = {}  # by sender and receiver
         self._arrived: set[int] = set()
-        self._agreements: dict[int, Signed] = {}
+        self.agreements: dict[int, Signed] = {}
         self._openings: dict[int, Opening] = {}
 
     def take_advert(self, advert: Signed) -> None:
@@ -385,12 +385,8 @@ class CoordinatorRound:
         return sorted(self._arrived)
 
     def take_agreement(self, place: int, agreement: Signed) -> None:
-        _check_new(place, self._agreements, self._arrived)
-        self._agreements[place] = agreement
-
-    @property
-    def agreements(self) -> Mapping[int, Signed]:
-        return dict(self._agreements)
+        _check_new(place, self.agreements, self._arrived)
+        self.agreements[place] = agreement
 
     def take_opening(self, opening: Opening) -> None:
         _check_new(opening.sender, self._openings, self._arrived)
