@@ -152,6 +152,8 @@ class Conductor:
         while waiting and time.monotonic() < ends:
             self._catch_up()
             waiting -= self._ask(waiting, Kind.END)
+            if waiting:
+                self._pause()
 
     def _hold_all(self, rounds: Mapping[int, CoordinatorRound]) -> None:
         """Hold the rounds that were set up, until one of them is abandoned."""
@@ -165,6 +167,10 @@ class Conductor:
             if opened is None:
                 self._check_spare()
                 return
+
+    def _pause(self) -> None:
+        """Wait a little before absent holders are asked again."""
+        time.sleep(min(1.0, self._patience / 10))
 
     def _check_spare(self) -> None:
         if self._log.abandoned > self._study.spare:
@@ -190,7 +196,7 @@ class Conductor:
                     f"{self._waiting:g} seconds, got {len(ready)}; ask them to join, and start again: rounds "
                     "that are done stay done"
                 )
-            time.sleep(min(1.0, self._patience / 10))
+            self._pause()
 
     def _catch_up(self) -> None:
         """Send outcomes until the holders that answer know all; a large history takes several letters."""

@@ -41,6 +41,7 @@ _LETTER = "Sfumato-Letter"  # the header that names a letter
 _LONG_POLL = 5.0  # seconds that a request for the next letter stays open
 _SILENCE = 60.0  # seconds without a byte after which a connection is closed
 _LARGEST_PAUSE = 5.0
+_MOST_THREADS = 4096  # each connection has one
 _DAYS = 365
 
 
@@ -139,6 +140,9 @@ class _TlsServer(socketserver.ThreadingTCPServer):
         # The handshake happens in the thread of the connection, where it may take its time.
         wrapped = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         return wrapped, address
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return threading.active_count() < _MOST_THREADS
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Drop a connection that failed; its holder sends the request again."""
