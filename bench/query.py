@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,7 +34,7 @@ import duckdb
 import ibis
 import numpy as np
 
-from sfumato.datasets.clean import clean_text
+from sfumato.datasets.clean import clean_copy, text_rows
 from sfumato.datasets.text_table import TextForm
 from sfumato.ledger import Ledger
 from sfumato.query import Policy, Table, parse_query, policy_from_dict
@@ -219,7 +220,8 @@ def a_text_file(folder: Path) -> None:
 
         def clean() -> None:
             shutil.rmtree(folder / ".sfumato", ignore_errors=True)
-            clean_text(text, TextForm(), columns, report=lambda tally: None)
+            rows = partial(text_rows, text, TextForm(), columns)
+            clean_copy(text, "bench", rows, report=lambda tally: None)
 
         works = {
             "DuckDB, to Parquet": lambda: duckdb.sql(f"COPY ({plain}) TO '{copy}' (FORMAT parquet)"),

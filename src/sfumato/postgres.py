@@ -3,7 +3,8 @@
 Other roles of a database may create functions, operators and types beside ours. A connection searches for names
 in `pg_catalog` alone, from its first statement on, so that none of theirs is called. `pg_temp` is named last,
 as PostgreSQL would otherwise search it first. What is attached to a table itself (views, triggers, rules, row
-security, expressions of indexes) runs whatever the path: tables are checked against a closed list.
+security, expressions of indexes) runs whatever the path, and its owner may attach it at any time: the owners of
+a table, its parts and its schema must be trusted, and so must those of the functions that they attached.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ PINNED = {
     "transform_null_equals": "off",
     "TimeZone": "UTC",
     "DateStyle": "ISO,MDY",
+    "client_encoding": "UTF8",
+    "default_transaction_isolation": "read committed",
+    "lock_timeout": "1min",
 }
 """Settings by which a statement is understood, whatever defaults a role or a database has for them."""
 
@@ -34,60 +38,55 @@ _BUILT_IN = (
     "timestamp", "timestamptz",
 )  # fmt: skip
 # A table, its parts and its indexes may depend on these kinds of object, and on no function or operator.
-_PLAIN = (
-    "pg_class", "pg_namespace", "pg_type", "pg_constraint", "pg_opclass", "pg_collation", "pg_am", "pg_attrdef",
-)  # fmt: skip
-_PARTS = """
-WITH RECURSIVE part AS (
+_PLAIN = ("pg_class", "pg_namespace", "pg_constraint", "pg_opclass", "pg_collation", "pg_am", "pg_attrdef")
+# A role's friends may make others its members: only memberships that an administrator granted count.
+_TRUSTED = """
+WITH RECURSIVE administrator AS (
+    SELECT oid AS id FROM pg_roles WHERE rolsuper OR rolname = 'pg_database_owner'
+    UNION SELECT datdba FROM pg_database WHERE datname = current_database()
+), mine AS (
+    SELECT oid AS id FROM pg_roles WHERE rolname = current_user
+    UNION SELECT roleid FROM pg_auth_members JOIN mine ON member = mine.id
+        WHERE grantor IN (SELECT id FROM administrator)
+), trusted AS (
+    SELECT id FROM administrator UNION SELECT id FROM mine
+    UNION SELECT oid FROM pg_roles WHERE rolname = %(owner)s
+)
+"""
+_FAULT = (
+    _TRUSTED
+    + """
+, part AS (
     SELECT %(table)s::oid AS id UNION SELECT inhrelid FROM pg_inherits JOIN part ON inhparent = id
+), owner AS (
+    SELECT relowner AS id FROM pg_class WHERE oid IN (SELECT id FROM part)
+    UNION SELECT nspowner FROM pg_namespace
+        WHERE oid = (SELECT relnamespace FROM pg_class WHERE oid = %(table)s)
 ), object AS (
     SELECT 'pg_class'::regclass AS kind, id FROM part
     UNION ALL SELECT 'pg_class'::regclass, indexrelid FROM pg_index WHERE indrelid IN (SELECT id FROM part)
     UNION ALL SELECT 'pg_statistic_ext'::regclass, oid FROM pg_statistic_ext
         WHERE stxrelid IN (SELECT id FROM part)
+    UNION ALL SELECT 'pg_attrdef'::regclass, oid FROM pg_attrdef WHERE %(own)s AND adrelid = %(table)s
+    UNION ALL SELECT 'pg_constraint'::regclass, oid FROM pg_constraint WHERE %(own)s AND conrelid = %(table)s
 )
-"""
-_READABLE = (
-    _PARTS
-    + """
 SELECT CASE
     WHEN EXISTS (SELECT FROM pg_class WHERE oid IN (SELECT id FROM part) AND relkind NOT IN ('r', 'p', 'm'))
         THEN 'is no table, or has a part that is none'
+    WHEN EXISTS (SELECT FROM owner WHERE id NOT IN (SELECT id FROM trusted))
+        THEN 'is, or has a part or schema, of the role '
+            || (SELECT min(id::regrole::text) FROM owner WHERE id NOT IN (SELECT id FROM trusted))
     WHEN row_security_active(%(table)s) THEN 'has row security for this role'
     WHEN EXISTS (SELECT FROM pg_depend JOIN object ON classid = kind AND objid = id
                  WHERE refclassid <> ALL (%(plain)s::regclass[]))
-        THEN 'has an index, statistics or parts by a function'
+        THEN 'has an index, statistics, parts, a constraint, default or column by a function or type of others'
+    WHEN %(own)s AND (
+        (SELECT relhasrules FROM pg_class WHERE oid = %(table)s)
+        OR EXISTS (SELECT FROM pg_inherits WHERE %(table)s IN (inhrelid, inhparent))
+        OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = %(table)s AND NOT tgisinternal
+                   AND (tgname <> ALL (%(triggers)s) OR tgtype & 5 <> 0))
+    ) THEN 'has a rule, a part or a trigger of others'
 END
-"""
-)
-_OWN = (
-    _PARTS
-    + """
-SELECT CASE
-    WHEN relkind <> 'r' OR EXISTS (SELECT FROM pg_inherits WHERE oid IN (inhrelid, inhparent))
-        THEN 'is no plain table'
-    WHEN NOT (pg_has_role(relowner, 'USAGE')
-              OR relowner = (SELECT datdba FROM pg_database WHERE datname = current_database())
-              OR (SELECT rolsuper FROM pg_roles WHERE pg_roles.oid = relowner))
-        THEN 'belongs to the role ' || relowner::regrole
-    WHEN relrowsecurity THEN 'has row security'
-    WHEN relhasrules THEN 'has rules'
-    WHEN EXISTS (SELECT FROM pg_trigger WHERE tgrelid = pg_class.oid AND NOT tgisinternal
-                 AND (tgname <> ALL (%(triggers)s) OR tgtype & 5 <> 0))
-        THEN 'has a trigger of others'
-    WHEN EXISTS (SELECT FROM pg_constraint WHERE conrelid = pg_class.oid
-                 AND contype NOT IN ('p', 'u', 'f', 'n'))
-        THEN 'has constraints of others'
-    WHEN EXISTS (SELECT FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
-                 WHERE attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped
-                 AND (attgenerated <> '' OR typnamespace <> 'pg_catalog'::regnamespace OR typtype <> 'b'))
-        THEN 'has a column of a type of others, or a generated one'
-    WHEN EXISTS (SELECT FROM pg_depend JOIN (
-                     SELECT * FROM object
-                     UNION ALL SELECT 'pg_attrdef'::regclass, oid FROM pg_attrdef WHERE adrelid = %(table)s
-                 ) AS every ON classid = kind AND objid = id WHERE refclassid <> ALL (%(plain)s::regclass[]))
-        THEN 'has an index, statistics or a default by a function of others'
-END FROM pg_class WHERE oid = %(table)s
 """
 )
 _COLUMNS = """
@@ -98,31 +97,36 @@ FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
 LEFT JOIN pg_collation ON pg_collation.oid = attcollation
 WHERE attrelid = %(table)s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
-_PLACES = """
-SELECT nspname, array_agg(pg_class.oid::bigint)
+_PLACES = (
+    _TRUSTED
+    + """
+SELECT nspname, array_agg(pg_class.oid::bigint), bool_and(relowner IN (SELECT id FROM trusted))
 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
 WHERE relname = ANY (%(names)s) AND nspname = coalesce(%(schema)s, nspname)
 AND nspname !~ '^pg_' AND nspname <> 'information_schema'
 GROUP BY nspname HAVING count(*) = cardinality(%(names)s) ORDER BY nspname
 """
+)
 
 
-def connect(url: str, **settings: str) -> psycopg.Connection[Any]:
-    """Connect, with the pinned settings and further ones in force before the first statement.
+def connect(url: str) -> psycopg.Connection[Any]:
+    """Connect to a database in UTF-8, with the pinned settings in force before the first statement.
 
     Raises:
-        DataUnavailable: The server, or a pooler in front of it, does not keep the settings.
+        DataUnavailable: The server, or a pooler in front of it, does not keep the settings, or the database has
+            another encoding, in which a row may hold bytes that raise, or that have another length.
     """
-    pinned = PINNED | settings
-    options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in pinned.items())
+    options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in PINNED.items())
     connection: psycopg.Connection[Any] = driver().connect(url, autocommit=True, options=options)
-    for name, value in PINNED.items():  # SHOW looks up no function
+    for name, value in (PINNED | {"server_encoding": "UTF8"}).items():  # SHOW looks up no function
         (found,) = connection.execute(f"SHOW {name}".encode()).fetchone() or ("",)
-        if found.replace(" ", "") != value:
+        if found.replace(" ", "") != value.replace(" ", ""):
             connection.close()
+            remedy = "connect to the server itself, or have the pooler pass the options of a connection on"
+            if name == "server_encoding":
+                remedy = "move the tables into a database that was made with ENCODING 'UTF8'"
             raise DataUnavailable(
-                f"expected a connection to PostgreSQL with {name}={value}, got {found!r}; connect to the "
-                "server itself, or have the pooler pass the options of a connection on"
+                f"expected a connection to PostgreSQL with {name}={value}, got {found!r}; {remedy}"
             )
     # Where the server has it: views and foreign tables that are put in the place of a table are refused.
     connection.execute(
@@ -130,6 +134,22 @@ def connect(url: str, **settings: str) -> psycopg.Connection[Any]:
         "WHERE name = 'restrict_nonsystem_relation_kind'"
     )
     return connection
+
+
+def answers(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the server still answers on a connection."""
+    try:
+        connection.execute("SELECT")
+    except driver().OperationalError:
+        return False
+    return True
+
+
+def hindrance(connection: psycopg.Connection[Any], error: Exception) -> str | None:
+    """Return the start of a sentence if a lock or a lost connection stopped a statement, and not its words."""
+    if isinstance(error, driver().errors.LockNotAvailable):
+        return f"another connection locked the table for longer than lock_timeout={PINNED['lock_timeout']}"
+    return "the connection to the PostgreSQL server was lost" if connection.closed else None
 
 
 def driver() -> ModuleType:
@@ -149,22 +169,32 @@ def without_parameters(url: str, *names: str) -> tuple[str, dict[str, str]]:
 
 
 def found_in(
-    connection: psycopg.Connection[Any], names: Sequence[str], schema: str | None, remedy: str
+    connection: psycopg.Connection[Any],
+    names: Sequence[str],
+    schema: str | None,
+    remedy: str,
+    *,
+    owner: str | None = None,
 ) -> tuple[str, list[int]] | None:
     """The one schema that holds relations of all these names, and their ids; None if there is none.
+
+    Relations of other roles count only where there are none of trusted ones.
 
     Args:
         connection: A connection of `connect`.
         names: The names of relations.
         schema: The schema to look in; all of them if None.
         remedy: Words for how to choose one of several schemas.
+        owner: A further role that is trusted.
 
     Raises:
         InvalidInput: Several schemas hold them.
     """
-    found = connection.execute(_PLACES, {"names": list(names), "schema": schema}).fetchall()
+    values = {"names": list(names), "schema": schema, "owner": owner}
+    every = connection.execute(_PLACES, values).fetchall()
+    found = [row for row in every if row[2]] or every
     if len(found) > 1:
-        schemas = ", ".join(repr(place) for place, _ in found)
+        schemas = ", ".join(repr(place) for place, *_ in found)
         raise InvalidInput(f"expected one schema with {names[0]}, got {schemas}; {remedy}")
     return (found[0][0], list(found[0][1])) if found else None
 
@@ -172,42 +202,47 @@ def found_in(
 def check_own(connection: psycopg.Connection[Any], table: int, name: str, triggers: Sequence[str] = ()) -> None:
     """Refuse a table of ours to which other roles have attached code, or which is not in trusted hands.
 
-    Trusted are the connection's own role and those it belongs to, the owner of the database, and superusers.
+    Trusted are the connection's own role and those of which an administrator made it a member, the owner of the
+    database, and superusers.
 
     Raises:
         InvalidInput: The table is not as Sfumato made it.
     """
-    values = {"table": table, "plain": list(_PLAIN), "triggers": list(triggers)}
-    (fault,) = connection.execute(_OWN, values).fetchone() or ("is not there",)
+    values = {"table": table, "owner": None, "own": True, "plain": list(_PLAIN), "triggers": list(triggers)}
+    (fault,) = connection.execute(_FAULT, values).fetchone() or (None,)
     if fault is not None:
         raise InvalidInput(
             f"expected the table {name} as Sfumato made it, but it {fault}; have its owner, or an "
-            "administrator of the database, mend it"
+            "administrator of the database, mend it, or add schema=NAME to the address for a schema of your own"
         )
 
 
-def readable_columns(connection: psycopg.Connection[Any], name: str) -> tuple[str, str, dict[str, str | None]]:
+def readable_columns(
+    connection: psycopg.Connection[Any], name: str, owner: str | None = None
+) -> tuple[str, str, dict[str, str | None]]:
     """A table's schema and name, and the type of each column; None for a column that cannot be read safely.
 
     Args:
         connection: A connection of `connect`.
         name: The table's name, with its schema or without.
+        owner: A role that the policy trusts with the table, besides those of `check_own`.
 
     Raises:
         InvalidInput: There is no such table, or none whose rows are read without running code of others.
     """
     schema, _, table = name.rpartition(".")
     remedy = "write table.name with its schema in the policy"
-    found = found_in(connection, [table], schema or None, remedy)
+    found = found_in(connection, [table], schema or None, remedy, owner=owner)
     if found is None:
         raise InvalidInput(f"expected a table {name} in the database, got none; {remedy}")
     schema, (number,) = found
-    values = {"table": number, "plain": list(_PLAIN), "types": list(_BUILT_IN)}
-    (fault,) = connection.execute(_READABLE, values).fetchone() or (None,)
+    values = {"table": number, "owner": owner, "own": False, "plain": [*_PLAIN, "pg_type"], "triggers": []}
+    (fault,) = connection.execute(_FAULT, values).fetchone() or (None,)
     if fault is not None:
         raise InvalidInput(
             f"expected {name} to be a table whose rows are read without functions of others, but it {fault}; "
-            "write its rows into a table, or make a materialized view of it"
+            "write its rows into a table or a materialized view of your own, or name an owner that you trust "
+            "as table.owner in the policy"
         )
-    rows = connection.execute(_COLUMNS, values).fetchall()
+    rows = connection.execute(_COLUMNS, {"table": number, "types": list(_BUILT_IN)}).fetchall()
     return schema, table, {column: kind if safe else None for column, kind, safe in rows}

@@ -23,6 +23,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import repeat
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -273,20 +274,6 @@ def set_torch_state(device: torch.device, state: torch.Tensor) -> None:
         torch.get_device_module(device).set_rng_state(state, device)
 
 
-def seeded_torch_state(device: torch.device, seed: int) -> torch.Tensor:
-    """Where torch's own generator of a device is after a public seed; it stays where it was."""
-    import torch
-
-    if device.type == "cpu":
-        return public_torch_generator(seed).get_state()
-    before = torch_state(device)
-    try:
-        torch.get_device_module(device).manual_seed(_validate.integer("seed", seed))
-        return torch_state(device)
-    finally:
-        set_torch_state(device, before)
-
-
 @contextmanager
 def _kept_torch_generators(of_cuda: range) -> Iterator[None]:
     import torch
@@ -355,10 +342,13 @@ OWN_NOISE = (
 
 
 def draws_by_own_code(sampler: Any) -> bool:
-    """Whether the class of a sampler, or of one that it draws from, is not Sfumato's."""
-    inner = [each for each in getattr(sampler, "__dict__", {}).values() if hasattr(each, "rounded_normal")]
-    own = type(sampler).__module__.partition(".")[0] != __name__.partition(".")[0]
-    return own or any(map(draws_by_own_code, inner))
+    """Whether the class of a sampler, one of its functions, or what it draws from is not Sfumato's."""
+    held = getattr(sampler, "__dict__", {}).values()
+    functions = [
+        each for each in (*vars(type(sampler)).values(), *held) if isinstance(each, FunctionType | MethodType)
+    ]
+    own = any(each.__module__.partition(".")[0] != "sfumato" for each in (type(sampler), *functions))
+    return own or any(draws_by_own_code(each) for each in held if hasattr(each, "rounded_normal"))
 
 
 def caveats_of_sampler(sampler: Any) -> tuple[str, ...]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import gzip
 import json
 import logging
 import os
 import stat
+import struct
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -19,13 +23,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sfumato.datasets.private_copy import PrivateCopy
-from sfumato.errors import DataCorrupted, DataError, InvalidInput
+from sfumato.errors import DataCorrupted, DataError, DataUnavailable, InvalidInput, SfumatoError
 from sfumato.ledger import Ledger
 from sfumato.local import TablePlan, read_table_plan
 from sfumato.local.columns import ReportedColumn
 from sfumato.local.release import read_people
 from sfumato.query import Policy, Table, draft_policy, policy_from_dict
 from sfumato.query.check import check_file
+from sfumato.query.columns import columns_of
 from sfumato.query.engines import open_engine
 from sfumato.randomness import SecretStream
 
@@ -120,6 +125,186 @@ def test_an_invalid_text_in_parquet_is_its_own_trouble(tmp_path: Path, ledger: L
     assert check_file(path, policy(path)).to_json()["problems"][0]["first"] == [ROWS + 1]
     table = Table(policy(path), ledger, data=pq.read_table(path))  # handed over, it is no different
     assert table.ask("SELECT COUNT(*) FROM people WHERE city = 'Delft'", epsilon=NO_NOISE).rows[0][0] == ROWS
+
+
+def changed(path: Path, old: bytes, new: bytes) -> None:
+    """Overwrite bytes among the values of a file, and not what it says of them; DuckDB sums up every block."""
+    content = bytearray(path.read_bytes())
+    place = content.rindex(old) if path.suffix == ".duckdb" else content.index(old)
+    content[place : place + len(old)] = new
+    if path.suffix == ".duckdb":
+        start = 12288 + (place - 12288 >> 18 << 18)
+        words = np.frombuffer(bytes(content[start + 8 : start + (1 << 18)]), np.uint64)
+        mixed = np.bitwise_xor.reduce(words * np.uint64(0xBF58476D1CE4E5B9)) ^ np.uint64(5381)
+        content[start : start + 8] = struct.pack("<Q", int(mixed))
+    path.write_bytes(content)
+
+
+def stored(path: Path, city: str = "Delft") -> Path:
+    """100 people with an age below 100, in one block without compression."""
+    ages = [77, *range(99)]
+    if path.suffix == ".parquet":
+        columns = {"person": [f"p{place}" for place in range(100)], "age": ages, "city": [city] * 100}
+        pq.write_table(pa.table(columns), path, compression="NONE", use_dictionary=False)
+    else:
+        with duckdb.connect(str(path)) as connection:
+            connection.execute("PRAGMA force_compression = 'uncompressed'")
+            connection.execute(
+                "CREATE TABLE people AS SELECT 'p' || i AS person, (CASE WHEN i = 0 THEN 77 ELSE i - 1 END)"
+                f"::BIGINT AS age, '{city}' AS city FROM range(100) r(i)"
+            )
+    return path
+
+
+@pytest.mark.parametrize("ending", ["parquet", "duckdb"])
+def test_what_a_file_says_of_its_values_is_not_believed(ending: str, tmp_path: Path, ledger: Ledger) -> None:
+    """Where the largest age is said to be 98, DuckDB left the clip at 100 out: a sum of 10¹²."""
+    path = stored(tmp_path / f"people.{ending}")
+    changed(path, struct.pack("<3q", 77, 0, 1), struct.pack("<3q", 10**12, 0, 1))
+    assert abs(counted(path, ledger, "SELECT SUM(age) FROM people") - 4851 - 100) < 3
+    assert counted(path, ledger, "SELECT COUNT(*) FROM people WHERE age = 100") == 1
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changes=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4))
+def test_a_parquet_file_of_odd_bytes_is_refused_when_it_is_opened_or_read(
+    changes: list[tuple[float, int]], tmp_path: Path
+) -> None:
+    path = stored(tmp_path / "people.parquet")
+    content = bytearray(path.read_bytes())
+    for place, value in changes:
+        content[int(place * (len(content) - 1))] = value
+    path.write_bytes(content)
+    rules = policy(path)
+    try:
+        engine = open_engine(rules)
+    except SfumatoError:
+        return
+    assert engine.fetch(engine.prepare(engine.declared(rules)))
+
+
+@pytest.mark.parametrize("kind", ["integer", "real"])
+def test_nan_is_no_value_in_parquet(kind: str, tmp_path: Path, ledger: Ledger) -> None:
+    """The largest value of a Parquet file leaves NaN out: the clip was left out, and the paid query failed."""
+    path = tmp_path / "people.parquet"
+    ages = pa.array([1.0, float("nan"), 7.0])
+    pq.write_table(pa.table({"person": ["a", "b", "c"], "age": ages, "city": ["NA"] * 3}), path)
+    rules = policy(path)
+    rules = replace(rules, columns={**rules.columns, "age": replace(rules.columns["age"], type=kind)})
+    ((total, count),) = Table(rules, ledger).ask("SELECT SUM(age), COUNT(age) FROM people", epsilon=4000).rows
+    assert (round(total), count) == (8, 2)
+
+
+def test_an_invalid_text_in_an_enum_or_in_a_duckdb_file_is_its_own_trouble(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    texts = [b"Delft"] * ROWS + [b" \xff ", None]
+    people = pa.array([f"p{place}" for place in range(ROWS + 2)])
+    columns = {"person": people, "age": pa.array(range(ROWS + 2)), "city": pa.array(texts).view(pa.string())}
+    path = tmp_path / "people.parquet"
+    pq.write_table(pa.table(columns), path, store_schema=False)
+    # Of the footer's entry for the column: a text becomes an ENUM, which Arrow reads as bytes.
+    changed(path, b"\x18\x04city\x25\x00\x4c\x1c", b"\x18\x04city\x25\x08\x4c\x4c")
+    assert pq.read_schema(path).field("city").type == pa.binary()
+    for ending in ("parquet", "duckdb"):
+        path = tmp_path / f"people.{ending}"
+        if ending == "duckdb":
+            changed(stored(path, city="Delft"), b"DelftDelft", b"Delf\xffDelft")
+        people_there = ROWS + 2 if ending == "parquet" else 100
+        in_delft = ROWS if ending == "parquet" else 99
+        assert counted(path, ledger) == people_there
+        assert counted(path, ledger, "SELECT COUNT(*) FROM people WHERE city = 'Delft'") == in_delft
+        found = check_file(path, policy(path)).to_json()
+        assert found["rows"] == people_there
+        assert found["problems"][0]["lines"] == 1
+
+
+PATTERNS = [
+    "*.parquet",
+    "?.parquet",
+    "[a].parquet",
+    "a.parquet",
+    "*?/x.parquet",
+    "data[2024]/a.parquet",
+    "{a,b}/x.pq",
+]
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_name_that_there_is_is_no_pattern(name: str, tmp_path: Path, ledger: Ledger) -> None:
+    """DuckDB took *.parquet for a pattern: every person of other files beside it was counted."""
+    for path, people in ((tmp_path / "bb/x.parquet", 50), (tmp_path / "a.parquet", 70), (tmp_path / name, 5)):
+        path.parent.mkdir(exist_ok=True)
+        columns = {"person": [f"p{place}" for place in range(people)], "age": 1, "city": "NA"}
+        pd.DataFrame(columns).to_parquet(path)
+    assert counted(tmp_path / name, ledger) == 5
+    assert counted(tmp_path / name, ledger) == 5  # from the copy
+
+
+def test_a_folder_is_read_once(tmp_path: Path, ledger: Ledger) -> None:
+    """Links doubled every row, and data[2024] was no folder."""
+    folder = tmp_path / "data[2024]"
+    (folder / "more").mkdir(parents=True)
+    stored(folder / "more" / "people.parquet")
+    (folder / "again.parquet").symlink_to(folder / "more" / "people.parquet")
+    (folder / "linked").symlink_to(folder / "more")
+    (folder / "hard.parquet").hardlink_to(folder / "more" / "people.parquet")
+    (folder / "nowhere.parquet").symlink_to(tmp_path / "nothing")
+    for _ in range(2):  # the second time copies lie below the folder
+        assert open_engine(policy(folder)).raw.count().execute() == 100
+
+
+def test_a_file_that_is_replaced_after_it_was_checked(tmp_path: Path, ledger: Ledger) -> None:
+    """A Parquet file was checked, and the file of its name was read after the charge."""
+    path = stored(tmp_path / "people.parquet")
+    table = Table(policy(path), ledger)
+    ready = table.ready(table.plan("SELECT COUNT(*) FROM people", epsilon=NO_NOISE))
+    charge = table._charge(ready.planned.price, ready.planned.purpose)
+    path.write_bytes(b"something else")
+    assert round(table.answer(ready, charge, ledger=ledger).rows[0][0]) == 100
+
+
+def test_a_duckdb_file_with_a_log_beside_it_is_refused(tmp_path: Path, ledger: Ledger) -> None:
+    """Rows in the log are in no file that has a stamp."""
+    path = stored(tmp_path / "people.duckdb")
+    (tmp_path / "people.duckdb.wal").touch()
+    with pytest.raises(DataUnavailable, match="close it"):
+        counted(path, ledger)
+    assert ledger.epsilon_spent == 0
+
+
+def test_columns_that_are_not_declared_cost_nothing(tmp_path: Path, ledger: Ledger) -> None:
+    """A Parquet file of 100,000 columns took three minutes, before any refusal."""
+    path = tmp_path / "people.parquet"
+    more = {f"more{place}": pa.array([1]) for place in range(5000)}
+    pq.write_table(pa.table({"Person": ["a"], "AGE": [1], **more, "x": [[1]]}), path)
+    before = time.process_time()
+    with pytest.raises(InvalidInput, match=r"a column city in the table, got Person, AGE, .*, …;"):
+        counted(path, ledger)
+    pq.write_table(pa.table({"Person": ["a"], "AGE": [1], "city": ["NA"], **more, "x": [[1]]}), path)
+    assert open_engine(policy(path)).raw.columns == ("age", "city", "person")
+    assert len(columns_of(path, header=None)) == 5004
+    assert time.process_time() - before < 3
+    assert ledger.epsilon_spent == 0
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}, datetime.time(1)], ids=str)
+def test_a_declared_column_of_lists_is_refused(value: object, tmp_path: Path, ledger: Ledger) -> None:
+    path = tmp_path / "people.parquet"
+    pq.write_table(pa.table({"person": ["a"], "age": [value], "city": ["NA"]}), path)
+    with pytest.raises(InvalidInput, match="column age to hold"):
+        counted(path, ledger)
+    assert ledger.epsilon_spent == 0
+
+
+def test_types_of_a_duckdb_file_that_parquet_has_not(tmp_path: Path, ledger: Ledger) -> None:
+    path = tmp_path / "people.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(
+            "CREATE TABLE people AS SELECT uuid() AS person, (i::HUGEINT << 70) AS age, "
+            "'Delft'::ENUM ('Delft', 'NA') AS city, [1] AS more FROM range(100) r(i)"
+        )
+    assert counted(path, ledger, "SELECT COUNT(*) FROM people WHERE city = 'Delft' AND age = 100") == 99
 
 
 def test_parts_of_other_types_are_refused_before_the_charge(tmp_path: Path, ledger: Ledger) -> None:

@@ -457,6 +457,36 @@ def test_what_is_switched_on_after_a_trace_is_traced_again():
         moved(cross_entropy, *data(), model=model)
 
 
+SHARE = 0.0
+
+
+def test_numbers_that_change_between_steps_are_seen():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.factor = nn.Linear(6, 3), 1.0
+
+        def forward(self, inputs):
+            return self.layer(inputs) * (self.factor + SHARE)
+
+    global SHARE
+    model, rows = Scaled(), data()
+    norms = [clip_chunk(model, each_loss, *rows, Flat(norm=CLIP)).norms]
+    model.factor = 2.0
+    norms.append(clip_chunk(model, each_loss, *rows, Flat(norm=CLIP)).norms)
+    model.factor, SHARE = 1.0, 1.0
+    try:
+        norms.append(clip_chunk(model, each_loss, *rows, Flat(norm=CLIP)).norms)
+    finally:
+        SHARE = 0.0
+    torch.testing.assert_close(norms[1], 2 * norms[0])
+    torch.testing.assert_close(norms[2], 2 * norms[0])
+
+
+def each_loss(outputs, targets):
+    return outputs[:, 0]
+
+
 @pytest.mark.parametrize("kind", ["frozen weight", "buffer"])
 def test_a_model_that_keeps_statistics_of_rows_is_refused(kind):
     class Keeping(nn.Module):
@@ -475,6 +505,44 @@ def test_a_model_that_keeps_statistics_of_rows_is_refused(kind):
 
     with pytest.raises(UnsupportedModel, match=r"a write to top at .*test_rows\.py:"):
         moved(cross_entropy, *data(), model=Keeping())
+
+
+def test_no_row_is_left_on_the_model():
+    class Keeping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.last, self.all = network(), None, []
+
+        def forward(self, inputs):
+            self.last = inputs
+            self.all.append(inputs)
+            return self.inner(inputs)
+
+    model = Keeping()
+    step_of(*data(), model=model, steps=2)
+    assert model.last is None
+    assert model.all == []
+
+
+class Listening(torch.Tensor):
+    """Hears of every operation."""
+
+    heard: list[object] = []  # noqa: RUF012
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        cls.heard.append(func)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_rows_of_a_class_of_the_users_are_taken_as_plain_tensors():
+    inputs, targets = data()
+    engine = Engine(network(), cross_entropy, (inputs, targets))
+    rows = inputs.as_subclass(Listening)
+    Listening.heard.clear()
+    found = engine.clipped(rows, targets, Flat(norm=CLIP))
+    assert len(Listening.heard) <= 1  # the view as a plain tensor
+    assert type(found.losses) is torch.Tensor
 
 
 def test_the_shape_of_items_is_declared_or_the_certificate_says_that_it_was_read():

@@ -77,7 +77,7 @@ def _write_adult(folder: Path, *, json: bool) -> None:
 @app.command()
 def check(
     file: Annotated[
-        str, typer.Argument(help="A text file, a Parquet file, or a pattern such as parts/*.parquet.")
+        str, typer.Argument(help="A text, Parquet or DuckDB file, or a pattern such as parts/*.parquet.")
     ],
     policy: Annotated[
         Path | None, typer.Option(help="Its policy; default: the .toml of the same name beside it, if any.")

@@ -198,7 +198,6 @@ def _need_extra() -> None:
     try:
         import argon2  # noqa: F401
         import fastapi  # noqa: F401
-        import python_multipart  # noqa: F401
         import sqlalchemy  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:

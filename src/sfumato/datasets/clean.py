@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 REPAIRED = "bytes that are not UTF-8, each read as U+FFFD"
 MOVED = "a day outside the years 1 to 9999, read as the nearest one inside"
 _SHOWN = 20  # line numbers of each fault that are kept
-_BATCH = 1 << 16  # rows
+BATCH = 1 << 16  # rows
 
 
 @dataclass
@@ -54,18 +56,35 @@ class Tally:
         return "; ".join(f"{count:,}: {words}" for words, count in self.faults.items()) or "nothing is wrong"
 
 
-def clean_text(path: Path, form: TextForm, columns: Sequence[str], *, report: Callable[[Tally], None]) -> Path:
-    """The declared columns of a text file as Parquet; `report` hears what was found when the copy is made."""
-    copy = PrivateCopy.of(path, repr((form, tuple(columns))))
+def clean_copy(
+    path: Path,
+    way: object,
+    rows: Callable[[Tally], Iterator[pa.Table]],
+    *,
+    report: Callable[[Tally], None],
+) -> Path:
+    """Return the private Parquet copy of a file, made now if there is none.
+
+    Engines read nothing else of a file: what it says of its own values, how it encodes them, and code that is
+    kept in it reach no engine.
+
+    Args:
+        path: The file.
+        way: What else decides what the copy holds: the declared columns, and how they are read.
+        rows: Reads the file, and tells a tally what it found.
+        report: Hears that tally when a copy is made.
+    """
+    copy = PrivateCopy.of(path, repr(way))
     if not copy.is_made():
         tally = Tally()
-        copy.write(_tallied(rows_of(path, form, columns), tally))
+        copy.write(rows(tally))
         report(tally)
     return copy.path
 
 
-def _tallied(parts: Iterator[Rows], tally: Tally) -> Iterator[pa.Table]:
-    for part in parts:
+def text_rows(path: Path, form: TextForm, columns: Sequence[str], tally: Tally) -> Iterator[pa.Table]:
+    """The declared columns of a text file, as text, some rows at a time."""
+    for part in rows_of(path, form, columns):
         tally.add(part)
         yield part.table
 
@@ -78,39 +97,33 @@ def read_rows(path: Path, form: TextForm, columns: Sequence[str]) -> pa.Table:
         raise DataUnavailable(f"there is no file {path}; give the path of a CSV or Parquet file")
     if is_text(path):
         return pa.concat_tables(part.table for part in rows_of(path, form, columns, keep_faulty=True))
-    schema, tally = _declared_schema(path, columns), Tally()
-    parts = [repaired(_as_table(batch), tally) for batch in _batches(path, schema.names)]
-    found = {name.lower(): name for name in columns}
-    return pa.concat_tables(parts or [schema.empty_table()]).rename_columns(
-        [found[name.lower()] for name in schema.names]
-    )
+    return pa.concat_tables(parquet_rows(path, columns, Tally()))
 
 
-def clean_parquet(
-    paths: Sequence[Path], columns: Sequence[str], *, report: Callable[[Tally], None]
-) -> list[Path]:
-    """Parquet files of texts in UTF-8 and days of the calendar: the files themselves, or copies."""
-    schemas = [_declared_schema(path, columns) for path in paths]
-    for path, schema in zip(paths, schemas, strict=True):
-        if [(one.name.lower(), one.type) for one in schema] != [
-            (one.name.lower(), one.type) for one in schemas[0]
-        ]:
-            raise InvalidInput(f"expected {path} to have the column types of {paths[0]}; convert it first")
-    return [_sound(path, schema, report) for path, schema in zip(paths, schemas, strict=True)]
+def parquet_types(path: Path) -> list[tuple[str, pa.DataType]]:
+    """The name and type of each column, by the file's schema alone."""
+    schema = _parquet(path).schema_arrow
+    return [(one.name, one.type) for one in schema]
 
 
-def _declared_schema(path: Path, columns: Sequence[str]) -> pa.Schema:
-    """The declared columns that the file has, in the policy's order."""
+def parquet_rows(path: Path, columns: Sequence[str], tally: Tally) -> Iterator[pa.Table]:
+    """The declared columns that a Parquet file has, under the policy's names, some rows at a time.
+
+    Values are read, and nothing that the file says of them, such as the least and the largest.
+    """
     import pyarrow as pa
 
-    schema = _parquet(path).schema_arrow
-    found = {one.name.lower(): one for one in schema}
-    wanted = [column.lower() for column in columns]
-    if any([name.lower() for name in schema.names].count(name) > 1 for name in wanted):
+    found: dict[str, list[tuple[str, pa.DataType]]] = {}
+    for name, kind in parquet_types(path):
+        found.setdefault(name.lower(), []).append((name, kind))
+    stored = {column: found[column.lower()] for column in columns if column.lower() in found}
+    if any(len(same) > 1 for same in stored.values()):
         raise InvalidInput(
             f"expected each declared column once in {path.name}, in whatever letter case; rename one"
         )
-    return pa.schema([found[name] for name in wanted if name in found])
+    schema = pa.schema([one for (one,) in stored.values()])
+    for part in chain([schema.empty_table()], _batches(path, schema.names)):
+        yield plain(part.rename_columns(list(stored)), tally)
 
 
 def _parquet(path: Path) -> Any:
@@ -119,107 +132,79 @@ def _parquet(path: Path) -> Any:
 
     try:
         return parquet.ParquetFile(path)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise DataCorrupted(f"{path} is not a sound Parquet file; check that it is whole") from error
 
 
-def _sound(path: Path, schema: pa.Schema, report: Callable[[Tally], None]) -> Path:
-    copy = PrivateCopy.of(path, repr(("parquet", "calendar", schema.names)))
-    if copy.is_sound():
-        return path
-    if not copy.is_made():
-        doubtful = [one.name for one in schema if _is_text(one.type) or calendar.limits(one.type)]
-        if not _has_old_times(path, schema) and all(is_sound(part) for part in _batches(path, doubtful)):
-            copy.mark_sound()
-            return path
-        tally = Tally()
-        copy.write(_repaired(path, schema, tally))
-        report(tally)
-    return copy.path
-
-
-def tally_parquet(path: Path, columns: Sequence[str], tally: Tally) -> None:
-    """Count a file's rows, and those with a text that is not UTF-8 or a day that no calendar has."""
-    names = [one.name for one in _declared_schema(path, columns)]
-    for batch in _batches(path, names):
-        if is_sound(batch):
-            tally.rows += batch.num_rows
-        else:
-            repaired(_as_table(batch), tally)
-
-
-def _as_table(batch: pa.RecordBatch) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.Table.from_batches([batch])
-
-
-def batches_of(path: Path, columns: Sequence[str]) -> Iterator[Any]:
-    """The declared columns that a Parquet file has, under the policy's names, some rows at a time."""
-    found = {one.lower(): one for one in columns}
-    names = _declared_schema(path, columns).names
-    for batch in _batches(path, names):
-        yield batch.rename_columns([found[name.lower()] for name in names])
-
-
-def _batches(path: Path, columns: Sequence[str]) -> Iterator[Any]:
+def _batches(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
     import pyarrow as pa
 
     try:
         if columns:
-            for batch in _parquet(path).iter_batches(batch_size=_BATCH, columns=list(columns)):
-                yield batch.select(list(columns))  # they come in the file's order
+            for batch in _parquet(path).iter_batches(batch_size=BATCH, columns=list(columns)):
+                # They come in the file's order.
+                yield pa.Table.from_batches([batch.select(list(columns))])
     except (OSError, pa.ArrowException) as error:
         raise DataCorrupted(f"{path} is not a sound Parquet file; check that it is whole") from error
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def plain_type(kind: pa.DataType) -> pa.DataType | None:
+    """The type in which engines get a stored one; None for one that no declared column is read from."""
     import pyarrow as pa
 
-    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain)
+    kinds = pa.types
+    if kinds.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    texts = (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_binary,
+             kinds.is_large_binary, kinds.is_binary_view)  # fmt: skip
+    if kind == pa.uuid() or any(holds(kind) for holds in texts):
+        return pa.large_string()
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if kinds.is_float16(kind):
+        return pa.float32()
+    same = (kinds.is_boolean, kinds.is_integer, kinds.is_floating, kinds.is_decimal, kinds.is_date,
+            kinds.is_timestamp, kinds.is_null)  # fmt: skip
+    return kind if any(holds(kind) for holds in same) else None
 
 
-def _has_old_times(path: Path, schema: pa.Schema) -> bool:
-    """Whether a declared column is stored as INT96, which engines convert each in their own way."""
-    stored = _parquet(path).schema
-    columns = (stored.column(place) for place in range(len(stored)))
-    return any(one.physical_type == "INT96" and one.path in schema.names for one in columns)
+def plain(table: pa.Table, tally: Tally) -> pa.Table:
+    """The table in the types that engines read, each text in UTF-8 and each day in the calendar.
 
+    A value is repaired by itself; the tally counts rows from 1.
 
-def is_sound(rows: pa.RecordBatch | pa.Table) -> bool:
-    """Whether all texts are UTF-8, and all days those of the calendar."""
+    Raises:
+        InvalidInput: A column is of no such type.
+    """
     import pyarrow as pa
 
-    try:
-        rows.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return all(map(calendar.is_in_calendar, rows.columns))
-
-
-def _repaired(path: Path, schema: pa.Schema, tally: Tally) -> Iterator[pa.Table]:
-    for batch in _batches(path, schema.names):
-        yield repaired(_as_table(batch), tally)
-
-
-def repaired(table: pa.Table, tally: Tally) -> pa.Table:
-    """The table with every text and every day repaired by itself; the tally counts rows from 1."""
     changed: set[int] = set()
     moved: set[int] = set()
-    for place, column in enumerate(table.columns):
-        if _is_text(column.type):
-            texts, places = _texts_in_utf8(column)
-            table = table.set_column(place, table.field(place).name, texts)
+    for place, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+        kind = plain_type(column.type)
+        if kind is None:
+            raise InvalidInput(
+                f"expected column {name} to hold texts, numbers, dates or truth values, got {column.type}; "
+                "convert it, or correct [columns]"
+            )
+        if pa.types.is_large_string(kind):
+            values, places = _texts_in_utf8(column)
             changed.update(places)
-        elif not calendar.is_in_calendar(column):
-            days = calendar.in_calendar(column)
-            table = table.set_column(place, table.field(place).name, days)
-            moved.update(_different(column, days))
+        else:
+            values = _in_calendar(column.cast(kind), moved)
+        table = table.set_column(place, name, values)
     for words, rows in ((REPAIRED, changed), (MOVED, moved)):
         tally.note(words, np.array(sorted(rows), dtype=np.int64) + tally.rows + 1)
     tally.rows += table.num_rows
     return table
+
+
+def _in_calendar(column: pa.ChunkedArray, moved: set[int]) -> pa.ChunkedArray:
+    if calendar.is_in_calendar(column):
+        return column
+    days = calendar.in_calendar(column)
+    moved.update(_different(column, days))
+    return days
 
 
 def _different(one: pa.ChunkedArray, other: pa.ChunkedArray) -> list[int]:
@@ -229,17 +214,22 @@ def _different(one: pa.ChunkedArray, other: pa.ChunkedArray) -> list[int]:
     return places
 
 
-def _texts_in_utf8(column: pa.ChunkedArray) -> tuple[pa.Array, list[int]]:
+def _texts_in_utf8(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, list[int]]:
     """The texts of a column, and the places of those that were repaired."""
     import pyarrow as pa
 
-    plain = column.combine_chunks()
-    if pa.types.is_dictionary(plain.type):
-        plain = plain.dictionary_decode()
-    found = plain.cast(pa.large_binary()).to_pylist()
-    texts = [None if value is None else value.decode(errors="replace") for value in found]
-    pairs = zip(texts, found, strict=True)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.type == pa.uuid():
+        texts = [None if value is None else str(value) for value in column.to_pylist()]
+        return pa.chunked_array([texts], pa.large_string()), []
+    stored = column.cast(pa.large_binary())
+    with contextlib.suppress(pa.ArrowInvalid):
+        return stored.cast(pa.large_string()), []  # it looks at every byte
+    found = stored.to_pylist()
+    decoded = [None if value is None else value.decode(errors="replace") for value in found]
+    pairs = zip(decoded, found, strict=True)
     changed = [
         place for place, (text, value) in enumerate(pairs) if text is not None and text.encode() != value
     ]
-    return pa.array(texts, type=pa.string()), changed
+    return pa.chunked_array([decoded], pa.large_string()), changed

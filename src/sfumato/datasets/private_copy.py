@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FOLDER = ".sfumato"
-_VERSION = 1  # of what a copy holds
+_VERSION = 2  # of what a copy holds
 _DAY = 86_400.0
 _TICK = 50_000_000  # nanoseconds; clocks of file systems tick every 10 ms and faster
 
@@ -69,29 +69,14 @@ class PrivateCopy:
 
     @property
     def path(self) -> Path:
-        return self.folder / f"{self._name}.parquet"
-
-    @property
-    def mark(self) -> Path:
-        """An empty file that stands for a source without fault."""
-        return self.folder / f"{self._name}.sound"
-
-    @property
-    def _name(self) -> str:
         source = self.source
-        return f"{self.family}-{_short(_VERSION, source.modified, source.changed, source.size)}"
+        change = _short(_VERSION, source.modified, source.changed, source.size)
+        return self.folder / f"{self.family}-{change}.parquet"
 
     def is_made(self) -> bool:
-        return self._is_fresh(self.path)
-
-    def is_sound(self) -> bool:
-        """Whether the source was looked at and needs no copy."""
-        return self._is_fresh(self.mark)
-
-    def _is_fresh(self, made: Path) -> bool:
         """Made well after the source's last change: a second change in the same tick would look the same."""
         try:
-            return made.stat().st_mtime_ns - max(self.source.modified, self.source.changed) > _TICK
+            return self.path.stat().st_mtime_ns - max(self.source.modified, self.source.changed) > _TICK
         except FileNotFoundError:
             return False
 
@@ -103,14 +88,9 @@ class PrivateCopy:
                 raise DataError(f"{self.source.path} changed while it was read; ask again when it is at rest")
         self._remove_stale()
 
-    def mark_sound(self) -> None:
-        self.mark.unlink(missing_ok=True)
-        self.mark.touch(mode=0o600)
-        self._remove_stale()
-
     def _remove_stale(self) -> None:
         for old in self.folder.glob(f"{self.family}-*"):
-            if old not in (self.path, self.mark):
+            if old != self.path:
                 old.unlink(missing_ok=True)
         for part in self.folder.glob(f".{self.family}-*.part"):
             if time.time() - part.stat().st_mtime > _DAY:  # left over by a process that died
@@ -118,12 +98,18 @@ class PrivateCopy:
 
 
 def _write_parquet(path: Path, parts: Iterable[pa.Table]) -> None:
+    """Write a file that tells the least and the largest of whole numbers alone.
+
+    Those of real numbers leave NaN out, and DuckDB then takes a comparison that NaN fails for always true.
+    """
+    import pyarrow as pa
     from pyarrow import parquet
 
     writer = None
     try:
         for part in parts:
-            writer = writer or parquet.ParquetWriter(path, part.schema)
+            whole = [one.name for one in part.schema if pa.types.is_integer(one.type)]
+            writer = writer or parquet.ParquetWriter(path, part.schema, write_statistics=whole)
             writer.write_table(part)
     finally:
         if writer is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import math
 import secrets
 import time
@@ -19,13 +20,12 @@ from sqlalchemy import Connection, Row, select
 from sfumato import _validate
 from sfumato.desk import database as db
 from sfumato.desk.database import Database
-from sfumato.desk.throttle import Crowded, Pool, Tries
+from sfumato.desk.throttle import Crowded, Tries
 from sfumato.errors import InvalidInput, Refused
 
 LONGEST_NAME = 64
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 256
 _HASHER = PasswordHasher()  # argon2id with RFC 9106's second recommended setting
-_HASHING = Pool(at_once=2, waiting=6)  # each takes 64 MiB; a desk has 40 threads for pages
 
 
 class Role(StrEnum):
@@ -150,49 +150,60 @@ def checked_password(password: str) -> str:
 
 
 def hashed(password: str) -> str:
-    with _HASHING.place(), _HASHING.turn:
-        return _HASHER.hash(password)
+    return _HASHER.hash(password)
 
 
 def signs_in(
-    database: Database, tries: Tries, name: str, password: str, *, counted_as: str | None = None
-) -> Account | None:
-    """The account with this name and password; an unknown name takes as long as a wrong password.
+    database: Database,
+    tries: Tries,
+    name: str,
+    password: str,
+    *,
+    browser: str | None = None,
+    counted_as: str | None = None,
+) -> tuple[Account, str] | None:
+    """The account with this name and password, and a mark for its browser; an unknown name takes as long.
 
-    The try is counted before the password is looked at, and given back if it was right.
+    The try is counted before the password is looked at, and given back if it was right. A browser with a mark
+    of the account has tries of its own, which no stranger can use up.
 
     Args:
         database: The desk's.
         tries: Counts them.
         name: As it was given.
         password: Likewise.
+        browser: The mark that the browser brought, if any.
         counted_as: The key under which the try counts; the account's by default.
 
     Raises:
-        Crowded: If there were too many wrong ones, or if too many sign in at this moment.
+        Crowded: If there were too many wrong ones.
     """
     try:
         key = key_of(name)
     except InvalidInput:
         key = ""
-    counted_as = key if counted_as is None else counted_as
-    with _HASHING.place():
-        wait = tries.reserve(counted_as)
-        if wait:
-            sentence = f"too many wrong passwords for this name; wait {math.ceil(wait)} s and try again"
-            raise Crowded(sentence, seconds=wait)
-        with database.read() as connection:
-            row = connection.execute(select(db.accounts).where(db.accounts.c.key == key)).first()
-        known = row is not None and row.password is not None and not row.disabled
-        with _HASHING.turn:
-            nobodys = _nobodys()
-            fits = _verified(
-                row.password if row is not None and known else nobodys, password[:LONGEST_PASSWORD]
-            )
+    with database.read() as connection:
+        row = connection.execute(select(db.accounts).where(db.accounts.c.key == key)).first()
+    known = row is not None and row.password is not None and not row.disabled
+    stored = row.password if row is not None and known else _nobodys()
+    if counted_as is None:
+        seen = (browser or "").partition(".")[0]
+        marked = hmac.compare_digest((browser or "").encode(), _mark(stored, seen).encode())
+        counted_as = f"{key}\n{seen}" if marked else key  # no name has a line's end
+    wait = tries.reserve(counted_as)
+    if wait:
+        sentence = f"too many wrong passwords for this name; wait {math.ceil(wait)} s and try again"
+        raise Crowded(sentence, seconds=wait)
+    fits = _verified(stored, password[:LONGEST_PASSWORD])
     if row is None or not known or not fits:
         return None
     tries.succeeded(counted_as)
-    return account_of(row)
+    return account_of(row), _mark(stored, secrets.token_urlsafe(16))
+
+
+def _mark(stored: str, browser: str) -> str:
+    """A mark that only this desk can make, of a browser by a random word; a new password makes it worthless."""
+    return f"{browser}.{hmac.new(stored.encode(), browser.encode(), hashlib.sha256).hexdigest()}"
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import math
 from collections.abc import AsyncIterator
@@ -17,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from sfumato import __version__
 from sfumato.desk import api, gate, pages, trail
-from sfumato.desk.asking import NoAllocation, Unanswered, answer_all
+from sfumato.desk.asking import NoAllocation, Unanswered, answer_all, charge_all
 from sfumato.desk.datasets import Busy
 from sfumato.desk.desk import Desk
 from sfumato.desk.gate import Stopped
@@ -59,7 +58,7 @@ def create_app(desk: Desk) -> Shield:
     )
     app.state.desk = desk
     for dataset in desk.each():
-        dataset.answered_by(functools.partial(answer_all, desk, dataset))
+        dataset.served_by(charge_all, answer_all)
     app.include_router(api.router)
     for router in pages.routers():
         app.include_router(router, include_in_schema=False)
@@ -137,8 +136,6 @@ def _malformed(request: Request, error: Exception) -> Response:
 
 def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if not request.app.state.desk.visitors.take(gate.address_of(request)):  # no route, and so no gate before it
-        return _stopped(request, gate.too_many())
     words = {404: "there is no such page", 405: "this page takes no such request"}
     response = _said(request, error.status_code, words.get(error.status_code, "this request cannot be read"))
     response.headers.update(error.headers or {})

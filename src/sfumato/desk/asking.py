@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ MOST_IN_PASSING = 20_000
 """Noisy numbers of an answer that the thread that asks makes itself: some hundredths of a second."""
 SECONDS_A_VALUE = 2e-6
 """What an answer takes for each of them, with room for a busy machine."""
+ASKED, ANSWERED = "asked", "answered"
 _private_log = logging.getLogger("sfumato.private.desk")
 _private_log.addHandler(logging.NullHandler())
 _private_log.propagate = False
@@ -153,14 +155,15 @@ def _ready_to_ask(desk: Desk, account: Account, dataset: Dataset, question: Ques
         planned=planned,
         allocated=allocated,
         kind=kind,
-        row={**who, "sql": question.sql, "epsilon": question.epsilon, "state": "asked", "asked": time.time()},
+        row={**who, "sql": question.sql, "epsilon": question.epsilon, "state": ASKED, "asked": time.time()},
     )
 
 
 async def ask(desk: Desk, account: Account, dataset: Dataset, question: Question) -> tuple[int, Answer]:
     """Answer a question at its tick; the number in the history, and the answer.
 
-    A refusal follows from the question, the policy and the ledger, and so may leave at once.
+    Before its tick the history shows a question as asked, whatever came of it. A refusal of the plan follows
+    from the question, the policy and the ledger, and so may leave at once.
 
     Raises:
         QueryRefused: If it cannot be answered privately. Nothing is charged.
@@ -174,8 +177,11 @@ async def ask(desk: Desk, account: Account, dataset: Dataset, question: Question
     number: int = await asyncio.wrap_future(
         desk.database.soon(lambda connection: db.inserted(connection, db.questions, **asked.row))
     )
-    work = dataset.submit((number, asked))
+    work = dataset.submit(Numbered(desk, number, asked))
     await desk.pace.leave(arrived, asked.kind, work)
+    error = work.exception()
+    state = ANSWERED if error is None else "failed" if isinstance(error, Unanswered) else "refused"
+    await asyncio.wrap_future(desk.database.soon(_changed(number, state=state)))
     return number, work.result()
 
 
@@ -188,30 +194,48 @@ async def _opened(dataset: Dataset) -> None:
         raise Unanswered("the table cannot be opened now; nothing was charged: tell an officer") from None
 
 
-Numbered = tuple[int, Asked]
+@dataclass(frozen=True)
+class Numbered:
+    """A question on its way, with its number in the history of a desk."""
+
+    desk: Desk
+    number: int
+    asked: Asked
 
 
-def answer_all(desk: Desk, dataset: Dataset, waiting: Sequence[Waiting[Numbered]]) -> None:
-    """In the thread that asks: charge all that waits in one transaction, and only then read a row.
+@dataclass(frozen=True)
+class Paid:
+    """A question that was charged, on its way to the thread that reads rows.
 
-    Small questions go first, and what comes after reading rows is done beside this thread for dear ones: they
-    hold up no other.
+    Its answer tells what was spent and left when it was charged: a later figure would tell how long it took.
     """
-    ready, requests = [], []
-    for one in sorted(waiting, key=lambda one: one.wanted[1].planned.values):
-        with _closing(desk, one):
-            compiled, request = dataset.table.ready(one.wanted[1].planned), _request(dataset, one.wanted[1])
-            ready.append((one, compiled))
-            requests.append(request)
+
+    one: Waiting[Numbered]
+    ready: Ready
+    charge: Charge
+    epsilon_spent: float
+    epsilon_left: float
+
+
+def charge_all(dataset: Dataset, waiting: Sequence[Waiting[Numbered]]) -> None:
+    """In the thread that charges, which waits for no row: charge all that waits in one transaction."""
+    ready: list[tuple[Waiting[Numbered], Ready]] = []
+    for one in waiting:
+        with _telling(one):
+            ready.append((one, dataset.planner.ready(one.wanted.asked.planned)))
     try:
-        charges = dataset.ledger.charge_each(requests)
+        charges = dataset.ledger.charge_each([_request(dataset, one.wanted.asked) for one, _ in ready])
     except Exception as error:
         for one, _ in ready:
-            _fail(desk, one, error)
+            _fail(one, error)
         return
     for (one, compiled), charge in zip(ready, charges, strict=True):
-        with _closing(desk, one):
-            _answer(desk, dataset, one, compiled, charge)
+        allocated = one.wanted.asked.allocated
+        with _telling(one):
+            if isinstance(charge, BudgetExceeded):
+                raise allocated.exceeded()
+            left = allocated.epsilon_spent, allocated.epsilon_left
+            dataset.asking.submit(Paid(one, compiled, charge, *left))
 
 
 def _request(dataset: Dataset, asked: Asked) -> ChargeRequest:
@@ -219,51 +243,52 @@ def _request(dataset: Dataset, asked: Asked) -> ChargeRequest:
     return asked.allocated.request(event, purpose=asked.planned.purpose, relation=RELATION, unit=unit)
 
 
-def _answer(
-    desk: Desk, dataset: Dataset, one: Waiting[Numbered], ready: Ready, charge: Charge | BudgetExceeded
-) -> None:
-    """The answer is in the history before anybody gets it."""
-    asked = one.wanted[1]
-    if isinstance(charge, BudgetExceeded):
-        raise asked.allocated.exceeded()
-    if asked.planned.values <= MOST_IN_PASSING:
-        _keep(desk, one, dataset.table.answer(ready, charge, ledger=asked.allocated))
+def answer_all(dataset: Dataset, waiting: Sequence[Waiting[Paid]]) -> None:
+    """In the thread that reads rows: answer all that was charged.
+
+    Small questions go first, and what comes after reading rows is done beside this thread for dear ones: they
+    hold up no other.
+    """
+    for paid in sorted((one.wanted for one in waiting), key=lambda paid: paid.ready.planned.values):
+        with _telling(paid.one):
+            _answer(dataset, paid)
+
+
+def _answer(dataset: Dataset, paid: Paid) -> None:
+    if paid.ready.planned.values <= MOST_IN_PASSING:
+        _keep(paid.one, dataset.table.answer(paid.ready, paid.charge, ledger=paid))
         return
-    exact = dataset.table.read(ready, charge)
+    exact = dataset.table.read(paid.ready, paid.charge)
 
     def beside() -> None:
-        with _closing(desk, one):
-            _keep(desk, one, dataset.table.released(ready, charge, exact, ledger=asked.allocated))
+        with _telling(paid.one):
+            _keep(paid.one, dataset.table.released(paid.ready, paid.charge, exact, ledger=paid))
 
     dataset.beside.submit(beside)
 
 
-def _keep(desk: Desk, one: Waiting[Numbered], answer: Answer) -> None:
-    kept = desk.database.soon(_closed(one.wanted[0], "answered", answer.to_json()))
-    kept.add_done_callback(lambda done: _tell(one, answer, done.exception()))
+def _keep(one: Waiting[Numbered], answer: Answer) -> None:
+    """The answer is in the history before its tick, and shown by nothing before it."""
+
+    def tell(done: Future[Any]) -> None:
+        error = done.exception()
+        _fail(one, error) if error is not None else one.outcome.set_result(answer)
+
+    one.wanted.desk.database.soon(_changed(one.wanted.number, answer=answer.to_json())).add_done_callback(tell)
 
 
 @contextmanager
-def _closing(desk: Desk, one: Waiting[Numbered]) -> Iterator[None]:
+def _telling(one: Waiting[Numbered]) -> Iterator[None]:
     """Tell a question's asker how it failed, if it does, and no more of it than they may know."""
     try:
         yield
     except (BudgetExceeded, QueryRefused) as error:
-        desk.database.soon(_closed(one.wanted[0], "refused"))
         one.outcome.set_exception(error)
     except Exception as error:
-        _fail(desk, one, error)
+        _fail(one, error)
 
 
-def _fail(desk: Desk, one: Waiting[Numbered], error: Exception) -> None:
-    desk.database.soon(_closed(one.wanted[0], "failed"))
-    _tell(one, None, error)
-
-
-def _tell(one: Waiting[Numbered], answer: Answer | None, error: BaseException | None) -> None:
-    if error is None:
-        one.outcome.set_result(answer)
-        return
+def _fail(one: Waiting[Numbered], error: BaseException) -> None:
     _private_log.error("a question could not be answered", exc_info=error)
     one.outcome.set_exception(
         Unanswered(
@@ -272,9 +297,16 @@ def _tell(one: Waiting[Numbered], answer: Answer | None, error: BaseException | 
     )
 
 
-def _closed(number: int, state: str, answer: dict[str, Any] | None = None) -> db.Change:
-    change = db.questions.update().where(db.questions.c.id == number).values(state=state, answer=answer)
+def _changed(number: int, **values: Any) -> db.Change:
+    change = db.questions.update().where(db.questions.c.id == number).values(**values)
     return lambda connection: connection.execute(change)
+
+
+def finish(desk: Desk) -> None:
+    """Show the answers that were ready and whose tick a stop of the server cut off."""
+    ready = (db.questions.c.state == ASKED) & db.questions.c.answer.is_not(None)
+    with desk.database.write() as connection:
+        connection.execute(db.questions.update().where(ready).values(state=ANSWERED))
 
 
 def history(desk: Desk, account: Account, *, count: int = 50) -> list[Any]:
@@ -292,9 +324,13 @@ def history(desk: Desk, account: Account, *, count: int = 50) -> list[Any]:
 
 
 def answer_of(desk: Desk, account: Account, number: int) -> tuple[Any, Answer] | None:
-    """An answer of the asker's team, with its question; None for any other."""
+    """An answer of the asker's team whose tick has come, with its question; None for any other."""
     with desk.database.read() as connection:
         row = connection.execute(
-            select(db.questions).where(db.questions.c.id == number, db.questions.c.team == account.team)
+            select(db.questions).where(
+                db.questions.c.id == number,
+                db.questions.c.team == account.team,
+                db.questions.c.state == ANSWERED,
+            )
         ).first()
-    return None if row is None or row.answer is None else (row, Answer.from_json(row.answer))
+    return None if row is None else (row, Answer.from_json(row.answer))

@@ -34,22 +34,20 @@ from sqlalchemy import (
     func,
     inspect,
     select,
-    text,
     true,
 )
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from sfumato.desk.together import Together, Waiting
-from sfumato.errors import InvalidInput, Refused
-from sfumato.postgres import check_own, connect, found_in, without_parameters
+from sfumato.errors import DataUnavailable, InvalidInput, Refused
+from sfumato.postgres import PINNED, check_own, connect, found_in, without_parameters
 
 METADATA = MetaData()
 Change = Callable[[Connection], Any]
 """What writes something into the database."""
 PATIENCE = 60.0
-"""Seconds to wait for another process's transaction."""
+"""Seconds to wait for another process's transaction in SQLite."""
 _ALWAYS = ("trail", "grants", "shares")  # tables by which a desk's schema is known
-_WRITERS = 7203  # the number of the lock that writers of a PostgreSQL database take
 
 
 def _id() -> Column[int]:
@@ -242,6 +240,7 @@ class Database:
         self._leased, self._held = False, ExitStack()
         self._soon: Together[Change] = Together(self._write_all, name="desk database")
         try:
+            self._make_first()
             with self.write() as connection:  # two desks that start together do not both make the tables
                 METADATA.create_all(connection)
                 self._add_columns(connection)
@@ -252,6 +251,17 @@ class Database:
                 f"expected the desk's database to be one of this program's that can be written: {reason}; "
                 "restore it, or name another in desk.toml"
             ) from error
+
+    def _make_first(self) -> None:
+        """Make the table that writers lock in PostgreSQL, unless another desk makes it meanwhile."""
+        try:
+            with self.engine.begin() as connection:
+                identity.create(connection, checkfirst=True)
+                if self._schema is not None:
+                    _check(connection.connection.driver_connection, self._schema, [identity.name])
+        except (IntegrityError, ProgrammingError):
+            if not inspect(self.engine).has_table(identity.name, schema=self._schema):
+                raise
 
     def _add_columns(self, connection: Connection) -> None:
         """Add the columns that the database of an older version lacks; they are empty in its rows."""
@@ -354,9 +364,10 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Alone among all threads and processes; on disk at the end, or undone."""
-        with self._writing, self.engine.begin() as connection:
+        with self._writing, _explained(), self.engine.begin() as connection:
             if connection.dialect.name == "postgresql":
-                connection.execute(text("SELECT pg_catalog.pg_advisory_xact_lock(:key)"), {"key": _WRITERS})
+                # It takes the privilege to change the table: no other role can hold writers up.
+                connection.exec_driver_sql(f"LOCK TABLE {self._named(identity)} IN EXCLUSIVE MODE")
             yield connection
 
     def soon(self, change: Change) -> Future[Any]:
@@ -388,6 +399,19 @@ class Database:
         self.engine.dispose()
 
 
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != "55P03":
+            raise
+        raise DataUnavailable(
+            "the desk's database was locked by another connection for longer than "
+            f"lock_timeout={PINNED['lock_timeout']}, and nothing was written; try again"
+        ) from error
+
+
 def _engine(address: str) -> Engine:
     if not address.startswith("sqlite"):
         return _on_postgres(address.replace("postgresql+psycopg", "postgresql", 1))
@@ -397,10 +421,16 @@ def _engine(address: str) -> Engine:
     return engine
 
 
+def _check(connection: Any, schema: str, names: Sequence[str]) -> None:
+    """Refuse tables of these names that others have changed, or in a schema of another role."""
+    for name in names:
+        for table in (found_in(connection, [name], schema, "") or ("", []))[1]:
+            check_own(connection, table, f"{schema}.{name}")
+
+
 def _on_postgres(address: str) -> Engine:
     """The tables lie in the schema that has them, or that `schema=NAME` names, or else in `public`."""
     url, own = without_parameters(address, "schema")
-    names = [table.name for table in METADATA.sorted_tables]
 
     def connected() -> Any:
         connection = connect(url)
@@ -411,9 +441,7 @@ def _on_postgres(address: str) -> Engine:
         remedy = "add schema=NAME to the address of the desk's database"
         found = found_in(connection, _ALWAYS, own.get("schema"), remedy)
         schema = found[0] if found else own.get("schema", "public")
-        for name in names:
-            for table in (found_in(connection, [name], schema, remedy) or ("", []))[1]:
-                check_own(connection, table, f"{schema}.{name}")
+        _check(connection, schema, [table.name for table in METADATA.sorted_tables])
     return create_engine(
         "postgresql+psycopg://",
         creator=connected,

@@ -1,15 +1,15 @@
-"""The tables that the desk answers for: policy, ledger, and one thread that asks."""
+"""The tables that the desk answers for: policy, ledger, one thread that charges and one that reads rows."""
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 from sfumato.accounting import Budget
 from sfumato.desk.together import Together, Waiting
@@ -21,7 +21,6 @@ from sfumato.policy import Column, Policy
 from sfumato.query import Table
 from sfumato.query.opening import ledger_place, make_ledger
 
-_T = TypeVar("_T")
 MOST_WAITING = 1000
 """Questions of one data set that may wait; later ones are refused before anything is spent."""
 
@@ -32,7 +31,10 @@ class Busy(Refused):
 
 @dataclass
 class Dataset:
-    """One policy with its ledger. Questions are answered one after another, by one thread.
+    """One policy with its ledger. Questions are charged by one thread and answered by another, each in turn.
+
+    The one that charges plans them on a connection of its own and never waits for rows: no charge tells how
+    long the question before it took.
 
     Args:
         name: The policy's first table, by which the desk calls it.
@@ -48,17 +50,19 @@ class Dataset:
     ledger: Ledger
     images: bool = False
     ready: Future[None] = field(init=False, default_factory=Future)
+    planner: Table = field(init=False)
     table: Table = field(init=False)
-    asking: Together[Any] = field(init=False)  # of a desk that is served
+    charging: Together[Any] = field(init=False)  # of a desk that is served
+    asking: Together[Any] = field(init=False)
     beside: ThreadPoolExecutor = field(init=False)  # of which the thread takes what needs no rows any more
     _reading: Lock = field(init=False, default_factory=Lock)
     _known: dict[int, Charge] = field(init=False, default_factory=dict)
     _head: Head | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.table = Table(self.policy, self.ledger)
+        self.planner, self.table = (Table(self.policy, self.ledger) for _ in range(2))
         self.beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"beside {self.name}")
-        self.answered_by(_nobody)
+        self.served_by(_nobody, _nobody)
 
     @classmethod
     def open(cls, place: Path, policy: Policy, *, images: bool = False, known: bool = False) -> Dataset:
@@ -80,15 +84,16 @@ class Dataset:
                     self._head = entry.head
             return list(self._known.values()), self.ledger.state, self._head
 
-    def answered_by(self, work: Callable[[Sequence[Waiting[_T]]], None]) -> None:
-        """Have the thread that asks do this with what waits."""
-        self.asking = Together(work, name=f"ask {self.name}")
+    def served_by(self, charge: Work, answer: Work) -> None:
+        """Have the thread that charges, and the one that reads rows, do this with what waits."""
+        self.charging = Together(functools.partial(charge, self), name=f"charge {self.name}")
+        self.asking = Together(functools.partial(answer, self), name=f"ask {self.name}")
 
     def submit(self, wanted: Any) -> Future[Any]:
-        """Have something done by the thread that asks, the only one that reads rows."""
-        if len(self.asking) >= MOST_WAITING:
+        """Have something charged, and then answered."""
+        if len(self.charging) + len(self.asking) >= MOST_WAITING:
             raise Busy("expected fewer questions to be waiting; ask again in a minute")
-        return self.asking.submit(wanted)
+        return self.charging.submit(wanted)
 
     def warm(self) -> Future[None]:
         """Look through the file and plan a first question, so that no later one has to wait for it."""
@@ -99,6 +104,7 @@ class Dataset:
         try:
             if not self.images:
                 rehearse()
+                self.planner.prepare()
                 self.table.prepare()
         except Exception as error:
             self.ready.set_exception(error)
@@ -106,16 +112,20 @@ class Dataset:
             self.ready.set_result(None)
 
     def close(self) -> None:
+        self.charging.close()
         self.asking.close()
         self.beside.shutdown(wait=True)
         self.ledger.close()
 
 
-def _nobody(waiting: Sequence[Waiting[Any]]) -> None:
+Work = Callable[[Dataset, Sequence[Waiting[Any]]], None]
+
+
+def _nobody(dataset: Dataset, waiting: Sequence[Waiting[Any]]) -> None:
     raise Refused("expected a desk that is served, got one that is not: nobody answers here")
 
 
-@cache
+@functools.cache
 def rehearse() -> None:
     """Ask a made-up table once, so that no real question has to wait for what is imported on the way."""
     import pandas as pd

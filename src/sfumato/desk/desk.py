@@ -37,6 +37,7 @@ class Desk:
     strangers: Buckets = field(default_factory=lambda: Buckets(size=60, rate=1.0))
     guesses: Buckets = field(default_factory=lambda: Buckets(size=60, rate=1.0))
     visitors: Buckets = field(default_factory=lambda: Buckets(size=300, rate=10.0))
+    arrivals: Buckets = field(default_factory=lambda: Buckets(size=3000, rate=100.0))
     effort: Effort = field(default_factory=lambda: Effort(size=60.0, rate=0.1))
     visits: Visits = field(default_factory=Visits)
     counted: trail.Counted = field(init=False)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Callable, Iterator
+import urllib.parse
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ from sfumato.desk.throttle import network_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 SAFE = ("GET", "HEAD")
+MOST_FIELDS = 1000
 API = "/api/"
 
 
@@ -128,8 +130,21 @@ def address_of(request: Request) -> str:
     return network_of(request.client.host if request.client else "")
 
 
-def too_many() -> Stopped:
-    return Stopped(429, "expected fewer requests a minute from here; wait a moment", seconds=30)
+TOO_MANY = "expected fewer requests a minute from here; wait a moment"
+
+
+def admits(desk: Desk, scope: MutableMapping[str, Any]) -> bool:
+    """Count a request against what may come from its address, before anything else is done with it."""
+    limit = desk.arrivals if _names_an_account(scope) else desk.visitors
+    return limit.take(address_of(Request(scope)))
+
+
+def _names_an_account(scope: MutableMapping[str, Any]) -> bool:
+    """Whether a request comes with a token or a session, be it right or wrong."""
+    cookie = f"{sessions.COOKIE}=".encode()
+    return any(
+        name == b"authorization" or (name == b"cookie" and cookie in value) for name, value in scope["headers"]
+    )
 
 
 async def gate(request: Request) -> None:
@@ -141,10 +156,8 @@ async def gate(request: Request) -> None:
     account: Account | None = request.state.account
     if account is not None and not desk.buckets.take(f"account {account.id}"):
         raise Stopped(429, "expected fewer requests a minute; wait a moment", seconds=5)
-    if account is None:
-        guesses = request.url.path.startswith(API) and "authorization" in request.headers
-        if not (desk.guesses if guesses else desk.visitors).take(address_of(request)):
-            raise too_many()
+    if account is None and _names_an_account(request.scope) and not desk.guesses.take(address_of(request)):
+        raise Stopped(429, TOO_MANY, seconds=30)
     if access.everybody:
         return
     if account is None:
@@ -182,13 +195,22 @@ async def _check_form(request: Request, desk: Desk, session: sessions.Session | 
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     foreign = origin not in (None, "null", *_own_origins(request, desk)) or site in ("cross-site", "same-site")
-    word = (await request.form()).get("csrf")
+    request.state.form = _form(await request.body())
+    word = request.state.form.get("csrf", "")
     if session is not None:
-        fits = isinstance(word, str) and hmac.compare_digest(word.encode(), session.csrf.encode())
+        fits = hmac.compare_digest(word.encode(), session.csrf.encode())
     else:
-        fits = isinstance(word, str) and desk.visits.fits(request.cookies.get(sessions.VISIT), word)
+        fits = desk.visits.fits(request.cookies.get(sessions.VISIT), word)
     if foreign or not fits:
         raise Stopped(403, "this form is no longer valid; go back, load the page again and repeat")
+
+
+def _form(body: bytes) -> dict[str, str]:
+    """The fields of a form, each once."""
+    try:
+        return dict(urllib.parse.parse_qsl(body.decode(), True, errors="strict", max_num_fields=MOST_FIELDS))
+    except ValueError:  # among them one of decoding
+        raise Stopped(400, f"expected a form in UTF-8 with at most {MOST_FIELDS} fields") from None
 
 
 def _own_origins(request: Request, desk: Desk) -> tuple[str, ...]:

@@ -14,21 +14,23 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from sfumato.desk import asking
 from sfumato.desk.app import create_app
 from sfumato.desk.desk import Desk
 from sfumato.desk.throttle import is_within, network_of
 
-SLOWEST_HEADERS = 10.0
-"""Seconds in which the head of a request must have come."""
+SLOWEST_REQUEST = 15
+"""Seconds in which the whole of a request must have come, and for which a connection may be idle."""
 MOST_CONNECTIONS, MOST_OF_ONE = 800, 250
 """In all, below the 1,024 files that a process may usually have open; and of one client."""
 
 
 class ImpatientProtocol(H11Protocol):
-    """Closes a connection on which a request begins and does not get past its headers.
+    """Closes a connection on which no whole request, head and body, comes in time.
 
-    Where there are too many, of one client or in all, the one of them that has waited longest without a request
-    is closed for a new one; if all have one, the new one is closed. A proxy is many clients.
+    A connection is busy while the desk works on a whole request, and idle else: while a request is incomplete,
+    and while an answer is not taken. Where there are too many, of one client or in all, the one of them that
+    has been idle longest is closed for a new one; if all are busy, the new one is. A proxy is many clients.
     """
 
     _waiting: asyncio.TimerHandle | None = None
@@ -48,7 +50,7 @@ class ImpatientProtocol(H11Protocol):
         self._watch()
 
     def _make_room(self, among: list[ImpatientProtocol]) -> None:
-        idle = [one for one in among if one is not self and not one._begun()]
+        idle = [one for one in among if one is not self and not one._busy()]
         gone = min(idle, key=lambda one: one._since, default=self)
         gone.connections.discard(gone)  # it is closed a little later
         gone.transport.abort()
@@ -64,15 +66,17 @@ class ImpatientProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         self._since = self.loop.time()
         super().on_response_complete()
+        self._watch()  # the next request may have begun
 
-    def _begun(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+    def _busy(self) -> bool:
+        now = self.cycle
+        return now is not None and not (now.more_body or now.response_complete or self.flow.write_paused)
 
     def _watch(self) -> None:
-        if self._begun():
+        if self._busy():
             self._rest()
         elif self._waiting is None:
-            self._waiting = self.loop.call_later(SLOWEST_HEADERS, self._give_up)
+            self._waiting = self.loop.call_later(SLOWEST_REQUEST, self._give_up)
 
     def _rest(self) -> None:
         if self._waiting is not None:
@@ -81,7 +85,7 @@ class ImpatientProtocol(H11Protocol):
 
     def _give_up(self) -> None:
         self._waiting = None
-        if not self._begun():
+        if not self._busy():
             self.transport.close()
 
 
@@ -111,6 +115,7 @@ def serve(place: Path, *, host: str, port: int, ready: Any, jobs: bool = True) -
     """
     desk = Desk.open(place)
     desk.finish()
+    asking.finish(desk)
     with _worker(place) if jobs else _nobody():
         server_of(desk, host=host, port=port, ready=ready).run()
 
@@ -130,7 +135,7 @@ def server_of(desk: Desk, *, host: str, port: int, ready: Any) -> uvicorn.Server
         server_header=False,
         proxy_headers=bool(proxies),
         forwarded_allow_ips=proxies,
-        timeout_keep_alive=15,
+        timeout_keep_alive=SLOWEST_REQUEST,
         timeout_graceful_shutdown=10,
         h11_max_incomplete_event_size=32 * 1024,
     )

@@ -1,13 +1,14 @@
-"""Around the application: how large and how slow a request may be, what browsers may do, and the trail."""
+"""Around the application: how many, how large and of which kind requests may be, browsers' rules, the trail."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from sfumato.desk import trail
+from sfumato.desk import gate, trail
 from sfumato.desk.desk import Desk
 
 Scope = MutableMapping[str, Any]
@@ -17,8 +18,8 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LARGEST_BODY = 256 * 1024
-SLOWEST_BODY = 10.0
-"""Seconds in which the whole of a request must have come."""
+_KINDS = re.compile(rb'application/(json|x-www-form-urlencoded)(; ?charset="?utf-8"?)?', re.IGNORECASE)
+"""Of bodies. Everything else, and every other encoding, is refused unread: parsing some takes seconds."""
 
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -42,7 +43,7 @@ class TooMuch(Exception):
 
 
 class Shield:
-    """Reads the whole request first, within limits; sets headers; writes the trail before an answer leaves.
+    """Counts a request, reads the whole of it; sets headers; writes the trail before an answer leaves.
 
     Args:
         inner: The application.
@@ -61,14 +62,17 @@ class Shield:
             return await self.inner(scope, receive, send)
         scope["state"] = {**scope.get("state", {})}
         answer = self._answering(scope, send)
+        if not gate.admits(self.desk, scope):
+            return await _refuse(answer, 429, gate.TOO_MANY)
         try:
-            body = await asyncio.wait_for(_whole(scope, receive), SLOWEST_BODY)
+            body = await _whole(scope, receive)
         except TooMuch:
             return await _refuse(answer, 413, f"expected at most {LARGEST_BODY} bytes")
-        except TimeoutError:
-            return await _refuse(answer, 408, f"expected the whole request within {SLOWEST_BODY:g} s")
         if body is None:
             return None  # gone before it was all said
+        kinds = [value for name, value in scope["headers"] if name == b"content-type"]
+        if body and not all(map(_KINDS.fullmatch, kinds)):
+            return await _refuse(answer, 415, "expected a form, as a page sends it, or JSON, each in UTF-8")
         await self.inner(scope, _again(body, receive), answer)
         return None
 
@@ -139,5 +143,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
 async def _refuse(send: Send, status: int, sentence: str) -> None:
     body = json.dumps({"error": sentence}).encode()
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    if status == 429:
+        headers.append((b"retry-after", b"30"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -1,23 +1,26 @@
-"""Limits: tries of a password, threads that compute, seconds of computing, requests."""
+"""Limits: tries of a password, turns at hashing, seconds of computing, requests."""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import threading
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from sqlalchemy import select
+from starlette.concurrency import run_in_threadpool
 
 from sfumato.desk import database as db
 from sfumato.desk.database import Database
 from sfumato.errors import Refused
 
+_T = TypeVar("_T")
 FREE_TRIES = 5
 LONGEST_DELAY = 300.0
-"""Seconds. A stranger who knows a name can keep its owner out for as long, and no longer."""
+"""Seconds. Strangers can use up a name's tries for ever; a browser that signed in to it has its own."""
 FORGOTTEN = 3600.0
 """Seconds after which wrong passwords no longer count: fewer tries in an hour than the delays allow."""
 
@@ -89,28 +92,51 @@ class Tries:
             connection.execute(db.failures.delete().where(db.failures.c.key == key))
 
 
-class Pool:
-    """Threads for work that anybody can ask for: some work, some wait for `turn`, the others are sent away."""
+class Turns:
+    """Turns at work that strangers can ask for: some have one at once, and clients have them one after another.
 
-    def __init__(self, *, at_once: int, waiting: int) -> None:
-        self.turn = threading.BoundedSemaphore(at_once)
-        self._places = threading.BoundedSemaphore(at_once + waiting)
+    Args:
+        at_once: How many work at once, each in a thread.
+        of_one: How many requests of one client may wait for a turn; they hold no thread.
+    """
 
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """Be among those who work or wait.
+    def __init__(self, *, at_once: int, of_one: int) -> None:
+        self._free, self._of_one = at_once, of_one
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    async def run(self, client: str, work: Callable[..., _T], *words: Any) -> _T:
+        """Work in a thread when it is the client's turn.
 
         Raises:
-            Crowded: If there is no place; nobody waits for one.
+            Crowded: If too many requests of the client wait.
         """
-        if not self._places.acquire(blocking=False):
-            raise Crowded(
-                "expected fewer people to sign in at this moment; try again in a few seconds", seconds=2
-            )
+        if self._free:
+            self._free -= 1
+        else:
+            queue = self._waiting.get(client, deque())
+            if len(queue) >= self._of_one:
+                sentence = (
+                    "expected fewer people to sign in from here at this moment; try again in a few seconds"
+                )
+                raise Crowded(sentence, seconds=2)
+            queue.append(asyncio.get_running_loop().create_future())
+            self._waiting[client] = queue
+            await queue[-1]
         try:
-            yield
+            return await run_in_threadpool(work, *words)
         finally:
-            self._places.release()
+            self._next()
+
+    def _next(self) -> None:
+        while self._waiting:
+            client, queue = self._waiting.popitem(last=False)
+            ticket = queue.popleft()
+            if queue:
+                self._waiting[client] = queue  # behind all others
+            if not ticket.done():
+                ticket.set_result(None)
+                return
+        self._free += 1
 
 
 class Effort:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,14 +11,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 from sfumato.errors import DataUnavailable, InvalidInput, LedgerError
 from sfumato.ledger.chain import Row
-from sfumato.postgres import check_own, connect, driver, found_in, without_parameters
+from sfumato.postgres import PINNED, check_own, connect, driver, found_in, without_parameters
 
 if TYPE_CHECKING:
     import psycopg
 
 _CHOOSE = "add schema=NAME to the ledger's address"
-PATIENCE = 60
-"""Seconds to wait for another process's transaction."""
 
 _SCHEMA = """
 CREATE TABLE {schema}.sfumato_ledger (
@@ -42,6 +39,8 @@ _NEWER = """
 ALTER TABLE {schema}.sfumato_ledger ADD COLUMN about bigint;
 CREATE INDEX sfumato_ledger_about ON {schema}.sfumato_ledger (ledger, about, sequence) WHERE about IS NOT NULL;
 """
+_EVERY = "LOCK TABLE {table} IN EXCLUSIVE MODE"
+_ONE = "SELECT 1 FROM {table} WHERE ledger = %s AND sequence = 0 FOR UPDATE"
 _COLUMNS = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
@@ -53,7 +52,10 @@ _EXPECTED = [
 
 
 class PostgresStore:
-    """Rows of one ledger in a shared table; an advisory lock per ledger lets one writer in at a time.
+    """Rows of one ledger in a shared table; a lock of its first row lets one writer in at a time.
+
+    This lock, and that of the whole table while there is no first row, takes the privilege to update the table:
+    no other role can hold writers up.
 
     `postgresql://host/database?ledger=NAME` tells several ledgers of a database apart; without a name it is
     `default`. `schema=NAME` says where the table is; without it, the one schema of the database that has it, or
@@ -68,7 +70,6 @@ class PostgresStore:
         self._table = "pg_catalog.sfumato_ledger"  # nothing, until the table is found
         self.place = f"{_without_password(self._url)} (ledger {self._ledger!r})"
         self.address = self.place
-        self._key = _lock_key("sfumato ", self._ledger)
         self._known: frozenset[str] = frozenset()
         self._inside = False
         self._process = -1
@@ -90,7 +91,7 @@ class PostgresStore:
 
     @contextmanager
     def creating(self, dataset: str) -> Iterator[None]:
-        with self._alone(_lock_key("sfumato data set ", dataset)):
+        with self._alone(_EVERY):
             yield
 
     def neighbours(self) -> Iterator[tuple[str, Row]]:
@@ -101,19 +102,23 @@ class PostgresStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        with self._alone(self._key):
+        with self._alone(_EVERY) if self.last() is None else self._alone(_ONE, self._ledger):
             yield
 
     @contextmanager
-    def _alone(self, key: int) -> Iterator[None]:
-        """A transaction under one advisory lock; one inside another keeps the locks of both to the end."""
+    def _alone(self, lock: str, *values: str) -> Iterator[None]:
+        """A transaction that begins with a lock; one inside another keeps the locks of both to the end."""
         with _explained(self.place):
             connection = self._connect()
             if "about" not in self._columns():
-                self._prepare(connection)
+                try:
+                    self._prepare(connection)
+                except driver().Error:
+                    if "about" not in self._columns():  # nor has another process made it meanwhile
+                        raise
         with self._lock, _explained(self.place), connection.transaction():
             self._execute("SET LOCAL synchronous_commit = on")
-            self._execute("SELECT pg_advisory_xact_lock(%s)", key)
+            self._execute(lock, *values)
             outer, self._inside = self._inside, True
             try:
                 yield
@@ -123,8 +128,8 @@ class PostgresStore:
     def _prepare(self, connection: psycopg.Connection[Any]) -> None:
         """The table, with what an older version did not make, whatever becomes of the entry to be written."""
         with self._lock, connection.transaction():
-            # One lock for all ledgers: the table is shared, and two makers of it would collide.
-            self._execute("SELECT pg_advisory_xact_lock(0)")
+            if self._known:
+                self._execute("LOCK TABLE {table}")
             known = self._found(connection)
             if "about" not in known:
                 place = found_in(connection, ["sfumato_ledger"], self._schema, _CHOOSE)
@@ -209,18 +214,13 @@ class PostgresStore:
             # Forked: closing the parent's connection here would end its session on the server.
             self._inherited.append(self._connection)
             self._lock = threading.RLock()
-        settings = {"lock_timeout": f"{PATIENCE}s", "default_transaction_isolation": "read committed"}
         try:
-            self._connection = connect(self._url, **settings)
+            self._connection = connect(self._url)
         except DataUnavailable as error:
             raise LedgerError(f"the ledger {self.place} cannot be used: {error}") from error
         self._process = os.getpid()
         self._known = frozenset()  # looked at again, as the table may have been changed meanwhile
         return self._connection
-
-
-def _lock_key(kind: str, name: str) -> int:
-    return int.from_bytes(hashlib.sha256((kind + name).encode()).digest()[:8], signed=True)
 
 
 def _without_password(url: str) -> str:
@@ -244,6 +244,14 @@ def _explained(place: str) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.LockNotAvailable as error:
-        raise LedgerError(f"the ledger {place} was kept busy by others for {PATIENCE} s; try again") from error
+        raise LedgerError(
+            f"the ledger {place} was kept busy by others for lock_timeout={PINNED['lock_timeout']}; try again"
+        ) from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise LedgerError(
+            f"the ledger {place} cannot be used: {error}; a role that charges needs SELECT, INSERT and UPDATE "
+            "on its table, whose trigger refuses every update, and one that makes it, CREATE on the schema "
+            "that schema=NAME names"
+        ) from error
     except psycopg.Error as error:
         raise LedgerError(f"the ledger {place} cannot be used: {error}") from error

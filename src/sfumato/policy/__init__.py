@@ -9,6 +9,7 @@ Nothing here is ever read off the data. A policy is a TOML file:
     public_size = 10000              # optional: about how many rows, if that is public; `train` needs it
     version = "2026-05"              # optional: change it with the data; an answer to the same question about
                                      # the same version can be given again for nothing
+    owner = "clinic"                 # optional: a role that is trusted with a table in PostgreSQL
     delimiter = ","                  # of a text file, as are the next three
     header = true                    # whether the first line holds the names of the columns
     fields = ["person", "age", "city"]   # the names in order; needed without a header

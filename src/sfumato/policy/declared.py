@@ -193,6 +193,7 @@ class Policy:
         missing: Texts that stand for a missing value.
         version: A text that changes with the data. With one, answers are kept and can be given again free
             of charge.
+        owner: A role that is trusted with the table in PostgreSQL, besides our own and the administrators.
         tables: A policy for each of several tables of the same people. What else is said here is then the
             first one's, except the unit, which holds for what is joined.
         public: Tables that anyone may read, to join with.
@@ -219,6 +220,7 @@ class Policy:
     fields: tuple[str, ...] | None = None
     missing: tuple[str, ...] = ("",)
     version: str | None = None
+    owner: str | None = field(default=None, repr=False)  # answers are kept by the repr
     tables: Mapping[str, Policy] = field(default_factory=dict)
     public: Mapping[str, PublicTable] = field(default_factory=dict)
     four_eyes: bool = field(default=False, repr=False)  # nothing about the data: answers are kept by the repr
@@ -236,6 +238,13 @@ class Policy:
         if self.version is not None and not (isinstance(self.version, str) and self.version):
             raise InvalidInput(
                 f"expected table.version to be a text that changes with the data, got {self.version!r}"
+            )
+        if self.owner is not None and not (
+            isinstance(self.owner, str) and self.source.startswith(("postgres://", "postgresql://"))
+        ):
+            raise InvalidInput(
+                f"expected table.owner to be the name of a role in a PostgreSQL source, got {self.owner!r}; "
+                "drop it, or give the address of the database as table.source"
             )
         self._check_form()
         self._check_tables()
@@ -312,8 +321,8 @@ class Policy:
             )
         if not self.tables:
             return self
-        own = ("table", "source", "columns", "unit", "public_size", "version", *map(_name, fields(TextForm)))
-        found = replace(self, **{item: getattr(one, item) for item in own})
+        own = ("table", "source", "columns", "unit", "public_size", "version", "owner")
+        found = replace(self, **{item: getattr(one, item) for item in (*own, *map(_name, fields(TextForm)))})
         return replace(found, synthesis=self._synthesis_of(one))
 
     def used_columns(

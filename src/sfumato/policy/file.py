@@ -14,7 +14,7 @@ from sfumato.datasets.text_table import FORM_KEYS, text_form
 from sfumato.errors import InvalidInput
 from sfumato.policy.declared import TYPES, Column, Policy, PublicTable, Unit
 
-_TABLE_KEYS = ("source", "public_size", "version", *FORM_KEYS)
+_TABLE_KEYS = ("source", "public_size", "version", "owner", *FORM_KEYS)
 
 
 def load_policy(path: str | Path, *, source: str | None = None) -> Policy:
@@ -160,6 +160,7 @@ def _table(
         unit=unit,
         public_size=section.get("public_size"),
         version=section.get("version"),
+        owner=section.get("owner"),
         **{item.name: getattr(form, item.name) for item in fields(form)},
     )
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sfumato.datasets.clean import Tally, batches_of, tally_parquet
+from sfumato.datasets.clean import Tally, parquet_rows, parquet_types, plain_type
 from sfumato.datasets.text_table import Rows, TextForm, header_of, is_text, rows_of
 from sfumato.display import visible
 from sfumato.errors import DataUnavailable, InvalidInput
 from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column, Policy
-from sfumato.query.columns import PATTERNS, columns_of
-from sfumato.query.sources import clean_files, is_database, parquet_files, stored_columns
+from sfumato.query.columns import PATTERNS
+from sfumato.query.sources import clean_files, files_of, is_database, rows_of_file, stored_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,24 +66,23 @@ def check_file(path: str | Path, policy: Policy | None = None, *, delimiter: str
         delimiter: What separates the values of a text file, without a policy.
     """
     path, tally = Path(path), Tally()
-    if is_database(str(path)):
-        raise InvalidInput(
-            f"expected a text or Parquet file, got {path.name}; DuckDB keeps its rows apart already"
-        )
     if is_text(path):
         if not path.is_file():
             raise DataUnavailable(f"no file at {path}; give a CSV or Parquet file")
         _check_text(path, policy, delimiter, tally)
+    elif policy is not None:
+        outside = Outside(policy)
+        for part in files_of(str(path)):
+            for rows in rows_of_file(part, policy, tally):
+                outside.add(rows)
+        outside.tell(tally, remedy="make it NULL")
+    elif is_database(str(path)):
+        raise InvalidInput(f"expected --policy with {path.name}, got none; it says which table is looked at")
     else:
-        columns = list(columns_of(path, header=None)) if policy is None else stored_columns(policy)
-        for part in parquet_files(str(path)):
-            tally_parquet(part, columns, tally)
-        if policy is not None:
-            outside = Outside(policy)
-            for part in parquet_files(str(path)):
-                for batch in batches_of(part, list(policy.columns)):
-                    outside.add(batch)
-            outside.tell(tally, remedy="make it NULL")
+        for part in files_of(str(path)):
+            names = [name for name, kind in parquet_types(part) if plain_type(kind) is not None]
+            for _ in parquet_rows(part, names, tally):
+                pass
     copies = () if policy is None else clean_files(replace(policy, source=str(path))).paths
     table = None if policy is None else policy.table
     return FileCheck(path=str(path), tally=tally, copies=copies, table=table)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import duckdb
-
+from sfumato.datasets.clean import parquet_types, plain_type
 from sfumato.datasets.text_table import TextForm, header_of, is_text, rows_of
-from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
-from sfumato.query.in_memory import open_duckdb, stored_columns
-from sfumato.query.sources import is_database, parquet_files
+from sfumato.errors import DataUnavailable, InvalidInput
+from sfumato.query.sources import columns_of_table, files_of, is_database
 
 _KINDS = {
-    "integer": ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER",
-                "UBIGINT", "HUGEINT"),
-    "real": ("FLOAT", "DOUBLE", "DECIMAL"),
-    "boolean": ("BOOLEAN",),
-    "date": ("DATE", "TIMESTAMP"),
-}  # fmt: skip
+    "integer": re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER|\d+)?$", re.IGNORECASE),
+    "real": re.compile(r"(HALF)?FLOAT|DOUBLE|DECIMAL", re.IGNORECASE),
+    "boolean": re.compile(r"BOOL", re.IGNORECASE),
+    "date": re.compile(r"DATE|TIMESTAMP", re.IGNORECASE),
+}  # as DuckDB and Arrow call their types
 PATTERNS = {
     "boolean": re.compile(r"(?i:true|false|yes|no|y|n)"),
     "integer": re.compile(r"[+-]?[0-9]{1,18}"),
@@ -112,28 +108,13 @@ def _guessed(values: Sequence[str]) -> str:
 
 
 def _schema(path: Path, table: str | None) -> dict[str, str]:
-    try:
-        if is_database(str(path)):
-            rows = _described_table(path, table)
-        else:
-            first = parquet_files(str(path))[0]
-            question = "DESCRIBE SELECT * FROM read_parquet(?, hive_partitioning=false)"
-            with contextlib.closing(open_duckdb([first]).con) as connection:
-                rows = connection.execute(question, [str(first.absolute())]).fetchall()
-    except duckdb.Error as error:
-        raise DataCorrupted(
-            f"{path} cannot be read; check that it is whole, and what its ending says"
-        ) from error
-    return {str(row[0]): _kind(str(row[1])) for row in rows}
-
-
-def _described_table(path: Path, table: str | None) -> list[tuple[str, str]]:
-    if not path.is_file():
-        raise DataUnavailable(f"no file at {path}; give a CSV, Parquet or DuckDB file")
-    with contextlib.closing(open_duckdb(database=path).con) as connection:
-        return [(name, kind or "") for name, kind in stored_columns(connection, table or path.stem).items()]
+    first = files_of(str(path))[0]
+    if is_database(str(path)):
+        kinds = {name: kind or "" for name, kind in columns_of_table(first, table or path.stem).items()}
+    else:
+        kinds = {name: str(plain_type(kind)) for name, kind in parquet_types(first)}
+    return {name: _kind(kind) for name, kind in kinds.items()}
 
 
 def _kind(type_name: str) -> str:
-    base = type_name.split("(")[0].split(" ")[0].upper()
-    return next((kind for kind, names in _KINDS.items() if base in names), "text")
+    return next((kind for kind, names in _KINDS.items() if names.match(type_name)), "text")

@@ -7,19 +7,17 @@ under names of its own: c0, c1, … and the unit. Types are never guessed from t
 from __future__ import annotations
 
 import contextlib
-import glob
+import json
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import ibis
 
 from sfumato import _validate, interruption, postgres
 from sfumato.datasets.private_copy import Stamp
-from sfumato.datasets.text_table import is_text
 from sfumato.errors import DataError, DataUnavailable, InvalidInput, MissingExtra, SfumatoError
 from sfumato.policy import ENGINES, Policy
 from sfumato.query import in_memory, sources
@@ -52,8 +50,9 @@ class Engine:
     public: Mapping[str, Value] = field(default_factory=dict)
 
     def ready(self) -> bool:
-        """Whether the files behind the table are still those that were checked."""
-        return all(stamp.holds() for stamp in self.stamps)
+        """Whether the files behind the table are still those that were checked, and a server still answers."""
+        lost = self.name == "postgres" and not postgres.answers(self.connection.con)
+        return not lost and all(stamp.holds() for stamp in self.stamps)
 
     def declared(self, policy: Policy, used: Collection[str] | None = None) -> Value:
         """The columns of a policy's table in their five types, or those that are used, and the unit.
@@ -80,8 +79,11 @@ class Engine:
         except Exception as error:
             interruption.check()
             _private_log.error("the engine cannot plan the query", exc_info=error)
+            hindrance = self._hindrance(error)
         else:
             return text
+        if hindrance is not None:
+            raise DataUnavailable(f"{hindrance} before anything was charged; ask again")
         raise QueryRefused(f"the {self.name} engine cannot plan this query; ask for less at a time")
 
     def _explain(self, text: str) -> None:
@@ -102,10 +104,19 @@ class Engine:
         except Exception as error:
             interruption.check()
             _private_log.error("the engine failed", exc_info=error)
+            hindrance = self._hindrance(error)
+        if hindrance is not None:
+            raise DataUnavailable(
+                f"{hindrance}, and there is no answer; what was charged for it stays spent, and asking again "
+                "is charged again"
+            )
         raise DataError(
             f"the {self.name} engine could not run the query; its message may quote private rows and goes to "
             "the log 'sfumato.private.query' only"
         )
+
+    def _hindrance(self, error: Exception) -> str | None:
+        return postgres.hindrance(self.connection.con, error) if self.name == "postgres" else None
 
     def _unit(self, raw: Value, name: str) -> Value:
         return sanitized_unit(self.name, raw[sources.stored_name(name, raw.columns)], name)
@@ -180,39 +191,16 @@ def _open_duckdb(policy: Policy, given: Mapping[str, Any]) -> Opened:
         connection = in_memory.open_duckdb()
         tables = (given_rows(given[one.table], one) for one in _each(policy))
         return connection, [connection.create_table(f"raw{i}", rows) for i, rows in enumerate(tables)], ()
-    databases = {one.source for one in _each(policy) if sources.is_database(one.source)}
-    if len(databases) > 1:
-        raise InvalidInput(f"expected the policy's tables in one DuckDB file, got {len(databases)}; merge them")
-    files = {
-        one.table: sources.clean_files(one) for one in _each(policy) if not sources.is_database(one.source)
-    }
-    connection = _connected([path for one in files.values() for path in one.paths], *databases)
-    found = [_duckdb_table(connection, one, files.get(one.table)) for one in _each(policy)]
-    return connection, found, tuple(stamp for one in files.values() for stamp in one.stamps)
-
-
-def _duckdb_table(connection: Any, policy: Policy, files: sources.Files | None) -> Value:
-    if files is None:
-        columns = in_memory.stored_columns(connection.con, policy.table)
-        schema, _, name = policy.table.rpartition(".")
-        place = {"catalog": in_memory.SOURCE, "database": schema or "main"}
-        return sources.table_of(connection, policy, columns, name, **place)
+    files = [sources.clean_files(one) for one in _each(policy)]
+    connection = in_memory.open_duckdb([path for one in files for path in one.paths])
     # The names of folders are values too: no column is made of them, and no type guessed.
-    return connection.read_parquet([str(path.absolute()) for path in files.paths], hive_partitioning=False)
-
-
-def _connected(files: list[Path], database: str | None = None) -> Any:
-    if database is None:
-        return in_memory.open_duckdb(files)
-    if not Path(database).is_file():
-        raise DataUnavailable(f"no file at {database}, where the policy's table.source says it is")
-    try:
-        return in_memory.open_duckdb(files, Path(database))
-    except Exception as error:
-        _private_log.error("the database could not be opened", exc_info=error)
-    raise DataUnavailable(
-        f"{database} cannot be opened as a DuckDB file for reading; close it where it is being written"
-    )
+    found = [
+        connection.read_parquet(
+            list(map(in_memory.pattern_of, one.paths)), table_name=f"raw{i}", hive_partitioning=False
+        )
+        for i, one in enumerate(files)
+    ]
+    return connection, found, tuple(stamp for one in files for stamp in one.stamps)
 
 
 def _open_postgres(policy: Policy) -> Opened:
@@ -220,15 +208,15 @@ def _open_postgres(policy: Policy) -> Opened:
         raise InvalidInput("expected the policy's tables in one PostgreSQL database, got several sources")
     try:
         server = postgres.connect(policy.source)
+        connection = ibis.postgres.from_connection(server)
+        found = []
+        for one in _each(policy):
+            schema, name, columns = postgres.readable_columns(server, one.table, one.owner)
+            found.append(sources.table_of(connection, one, columns, name, database=schema))
     except SfumatoError:
         raise
     except Exception as error:
         raise DataUnavailable(f"the PostgreSQL server of the policy cannot be reached: {error}") from error
-    connection = ibis.postgres.from_connection(server)
-    found = []
-    for one in _each(policy):
-        schema, name, columns = postgres.readable_columns(server, one.table)
-        found.append(sources.table_of(connection, one, columns, name, database=schema))
     return connection, found, ()
 
 
@@ -244,6 +232,9 @@ def _open_spark(policy: Policy, master: str) -> Opened:
         # Days before 1582 are read as they are written, and are no error.
         "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
         "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+        # What a file says of its least and largest values leaves no row out.
+        "spark.sql.parquet.filterPushdown": "false",
+        "spark.sql.orc.filterPushdown": "false",
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -267,29 +258,46 @@ def _silence(session: Any) -> None:
         logging.getLogger(name).disabled = True
 
 
+_SPARK_READS = ("parquet", "orc", "delta")
+"""Providers that read a row whatever the others hold; those of text files fail at odd lines, or join them."""
+
+
 def _spark_table(connection: Any, session: Any, policy: Policy, view: str) -> tuple[Value, tuple[Stamp, ...]]:
     source, files = policy.source, sources.Files((), ())
-    if "://" not in source and (is_text(Path(source)) or _is_local_parquet(source)):
-        files = sources.clean_files(policy)
-        frame = session.read.parquet(*(path.resolve().as_uri() for path in files.paths))
-    elif source.lower().endswith(sources.PARQUET):
-        frame = session.read.parquet(source)
-    elif is_text(Path(source)):
-        raise InvalidInput(
-            "expected a text file on this machine, or Parquet; lines of a remote text file cannot be checked "
-            "one by one: write it as Parquet"
-        )
+    try:
+        if sources.is_local(source):
+            files = sources.clean_files(policy)
+            reader = session.read.option("__globPaths__", "false")  # names are no patterns
+            frame = reader.parquet(*(f"file://{path}" for path in files.paths))
+        elif source.lower().endswith(sources.PARQUET):
+            frame = session.read.parquet(source)
+        else:
+            _check_provider(session, source)
+            frame = session.table(source)
+    except SfumatoError:
+        raise
+    except Exception as error:
+        _private_log.error("Spark cannot read the source", exc_info=error)
     else:
-        known = session.catalog.tableExists(source)
-        if not known or session.catalog.getTable(source).tableType not in ("MANAGED", "EXTERNAL"):
-            raise InvalidInput(
-                f"expected a table {source} in Spark's catalogue; a view is not read, as it may call functions "
-                "of others: write its rows into a table"
-            )
-        return connection.table(source), ()
-    frame.createOrReplaceTempView(view)
-    return connection.table(view), files.stamps
+        frame.createOrReplaceTempView(view)
+        return connection.table(view), files.stamps
+    raise DataUnavailable(
+        f"Spark cannot read {source}; expected a file on this machine, the address of Parquet files that ends "
+        f"in {' or '.join(sources.PARQUET)}, or a table of its catalogue"
+    )
 
 
-def _is_local_parquet(source: str) -> bool:
-    return source.lower().endswith(sources.PARQUET) and bool(glob.glob(source, recursive=True))
+def _check_provider(session: Any, source: str) -> None:
+    known = session.catalog.tableExists(source)
+    if not known or session.catalog.getTable(source).tableType not in ("MANAGED", "EXTERNAL"):
+        raise InvalidInput(
+            f"expected a table {source} in Spark's catalogue; a view is not read, as it may call functions "
+            "of others: write its rows into a table"
+        )
+    ((described,),) = session.sql(f"DESCRIBE TABLE EXTENDED {source} AS JSON").collect()
+    provider = str(json.loads(described).get("provider")).lower()
+    if provider not in _SPARK_READS:
+        raise InvalidInput(
+            f"expected table {source} to be stored as {', '.join(_SPARK_READS)}, got {provider}, in which one "
+            "row may hide others or fail the query; write its rows into a table of Parquet"
+        )

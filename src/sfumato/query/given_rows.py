@@ -16,7 +16,7 @@ from uuid import UUID
 
 import numpy as np
 
-from sfumato.datasets.clean import Tally, is_sound, repaired
+from sfumato.datasets.clean import Tally, plain
 from sfumato.errors import DataError, InvalidInput
 from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Policy
 from sfumato.query.sanitizing import DAY_PATTERN, NUMBER_PATTERN
@@ -47,7 +47,7 @@ def given_rows(data: Any, policy: Policy) -> pa.Table:
     except Exception as error:
         _private_log.error("the table could not be loaded", exc_info=error)
     else:
-        return found if is_sound(found) else repaired(found, Tally())
+        return plain(found, Tally())
     raise DataError(
         "expected a DataFrame or Arrow table whose columns have one type each; the reason may quote private "
         "rows and goes to the log 'sfumato.private.query' only"

@@ -1,28 +1,55 @@
-"""From what a policy calls its source to files that an engine can read: checked, and cleaned where need be.
+"""From what a policy calls its source to the private copies of its files, which are all that engines read.
 
 All of it happens before a charge. What was left out is counted in the log 'sfumato.private.query' only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import logging
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import duckdb
 import ibis
 import ibis.expr.operations as ops
 
-from sfumato.datasets.clean import Tally, clean_parquet, clean_text
+from sfumato.datasets.clean import (
+    BATCH,
+    Tally,
+    clean_copy,
+    parquet_rows,
+    parquet_types,
+    plain,
+    plain_type,
+    text_rows,
+)
 from sfumato.datasets.private_copy import Stamp
 from sfumato.datasets.text_table import ENDINGS, is_text
-from sfumato.errors import DataUnavailable, InvalidInput
+from sfumato.errors import DataCorrupted, DataUnavailable, InvalidInput
 from sfumato.policy import Policy
+from sfumato.query.in_memory import connected, literal, lock, quoted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PARQUET = (".parquet", ".pq")
 DATABASE = (".duckdb", ".ddb")
+_SOURCE = "source"
+"""The name of an attached file: its macros are found under it alone, which no statement of ours does."""
+_BUILT_IN = re.compile(
+    r"BOOLEAN|U?(TINY|SMALL|BIG|HUGE)INT|U?INTEGER|FLOAT|DOUBLE|DECIMAL\(\d+,\d+\)|VARCHAR|DATE|UUID"
+    r"|TIMESTAMP(_S|_MS|_NS| WITH TIME ZONE)?|ENUM\(.*\)",
+    re.DOTALL,
+)
+_AS_TEXT = ("HUGEINT", "UHUGEINT", "UUID")  # Arrow has no such types
+_SHOWN = 50  # columns of a message
 _private_log = logging.getLogger("sfumato.private.query")
 
 
@@ -35,22 +62,39 @@ class Files:
 
 
 def clean_files(policy: Policy) -> Files:
-    """The policy's text file or Parquet files, in which no row affects another.
+    """The private copies of the policy's files, in which no row affects another.
 
     Raises:
         DataUnavailable: there is no such file.
         InvalidInput: the file's columns are not the policy's, which its first line or its schema says.
     """
-    originals = [Path(policy.source)] if is_text(Path(policy.source)) else parquet_files(policy.source)
-    if not all(path.is_file() for path in originals):
-        raise DataUnavailable(f"no file at {policy.source}, where the policy's table.source says it is")
+    originals = files_of(policy.source)
     stamps = [Stamp.of(path) for path in originals]  # before they are read: a later change is then noticed
-    columns = stored_columns(policy)
-    if is_text(originals[0]):
-        paths = [clean_text(originals[0], policy.form, columns, report=log_tally)]
-    else:
-        paths = clean_parquet(originals, columns, report=log_tally)
-    return Files(tuple(paths), (*stamps, *(Stamp.of(path) for path in paths if path not in originals)))
+    if originals[0].name.lower().endswith(PARQUET):
+        _check_types(originals, policy)
+    way = (policy.table, policy.form, tuple(stored_columns(policy)))
+    paths = [clean_copy(path, way, partial(rows_of_file, path, policy), report=log_tally) for path in originals]
+    return Files(tuple(paths), (*stamps, *map(Stamp.of, paths)))
+
+
+def rows_of_file(path: Path, policy: Policy, tally: Tally) -> Iterator[pa.Table]:
+    """The declared columns of a file, each row by itself and in types that engines read."""
+    if is_database(path.name):
+        return _rows_of_table(path, policy, tally)
+    if is_text(path):
+        return text_rows(path, policy.form, stored_columns(policy), tally)
+    return parquet_rows(path, stored_columns(policy), tally)
+
+
+def _check_types(paths: Sequence[Path], policy: Policy) -> None:
+    """Compare the declared columns of the parts of a table, by their schemas."""
+    schemas = []
+    for path in paths:
+        types = dict(parquet_types(path))
+        stored = [stored_name(name, types) for name in stored_columns(policy)]
+        schemas.append([plain_type(types[name]) for name in stored])
+        if schemas[-1] != schemas[0]:
+            raise InvalidInput(f"expected {path} to have the column types of {paths[0]}; convert it first")
 
 
 def stored_columns(policy: Policy) -> list[str]:
@@ -58,20 +102,110 @@ def stored_columns(policy: Policy) -> list[str]:
     return [*policy.columns, *([] if policy.unit.column is None else [policy.unit.column])]
 
 
-def parquet_files(source: str) -> list[Path]:
-    """A file, the files of a folder, or those that a pattern such as parts/*.parquet matches, in order."""
-    pattern = str(Path(source) / "**" / "*.parquet") if Path(source).is_dir() else source
-    if not pattern.lower().endswith(PARQUET):
+def files_of(source: str) -> list[Path]:
+    """A file, the Parquet files of a folder, or those that a pattern such as parts/*.parquet matches, in order.
+
+    A name that there is is no pattern, and a file under two names is taken once.
+    """
+    ends = source.lower().endswith
+    if Path(source).is_dir():
+        names = glob.glob(f"{glob.escape(source)}/**/*.parquet", recursive=True)
+    elif not ends((*ENDINGS, *PARQUET, *DATABASE)):
         raise InvalidInput(
             f"expected table.source to end in {', '.join((*ENDINGS, *PARQUET, *DATABASE))}, or to be the "
             f"address of a database, got {Path(source).name}"
         )
-    found = (
-        [Path(pattern)] if Path(pattern).is_file() else sorted(map(Path, glob.glob(pattern, recursive=True)))
-    )
+    elif Path(source).is_file() or not ends(PARQUET):
+        names = [source]
+    else:
+        names = glob.glob(source, recursive=True)
+    found = [Path(name) for name in sorted(names) if Path(name).is_file()]
     if not found:
         raise DataUnavailable(f"no file at {source}, where the policy's table.source says it is")
-    return found
+    real: dict[tuple[int, int], Path] = {}
+    for one in found:
+        real.setdefault((one.stat().st_dev, one.stat().st_ino), one)
+    return list(real.values())
+
+
+@contextlib.contextmanager
+def _attached(path: Path) -> Iterator[Any]:
+    """A connection to which a DuckDB file is attached for reading.
+
+    Its statistics are not believed. A file with a log beside it is refused: the log may change while the file
+    stays as it is.
+    """
+    if not path.is_file():
+        raise DataUnavailable(f"no file at {path}; give a DuckDB file")
+    if path.with_name(f"{path.name}.wal").exists():
+        raise DataUnavailable(
+            f"{path} was not closed, as {path.name}.wal is beside it; open it in DuckDB once and close it again"
+        )
+    import pyarrow as pa
+
+    with contextlib.closing(connected()) as connection:
+        try:
+            connection.execute("SET disabled_optimizers = 'statistics_propagation'")
+            connection.execute(f"ATTACH {literal(str(path.absolute()))} AS {_SOURCE} (TYPE duckdb, READ_ONLY)")
+            lock(connection)
+            yield connection
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            _private_log.error("the database could not be read", exc_info=error)
+        else:
+            return
+    raise DataCorrupted(
+        f"{path} cannot be read as a DuckDB file; check that it is whole, and close it where it is written"
+    )
+
+
+def columns_of_table(path: Path, table: str) -> dict[str, str | None]:
+    """The type of each column of a table in a DuckDB file; None for one that is computed when it is read."""
+    with _attached(path) as connection:
+        return _stored_columns(connection, table)
+
+
+def _rows_of_table(path: Path, policy: Policy, tally: Tally) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    with _attached(path) as connection:
+        kinds = readable(policy, _stored_columns(connection, policy.table))
+        read = (
+            f"{quoted(column)}{'::VARCHAR' if kind in _AS_TEXT else ''} AS {quoted(name)}"
+            for name, (column, kind) in kinds.items()
+        )
+        schema, _, name = policy.table.rpartition(".")
+        place = quoted(_SOURCE, schema or "main", name)
+        found = connection.sql(f"SELECT {', '.join(read)} FROM {place}").to_arrow_reader(BATCH)
+        for part in chain([found.schema.empty_table()], (pa.Table.from_batches([one]) for one in found)):
+            yield plain(part, tally)
+
+
+def _stored_columns(connection: Any, table: str) -> dict[str, str | None]:
+    """The type of each column of a table in the attached file; None for one that is computed when it is read.
+
+    Raises:
+        InvalidInput: There is no such table that holds its rows and is found without computing anything.
+    """
+    schema, _, name = table.rpartition(".")
+    place = [name, schema or "main"]
+    where = f"database_name = '{_SOURCE}' AND table_name = ? AND schema_name = ?"
+    found = connection.execute(f"SELECT sql FROM duckdb_tables() WHERE {where}", place).fetchall()
+    if len(found) != 1:
+        raise InvalidInput(
+            f"expected a table {table} in the DuckDB file; name one that is there, or write the rows of a "
+            "view into a table, as a view may fail at some of them"
+        )
+    if "collate" in str(found[0][0]).lower():
+        raise InvalidInput(
+            f"expected texts of table {table} to be compared as they are written, got a column with a "
+            "collation; write its rows into a table without one"
+        )
+    rows = connection.execute(
+        "SELECT column_name, data_type, NOT is_generated FROM duckdb_columns() "
+        f"WHERE {where} ORDER BY column_index",
+        place,
+    ).fetchall()
+    return {column: kind if stored and _BUILT_IN.fullmatch(kind) else None for column, kind, stored in rows}
 
 
 def log_tally(tally: Tally) -> None:
@@ -84,14 +218,37 @@ def is_database(source: str) -> bool:
     return "://" not in source and source.lower().endswith(DATABASE)
 
 
+def is_local(source: str) -> bool:
+    """Whether a source is a file or folder of this machine, and no address or name of a table."""
+    if "://" in source:
+        return False
+    if source.lower().endswith((*ENDINGS, *DATABASE)) or ("/" in source and Path(source).is_dir()):
+        return True
+    return source.lower().endswith(PARQUET) and bool(Path(source).exists() or glob.glob(source, recursive=True))
+
+
+def readable(policy: Policy, columns: Mapping[str, str | None]) -> dict[str, tuple[str, str]]:
+    """The stored column of each one that a policy needs, and its type; refused where that is None."""
+    found = {}
+    for wanted in stored_columns(policy):
+        column = stored_name(wanted, columns)
+        kind = columns[column]
+        if kind is None:
+            raise InvalidInput(
+                f"expected column {column} of table {policy.table} to be stored, in a built-in type and under "
+                "a plain collation; write the rows into a table with such a column"
+            )
+        found[wanted] = column, kind
+    return found
+
+
 def stored_name(name: str, columns: Collection[str]) -> str:
     """The stored column that a name means: in its own letters, or else in any."""
     found = [column for column in columns if column == name]
     found = found or [column for column in columns if column.lower() == name.lower()]
     if not found:
-        raise InvalidInput(
-            f"expected a column {name} in the table, got {', '.join(columns)}; correct the policy's [columns]"
-        )
+        few = ", ".join(list(columns)[:_SHOWN]) + (", …" if len(columns) > _SHOWN else "")
+        raise InvalidInput(f"expected a column {name} in the table, got {few}; correct the policy's [columns]")
     if len(found) > 1:
         raise InvalidInput(
             f"expected one column {name} in the table, got {', '.join(found)}; rename one of them"
@@ -111,19 +268,12 @@ def table_of(
         name: The table's name there.
         place: Its `catalog` and `database`, as Ibis calls them.
     """
-    kinds = {}
-    for wanted in stored_columns(policy):
-        column = stored_name(wanted, columns)
-        kinds[column] = columns[column]
-        if kinds[column] is None:
-            raise InvalidInput(
-                f"expected column {column} of table {policy.table} to be stored, in a built-in type and under "
-                "a plain collation; write the rows into a table with such a column"
-            )
     types = connection.compiler.type_mapper
     return ops.DatabaseTable(
         name,
-        schema=ibis.schema({column: types.from_string(kind) for column, kind in kinds.items()}),
+        schema=ibis.schema(
+            {column: types.from_string(kind) for column, kind in readable(policy, columns).values()}
+        ),
         source=connection,
         namespace=ops.Namespace(**place),
     ).to_expr()

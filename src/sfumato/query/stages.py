@@ -11,7 +11,10 @@ from sfumato.query.pricing import Price
 
 @dataclass(frozen=True)
 class Compiled:
-    """The SQL that an engine has planned: sums for each group, and counts of cells for each tree."""
+    """The SQL that an engine has planned: sums for each group, and counts of cells for each tree.
+
+    It names the tables as every connection to the policy's source does.
+    """
 
     sums: str
     cells: list[tuple[Counted, str]]

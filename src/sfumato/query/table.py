@@ -29,7 +29,7 @@ from sfumato.query.exact import Exact, by_group, cells_by_group, in_parts, publi
 from sfumato.query.joined_rows import joined_rows
 from sfumato.query.joining import rows_policy
 from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
-from sfumato.query.keys import AnyKey
+from sfumato.query.keys import MOST_GROUPS, AnyKey
 from sfumato.query.magnitudes import ApproximateBounds, bounds_from, magnitudes, table_and_column
 from sfumato.query.measures import UNITS, Counted
 from sfumato.query.per_person import person_table
@@ -252,7 +252,7 @@ class Table:
         """Do the last part of `ask`: read the rows of a query that was charged, and add the noise.
 
         Args:
-            ready: What `ready` gave.
+            ready: What `ready` gave, also of another table of the same policy and engine.
             charge: Its charge, which the table's ledger has made for it: it pays for one answer.
             ledger: Whose ε the answer tells.
 
@@ -644,8 +644,7 @@ class Table:
         return person_table(rows, plan.per_person, rows_policy(plan.joined, self.policy))
 
     def _fetched(self, compiled: Compiled) -> Exact:
-        assert self._engine is not None  # the one that the expressions were compiled on
-        fetch = self._engine.fetch
+        fetch = self._connected().fetch
         return Exact(fetch(compiled.sums), [(tree, fetch(counts)) for tree, counts in compiled.cells])
 
     def _release(
@@ -666,19 +665,23 @@ class Table:
             yield add_noise(cost, sums, cells, self._sampler)
 
     def _selected(self, plan: Query, cost: Price, found: Sequence[Mapping[str, Any]]) -> Groups:
-        """The keys that enough units have; sorted, since the engine's order is not public."""
+        """The keys that enough units have; sorted, since the engine's order is not public.
+
+        Of more than are shown, those with the largest noisy numbers of units, which are released with the keys.
+        """
         assert cost.selection is not None
         units = np.array([int(row[UNITS]) for row in found], dtype=np.int64)
-        chosen = cost.selection.select(units, self._sampler)
-        names = bounding.key_names(plan)
-        return sorted(
-            tuple(row[name] for name in names) for row, kept in zip(found, chosen, strict=True) if kept
-        )
+        chosen, names = cost.selection.select(units, self._sampler), bounding.key_names(plan)
+        keys = (tuple(row[name] for name in names) for row in found)
+        largest = sorted((-int(noisy), key) for noisy, key in zip(chosen, keys, strict=True) if noisy)
+        return sorted(key for _, key in largest[: most_selected(plan, cost)])
 
     def _answer(
         self, plan: Query, cost: Price, groups: Groups, parts: Iterable[Sequence[Noisy]], ledger: Spent
     ) -> Answer:
-        shape = shaped(plan, scope(plan, self.policy), groups, parts)
+        policy = scope(plan, self.policy)
+        shape, most = shaped(plan, policy, groups, parts), most_selected(plan, cost)
+        cut = len(groups) == most and public_keys(plan, policy) is None
         return Answer(
             columns=shape.columns,
             rows=shape.rows,
@@ -689,9 +692,20 @@ class Table:
             epsilon_left=ledger.epsilon_left,
             notes=(
                 *notes_for(plan, self.policy, family=cost.noises[0].family),
+                *(
+                    [f"Of all groups the {most:,} with the most units, by noisy counts, are shown."]
+                    if cut
+                    else ()
+                ),
                 *caveats_of_sampler(self._sampler),
             ),
         )
+
+
+def most_selected(plan: Query, cost: Price) -> int:
+    """How many groups are shown of keys that are not declared, from the plan alone."""
+    simulated = 0 if plan.post is None else draws_for(MOST_GROUPS, cost.numbers)
+    return min(MOST_GROUPS, MOST_VALUES // (cost.numbers * (1 + simulated)))
 
 
 _STORED = {"integer": "int64", "real": "float64", "text": "string", "boolean": "bool", "date": "date32"}

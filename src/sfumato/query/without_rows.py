@@ -9,8 +9,7 @@ import duckdb
 import ibis.expr.operations as ops
 
 from sfumato.query.compilation import Value
-
-_OWN = ("memory", "temp", "system")
+from sfumato.query.in_memory import quoted
 
 
 def without_rows(connection: Any, expressions: Iterable[Value]) -> Any:
@@ -18,19 +17,13 @@ def without_rows(connection: Any, expressions: Iterable[Value]) -> Any:
     empty = duckdb.connect(config={"enable_external_access": "false"})
     for operation in {table for one in expressions for table in one.op().find(ops.DatabaseTable)}:
         place = operation.namespace
-        if place.catalog is not None and place.catalog not in _OWN:
-            empty.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {_quoted(place.catalog)}")
         if place.catalog != "temp" and place.database is not None:
-            empty.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(place.catalog, place.database)}")
-        name = _quoted(place.catalog, place.database, operation.name)
+            empty.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(place.catalog, place.database)}")
+        name = quoted(place.catalog, place.database, operation.name)
         # The types as they are stored, and not as Ibis knows them; DESCRIBE looks at no row.
-        read = ", ".join(map(_quoted, operation.schema))
+        read = ", ".join(map(quoted, operation.schema))
         stored = connection.execute(f"DESCRIBE SELECT {read} FROM {name}").fetchall()
-        columns = ", ".join(f"{_quoted(row[0])} {row[1]}" for row in stored)
+        columns = ", ".join(f"{quoted(row[0])} {row[1]}" for row in stored)
         kind = "TEMPORARY TABLE" if place.catalog == "temp" else "TABLE"
         empty.execute(f"CREATE {kind} IF NOT EXISTS {name} ({columns})")
     return empty
-
-
-def _quoted(*parts: str | None) -> str:
-    return ".".join('"' + part.replace('"', '""') + '"' for part in parts if part is not None)

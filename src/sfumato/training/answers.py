@@ -20,10 +20,11 @@ NONE = -1  # the answer to a row that raises
 def answers(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64]:
     """The class of the largest output for each row, in evaluation mode.
 
-    *Guarantees*: the model is shown blocks of a public height at which made-up rows have the same bits in any
-    company, one row at a time if there is none, and keeps nothing from block to block. Where a block raises,
-    the others are shown again at that height, with zeros in the place of the row that does. What a model draws
-    is secret. A row that raises has the answer `NONE`, and the text of the error is not shown.
+    *Guarantees*: each row is an input of its own to the model, mapped over blocks of a public height at which
+    made-up rows have the same bits in any company, or shown alone where the model cannot be mapped. The model
+    keeps nothing from block to block. Where a block raises, the others are shown again at that height, with
+    zeros in the place of the row that does. What a model draws is secret. A row that raises has the answer
+    `NONE`, and the text of the error is not shown.
 
     Args:
         model: The model; its mode is put back as it was.
@@ -47,7 +48,7 @@ def answering(model: nn.Module) -> Callable[[Tensor], npt.NDArray[np.int64]]:
         model.eval()
         try:
             with torch.no_grad(), FreshGenerators(device=device) as generators:
-                return _of_all(_forgetting(model, device, generators), rows)
+                return _of_all(*_forgetting(model, device, generators), rows)
         finally:
             for module, training in zip(model.modules(), was_training, strict=True):
                 module.training = training
@@ -55,28 +56,35 @@ def answering(model: nn.Module) -> Callable[[Tensor], npt.NDArray[np.int64]]:
     return ask
 
 
-def _forgetting(model: nn.Module, device: torch.device, generators: FreshGenerators) -> Compute:
-    """The outputs of a block by weights, buffers and attributes as they were before any block."""
+def _forgetting(model: nn.Module, device: torch.device, generators: FreshGenerators) -> tuple[Compute, Compute]:
+    """The outputs of a block, mapped and not, by tensors and attributes as they were before any block."""
     tensors: dict[str, Tensor] = {}
 
-    def outputs(rows: Tensor) -> Tensor:
-        if not tensors or any(tensor._version for tensor in tensors.values()):
-            tensors.update({name: each.detach().clone() for name, each in all_tensors(model).items()})
-        try:
-            with kept_as_it_was(model):
-                found: Tensor = torch.func.functional_call(model, tensors, rows.to(device))
-            return found.to(CPU)
-        finally:
-            generators.refresh()
+    def call(rows: Tensor) -> Tensor:
+        found: Tensor = torch.func.functional_call(model, tensors, rows)
+        return found
 
-    return outputs
+    def kept(compute: Compute) -> Compute:
+        def outputs(rows: Tensor) -> Tensor:
+            if not tensors or any(tensor._version for tensor in tensors.values()):
+                tensors.update({name: each.detach().clone() for name, each in all_tensors(model).items()})
+            try:
+                with kept_as_it_was(model):
+                    return compute(rows.to(device)).to(CPU)
+            finally:
+                generators.refresh()
+
+        return outputs
+
+    return kept(torch.vmap(lambda row: call(row[None])[0], randomness="different")), kept(call)
 
 
-def _of_all(outputs: Compute, rows: Tensor) -> npt.NDArray[np.int64]:
+def _of_all(mapped: Compute, alone: Compute, rows: Tensor) -> npt.NDArray[np.int64]:
     try:
-        height = height_apart(outputs, rows)
-    except Exception:  # public rows raise, whatever the private ones are
+        height = height_apart(mapped, rows)
+    except Exception:  # on made-up rows: the model asks for values, or cannot be mapped
         height = 1
+    outputs = alone if height == 1 else mapped
     found = [_of_block(outputs, block, height) for block in torch.split(rows, height) if len(block)]
     return np.concatenate([np.empty(0, dtype=np.int64), *found])
 

@@ -69,7 +69,7 @@ def settings_of(model: nn.Module, *functions: Any) -> list[Any]:
         found += [len(parts), *parts]
     for module in [model, *(part for part in found if isinstance(part, nn.Module))]:
         for each in module.modules():
-            found += [each, *(value for value in vars(each).values() if _is_plain(value))]
+            found += [each, *_parts_of(each), *_read_by(type(each).forward)]
             found += [len(each._forward_hooks), len(each._forward_pre_hooks)]
         for tensor in module.parameters():
             found += [tensor, tensor.requires_grad, tensor.dtype, tuple(tensor.shape)]
@@ -96,8 +96,16 @@ def _parts(function: Any) -> Sequence[Any]:
     if isinstance(function, types.FunctionType):
         cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
         named = (function.__kwdefaults__ or {}).values()
-        return (function.__code__, *cells, *(function.__defaults__ or ()), *named)
+        return (function.__code__, *cells, *(function.__defaults__ or ()), *named, *_read_by(function))
     return (function, *_parts_of(function))
+
+
+def _read_by(function: Any) -> list[Any]:
+    """The plain values of the global names that a function reads itself."""
+    if not isinstance(function, types.FunctionType):
+        return []
+    found = [function.__globals__.get(name) for name in function.__code__.co_names]
+    return [value for value in found if value is not None and _is_plain(value)]
 
 
 def _parts_of(thing: Any) -> list[Any]:

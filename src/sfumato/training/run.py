@@ -197,16 +197,9 @@ def train(
     optimization = settled(optimization, plan, model)
     loss_fn = default_loss(model) if loss_fn is None else loss_fn
     started = time.perf_counter()
-    optimizer = optimization.build(model)
+    steps = optimization.build(model)
     trainer = PrivateTrainer(
-        model,
-        optimizer,
-        plan,
-        ledger=ledger,
-        purpose=purpose,
-        sampler=sampler,
-        public=public,
-        callbacks=callbacks,
+        model, steps, plan, ledger=ledger, purpose=purpose, sampler=sampler, public=public, callbacks=callbacks
     )
     if stopping is not None:
         trainer.rest_on(stopping.held.rows.chosen)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sfumato.datasets import lines
-from sfumato.datasets.clean import REPAIRED, Tally, repaired
+from sfumato.datasets.clean import REPAIRED, Tally, plain
 from sfumato.datasets.lines import Fault, judge, split
 from sfumato.datasets.text_table import TextForm, rows_of
 
@@ -107,7 +107,7 @@ def test_each_text_of_a_column_is_repaired_by_itself(texts, large):
     """Bytes that Arrow calls text come out as UTF-8, and only those that were not are touched."""
     binary, text = (pa.large_binary(), pa.large_string()) if large else (pa.binary(), pa.string())
     table, tally = pa.table({"a": pa.array(texts, type=binary).view(text)}), Tally()
-    found = repaired(table, tally)
+    found = plain(table, tally)
     found.validate(full=True)
     assert found["a"].to_pylist() == [None if one is None else one.decode(errors="replace") for one in texts]
     assert tally.rows == len(texts)

@@ -108,11 +108,11 @@ def Pace_of(served):
 
 def test_pages_show_history_saved_questions_and_exports_of_the_team_alone(served, ann, bob):
     ann.ask("SELECT city, COUNT(*) FROM people GROUP BY city", epsilon=0.2)
-    number = (
-        served.desk.database.engine.connect()
-        .exec_driver_sql("SELECT max(id) FROM questions WHERE team = 'ann' AND answer IS NOT NULL")
-        .scalar()
-    )
+    asked = "SELECT max(id) FROM questions WHERE team = 'ann' AND state = 'answered'"
+    with (
+        served.desk.database.read() as connection
+    ):  # left open, it would hold the database until it is collected
+        number = connection.exec_driver_sql(asked).scalar()
     page = ann.page(f"/answers/{number}")
     assert page.status_code == 200
     assert 'role="img"' in page.text

@@ -59,8 +59,8 @@ def test_no_row_is_read_before_all_of_a_group_is_charged(another, monkeypatch):
         account = asking_account(served, one)
         question = asking.Question(sql="SELECT COUNT(*) FROM people", epsilon=0.1)
         asked = asking._ready_to_ask(served.desk, account, dataset, question)
-        waiting.append(asking.Waiting((1, asked)))
-    asking.answer_all(served.desk, dataset, waiting)
+        waiting.append(asking.Waiting(asking.Numbered(served.desk, 1, asked)))
+    asking.charge_all(dataset, waiting)
     for one in waiting:
         one.outcome.result(10)
     assert order == ["charge 2", "read", "read"]

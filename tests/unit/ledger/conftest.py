@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import os
-import pwd
-import shutil
-import signal
-import socket
 import sqlite3
-import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,78 +17,10 @@ Tamper = Callable[[str], None]
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    """The URL of a server of our own, on a free port of this machine, in a temporary folder."""
+def postgres_server(postgres_url: str) -> str:
+    """The URL of a server of our own."""
     pytest.importorskip("psycopg", reason="install it with: pip install 'sfumato[postgres]'")
-    programs = _server_programs()
-    folder = Path(tempfile.mkdtemp(prefix="sfumato-postgres-"))
-    account = _account(folder)
-    try:
-        yield from _serve(programs, folder, account)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _server_programs() -> Path:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-    named = shutil.which("postgres")
-    if named is None and not found:
-        pytest.skip("no PostgreSQL server here; on Debian or Ubuntu: apt-get install postgresql")
-    return (Path(named) if named else found[-1]).resolve().parent
-
-
-def _account(folder: Path) -> str | None:
-    """The server refuses to run as root, so root runs it as somebody else."""
-    if os.geteuid() != 0:
-        return None
-    names = {entry.pw_name for entry in pwd.getpwall()}
-    account = "postgres" if "postgres" in names else "nobody"
-    shutil.chown(folder, account)
-    return account
-
-
-def _serve(programs: Path, folder: Path, account: str | None) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    data = folder / "data"
-    rights = {"user": account, "extra_groups": []} if account else {}
-    subprocess.run(
-        [programs / "initdb", "-D", data, "-A", "trust", "-U", "sfumato", "--no-sync"],
-        check=True, capture_output=True, cwd=folder, **rights,
-    )  # fmt: skip
-    options = [
-        f"port={port}",
-        "listen_addresses=127.0.0.1",
-        "unix_socket_directories=",
-        "log_min_messages=fatal",
-    ]
-    switches = [part for option in options for part in ("-c", option)]
-    server = subprocess.Popen(
-        [programs / "postgres", "-D", data, *switches],
-        cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **rights,
-    )  # fmt: skip
-    try:
-        url = f"postgresql://sfumato@127.0.0.1:{port}/postgres"
-        _await(url)
-        yield url
-    finally:
-        server.send_signal(signal.SIGQUIT)  # at once: the folder goes as well
-        server.wait(timeout=30)
-
-
-def _await(url: str) -> None:
-    import psycopg
-
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            psycopg.connect(url, connect_timeout=5).close()
-            return
-        except psycopg.OperationalError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+    return postgres_url.replace("postgres://", "postgresql://")
 
 
 @pytest.fixture

@@ -13,8 +13,10 @@ from torch import nn
 from sfumato.randomness import SecretStream, secret_global_generators
 from sfumato.training import Flat, blocks, clip_chunk, cross_entropy
 from sfumato.training.blocks import Heights, reference_height
+from sfumato.training.compiler import engine
 from sfumato.training.compiler.engine import Engine
 from sfumato.training.precision import plain_float32
+from sfumato.training.rules import terms
 
 
 def kernel(*, bad=(), uneven=(), mixed=()):
@@ -94,17 +96,67 @@ def test_no_more_than_one_block_of_bits_is_held_at_a_time(most):
 @pytest.mark.parametrize("value", [-0.0, float("nan"), float("inf")])
 def test_zeros_and_nans_are_alike_and_other_bits_are_not(value):
     column = torch.tensor([[1.0, value], [1.0, value], [1.0, -value], [1.0, 2.0]])
-    first, second, third, fourth = blocks._digests(column)
+    first, second, third, fourth = blocks.digests(column)
     assert first == second != fourth
     assert (first == third) == (value != float("inf"))
     longer = torch.tensor([[1.0, 2.0, 0.0]])
-    assert fourth not in (blocks._digests(longer)[0], blocks._digests(torch.tensor([[2.0, 1.0]]))[0])
+    assert fourth not in (blocks.digests(longer)[0], blocks.digests(torch.tensor([[2.0, 1.0]]))[0])
 
 
 def split(model, loss, data, units, **more):
-    engine = Engine(model, loss, data, **more)
     with torch.no_grad():
-        return engine.split(units, 1)
+        return Engine(model, loss, data, **more).split(units, 1)
+
+
+def tokens_model():
+    torch.manual_seed(2)
+    return nn.Sequential(
+        nn.Embedding(11, 24), nn.LayerNorm(24), nn.Linear(24, 20), nn.Flatten(), nn.Linear(320, 3)
+    )
+
+
+def in_parts(monkeypatch):
+    monkeypatch.setattr(engine, "_FORMED_BYTES", 8 * 4 * 24 * 20)
+
+
+@pytest.mark.parametrize("rows", [3, 8, 40])
+def test_gradients_that_are_formed_part_by_part_are_those_formed_at_once(rows, monkeypatch):
+    model, data = tokens_model(), (torch.randint(0, 11, (rows, 16)), torch.zeros(rows, dtype=torch.long))
+    whole = Engine(model, cross_entropy, data).clipped(*data, Flat(norm=0.1))
+    in_parts(monkeypatch)
+    parted = Engine(tokens_model(), cross_entropy, data)
+    assert len(list(parted._parts(32, 1))) == 4
+    found = parted.clipped(*data, Flat(norm=0.1))
+    torch.testing.assert_close(found.norms, whole.norms)
+    torch.testing.assert_close(found.sums, whole.sums)
+    assert torch.equal(found.losses, whole.losses)
+    assert found.rounding <= parted.rounding_bound(units=rows)
+
+
+def test_a_rows_bits_do_not_depend_on_its_part(monkeypatch):
+    in_parts(monkeypatch)
+    data = torch.randint(0, 11, (45, 16)), torch.zeros(45, dtype=torch.long)
+    parted = Engine(tokens_model(), cross_entropy, data)
+    here = parted.clipped(*data, Flat(norm=0.1))
+    for some in (torch.arange(45).flip(0), torch.arange(20, 45), torch.arange(44, 45)):
+        there = parted.clipped(*(each[some] for each in data), Flat(norm=0.1))
+        assert torch.equal(here.norms[some], there.norms)
+
+
+def test_a_height_at_which_a_part_rounds_otherwise_is_never_used(monkeypatch):
+    in_parts(monkeypatch)
+    formed = terms._formed_of_matrices
+
+    def otherwise(inputs, gradients):
+        found, norms = formed(inputs, gradients)
+        return found, norms * (1 + 1e-6 * (len(inputs) < 8))
+
+    monkeypatch.setattr(terms, "_formed_of_matrices", otherwise)
+    data = torch.randint(0, 11, (45, 16)), torch.zeros(45, dtype=torch.long)
+    parted = Engine(tokens_model(), cross_entropy, data)
+    parted._heights = Heights(16)
+    with torch.no_grad():
+        assert parted.split(12, 1) == [16]  # and not 12, in parts of 8 and 4
 
 
 @pytest.mark.parametrize("how", ["uneven", "mixed"])

@@ -179,6 +179,15 @@ def test_half_precision():
     refuse(nn.Linear(4, 3).bfloat16(), vectors.bfloat16(), "float32 or float64")
 
 
+def test_weights_of_a_class_of_ones_own_are_refused():
+    class Own(nn.Parameter):
+        pass
+
+    model = nn.Linear(4, 3)
+    model.weight = Own(torch.randn(3, 4))
+    refuse(model, vectors, "torch's own classes, got weight of Own")
+
+
 def test_dropout_is_allowed():
     model = Plain(nn.Dropout(0.5)).train()
     state = torch.get_rng_state()

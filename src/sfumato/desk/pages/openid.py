@@ -14,12 +14,12 @@ from sfumato.desk.gate import Stopped, address_of, everybody
 from sfumato.desk.openid import Attempt
 from sfumato.desk.pages.page import Page, desk_of, go
 from sfumato.desk.pages.sign_in import begin_session
-from sfumato.desk.throttle import Pool
+from sfumato.desk.throttle import Turns
 
 router = APIRouter()
 PAGE = Page(router=router)
 COOKIE = "desk_openid"
-_ASKING = Pool(at_once=4, waiting=0)  # a provider that is slow holds up no more threads
+_ASKING = Turns(at_once=4, of_one=4)  # a provider that is slow holds up no more threads
 
 
 def _provider(request: Request, desk: Desk) -> tuple[OpenId, str]:
@@ -32,12 +32,15 @@ def _provider(request: Request, desk: Desk) -> tuple[OpenId, str]:
 
 @router.get("/openid")
 @everybody()
-def begin(request: Request) -> Response:
+async def begin(request: Request) -> Response:
+    return await _ASKING.run(address_of(request), _begin, request)
+
+
+def _begin(request: Request) -> Response:
     desk = desk_of(request)
     provider, back = _provider(request, desk)
     attempt = Attempt.fresh()
-    with _ASKING.place():
-        response = go(openid.address(provider, attempt, back=back))
+    response = go(openid.address(provider, attempt, back=back))
     response.set_cookie(
         COOKIE, attempt.to_cookie(), httponly=True, samesite="lax", secure=desk.settings.secure, max_age=600
     )
@@ -46,13 +49,16 @@ def begin(request: Request) -> Response:
 
 @router.get("/openid/back")
 @everybody()
-def back(request: Request, code: str = "", state: str = "") -> Response:
+async def back(request: Request, code: str = "", state: str = "") -> Response:
     """Whoever the provider names, and an account names too, is signed in."""
+    return await _ASKING.run(address_of(request), _back, request, code, state)
+
+
+def _back(request: Request, code: str, state: str) -> Response:
     desk = desk_of(request)
     provider, place = _provider(request, desk)
     attempt = Attempt.from_cookie(request.cookies.get(COOKIE, ""))
-    with _ASKING.place():
-        found = openid.subject(provider, attempt, state=state, code=code, back=place)
+    found = openid.subject(provider, attempt, state=state, code=code, back=place)
     with desk.database.read() as connection:
         row = connection.execute(
             select(db.accounts).where(db.accounts.c.subject == found, db.accounts.c.disabled.is_(False))

@@ -45,12 +45,11 @@ class Page:
 
 async def _fields(request: Request) -> dict[str, str]:
     """The fields of a form, as plain text."""
-    found = {}
-    for name, value in (await request.form()).items():
-        if not isinstance(value, str) or "\0" in value:
+    found: dict[str, str] = request.state.form
+    for name, value in found.items():
+        if "\0" in value:
             raise InvalidInput(f"expected {name[:40]!r} to be text")
-        found[name] = value.strip()
-    return found
+    return {name: value.strip() for name, value in found.items()}
 
 
 Fields = Annotated[dict[str, str], Depends(_fields)]

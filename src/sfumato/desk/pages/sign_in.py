@@ -15,12 +15,14 @@ from sfumato.desk.accounts import Account, Role
 from sfumato.desk.desk import Desk
 from sfumato.desk.gate import Stopped, address_of, allow, everybody
 from sfumato.desk.pages.page import Fields, Number, Page, account_of, desk_of, go, render, whole
-from sfumato.desk.throttle import Crowded
+from sfumato.desk.throttle import Crowded, Turns
 from sfumato.errors import InvalidInput
 
 router = APIRouter()
 PAGE = Page(router=router)
 EVERY_ROLE = tuple(Role)
+HASHING = Turns(at_once=2, of_one=6)  # each takes 64 MiB and some hundredths of a second
+BROWSER, BROWSER_KEPT = "desk_browser", 180 * 24 * 3600
 HOME = {Role.OFFICER: "/requests", Role.ANALYST: "/ask", Role.READER: "/public"}
 
 
@@ -57,21 +59,39 @@ def _form(request: Request, *, status: int = 200, sentence: str = "", name: str 
 
 @router.post("/sign-in")
 @everybody()
-def sign_in(request: Request, fields: Fields) -> Response:
+async def sign_in(request: Request, fields: Fields) -> Response:
     """A wrong name and a wrong password are told apart by nothing; too many make the next one wait."""
+    client = address_of(request)
+    if not desk_of(request).strangers.take(client):
+        raise Stopped(429, "too many people try to sign in from here; wait a minute", seconds=60)
+    return await HASHING.run(client, _sign_in, request, fields)
+
+
+def _sign_in(request: Request, fields: dict[str, str]) -> Response:
     desk = desk_of(request)
     name, password = fields.get("name", ""), fields.get("password", "")
-    if not desk.strangers.take(address_of(request)):
-        raise Stopped(429, "too many people try to sign in from here; wait a minute", seconds=60)
     try:
-        account = accounts.signs_in(desk.database, desk.tries, name, password)
+        found = accounts.signs_in(
+            desk.database, desk.tries, name, password, browser=request.cookies.get(BROWSER)
+        )
     except Crowded as error:
         page = _form(request, status=429, sentence=str(error), name=name)
         page.headers["retry-after"] = f"{math.ceil(error.seconds)}"
         return page
-    if account is None:
+    if found is None:
         return _form(request, status=401, sentence="the name or the password is wrong", name=name)
-    return begin_session(request, desk, account)
+    response = begin_session(request, desk, found[0])
+    secure = desk.settings.secure
+    response.set_cookie(
+        BROWSER,
+        found[1],
+        httponly=True,
+        samesite="strict",
+        secure=secure,
+        max_age=BROWSER_KEPT,
+        path="/sign-in",
+    )
+    return response
 
 
 def begin_session(request: Request, desk: Desk, account: Account) -> Response:
@@ -118,7 +138,11 @@ def _account(request: Request, *, token: str | None = None, said: str = "", stat
 
 @router.post("/account/password")
 @allow(*EVERY_ROLE, alone="the own password, for the old one")
-def change_password(request: Request, fields: Fields) -> Response:
+async def change_password(request: Request, fields: Fields) -> Response:
+    return await HASHING.run(f"account {account_of(request).id}", _change_password, request, fields)
+
+
+def _change_password(request: Request, fields: dict[str, str]) -> Response:
     desk, me = desk_of(request), account_of(request)
     own = f"change\n{me.id}"  # no name has a line's end
     fits = accounts.signs_in(desk.database, desk.tries, me.name, fields.get("old", ""), counted_as=own)

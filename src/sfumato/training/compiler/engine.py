@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import Sampler, SecretStream, fresh_seed, secret_torch_generator
-from sfumato.training.blocks import POOL, REFERENCE_ROWS, Heights, most_rows
+from sfumato.training.blocks import POOL, REFERENCE_ROWS, Heights, digests, most_rows
 from sfumato.training.clipped_sums import ChunkResult, squared_norms
 from sfumato.training.clipping import Clipping
 from sfumato.training.compiled import as_written
@@ -40,12 +40,13 @@ from sfumato.training.losses import LossFunction, Views, same_settings, settings
 from sfumato.training.precision import plain_float32
 from sfumato.training.public_rows import other_weights, random_rows
 from sfumato.training.rules.rounding import chunk_errors, rounding
-from sfumato.training.rules.terms import Contribution, Materialised, formed_values, term
+from sfumato.training.rules.terms import Contribution, Materialised, cut, formed_values, term
 from sfumato.training.rules.workspace import Workspace
 from sfumato.training.unsuitable import other_number, other_targets, other_type
 
 _GRAIN = 32768  # elements from which torch shares out a loop
 _CHUNK_BYTES = 160 << 20  # that the rows of a chunk may hold
+_FORMED_BYTES = 512 << 20  # of gradients that are formed together
 _JOINED = 4  # sums of blocks that are added in float32
 
 
@@ -250,28 +251,42 @@ class Engine:
             data = [leaf[start * span : stop * span] for leaf in rows]
             if missing:
                 data = [torch.cat([leaf, leaf.new_zeros(missing, *leaf.shape[1:])]) for leaf in data]
-            yield self._block(data, stop - start, height, clipping, into)
+            yield from self._block(data, stop - start, height, clipping, into)
             start, into = stop, {}
 
     def _block(
         self, rows: Sequence[Tensor], units: int, height: int, clipping: Clipping, into: Mapping[str, Tensor]
-    ) -> ChunkResult:
-        count = len(rows[0])
-        graph = self.graph(count)
+    ) -> Iterator[ChunkResult]:
+        """The units of a block, part by part: gradients of all may be too large to form at once."""
+        graph = self.graph(len(rows[0]))
         tensors = self._weights()
-        draws = [self._draw(draw, count) for draw in self.row.draws]
+        draws = [self._draw(draw, len(rows[0])) for draw in self.row.draws]
         values = graph.run(*[tensors[name] for name in self.row.weights], *rows, *draws)
-        with self._workspace.lend():
-            return clipped(
-                graph.contributions(values),
-                values[0],
-                values[1] if graph.marked else None,
-                clipping,
-                names={name: tensors[name] for name in self.row.trainable},
-                units=units,
-                height=height,
-                into=into,
-            )
+        found = graph.contributions(values)
+        for part, some in self._parts(height, len(rows[0]) // height):
+            if part.start >= units:
+                return
+            with self._workspace.lend():
+                yield clipped(
+                    {name: [cut(each, some) for each in used] for name, used in found.items()},
+                    values[0][some],
+                    values[1][some] if graph.marked else None,
+                    clipping,
+                    names={name: tensors[name] for name in self.row.trainable},
+                    units=min(units, part.stop) - part.start,
+                    height=part.stop - part.start,
+                    into=into,
+                )
+            into = {}
+
+    def _parts(self, height: int, span: int) -> Iterator[tuple[slice, slice]]:
+        """Units, and rows, whose gradients are formed together; by shapes alone."""
+        formed = sum(map(formed_values, self._of_public_rows.values()))
+        size = max(1, _FORMED_BYTES // (4 * max(1, formed)))
+        size = size // POOL * POOL if size >= POOL else size
+        for start in range(0, height, size):
+            stop = min(start + size, height)
+            yield slice(start, stop), slice(start * span, stop * span)
 
     def rounding_bound(self, *, units: int, rows_per_unit: int = 1) -> float:
         """η for chunks of up to `units` units with up to `rows_per_unit` rows each, from shapes alone.
@@ -297,8 +312,8 @@ class Engine:
     @cached_property
     def floats_per_row(self) -> int:
         """How many numbers a pass and the tail hold for each row, at most."""
-        formed = sum(formed_values(used) for used in self._of_public_rows.values()) // 2
-        return max(1, self.graph(2).floats // 2 + formed)
+        formed = sum(map(formed_values, self._of_public_rows.values())) // 2
+        return max(1, self.graph(2).floats // 2 + min(formed, _FORMED_BYTES // (4 * POOL)))
 
     @cached_property
     def _of_public_rows(self) -> dict[str, list[Contribution]]:
@@ -390,13 +405,17 @@ class Engine:
 
     def _entries(self, graph: Compiled, values: Sequence[Tensor], height: int) -> Iterator[Tensor]:
         yield from (value.reshape(height, -1) for value in values)
-        nobody = torch.zeros(height)
+        parts = list(self._parts(height, len(values[0]) // height))
         for name, used in graph.contributions(values).items():
-            with self._workspace.lend():
-                part = term(used, height)
-                if isinstance(part, Materialised):
-                    yield part.gradients
-                yield from squared_norms({name: part}, [[name]], [1.0], nobody)
+            found: list[list[Tensor]] = []
+            for part, rows in parts:
+                units = part.stop - part.start
+                with self._workspace.lend():
+                    formed = term([cut(each, rows) for each in used], units)
+                    columns = squared_norms({name: formed}, [[name]], [1.0], torch.zeros(units))
+                    kept = formed.gradients if isinstance(formed, Materialised) else columns[0]
+                    found.append([*map(torch.clone, columns), torch.tensor(digests(kept))])
+            yield from (torch.cat(column) for column in zip(*found, strict=True))
 
     def _compare(self, graph: Compiled, values: Sequence[Tensor], chosen: Tensor) -> None:
         """Refuse a block whose first row has other gradients than the graph of that row."""
