@@ -233,12 +233,9 @@ class HolderRound:
                 raise InvalidInput(f"expected {self.terms.dimension} numbers as agreed, got {values.shape}")
             modulus = Modulus(self.terms.bits)
             words = modulus.reduce(values)
-            own = derive(self._own_mask, self.terms.context("own mask", self.place, self.place))
-            modulus.add_stream(words, own, sign=1)
+            modulus.add_stream(words, self._own_key(), sign=1)
             for place in sorted(set(self._received) - {self.place}):
-                public = bytes.fromhex(self._peers[place]["mask"])
-                pair = agree(self._mask_key, public, self.terms.pair_context(self.place, place))
-                modulus.add_stream(words, pair, sign=1 if self.place < place else -1)
+                modulus.add_stream(words, self._pair_key(place), sign=1 if self.place < place else -1)
             return Masked(self.place, words)
 
     def agree(self, survivors: Collection[int]) -> Signed:
@@ -314,6 +311,13 @@ class HolderRound:
         if len(content) != 2 * masks.SHARE_BYTES:
             raise NotVerified(f"expected two shares from holder {sender}, got something else")
         return content[: masks.SHARE_BYTES], content[masks.SHARE_BYTES :]
+
+    def _own_key(self) -> bytes:
+        return derive(self._own_mask, self.terms.context("own mask", self.place, self.place))
+
+    def _pair_key(self, place: int) -> bytes:
+        public = bytes.fromhex(self._peers[place]["mask"])
+        return agree(self._mask_key, public, self.terms.pair_context(self.place, place))
 
     def _sealer(self, sender: int, receiver: int) -> AESGCM:
         other = receiver if sender == self.place else sender
