@@ -132,6 +132,20 @@ def test_an_unknown_certificate_is_refused_at_once(served, tmp_path):
         pass
 
 
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_certificates_that_cannot_be_read(served, tmp_path, content):
+    place = tmp_path / "c.pem"
+    if content is not None:
+        place.write_text(content)
+    with pytest.raises(InvalidInput, match="ask for it"):
+        LetterClient("127.0.0.1:1", study=STUDY, key=KEYS[1], certificate=place, patience=1)
+    with (
+        pytest.raises(InvalidInput, match="holders certificate"),
+        served.server.serving("127.0.0.1", 0, certificate=place, key=place),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1", ":1", "a:b", "a:99999", "a:\u0663"])
 def test_addresses_that_cannot_be(served, address):
     with pytest.raises(InvalidInput, match="host:port"):

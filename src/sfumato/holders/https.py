@@ -65,15 +65,13 @@ class LetterServer:
     @contextmanager
     def serving(self, host: str, port: int, *, certificate: Path, key: Path) -> Iterator[int]:
         """Answer holders within the block; yields the port, of which 0 lets the system choose one."""
-        for place in (certificate, key):
-            if not place.is_file():
-                raise InvalidInput(f"expected a file at {place}, got none; see: sfumato holders certificate")
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             context.load_cert_chain(certificate, key)
-        except ssl.SSLError as error:
+        except OSError as error:  # SSLError is one
             raise InvalidInput(
-                f"expected a certificate and its key in {certificate} and {key}, got others"
+                f"expected a certificate and its key in {certificate} and {key}, got other files or none; see: "
+                "sfumato holders certificate"
             ) from error
         try:
             server = _TlsServer((host, port), partial(_Request, self), context)
@@ -227,14 +225,12 @@ class LetterClient:
         patience: float,
         largest: int = 2**28,
     ) -> None:
-        if certificate is not None and not certificate.is_file():
-            raise InvalidInput(
-                f"expected the coordinator's certificate at {certificate}, got no file; ask for it"
-            )
         try:
             context = ssl.create_default_context(cafile=certificate)
-        except ssl.SSLError as error:
-            raise InvalidInput(f"expected a certificate in {certificate}, got another file") from error
+        except OSError as error:  # SSLError is one
+            raise InvalidInput(
+                f"expected the coordinator's certificate in {certificate}, got another file or none; ask for it"
+            ) from error
         host, port = host_and_port(address)
         self._connection = http.client.HTTPSConnection(host, port, timeout=_SILENCE, context=context)
         self._study, self._key, self._patience, self._largest = study.digest, key, patience, largest
