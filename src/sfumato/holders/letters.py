@@ -353,7 +353,6 @@ def join(
         LedgerTampered: If the ledger is older than the entry that the run folder keeps.
     """
     started = time.perf_counter()
-    RunFolder(out).refuse_finished()
     letters = Correspondence(study, key, line)
     folder = RunFolder.begin(out, resumes=True)
     node = Node(study, key, signatures, letters, ledger=ledger, witness=folder.private / WITNESS)

@@ -23,7 +23,7 @@ from sfumato.holders.masks import Modulus
 from sfumato.holders.parties import Parties
 from sfumato.holders.rounds import Contribution, Losses, Lost, Opened, Terms, masked_sum
 from sfumato.holders.study import RELATION, Agreed, Verified, able_to_pay
-from sfumato.ledger import Certificate, Charge, Ledger
+from sfumato.ledger import Certificate, Ledger
 from sfumato.ledger.chain import canonical
 from sfumato.ledger.signing import PrivateKey, PublicKey
 from sfumato.ledger.unrecorded import Unrecorded
@@ -262,11 +262,11 @@ def calibrated_rounds(
 
 
 class SumNode:
-    """A holder in a `SumStudy`.
+    """A holder in a `SumStudy`; it charges the whole study to its ledger when it is made.
 
-    *Guarantees*: the study carries the signature of every holder (`Verified`); its whole price is charged to
-    this holder's ledger before its numbers are asked for; round numbers go up, so that no round has two inputs;
-    each input has this holder's share of the noise; it is in no more rounds than were paid for.
+    *Guarantees*: the study carries the signature of every holder (`Verified`); a node has paid the whole price
+    before its numbers are asked for; round numbers go up, so that no round has two inputs; each input has this
+    holder's share of the noise; it is in no more rounds than were paid for.
     """
 
     def __init__(
@@ -280,20 +280,8 @@ class SumNode:
         self.study, self.place = agreed.study, agreed.study.place_of(key.public)
         self._ledger = ledger
         self._sampler: Sampler = SecretStream() if sampler is None else sampler
-        self._charge: Charge | None = None
-        self._paid, self._last, self._rounds = False, 0, 0
-
-    def pay(self) -> None:
-        """Charge the whole study, once.
-
-        Raises:
-            BudgetExceeded: If the ledger has no room; nothing is charged then.
-        """
-        if self._paid:
-            raise Refused("expected a study that is not paid for yet, got one that is; make a new study")
-        if self._ledger is not None:
-            self._charge = self._ledger.charge(self.study.event(), **self._terms())
-        self._paid = True
+        self._last = self._rounds = 0
+        self._charge = None if ledger is None else ledger.charge(self.study.event(), **self._terms())
 
     def part_in(
         self, number: int, values: Values, picked: Collection[int] | None = None
@@ -301,12 +289,8 @@ class SumNode:
         """Return the terms of a round, and the function that makes this holder's input.
 
         `picked` are the places that the coordinator picked for it, this holder's among them. `values` gives the
-        parts of the round; it is called at most once, and only when this holder has paid.
+        parts of the round; it is called at most once.
         """
-        if not self._paid:
-            raise Refused(
-                "expected a study that this holder paid for, got one that it did not; nothing is sent"
-            )
         if number <= self._last:
             raise Refused(f"expected a round after {self._last}, got number={number}; each has one input")
         most = self.study.most_rounds
@@ -384,8 +368,6 @@ class DeskSums:
             place: SumNode(agreed, key, ledger=books.get(place), sampler=streams.get(place))
             for place, key in self.keys.items()
         }
-        for node in self._nodes.values():
-            node.pay()
 
     def add_up(self, number: int, values: Mapping[int, Values]) -> Total | None:
         """Return the sum over the named holders that are not lost; None if the round is abandoned."""
