@@ -190,8 +190,7 @@ class FreshGenerators:
     """Within a `with` block the global generators are secret, and `refresh` makes them so again.
 
     Code that is called item by item may seed them, from what it sees of an item; the next item would draw what
-    follows. `refresh` keys them anew if one, of the CPU or of `device`, was drawn from or seeded since. Each
-    time `torch.initial_seed()`, from which code may seed other generators, is another secret one.
+    follows. `refresh` keys them anew if one, of the CPU or of `device`, was drawn from or seeded since.
 
     >>> with FreshGenerators() as generators:
     ...     random.seed(0)
@@ -218,12 +217,15 @@ class FreshGenerators:
     def __exit__(self, *_: object) -> None:
         self._within.close()
 
+    @property
+    def moved(self) -> bool:
+        """Whether a generator was drawn from or seeded since it was keyed."""
+        return _global_states(self._device) != self._states
+
     def refresh(self) -> None:
-        if _global_states(self._device) != self._states:
+        if self.moved:
             self._within.close()
             self._key(self._stream)
-        else:
-            self._states = (_with_other_seed(self._stream), *self._states[1:])
 
     def _key(self, stream: Sampler) -> None:
         self._within.enter_context(secret_global_generators(stream, self._device))
@@ -323,16 +325,6 @@ def _torch_state(fresh: torch.Tensor, words: Integers) -> torch.Tensor:
 
 def _hashed(words: npt.NDArray[Any]) -> int:
     return int.from_bytes(hashlib.blake2b(words.tobytes(), digest_size=_SEED).digest(), "little")
-
-
-def _with_other_seed(sampler: Sampler) -> bytes:
-    """Let torch's own generator of the CPU say another seed, and go on where it is; its state after that."""
-    import torch
-
-    state = torch.get_rng_state()
-    state.numpy()[:_SEED].view(np.uint64)[0] = _hashed(sampler.integers(2**32, 2))
-    torch.set_rng_state(state)
-    return state.numpy().tobytes()
 
 
 OWN_NOISE = (

@@ -18,7 +18,6 @@ from sfumato.datasets import Chosen
 from sfumato.errors import InvalidInput
 from sfumato.randomness import FreshGenerators
 from sfumato.training.sampling import Indices
-from sfumato.training.trees import mapped_tree
 from sfumato.training.workers import Begin, Taken, Workers
 
 ITEMS_BY_OWN_CODE = (
@@ -204,7 +203,7 @@ class Columns:
 
     def take(self, rows: Indices) -> Taken:
         chosen = torch.from_numpy(rows)
-        inputs, targets = mapped_tree(partial(_chosen, chosen), self.held)
+        inputs, targets = pytree.tree_map(partial(_chosen, chosen), self.held)
         return inputs, targets, np.ones(len(rows), dtype=bool)
 
 
@@ -240,6 +239,7 @@ class Items:
             )
         self._items, self._declared, self._collate = items, example, collate
         self.rows = len(items)
+        self._draws = False  # whether an item drew random numbers, or seeded
         self._workers = None
         if workers:
             make = partial(_reader, items, example, collate, self.example)
@@ -278,12 +278,14 @@ class Items:
         return self._workers.ask(rows.tolist())
 
     def take(self, rows: Indices) -> Taken:
-        """Read in this process."""
-        read = []
+        """Read in this process; where items draw or seed, the generators are keyed anew after each."""
         with FreshGenerators() as generators:
-            for row in rows.tolist():
-                read.append(self._read(row))
-                generators.refresh()
+            read = [] if self._draws else [self._read(row) for row in rows.tolist()]
+            if self._draws or generators.moved:
+                self._draws, read = True, []
+                for row in rows.tolist():
+                    generators.refresh()
+                    read.append(self._read(row))
         readable = np.array([pair is not None for pair in read], dtype=bool)
         blank = pytree.tree_map(lambda leaf: torch.zeros_like(leaf[0]), self.example)
         pairs = [blank if pair is None else pair for pair in read]
@@ -298,7 +300,11 @@ class Items:
             raise
         except BaseException:  # its text may quote the row, so nobody sees it
             return None
-        return pair if _shapes(pair) == _shapes(pytree.tree_map(lambda leaf: leaf[0], self.example)) else None
+        return pair if _shapes(pair) == self._shape else None
+
+    @cached_property
+    def _shape(self) -> Any:
+        return _shapes(pytree.tree_map(lambda leaf: leaf[0], self.example))
 
     def _tensors(self, item: Any) -> tuple[Any, Any]:
         if self._collate is None:

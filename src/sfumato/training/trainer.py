@@ -233,7 +233,7 @@ class PrivateTrainer:
         if self.eta is None or (not self._reserved and self._prepared_for is not engine):
             with self.peers.together("to look at its model"):
                 self._prepare(units.data, engine)
-            facts = {"bound of rounding": digest(str(self.eta)), "graph": digest(engine.text)}
+            facts = {"bound of rounding": digest(str(self.eta)), "graph": digest(engine.digest)}
             self.peers.require_same(facts, remedy="give each rank rows, and the same code")
         self._reserve()
         self._start(batch)
@@ -303,7 +303,7 @@ class PrivateTrainer:
 
     def _traced(self, data: TrainingData, loss_fn: LossFunction) -> Engine:
         """The graph of model, loss and views; traced again where a setting that it depends on has changed."""
-        settings = settings_for(self.model, loss_fn, data.example, data.views)
+        settings = [*settings_for(self.model, loss_fn, data.example, data.views), data]
         if self._engine is None or not same_settings(self._settings, settings):
             self._check_parameters()
             self._engine = engine_for(

@@ -191,6 +191,13 @@ def test_bands_are_met(monkeypatch):
     assert len(formed) >= 2
 
 
+def test_one_number_for_all_dimensions_of_a_convolution(clipped_by_loop, distance):
+    model = Pooled(nn.Conv3d(2, 3, (1, 2, 1), padding="valid"))
+    inputs, targets = torch.randn(3, 2, 3, 3, 3), torch.ones(3)
+    ours = clipped_gradient_sum(model, loss, inputs, targets, 0.1)
+    assert distance(ours, clipped_by_loop(model, loss, inputs, targets, 0.1)) <= 1e-5
+
+
 def test_taps_that_all_fall_beside_the_data_have_no_gradient():
     """Three taps at −4, −1 and 2 of a row of one pixel."""
     layer = nn.Conv1d(2, 3, 3, stride=3, padding=4, dilation=3)

@@ -102,9 +102,37 @@ def test_a_large_tensor_that_a_loss_brings_along_is_declared_or_refused():
     assert any("of shape (2, 1000)" in caveat for caveat in trained(loss=loss, public=[table]))
 
 
-def test_private_rows_in_a_loss_are_refused():
+ARRAYS = ROWS[0].numpy().copy(), ROWS[1].numpy()
+
+
+class Bank(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.register_buffer("bank", ROWS[0][2:5])
+
+    def forward(self, rows):
+        return self.layer(rows) @ self.bank.T @ self.bank
+
+
+@pytest.mark.parametrize(
+    ("rows", "loss", "model"),
+    [
+        (ROWS, lambda outputs, _: (outputs * ROWS[0][3]).sum(1), None),
+        (ARRAYS, lambda outputs, _: (outputs * torch.from_numpy(ARRAYS[0][3])).sum(1), None),
+        (ROWS, cross_entropy, Bank()),
+    ],
+    ids=["a tensor", "a row of an array", "a buffer"],
+)
+@pytest.mark.parametrize("rehearsed", [False, True])
+def test_private_rows_in_code_are_refused(rows, loss, model, rehearsed):
+    model = nn.Linear(2, 2) if model is None else model
+    trainer = PrivateTrainer(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN)
+    if rehearsed:
+        trainer.rehearse((torch.zeros(1, 2), torch.zeros(1, dtype=torch.long)), loss)
+    batch = next(trainer.batches(rows))
     with pytest.raises(UnsupportedModel, match="a part of the training data"):
-        trained(loss=lambda outputs, _: (outputs * ROWS[0][3]).sum(1))
+        trainer.step(batch, loss)
 
 
 @pytest.mark.parametrize("steps_before", [1, 2])

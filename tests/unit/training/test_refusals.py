@@ -170,6 +170,30 @@ def test_positions_without_rows(length, clipped_by_loop, distance):
     assert distance(clipped_gradient_sum(model, cross_entropy, rows, targets, 0.1), expected) < 1e-5
 
 
+@pytest.mark.parametrize("options", [{"scale_grad_by_freq": True}, {"sparse": True}])
+def test_embeddings_whose_gradients_are_not_of_the_row_or_not_dense(options):
+    model = nn.Sequential(nn.Embedding(5, 3, **options), nn.Flatten())
+    refuse(model, torch.zeros(6, 1, dtype=torch.long), "plain Embedding")
+
+
+def test_packed_sequences_with_the_remedy():
+    class Packed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells = nn.GRU(4, 3, batch_first=True)
+
+        def forward(self, inputs):
+            lengths = torch.full((len(inputs),), 2)
+            packed = nn.utils.rnn.pack_padded_sequence(inputs, lengths, batch_first=True)
+            return nn.utils.rnn.pad_packed_sequence(self.cells(packed)[0], batch_first=True)[0][:, -1]
+
+    refuse(Packed(), torch.randn(6, 2, 4), "padded sequences and a mask")
+
+
+def test_a_model_around_a_model_with_the_remedy():
+    refuse(nn.DataParallel(nn.Linear(4, 3)), vectors, "give model.module")
+
+
 def test_an_embedding_that_writes_to_its_table():
     model = nn.Sequential(nn.Embedding(5, 3, max_norm=1.0), nn.Flatten())
     refuse(model, torch.zeros(6, 1, dtype=torch.long), "a write to 0.weight")
@@ -291,3 +315,22 @@ padded = nn.Sequential(nn.Embedding(20, 4, padding_idx=0), nn.Flatten(), nn.Line
 def test_zero_gradients_of_some_rows_or_weights_are_no_reason_to_refuse(model, loss, inputs):
     for _ in range(5):  # other weights are drawn each time
         Engine(copy.deepcopy(model), loss, (inputs, torch.zeros(len(inputs), dtype=torch.long)))
+
+
+def test_rows_without_a_finite_gradient_are_no_reason_to_refuse():
+    def logarithm(outputs, targets):
+        return (outputs.sum(1) - 1e6).log()
+
+    Engine(nn.Linear(4, 3), logarithm, (vectors, torch.zeros(6, dtype=torch.long)))
+
+
+def test_a_write_to_a_tensor_outside_of_the_model():
+    seen = torch.zeros(3)
+
+    def loss(outputs, targets):
+        seen.add_(outputs.detach().sum(0))
+        return cross_entropy(outputs + seen, targets)
+
+    with pytest.raises(UnsupportedModel, match="a write to a tensor outside of the model; compute new values"):
+        clipped_gradient_sum(nn.Linear(4, 3), loss, vectors, torch.zeros(6, dtype=torch.long), 1.0)
+    assert not seen.any()

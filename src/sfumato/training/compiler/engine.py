@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import os
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -171,7 +173,7 @@ class Engine:
         here = model if self.device == CPU else copy.deepcopy(model).cpu()  # graphs know no device
         with plain_float32(), _explained(model, *like):
             self.row = trace(here, loss_fn, *moved(like, CPU), views=views)
-            check_constants(self.row, public, data)
+            check_constants(self.row, model, public, data)
             check_code(self.row, here, loss_fn, moved(like, CPU), views)
         self._graphs: dict[int, Compiled] = {}
         self._pool = [leaf for leaf in pytree.tree_leaves(random_rows(like, POOL)) if isinstance(leaf, Tensor)]
@@ -336,15 +338,20 @@ class Engine:
         """A sentence for each tensor that the traced code brought along."""
         found = [(tuple(value.shape), os.path.basename(where)) for value, where in self.row.constants.values()]
         return [
-            f"a tensor of shape {shape} in the code at {where} was taken as public"
+            f"a tensor of shape {shape} in the code at {where or 'a module of torch'} was taken as public"
             for shape, where in found
             if math.prod(shape) > 1
         ]
 
     @property
-    def text(self) -> str:
-        """The graph in words, without places of files: the same for the same code."""
-        return str(self.row.graph.graph)
+    def digest(self) -> str:
+        """Tells the graph and its constants from others, by code and values, not by places of files."""
+        found = hashlib.blake2b(str(self.row.graph.graph).encode())
+        for constant in self.row.constants.values():
+            found.update(
+                constant.value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            )
+        return found.hexdigest()
 
     def prepare(self, expected: float, *, spread: float = 0.0) -> None:
         """Try the blocks of as many units of one row as are expected, `spread` more and fewer included."""
@@ -452,7 +459,7 @@ class Engine:
         return ChunkResult(zeros, none, none, nobody, none.flatten(), 0.0, 0.0)
 
 
-_kept: deque[tuple[list[Any], Engine]] = deque(maxlen=4)  # they keep models alive, so few are kept
+_kept: deque[tuple[list[Any], Engine]] = deque(maxlen=2)  # they keep models alive, so few are kept
 
 
 def engine_for(
@@ -468,7 +475,7 @@ def engine_for(
     model, key = as_written(model), settings_for(model, loss_fn, example, views)
     for settings, engine in _kept:
         if same_settings(settings, key):
-            check_constants(engine.row, public, data)
+            check_constants(engine.row, model, public, data)
             return engine
     engine = Engine(model, loss_fn, example, views=views, public=public, data=data)
     _kept.appendleft((key, engine))
@@ -509,13 +516,22 @@ def _explained(model: nn.Module, inputs: Any, targets: Any) -> Iterator[None]:
     except InvalidInput:
         raise
     except UnsupportedModel as error:
-        if error.__cause__ is None or not remedy:
+        cause = error.__cause__
+        frames = traceback.extract_tb(None if cause is None else cause.__traceback__)
+        if isinstance(cause, TypeError) and any(
+            frame.filename.endswith("rnn.py") for frame in frames
+        ):  # packed
+            remedy = "; hand over padded sequences and a mask, and weight the outputs of each position by it"
+        if cause is None or not remedy:
             raise
-        raise UnsupportedModel(f"{error}{remedy}") from error.__cause__
+        raise UnsupportedModel(f"{error}{remedy}") from cause
     except Exception as error:
+        text = str(error).partition(chr(10))[0]
+        if "INTERNAL ASSERT" in text:  # a write to none of the inputs, which torch cannot write down
+            text, remedy = "a write to a tensor outside of the model", "; compute new values, and keep no state"
         raise UnsupportedModel(
-            f"expected model and loss to run on made-up rows like those of the data, got "
-            f"{type(error).__name__}: {str(error).partition(chr(10))[0]}{remedy}"
+            "expected model and loss to run on made-up rows like those of the data, got "
+            f"{type(error).__name__}: {text}{remedy}"
         ) from error
 
 
