@@ -136,7 +136,9 @@ MIXING = {
     "softmax over rows": lambda model, seen, inputs: seen * seen.softmax(0),
     "mean over rows": lambda model, seen, inputs: seen * (1 + inputs.mean(0).sum()),
     "statistics": lambda model, seen, inputs: (
-        F.batch_norm(seen[..., None].expand(-1, -1, 2), None, None, training=True)[..., 0] + seen
+        F.batch_norm(seen[..., None].expand(-1, -1, 2), None, None, training=True)[..., 0]
+        * torch.arange(3.0)  # a shift of all scores is no other loss
+        + seen
     ),
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ import inspect
 import operator
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import public_global_generators
 from sfumato.training.compiler.operations import LISTED, PUBLIC, decomposed, is_allowed, made_total
+from sfumato.training.hugging_face import completed
+from sfumato.training.losses import check_views
 from sfumato.training.public_rows import random_rows
 
 aten = torch.ops.aten
@@ -140,11 +142,16 @@ def trace(
         with disable_autocast_cache(), watch, swapped:  # layers may run again in the backward pass
             row_inputs, row_targets = pytree.tree_unflatten(data, spec)
             losses = losses_of(model, loss_fn, row_inputs, row_targets, views)
+            if not losses.requires_grad:
+                raise UnsupportedModel(
+                    f"expected a loss that learns, got one that depends on no weight, by {code_of(loss_fn)}; "
+                    "leave out detach(), argmax and no_grad() between the weights and the loss"
+                )
             found: Any = torch.autograd.grad(
                 losses.sum(), [tensors[name] for name in learning], allow_unused=True
             )
         traced = watch.recorded([losses, *found])
-        _check_constants(watch.constants.values(), model)
+        _check_constants(traced.graph, watch.constants, model)
         graph = _without_writes(traced, watch, list(named))
     _simplify(graph)
     _check(graph)
@@ -153,6 +160,14 @@ def trace(
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return row
+
+
+def placed(graph: fx.Graph, device: torch.device) -> None:
+    """Let what a graph makes of nothing lie on a device."""
+    for node in graph.nodes if device.type != "cpu" else ():
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and any(argument.name == "device" for argument in schema.arguments):
+            node.kwargs = {**node.kwargs, "device": device}
 
 
 def _run_once(model: nn.Module, loss_fn: Any, example: tuple[Any, Any], views: Any) -> None:
@@ -192,14 +207,16 @@ def losses_of(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any, views: 
     copies = 1
     if views is not None:
         seen = views(inputs)
-        copies = next(leaf for leaf in pytree.tree_leaves(seen) if isinstance(leaf, Tensor)).shape[1]
+        copies = check_views(seen, rows)
         inputs = pytree.tree_map_only(Tensor, lambda leaf: leaf.flatten(0, 1), seen)
         targets = pytree.tree_map_only(Tensor, lambda leaf: leaf.repeat_interleave(copies, 0), targets)
-    losses = loss_fn(call(model, inputs), targets)
+    losses = loss_fn(call(model, completed(model, inputs, targets)), targets)
     if not isinstance(losses, Tensor) or losses.shape != (rows * copies,):
         got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         several = isinstance(losses, Tensor) and losses.ndim > 1
         remedy = "losses.flatten(1).mean(1)" if several else "reduction='none'"
+        if losses is None:  # the loss of a model of transformers, which gets no labels here
+            remedy = "sfumato.training.default_loss(model), or compute it from the outputs"
         raise InvalidInput(
             f"expected loss_fn to return one loss for each row, {(rows * copies,)}, got {got}; use {remedy}"
         )
@@ -575,16 +592,18 @@ def pinned(seed: int = 0, *, traced: bool = True) -> Iterator[None]:
 # From the trace to the graph
 
 
-def _check_constants(constants: Iterable[Constant], model: nn.Module) -> None:
+def _check_constants(graph: fx.Graph, constants: Mapping[str, Constant], model: nn.Module) -> None:
     own = {tensor.untyped_storage()._cdata: name for name, tensor in all_tensors(model).items()}
-    for value, line in constants:
+    for node in graph.find_nodes(op="get_attr"):
+        value, line = constants[node.target]
         name = own.get(value.untyped_storage()._cdata)
         if name is not None:
             raise UnsupportedModel(
                 f"expected {name} to be reached through the model, got the tensor itself at {line}; write "
                 f"model.{name} where it is used"
             )
-        if value.requires_grad:
+        detached = (aten.detach.default, aten.alias.default)  # of a constant, alias is what detach leaves
+        if value.requires_grad and any(user.target not in detached for user in node.users):
             raise UnsupportedModel(
                 f"expected tensors that learn to be parameters of the model, got one of shape "
                 f"{tuple(value.shape)} at {line}; make it an nn.Parameter of the model, or detach it"
