@@ -160,7 +160,7 @@ def test_strangers_who_guess_keep_nobody_out_of_a_browser_that_is_known(running)
     bea = add_person(running.desk, "bea", role="analyst").account
     form, right = running.form(), "a right password"
     with running.desk.database.write() as connection:
-        accounts.set_password(connection, bea.id, right)
+        accounts.set_password(connection, bea.id, accounts.hashed(right))
     cookies = running.guess("bea", form, password=right)[1].get_all("set-cookie")
     known = next(one for one in cookies if one.startswith("desk_browser=")).split(";")[0]
     assert [running.guess("bea", form)[0] for _ in range(6)] == [401] * 5 + [429]
@@ -172,7 +172,7 @@ def test_strangers_who_guess_keep_nobody_out_of_a_browser_that_is_known(running)
     assert [running.guess("bea", form, browser=known)[0] for _ in range(6)] == [401] * 5 + [429]
     with running.desk.database.write() as connection:
         connection.execute(db.failures.delete().where(db.failures.c.key != "bea"))
-        accounts.set_password(connection, bea.id, right)
+        accounts.set_password(connection, bea.id, accounts.hashed(right))
     assert running.guess("bea", form, password=right, browser=known)[0] == 429  # of the password before
     running.desk.tries.succeeded("bea")
 

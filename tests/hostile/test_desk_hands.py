@@ -89,7 +89,7 @@ def test_an_allocation_that_is_taken_back_takes_all_that_refers_to_it(another, c
     with desk.database.write() as connection:
         grants.plan(connection, desk, desk.dataset("people"), wanted, said="by olga")
     with raw(served.place) as database:  # as an older version wrote it
-        database.execute("INSERT INTO tokens VALUES (9, 1, x'00', 'x', 1, 0, 0)")
+        database.execute("INSERT INTO tokens VALUES (9, 1, x'00', 'x', 1, 0, 0, 0)")
         database.execute(
             """INSERT INTO questions (account, team, dataset, "grant", sql, epsilon, state, asked)"""
             " VALUES (1, 'ann', 'people', 1, 'x', 1, 'refused', 0)"
@@ -182,13 +182,13 @@ def test_orphans_are_mended_and_what_was_paid_for_stays(another, capsys):
     with raw(served.place) as database:
         database.executescript(
             """
-            INSERT INTO tokens VALUES (9, 1, x'00', 'x', 99, 0, 0);
+            INSERT INTO tokens VALUES (9, 1, x'00', 'x', 99, 0, 0, 0);
             INSERT INTO shares (dataset, name, "grant", epsilon, begins, said, made)
               VALUES ('people', 'orphan', 99, 1, 0, 'x', 0), ('people', 'paid', 99, 1, 0, 'x', 1);
             UPDATE shares SET request = 7 WHERE name = 'ann: questions';
             INSERT INTO questions (account, team, dataset, "grant", sql, epsilon, state, asked)
               VALUES (99, 'ann', 'people', 99, 'x', 1, 'answered', 0);
-            INSERT INTO sessions VALUES (x'01', 99, 'x', 0, 0);
+            INSERT INTO sessions VALUES (x'01', 99, 'x', 0, 0, 0);
             INSERT INTO requests (id, account, dataset, "grant", team, purpose, epsilon, period, periods,
               reason, state, created) VALUES (7, 99, 'people', 99, 'ann', 'x', 1, 'once', 1, 'x', 'open', 0),
               (8, 1, 'people', 99, 'ann', 'x', 1, 'once', 1, 'x', 'open', 0);
@@ -287,6 +287,36 @@ def test_a_new_password_ends_the_tokens(another):
     assert ann.post("/account/password", old=PASSWORD, new="another long password").status_code == 303
     assert ann.ask().status_code == 401
     assert served.ledger.epsilon_spent == pytest.approx(0.1, rel=1e-3)
+
+
+def test_a_session_of_the_old_password_does_not_outlive_it(another):
+    """The password changes while an old one is compared: what was verified before is over, tokens too."""
+    served = another()
+    ann = served.person("ann", "analyst", allocation=1.0)
+    verify = accounts._verified
+
+    def slowly(stored, password):
+        found = verify(stored, password)
+        with served.desk.database.write() as connection:
+            accounts.set_password(connection, 1, accounts.hashed("another long password"))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accounts, "_verified", slowly)
+        late = dict(served.sign_in("ann").cookies)
+    ann.cookies = late
+    assert ann.page("/account").status_code == 401
+    with served.desk.database.read() as connection:
+        old = accounts.by_id(connection, 1)
+    with served.desk.database.write() as connection:
+        token = accounts.add_token(connection, replace(old, epoch=old.epoch - 1), purpose="x", grant=1)
+    assert served.send("GET", "/api/v1/tables", headers={"authorization": f"Bearer {token}"}).status_code == 401
+    ann.cookies, again = dict(served.sign_in("ann", "another long password").cookies), "yet another password"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accounts, "_verified", slowly)
+        late = ann.post("/account/password", old="another long password", new=again)
+    assert late.status_code == 409
+    assert served.sign_in("ann", again).status_code == 401
 
 
 IMAGES = '\n[images.scans]\nsource = "digits"\npublic_size = 1500\nepsilon = 4.0\ndelta = 1e-5\n'
@@ -805,3 +835,63 @@ def test_officers_are_not_made_by_officers(two):
     who = Account(id=1, name="olga", role=Role.OFFICER, team="olga")
     with pytest.raises(Refused):
         acts.submit(served.desk, who, "add", {"name": "x", "role": "officer", "team": "x"})
+
+
+# Decisions that stay half done
+
+
+def of_requests(served):
+    """The state of each request, and whether each share was made."""
+    with raw(served.place) as database:
+        states = database.execute("SELECT state FROM requests ORDER BY id").fetchall()
+        made = database.execute("SELECT made FROM shares WHERE request IS NOT NULL").fetchall()
+    return [state for (state,) in states], [bool(one) for (one,) in made]
+
+
+def test_an_approval_that_fails_in_the_ledger_leaves_the_request_waiting(another, monkeypatch, capsys):
+    """Whatever the error, the ledger decides: a share that it made is approved, another undone."""
+    served = another()
+    ann, olga = served.person("ann", "analyst"), served.person("olga", "officer")
+    tiny = ann.post("/requests", table="people", purpose="tiny", epsilon="5e-324", reason="x")
+    assert (tiny.status_code, "got epsilon=4.9" in tiny.text) == (422, True)
+    for purpose in ("first", "second", "third"):
+        ann.post("/requests", table="people", purpose=purpose, epsilon="0.01", reason="x")
+    allocate = Ledger.allocate_all
+
+    def fails(self, *words, **more):
+        raise OverflowError("cannot convert float infinity to integer")
+
+    def fails_afterwards(self, *words, **more):
+        allocate(self, *words, **more)
+        raise OSError("the answer of the database was lost")
+
+    monkeypatch.setattr(Ledger, "allocate_all", fails)
+    assert olga.post("/requests/1/approve").status_code == 500
+    assert of_requests(served) == (["open"] * 3, [])
+    monkeypatch.setattr(Ledger, "allocate_all", fails_afterwards)
+    assert olga.post("/requests/2/approve").status_code == 303
+    assert of_requests(served) == (["open", "approved", "open"], [True])
+    monkeypatch.setattr(Ledger, "allocate_all", fails)
+    monkeypatch.setattr(grants, "resolve", fails)  # the ledger cannot even be read
+    assert olga.post("/requests/3/approve").status_code == 500
+    assert of_requests(served) == (["open", "approved", "open"], [True, False])
+    monkeypatch.undo()
+    assert olga.post("/requests/3/decline").status_code == 303
+    assert of_requests(served) == (["open", "approved", "declined"], [True])
+    assert restarted(served.place) == []
+
+
+def test_a_start_that_cannot_set_one_allocation_aside_goes_on_to_the_others(another, monkeypatch, capsys):
+    served = another()
+    served.person("ann", "analyst", signed_in=False)
+    dataset = served.desk.dataset("people")
+    with served.desk.database.write() as connection:
+        for purpose in ("first", "second"):
+            wanted = Wanted(team="ann", purpose=purpose, epsilon=0.1)
+            grants.plan(connection, served.desk, dataset, wanted, said="by olga")
+    with raw(served.place) as database:  # as an older version kept it
+        database.execute("UPDATE shares SET epsilon = 5e-324 WHERE name = 'ann: first'")
+    (found,) = restarted(served.place)
+    assert "allocation 1 of people was approved and cannot be set aside" in found
+    assert list(served.ledger.state.shares) == ["ann: second"]
+    assert restarted(served.place) == [found]  # told once: the trail has it, and nothing new

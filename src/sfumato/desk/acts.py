@@ -254,8 +254,9 @@ def _title_add(desk: Desk, words: Words) -> str:
 
 def _add(desk: Desk, officers: Officers, words: Words, password: str) -> None:
     _check_role(words["role"])
+    stored = accounts.hashed(password)
     with desk.database.write() as connection:
-        accounts.add(connection, words["name"], role=words["role"], team=words["team"], password=password)
+        accounts.add(connection, words["name"], role=words["role"], team=words["team"], stored=stored)
 
 
 def _check_role(role: str) -> None:
@@ -276,8 +277,9 @@ def _title_password(desk: Desk, words: Words) -> str:
 
 def _password(desk: Desk, officers: Officers, words: Words, password: str) -> None:
     _account(desk, words)
+    stored = accounts.hashed(password)
     with desk.database.write() as connection:
-        accounts.set_password(connection, words["account"], password)
+        accounts.set_password(connection, words["account"], stored)
 
 
 def _title_open(desk: Desk, words: Words) -> str:
