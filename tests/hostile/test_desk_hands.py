@@ -31,7 +31,7 @@ from sfumato.desk.grants import Wanted
 from sfumato.desk.jobs import Job
 from sfumato.desk.people import add_person
 from sfumato.errors import InvalidInput, LedgerError, Refused
-from sfumato.ledger import Ledger, move
+from sfumato.ledger import ChargeRequest, Ledger, move
 
 _UNIT = runpy.run_path(str(Path(__file__).parents[1] / "unit" / "desk" / "conftest.py"))
 Served, another, _cheap_passwords = (_UNIT[name] for name in ("Served", "another", "_cheap_passwords"))
@@ -581,6 +581,54 @@ def test_two_desks_on_one_ledger(tmp_path, desk_files, capsys):
         one.desk.desk.close()
 
 
+def test_jobs_of_two_desks_and_of_a_restored_copy_settle_and_overwrite_nothing_of_each_other(
+    tmp_path, desk_files, monkeypatch
+):
+    """Each first job has the number 1; one is free, and ends while the other works."""
+    monkeypatch.chdir(tmp_path)
+    first, second = (tmp_path / name for name in ("first", "second"))
+    desks = []
+    for place in (first, second):
+        place.mkdir()
+        served = Served(desk_files(place, more=f'ledger = "{tmp_path}/book.db"'))
+        desks.append((served, served.person("ann", "analyst", allocation=1.0)))
+    (one, ann), (two, bob) = desks
+    copied(one)
+    desk, _, dataset, _ = words = _asked(one, ann)
+    jobs.start(*words, None)
+    running = jobs.take(desk.database)
+    ledger = runner._opened(desk.settings, desk.database, running)[1]
+    terms = ChargeRequest(event=pure(0.25), purpose="a model", allocations=(None,), **TERMS)
+    held = ledger.hold(terms)
+    jobs.start(*_asked(two, bob, kind="report", epsilon=0.0, target=None), None)
+    monkeypatch.setitem(runner._WORK, "report", lambda *_: {"facts": {}, "files": []})
+    runner.run(two.place, 1, jobs.take(two.desk.database).tries)
+    assert jobs.state_of(two.desk.database, 1) == jobs.DONE
+    assert [charge.settled for charge in dataset.ledger.charges()] == [False]
+    jobs.put_back(desk.database)
+    again = runner._opened(desk.settings, desk.database, jobs.take(desk.database))[1]
+    assert again.hold(terms).head == held.head
+    assert len(dataset.ledger.charges()) == 1
+    back = restored(one)
+    jobs.start(*_asked(back, ann, epsilon=0.25), None)
+    later = jobs.take(back.desk.database)
+    assert later.id == running.id
+    assert jobs.folder_of(later) != jobs.folder_of(running)
+    other = runner._opened(back.desk.settings, back.desk.database, later)[1]
+    assert other.hold(terms).head != held.head
+    for served in (back, two):
+        served.desk.close()
+
+
+def test_teams_take_turns_at_jobs(another):
+    served = another()
+    ann, bob = (served.person(name, "analyst", allocation=1.0) for name in ("ann", "bob"))
+    report = {"kind": "report", "epsilon": 0.0, "target": None}
+    for person in (ann, ann, ann, bob):
+        jobs.start(*_asked(served, person, **report), None)
+    assert [jobs.take(served.desk.database).team for _ in range(4)] == ["ann", "bob", "ann", "ann"]
+
+
 # Two officers
 
 
@@ -895,3 +943,53 @@ def test_a_start_that_cannot_set_one_allocation_aside_goes_on_to_the_others(anot
     assert "allocation 1 of people was approved and cannot be set aside" in found
     assert list(served.ledger.state.shares) == ["ann: second"]
     assert restarted(served.place) == [found]  # told once: the trail has it, and nothing new
+
+
+def test_while_a_ledger_is_locked_the_database_of_the_desk_is_not(another, monkeypatch):
+    served = another()
+    ann, olga = served.person("ann", "analyst"), served.person("olga", "officer")
+    for purpose in ("first", "second"):
+        ann.post("/requests", table="people", purpose=purpose, epsilon="0.01", reason="x")
+    held = []
+
+    def watched(work):
+        def watch(*words, **more):
+            held.append(served.desk.database._writing.locked())
+            return work(*words, **more)
+
+        return watch
+
+    monkeypatch.setattr(Ledger, "allocate_all", watched(Ledger.allocate_all))
+    monkeypatch.setattr(Ledger, "note", watched(Ledger.note))
+    monkeypatch.setattr(accounts._HASHER.__class__, "hash", watched(accounts._HASHER.__class__.hash))
+    assert olga.post("/requests/1/approve").status_code == 303
+    assert olga.post("/requests/2/decline").status_code == 303
+    assert olga.post("/users", name="bob", role="reader").status_code == 200
+    assert ann.post("/account/password", old=PASSWORD, new="another long password").status_code == 303
+    assert held == [False] * 4
+
+
+def test_a_decision_ends_its_proposals_and_any_proposal_can_be_withdrawn(two):
+    served, olga, otto = two
+    ann = served.person("ann", "analyst")
+    for number in (1, 2, 3):
+        ann.post("/requests", table="people", purpose=f"report {number}", epsilon="0.01", reason="x")
+        assert olga.post(f"/requests/{number}/approve").status_code == 303
+    assert otto.post("/requests/1/decline").status_code == 303
+    assert otto.post("/requests/2/approve").status_code == 303
+    assert [one["words"]["request"] for one in acts.waiting(served.desk)] == [3]
+    assert "/proposals/3/withdraw" in olga.page("/requests").text
+    assert "/proposals" not in ann.page("/requests").text
+    assert olga.post("/proposals/3/withdraw").status_code == 303
+    assert acts.waiting(served.desk) == []
+
+
+def test_an_allocation_that_is_refused_leaves_no_request(another):
+    served = another()
+    olga = served.person("olga", "officer")
+    fields = {"table": "people", "team": "bob", "purpose": "x", "reason": "a report"}
+    assert olga.post("/allocations", epsilon="99", **fields).status_code == 422
+    assert approvals.waiting(served.desk) == grants.of_team(served.desk, None) == []
+    assert olga.post("/allocations", epsilon="1", **fields).status_code == 303
+    assert [entry.body.get("purpose") for entry in served.ledger.entries()][-1] == "set aside by olga: a report"
+    assert list(served.ledger.state.shares) == ["bob: x"]

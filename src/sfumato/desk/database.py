@@ -218,6 +218,8 @@ jobs = Table(
     Column("created", Float, nullable=False),
     Column("started", Float),
     Column("ended", Float),
+    Column("origin", String(80)),  # by which its ledger knows what it reserved; None of an older desk's jobs
+    Column("folder", String(80)),  # of its newest try, below that of all runs
 )
 _UNPAID = {questions: false(), jobs: false(), shares: shares.c.made.is_(False)}
 """Rows for which a ledger has not paid, of the tables of those for which it may have."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sfumato.desk.datasets import Dataset
     from sfumato.desk.desk import Desk
 
-_JOB = re.compile(r"desk job (\d+): ")
+_JOB = re.compile(r"desk job (\d+)(?: \((desk:[^)]*)\))?: ")
 _COLUMNS = ("id", "dataset", "team", "purpose", "epsilon", "period")
 SMALLEST = 1e-6
 """ε of the smallest share: an answer for less would be noise alone."""
@@ -122,9 +122,14 @@ def plan(
         name = _unused(f"{wanted.team}: {wanted.purpose}" + (window.label and f", {window.label}"), taken)
         taken.add(name)
         values = {"dataset": dataset.name, "name": name, "grant": grant, "request": request, "said": said}
-        values |= {"origin": _ours(desk) + secrets.token_hex(16), "epsilon": wanted.epsilon, "made": False}
+        values |= {"origin": new_origin(desk), "epsilon": wanted.epsilon, "made": False}
         connection.execute(db.shares.insert().values(**values, begins=window.begins, ends=window.ends))
     return grant
+
+
+def new_origin(desk: Desk, kind: str = "") -> str:
+    """An id by which a ledger knows something of this desk, and of no other."""
+    return f"{_ours(desk)}{kind}{secrets.token_hex(16)}"
 
 
 def _ours(desk: Desk) -> str:
@@ -239,7 +244,7 @@ def _disagreements(desk: Desk, dataset: Dataset) -> Iterator[str]:
     with desk.database.read() as connection:
         rows = connection.execute(select(db.shares).where(db.shares.c.dataset == dataset.name)).all()
         questions = Counter(connection.execute(select(db.questions.c.grant)).scalars())
-        jobs = set(connection.execute(select(db.jobs.c.id)).scalars())
+        jobs = {(row.id, row.origin) for row in connection.execute(select(db.jobs.c.id, db.jobs.c.origin))}
     names = {row.name: name_of(state, row.name, row.origin, row.epsilon) for row in rows}
     for row in rows:
         if names[row.name] is None:
@@ -258,7 +263,7 @@ def _disagreements(desk: Desk, dataset: Dataset) -> Iterator[str]:
     spent: Counter[int] = Counter()
     for charge in charges:
         job = _JOB.match(charge.purpose)
-        if charge.allocation in grants and not (job and int(job[1]) in jobs):
+        if charge.allocation in grants and not (job and (int(job[1]), job[2]) in jobs):
             spent[grants[charge.allocation]] += 1
     for grant, count in sorted(spent.items()):
         if count > questions[grant]:
