@@ -1,5 +1,6 @@
 """A desk in several hands: crashes, orphans, restored copies, two desks on one ledger, one officer alone."""
 
+import asyncio
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,14 +24,16 @@ from typer.testing import CliRunner
 
 from sfumato.accounting import Relation, pure
 from sfumato.cli.app import app
-from sfumato.desk import accounts, acts, approvals, gate, grants, jobs, runner, trail
+from sfumato.desk import accounts, acts, approvals, asking, gate, grants, jobs, runner, trail
 from sfumato.desk import database as db
 from sfumato.desk.accounts import Account, Role
 from sfumato.desk.database import Database
 from sfumato.desk.desk import Desk
 from sfumato.desk.grants import Wanted
 from sfumato.desk.jobs import Job
+from sfumato.desk.pages import ask as ask_pages
 from sfumato.desk.people import add_person
+from sfumato.desk.throttle import Effort
 from sfumato.errors import InvalidInput, LedgerError, Refused
 from sfumato.ledger import ChargeRequest, Ledger, move
 
@@ -993,3 +997,50 @@ def test_an_allocation_that_is_refused_leaves_no_request(another):
     assert olga.post("/allocations", epsilon="1", **fields).status_code == 303
     assert [entry.body.get("purpose") for entry in served.ledger.entries()][-1] == "set aside by olga: a report"
     assert list(served.ledger.state.shares) == ["bob: x"]
+
+
+def test_an_answer_is_shown_in_part_in_turn_and_within_what_may_be_computed(another, monkeypatch):
+    served = another()
+    ann = served.person("ann", "analyst", allocation=1.0)
+    monkeypatch.setattr(ask_pages, "MOST_SHOWN", 2)
+    assert ann.ask("SELECT city, COUNT(*) FROM people GROUP BY city").status_code == 200
+    page = ann.page("/answers/1").text
+    shown, of = re.search(r"The first (\d+) of (\d+) rows", page).groups()
+    assert int(shown) == page.split("<tbody>")[1].count("<tr>") == 2 < int(of)
+    exported = ann.page("/answers/1/answer.csv").text
+    assert len(exported.splitlines()) == int(of) + 1
+    account = _asked(served, ann)[1]
+    assert "answer" not in asking.history(served.desk, account)[0]._mapping
+    served.desk.effort = Effort(size=0.0, rate=0.0)
+    for path in ("/answers/1", "/answers/1/answer.csv", "/answers/1/answer.json"):
+        assert ann.page(path).status_code == 429
+
+
+def test_questions_that_are_planned_hold_up_no_page_of_others(another, monkeypatch):
+    served = another()
+    ann, bob = (served.person(name, "analyst", allocation=1.0) for name in ("ann", "bob"))
+    served.warm()
+    going, planned = threading.Event(), asking._planned
+
+    def slowly(*words):
+        assert going.wait(30)
+        return planned(*words)
+
+    monkeypatch.setattr(asking, "_planned", slowly)
+
+    async def together():
+        headers = {"authorization": f"Bearer {ann.token}"}
+        body = {"sql": "SELECT COUNT(*) FROM people", "epsilon": 9.0}
+        path = "/api/v1/tables/people/"
+        dear = [
+            asyncio.create_task(served.send_async("POST", path + way, headers=headers, json=body))
+            for way in ["query", "expect"] * 30
+        ]
+        await asyncio.sleep(1)
+        try:
+            page = await asyncio.wait_for(served.send_async("GET", "/account", cookies=bob.cookies), 10)
+        finally:
+            going.set()
+        return page.status_code, {one.status_code for one in await asyncio.gather(*dear)}
+
+    assert asyncio.run(together()) == (200, {409, 200})
