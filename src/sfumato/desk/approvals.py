@@ -104,7 +104,7 @@ def _deciding(desk: Desk, number: int) -> Iterator[Dataset]:
     with DECIDING:
         with desk.database.read() as connection:
             dataset = desk.dataset(waiting_request(connection, number).dataset)
-        for grant in grants.planned(desk, dataset):
+        for grant in grants.planned(desk, dataset, of_requests=True):
             grants.resolve(desk, dataset, grant)
         yield dataset
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, Connection, select
+from sqlalchemy import ColumnElement, Connection, select, true
 
 from sfumato import _validate
 from sfumato.accounting import DpEvent, Relation
@@ -173,14 +173,18 @@ def resolve(desk: Desk, dataset: Dataset, grant: int) -> bool:
             connection.execute(db.shares.update().where(_planned(dataset, grant)).values(made=True))
             decide(connection, asked, "approved", decided=time.time())
         else:
-            decide(connection, asked, "open", decided_by=None)
+            decide(connection, asked, "open", decided_by=None, decided=None)
             _forget(connection, dataset, grant)
     return made
 
 
-def planned(desk: Desk, dataset: Dataset) -> list[int]:
-    """The allocations of which shares are planned, and the desk does not know whether the ledger made them."""
-    query = select(db.shares.c.grant).where(_planned(dataset)).distinct().order_by(db.shares.c.grant)
+def planned(desk: Desk, dataset: Dataset, *, of_requests: bool = False) -> list[int]:
+    """The allocations of which shares are planned, and the desk does not know whether the ledger made them.
+
+    Those of requests are planned by the server alone; another process may be at work on others.
+    """
+    found = _planned(dataset) & (db.shares.c.request.is_not(None) if of_requests else true())
+    query = select(db.shares.c.grant).where(found).distinct().order_by(db.shares.c.grant)
     with desk.database.read() as connection:
         return list(connection.execute(query).scalars())
 
