@@ -1034,7 +1034,7 @@ def test_questions_that_are_planned_hold_up_no_page_of_others(another, monkeypat
         path = "/api/v1/tables/people/"
         dear = [
             asyncio.create_task(served.send_async("POST", path + way, headers=headers, json=body))
-            for way in ["query", "expect"] * 30
+            for way in ["query", "expect"] * 50
         ]
         await asyncio.sleep(1)
         try:
