@@ -6,12 +6,12 @@ under names of its own: c0, c1, … and the unit. Types are never guessed from t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import ibis
@@ -91,16 +91,21 @@ class Engine:
         if self.name == "duckdb":
             self._without_rows.execute(text).fetchall()
         else:
-            _RUN[self.name](self.connection, text)
+            self.connection.raw_sql(text)
 
     @cached_property
     def _without_rows(self) -> Any:
         return without_rows(self.connection.con, [self.raw, *self.tables.values(), *self.public.values()])
 
     def fetch(self, text: str) -> list[dict[str, Any]]:
-        """The rows of a prepared query; an engine's own error text never gets out."""
+        """All rows of a prepared query."""
+        return [row for rows in self.batches(text) for row in rows]
+
+    def batches(self, text: str) -> Iterator[list[dict[str, Any]]]:
+        """The rows of a prepared query, some at a time; an engine's own error text never gets out."""
         try:
-            return _RUN[self.name](self.connection, text)
+            yield from _BATCHES[self.name](self.connection, text)
+            return
         except Exception as error:
             interruption.check()
             _private_log.error("the engine failed", exc_info=error)
@@ -122,23 +127,30 @@ class Engine:
         return sanitized_unit(self.name, raw[sources.stored_name(name, raw.columns)], name)
 
 
-def _run_duckdb(connection: Any, text: str) -> list[dict[str, Any]]:
-    found = connection.con.execute(text)
-    names = [item[0] for item in found.description]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+def _of_cursor(cursor: Any) -> Iterator[list[dict[str, Any]]]:
+    names = [item[0] for item in cursor.description]
+    while rows := cursor.fetchmany(_AT_ONCE):
+        yield [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _run_postgres(connection: Any, text: str) -> list[dict[str, Any]]:
-    with contextlib.closing(connection.raw_sql(text)) as cursor:
-        names = [item[0] for item in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+def _of_postgres(connection: Any, text: str) -> Iterator[list[dict[str, Any]]]:
+    """The rows stay on the server, which hands them over through a cursor of its own."""
+    with connection.con.transaction(), connection.con.cursor(name="sfumato") as cursor:
+        yield from _of_cursor(cursor.execute(text))
 
 
-def _run_spark(connection: Any, text: str) -> list[dict[str, Any]]:
-    return [row.asDict() for row in connection.raw_sql(text).collect()]
+def _of_spark(connection: Any, text: str) -> Iterator[list[dict[str, Any]]]:
+    rows = connection.raw_sql(text).toLocalIterator()
+    while some := [row.asDict() for row in islice(rows, _AT_ONCE)]:
+        yield some
 
 
-_RUN = {"duckdb": _run_duckdb, "postgres": _run_postgres, "spark": _run_spark}
+_AT_ONCE = 10_000  # rows
+_BATCHES: Mapping[str, Callable[[Any, str], Iterator[list[dict[str, Any]]]]] = {
+    "duckdb": lambda connection, text: _of_cursor(connection.con.execute(text)),
+    "postgres": _of_postgres,
+    "spark": _of_spark,
+}
 
 
 def engine_for(policy: Policy) -> str:

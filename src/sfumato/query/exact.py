@@ -16,10 +16,14 @@ from sfumato.query.shaping import Groups
 
 @dataclass(frozen=True)
 class Exact:
-    """An engine's rows before noise: sums for each group, and counts for each group and cell of each tree."""
+    """An engine's rows before noise: sums for each group, and counts for each group and cell of each tree.
+
+    `groups` are those that a selection has chosen already; the rows are of these alone.
+    """
 
     sums: list[dict[str, Any]]
     cells: list[tuple[Counted, list[dict[str, Any]]]]
+    groups: Groups | None = None
 
 
 def public_groups(keys: Sequence[Sequence[Key]]) -> Groups:

@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Charge
 from sfumato.ledger.charge import same_releases
 from sfumato.ledger.rule import Rule
-from sfumato.policy import Policy
+from sfumato.policy import Key, Policy
 from sfumato.query import bounding
 from sfumato.query.aggregates import measures_for, weights_for
 from sfumato.query.answer import Answer, notes_for
@@ -55,6 +56,7 @@ from sfumato.trust import caveats_of_sampler
 RELATION = accounting.Relation.ADD_REMOVE
 """Under which queries are priced: contributions are bounded for a unit that comes or goes."""
 
+Rows = list[dict[str, Any]]
 _MOST_PLANS = 63  # whose SQL is kept
 MOST_VALUES = 2_000_000
 """Noisy numbers of one query. Each takes about a µs, 64 bytes while its part is computed, and 350 bytes where
@@ -274,13 +276,18 @@ class Table:
             charge: Its charge.
 
         Returns:
-            The sums before noise: PRIVATE, for `released` alone.
+            The sums before noise, of groups with private keys only those that are shown: PRIVATE, for
+            `released` alone.
         """
         planned = ready.planned
         if not isinstance(charge, Charge) or not same_releases(charge.event, planned.price.event()):
             raise InvalidInput("expected the charge of this query, got a refusal or that of another release")
         self._charged().use(charge)
-        return self._fetched(ready.compiled)
+        if planned.price.selection is None:
+            return self._fetched(ready.compiled)
+        batches = self._connected().batches
+        cells = [(tree, batches(counts)) for tree, counts in ready.compiled.cells]
+        return self._selected(planned.query, planned.price, batches(ready.compiled.sums), cells)
 
     def released(self, ready: Ready, charge: Charge, exact: Exact, *, ledger: Spent) -> Answer:
         """Do the part of `answer` that adds the noise; any thread may.
@@ -653,7 +660,9 @@ class Table:
     ) -> tuple[Groups, Iterator[tuple[Noisy, ...]]]:
         """The groups, and the noisy numbers of so many at a time that they need little memory."""
         keys, names = public_keys(plan, scope(plan, self.policy)), bounding.key_names(plan)
-        groups = public_groups(keys) if keys is not None else self._selected(plan, cost, exact.sums)
+        if keys is None and exact.groups is None:
+            exact = self._selected(plan, cost, [exact.sums], [(tree, [rows]) for tree, rows in exact.cells])
+        groups = public_groups(keys) if keys is not None else exact.groups or []
         size = len(groups) if at_once is None else max(1, at_once // cost.numbers)
         return groups, self._noisy(cost, exact, groups, names, size)
 
@@ -665,17 +674,28 @@ class Table:
             cells = [cells_by_group(rows, some, names, tree.cells) for tree, rows in found.cells]
             yield add_noise(cost, sums, cells, self._sampler)
 
-    def _selected(self, plan: Query, cost: Price, found: Sequence[Mapping[str, Any]]) -> Groups:
-        """The keys that enough units have; sorted, since the engine's order is not public.
+    def _selected(
+        self, plan: Query, cost: Price, sums: Iterable[Rows], cells: Sequence[tuple[Counted, Iterable[Rows]]]
+    ) -> Exact:
+        """The rows of the keys that enough units have; sorted, since the engine's order is not public.
 
         Of more than are shown, those with the largest noisy numbers of units, which are released with the keys.
+        No more rows are held than are shown, and one batch.
         """
         assert cost.selection is not None
-        units = np.array([int(row[UNITS]) for row in found], dtype=np.int64)
-        chosen, names = cost.selection.select(units, self._sampler), bounding.key_names(plan)
-        keys = (tuple(row[name] for name in names) for row in found)
-        largest = sorted((-int(noisy), key) for noisy, key in zip(chosen, keys, strict=True) if noisy)
-        return sorted(key for _, key in largest[: most_selected(plan, cost)])
+        names, most = bounding.key_names(plan), most_selected(plan, cost)
+        kept: list[tuple[int, tuple[Key, ...], dict[str, Any]]] = []
+        for rows in sums:
+            units = np.array([int(row[UNITS]) for row in rows], dtype=np.int64)
+            chosen = zip(cost.selection.select(units, self._sampler), rows, strict=True)
+            kept += [(-int(noisy), tuple(row[name] for name in names), row) for noisy, row in chosen if noisy]
+            kept = sorted(kept, key=itemgetter(0, 1))[:most]
+        found = {key: row for _, key, row in kept}
+        shown = [
+            (tree, [row for rows in batches for row in rows if tuple(row[name] for name in names) in found])
+            for tree, batches in cells
+        ]
+        return Exact(list(found.values()), shown, sorted(found))
 
     def _answer(
         self, plan: Query, cost: Price, groups: Groups, parts: Iterable[Sequence[Noisy]], ledger: Spent
