@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sfumato.policy import Policy
-from sfumato.query.expressions import ColumnValue
+from sfumato.query.expressions.base import ColumnValue
 from sfumato.query.keys import AnyKey, GroupKey
 from sfumato.query.plan import Aggregate, Output, Query
 from sfumato.query.sql import checked, parse_condition

@@ -23,8 +23,7 @@ import ibis
 from sfumato.policy import Key, Policy
 from sfumato.query import choosing
 from sfumato.query.choosing import own_hash, own_number, secret, top_bits
-from sfumato.query.compilation import Value, clip, compiled, whole, whole_quotient
-from sfumato.query.expressions import Condition
+from sfumato.query.expressions.base import Expression, Value, clip, whole, whole_quotient
 from sfumato.query.keys import key_value
 from sfumato.query.measures import CELL, DITHER, KEPT, ROWS, UNIT, UNITS, Counted, Measure, total
 from sfumato.query.plan import Query
@@ -68,7 +67,7 @@ def sums(
     return _add_units(_bounded_units(units, names, policy, salt), names, linear, salt)
 
 
-def sums_by_unit(table: Value, where: Condition | None, measures: Sequence[Measure], policy: Policy) -> Value:
+def sums_by_unit(table: Value, where: Expression | None, measures: Sequence[Measure], policy: Policy) -> Value:
     """One row for each unit: its rows that count, and the columns of each measure but counted ones."""
     linear = [measure for measure in measures if not isinstance(measure, Counted)]
     rows = _filtered(table, Query(outputs=(), where=where), linear, policy)
@@ -136,7 +135,7 @@ def _declared(table: Value, query: Query, policy: Policy) -> Value:
     """The rows that count, with the keys beside them; rows without unit or key belong nowhere."""
     keys = {name: key_value(key, table, policy) for name, key in zip(key_names(query), query.keys, strict=True)}
     rows = table.mutate(**keys)
-    wanted = [] if query.where is None else [compiled(query.where, rows, policy)]
+    wanted = [] if query.where is None else [query.where.sql(rows, policy)]
     if policy.unit.column is not None:
         wanted += [rows[name].notnull() for name in (*keys, UNIT)]
     return rows.filter(*wanted) if wanted else rows

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import ibis
 
 from sfumato.policy import Key, Unit
-from sfumato.query.compilation import Value, whole
+from sfumato.query.expressions.base import Value, whole
 from sfumato.query.measures import UNIT, Measure, UnitCount
 
 _MOST_ROWS = 16  # a unit's list is as long from its first row on

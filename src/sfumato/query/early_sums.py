@@ -12,9 +12,9 @@ from dataclasses import replace
 from sfumato.policy import Key, Policy
 from sfumato.query import bounding
 from sfumato.query.choosing import listable
-from sfumato.query.compilation import Value
 from sfumato.query.engines import Engine
-from sfumato.query.expressions import Condition, Every, columns_of
+from sfumato.query.expressions.base import Expression, Value, columns_of
+from sfumato.query.expressions.conditions import Every
 from sfumato.query.joined_rows import with_partners
 from sfumato.query.joining import Joined, private_table, rows_policy
 from sfumato.query.keys import GroupKey, expression_of
@@ -65,7 +65,7 @@ def _listed(
     query: Query,
     policy: Policy,
     keys: Sequence[Sequence[Key]] | None,
-    after: Sequence[Condition],
+    after: Sequence[Expression],
 ) -> Mapping[str, Sequence[Key]]:
     """The text columns that are grouped by and otherwise unread, with the values that have a group."""
     if keys is None or engine.name not in bounding.OWN_HASH:
@@ -80,14 +80,14 @@ def _listed(
     return {name: known for name, known in plain.items() if name not in filtered and read.count(name) == 1}
 
 
-def _conjuncts(where: Condition | None) -> tuple[Condition, ...]:
+def _conjuncts(where: Expression | None) -> tuple[Expression, ...]:
     if where is None:
         return ()
     return where.parts if isinstance(where, Every) else (where,)
 
 
 def _is_the_same(
-    query: Query, joined: Joined, policy: Policy, own: set[str], after: Sequence[Condition]
+    query: Query, joined: Joined, policy: Policy, own: set[str], after: Sequence[Expression]
 ) -> bool:
     """Whether a person finds one partner, who says the group, while the rows say what is added up."""
     private = [join for join in joined.joins if join.column is None]

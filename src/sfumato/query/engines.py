@@ -21,7 +21,7 @@ from sfumato.datasets.private_copy import Stamp
 from sfumato.errors import DataError, DataUnavailable, InvalidInput, MissingExtra, SfumatoError
 from sfumato.policy import ENGINES, Policy
 from sfumato.query import in_memory, sources
-from sfumato.query.compilation import Value, column_name
+from sfumato.query.expressions.base import Value, column_name
 from sfumato.query.given_rows import given_rows
 from sfumato.query.measures import UNIT
 from sfumato.query.public_tables import load_public

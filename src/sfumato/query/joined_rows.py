@@ -8,8 +8,8 @@ from sfumato.errors import InvalidInput
 from sfumato.policy import Key, Policy
 from sfumato.query.bounding import first_rows
 from sfumato.query.choosing import from_list, in_list
-from sfumato.query.compilation import Value
 from sfumato.query.engines import Engine
+from sfumato.query.expressions.base import Value
 from sfumato.query.joining import Join, Joined, joined_columns, private_table
 from sfumato.query.measures import UNIT
 

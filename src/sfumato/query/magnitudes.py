@@ -14,8 +14,7 @@ import ibis
 import numpy as np
 
 from sfumato.policy import Policy, Unit
-from sfumato.query.compilation import Value, compiled, whole
-from sfumato.query.expressions import ColumnValue
+from sfumato.query.expressions.base import ColumnValue, Value, whole
 from sfumato.query.measures import Counted, Integers
 from sfumato.query.noise import WholeNoise
 from sfumato.query.refusal import QueryRefused
@@ -46,7 +45,7 @@ class Magnitudes(Counted):
         return len(self.edges) - 1
 
     def cell(self, rows: Value, policy: Policy) -> Value:
-        value = compiled(self.of, rows, policy).cast("float64")
+        value = self.of.sql(rows, policy).cast("float64")
         return ibis.cases((value.notnull(), _found(value, self.edges, 0, self.cells)))
 
     def sensitivity(self, unit: Unit) -> int:

@@ -17,9 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sfumato.policy import Policy, Unit
-from sfumato.query.compilation import Value, compiled, multiples, steps_above, whole, whole_quotient
-from sfumato.query.expressions import Expression
-from sfumato.query.ranges import Range, public_bounds
+from sfumato.query.expressions.base import (
+    Expression,
+    Range,
+    Value,
+    multiples,
+    public_bounds,
+    steps_above,
+    whole,
+    whole_quotient,
+)
 from sfumato.query.refusal import QueryRefused
 
 Integers = npt.NDArray[np.int64]
@@ -157,7 +164,7 @@ class Moments(Measure):
         if self.of is None:
             return {}
         if self.degree == 0:
-            return {f"x{position}": compiled(self.of, rows, policy).notnull().ifelse(1, ibis.null("int64"))}
+            return {f"x{position}": self.of.sql(rows, policy).notnull().ifelse(1, ibis.null("int64"))}
         steps = steps_above(self.of, self.fixed.lower, self.fixed.grid, self.fixed.span, rows, policy)
         return {f"x{position}": steps}
 
@@ -393,7 +400,7 @@ class DifferentValues(Counted):
         return True
 
     def cell(self, rows: Value, policy: Policy) -> Value:
-        return compiled(self.of, rows, policy)
+        return self.of.sql(rows, policy)
 
     def sensitivity(self, unit: Unit) -> int:
         return unit.rows

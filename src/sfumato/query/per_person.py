@@ -19,22 +19,27 @@ from sqlglot.expressions import Expr
 
 from sfumato.errors import InvalidInput
 from sfumato.policy import Column, Policy, Unit
-from sfumato.query.compilation import Value, clip, compiled, double, whole
-from sfumato.query.expressions import (
+from sfumato.query.expressions.base import (
     CONDITION,
     DATE,
+    LARGEST,
     NUMBER,
     TEXT,
-    Condition,
     Expression,
-    kind_of,
+    Range,
+    Value,
+    check_values,
+    clip,
+    condition,
+    double,
+    translated,
+    whole,
 )
+from sfumato.query.expressions.numbers import as_number
 from sfumato.query.measures import UNIT
 from sfumato.query.names import Names
-from sfumato.query.ranges import LARGEST, Range, check_values, days_of, range_of, snapping
 from sfumato.query.reading import MOST_AGGREGATES, constant, parts, shown
 from sfumato.query.refusal import QueryRefused
-from sfumato.query.translation import as_number, condition, translated
 
 _FUNCTIONS: dict[type[Expr], str] = {
     exp.Count: "count", exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max", exp.ArgMin: "first",
@@ -64,8 +69,8 @@ class PerPerson:
     """The inner query: what is computed for each person, from which of the rows."""
 
     values: tuple[PersonValue, ...]
-    where: Condition | None = None
-    having: Condition | None = None  # on the values, some of which are there for it alone
+    where: Expression | None = None
+    having: Expression | None = None  # on the values, some of which are there for it alone
 
 
 def parse_per_person(select: exp.Select, names: Names) -> PerPerson | None:
@@ -145,9 +150,9 @@ def _person_value(node: Expr, names: Names) -> PersonValue:
     if function in ("any", "all", "count_if"):
         return PersonValue("", function, condition(inside, names))
     found = translated(inside, names)
-    if function in ("sum", "avg") or kind_of(found, names.policy) == CONDITION:
+    if function in ("sum", "avg") or found.kind(names.policy) == CONDITION:
         found = as_number(found, inside, names)
-    if kind_of(found, names.policy) == TEXT:
+    if found.kind(names.policy) == TEXT:
         instead = _in_time(node, names)
         raise QueryRefused(f"{shown(node)} is not answered: engines sort texts differently{instead}")
     return PersonValue("", function, found)
@@ -203,7 +208,7 @@ def _column(value: PersonValue, policy: Policy) -> Column:
         return Column(name=value.name, type="integer" if found.whole else "real", lower=low, upper=high)
     if kind == DATE:
         assert value.of is not None
-        first, last = days_of(value.of, policy)  # type: ignore[arg-type]
+        first, last = value.of.days(policy)
         declared = (first, last) != (datetime.date(1, 1, 1), datetime.date(9999, 12, 31)) and first < last
         low_day, high_day = (first, last) if declared else (None, None)
         return Column(name=value.name, type="date", lower=low_day, upper=high_day)
@@ -225,7 +230,7 @@ def _kind(value: PersonValue, policy: Policy) -> str:
         return CONDITION
     if value.function in ("min", "max", "first", "last"):
         assert value.of is not None
-        return kind_of(value.of, policy) or NUMBER
+        return value.of.kind(policy) or NUMBER
     return NUMBER
 
 
@@ -236,7 +241,7 @@ def _range(value: PersonValue, policy: Policy) -> Range:
         found = Range(0.0, rows, 1.0)
     else:
         assert value.of is not None
-        found = range_of(value.of, policy)
+        found = value.of.range(policy)
     if value.function == "sum":
         found = Range(rows * min(found.low, 0.0), rows * max(found.high, 0.0), found.grid)
     if value.function == "avg":
@@ -271,10 +276,10 @@ def person_table(rows: Value, inner: PerPerson, policy: Policy) -> Value:
     """The declared rows, added up to one row a person, under the names c0, c1, … and unit."""
     kept = rows.filter(rows[UNIT].notnull())
     if inner.where is not None:
-        kept = kept.filter(compiled(inner.where, kept, policy))
+        kept = kept.filter(inner.where.sql(kept, policy))
     # Columns first, which what is added up then reads: a constant has a value on every row, as all else.
     columns = {
-        f"{letter}{i}": compiled(part, kept, policy)
+        f"{letter}{i}": part.sql(kept, policy)
         for i, value in enumerate(inner.values)
         for letter, part in (("v", value.of), ("b", value.by))
         if part is not None
@@ -287,7 +292,7 @@ def person_table(rows: Value, inner: PerPerson, policy: Policy) -> Value:
     persons = found.select(UNIT, **bounded)
     if inner.having is None:
         return persons
-    return persons.filter(compiled(inner.having, persons, person_policy(inner, policy)))
+    return persons.filter(inner.having.sql(persons, person_policy(inner, policy)))
 
 
 def _total(place: int, value: PersonValue, rows: Value, policy: Policy) -> Value:
@@ -299,7 +304,7 @@ def _total(place: int, value: PersonValue, rows: Value, policy: Policy) -> Value
     if value.function == "count_if":
         return of.sum() if of.type().is_integer() else of.ifelse(1, 0).sum()
     if value.function in ("sum", "avg"):
-        total = _exact_sum(of, range_of(value.of, policy))
+        total = _exact_sum(of, value.of.range(policy))
         return total if value.function == "sum" else total / of.count().nullif(0).cast("float64")
     return _AGGREGATIONS[value.function](of, rows[f"b{place}"] if value.by is not None else None)
 
@@ -335,5 +340,4 @@ def _bounded(total: Value, value: PersonValue, policy: Policy) -> Value:
     if found.whole:
         within = clip(total.cast("float64"), double(found.low), double(found.high)).floor().cast("int64")
         return clip(within, whole(int(found.low)), whole(int(found.high)))
-    shift = double(snapping(found.size))
-    return (clip(total.cast("float64"), double(found.low), double(found.high)) + shift) - shift
+    return found.snap(clip(total.cast("float64"), double(found.low), double(found.high)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sfumato import _validate
 from sfumato.policy import Key, Policy, Unit
-from sfumato.query.expressions import Condition, Expression, columns_of
+from sfumato.query.expressions.base import Expression, columns_of
 from sfumato.query.joining import Joined, rows_policy
 from sfumato.query.keys import AnyKey, expression_of, public_values, ungrouped
 from sfumato.query.per_person import PerPerson, person_policy
@@ -66,7 +66,7 @@ class Query:
 
     outputs: tuple[Output, ...]
     keys: tuple[AnyKey, ...] = ()
-    where: Condition | None = None
+    where: Expression | None = None
     order: tuple[tuple[int, bool], ...] = ()  # (output, descending)
     limit: int | None = None
     post: PostProcessing | None = None  # computed from the outputs, which it shows instead

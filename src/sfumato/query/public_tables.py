@@ -14,7 +14,7 @@ from sfumato.datasets.clean import read_rows
 from sfumato.datasets.private_copy import Stamp
 from sfumato.errors import DataUnavailable, InvalidInput, SfumatoError
 from sfumato.policy import PublicTable
-from sfumato.query.compilation import Value
+from sfumato.query.expressions.base import Value
 from sfumato.query.in_memory import open_duckdb
 from sfumato.query.sanitizing import sanitized
 

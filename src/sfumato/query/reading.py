@@ -7,8 +7,8 @@ another question. So nodes are taken apart by `parts` alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -17,7 +17,6 @@ from sqlglot.dialects import DuckDB
 from sqlglot.expressions import Expr
 from sqlglot.tokenizer_core import TokenType
 
-from sfumato.query.expressions import walk
 from sfumato.query.refusal import QueryRefused
 
 _T = TypeVar("_T")
@@ -61,6 +60,18 @@ def shown(node: Expr) -> str:
     """A node as SQL, for a message."""
     text = node.sql(dialect="duckdb")
     return text if len(text) <= 200 else text[:200] + "…"
+
+
+def walk(expression: Any) -> Iterator[Any]:
+    """An expression and everything in it; what is repeated, each time."""
+    waiting = [expression]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, tuple):
+            waiting += reversed(item)
+        elif is_dataclass(item):
+            yield item
+            waiting += [getattr(item, field.name) for field in reversed(fields(item))]
 
 
 def connected(node: Expr, kind: type[exp.Connector]) -> list[Expr]:

@@ -16,6 +16,7 @@ infinite, or as small as 1e-16383, are compared as decimals before they are cast
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -24,8 +25,7 @@ import ibis
 
 from sfumato.errors import InvalidInput
 from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column
-from sfumato.query.compilation import Value, clip, double
-from sfumato.query.ranges import FIRST_DAY, LARGEST, LAST_DAY, SMALLEST
+from sfumato.query.expressions.base import LARGEST, SMALLEST, Value, clip, double
 
 MOST_CHARACTERS = 1000
 NUMBER_PATTERN = r"^[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?$"
@@ -172,7 +172,7 @@ def _read_boolean(engine: str, value: Value, column: Column) -> Value:
 
 
 def _read_date(engine: str, value: Value, column: Column) -> Value:
-    first, last = column.days or (FIRST_DAY, LAST_DAY)
+    first, last = column.days or (datetime.date.min, datetime.date.max)
     return clip(_as_date(engine, value, column), _day(first), _day(last))
 
 

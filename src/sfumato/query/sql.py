@@ -12,13 +12,14 @@ from sqlglot import errors, exp
 from sqlglot.expressions import Expr
 
 from sfumato.policy import Policy
-from sfumato.query import arithmetic, conditions, texts_and_dates  # noqa: F401 - they register their translations
 from sfumato.query.aggregates import DERIVED, is_aggregate, measures_for, parse_aggregate
-from sfumato.query.expressions import (
+from sfumato.query.expressions.base import (
     ColumnValue,
-    Condition,
-    Flag,
+    Expression,
+    check_values,
     columns_of,
+    condition,
+    translated,
 )
 from sfumato.query.from_clause import Source, parse_from
 from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, key_type, some_values
@@ -29,7 +30,6 @@ from sfumato.query.over_answer import over_answer
 from sfumato.query.per_person import PerPerson, parse_per_person, person_policy
 from sfumato.query.plan import Aggregate, Output, Query, public_keys, scope
 from sfumato.query.postprocessing import Places, PostProcessing, as_sql, check, rewritten
-from sfumato.query.ranges import check_values
 from sfumato.query.reading import (
     MOST_AGGREGATES,
     MOST_TEXT,
@@ -41,7 +41,6 @@ from sfumato.query.reading import (
     whole_constant,
 )
 from sfumato.query.refusal import QueryRefused
-from sfumato.query.translation import condition, translated
 
 _REFUSED_CLAUSES = {
     "distinct": "SELECT DISTINCT is not answered: it would show single people's values",
@@ -303,7 +302,7 @@ def _check_columns(query: Query, policy: Policy) -> None:
         raise QueryRefused("every row is one person", nearest=f"SELECT COUNT(*) FROM {quoted(policy.table)}")
 
 
-def parse_condition(text: str, policy: Policy) -> Condition:
+def parse_condition(text: str, policy: Policy) -> Expression:
     """A condition as WHERE takes it."""
     try:
         (node,) = parsed(text)
@@ -380,8 +379,8 @@ def _key(node: Expr, names: Names) -> AnyKey:
             f"column {found.name} is real, and nearly every value is one person's",
             nearest=names.example_count().replace("COUNT(*)", f"{bins}, COUNT(*)", 1) + f" GROUP BY {bins}",
         )
-    if isinstance(found, ColumnValue | Flag):
-        return GroupKey(found.name if isinstance(found, ColumnValue) else found.column)
+    if isinstance(found, ColumnValue):
+        return GroupKey(found.name)
     if not any(True for _ in columns_of(found)):
         raise QueryRefused(
             f"GROUP BY takes columns, got {shown(node)}, which is the same on every row",

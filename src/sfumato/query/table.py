@@ -22,11 +22,11 @@ from sfumato.query import bounding
 from sfumato.query.aggregates import measures_for, weights_for
 from sfumato.query.answer import Answer, notes_for
 from sfumato.query.asking import select
-from sfumato.query.compilation import Value
 from sfumato.query.dry_run import ExpectedError, expected_errors, expected_groups, warn_of_noise
 from sfumato.query.early_sums import early_sums
 from sfumato.query.engines import Engine, open_engine
 from sfumato.query.exact import Exact, by_group, cells_by_group, in_parts, public_groups
+from sfumato.query.expressions.base import Value
 from sfumato.query.joined_rows import joined_rows
 from sfumato.query.joining import rows_policy
 from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of

@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import ibis.expr.operations as ops
 
-from sfumato.query.compilation import Value
+from sfumato.query.expressions.base import Value
 from sfumato.query.in_memory import quoted
 
 

@@ -18,14 +18,13 @@ from sfumato.query.aggregates.people import Different
 from sfumato.query.aggregates.ranks import Quantile
 from sfumato.query.aggregates.spreads import Spread
 from sfumato.query.aggregates.sums import Sum
-from sfumato.query.expressions import Condition
+from sfumato.query.expressions.base import Expression, condition
 from sfumato.query.measures import Measure
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate, Query
 from sfumato.query.reading import parts, shown
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, NoisyEstimate
-from sfumato.query.translation import condition
 
 __all__ = [
     "DERIVED",
@@ -52,7 +51,7 @@ def is_aggregate(node: Expr) -> bool:
     return isinstance(node, exp.AggFunc | exp.Filter | exp.WithinGroup)
 
 
-def parse_aggregate(node: Expr, names: Names, only: Condition | None = None) -> Aggregate:
+def parse_aggregate(node: Expr, names: Names, only: Expression | None = None) -> Aggregate:
     """One aggregate of the SELECT list, of the rows where a condition holds."""
     if isinstance(node, exp.Filter):
         of, where = parts(node, "this", "expression")

@@ -11,7 +11,7 @@ from sqlglot.expressions import Expr
 
 from sfumato.policy import Policy
 from sfumato.query.aggregates.base import Error, Function, number_of
-from sfumato.query.expressions import Condition
+from sfumato.query.expressions.base import Expression
 from sfumato.query.intervals import Floats, Noise, ratio_interval, reach
 from sfumato.query.measures import Measure, Moments, moments
 from sfumato.query.names import Names
@@ -26,7 +26,7 @@ class Average(Function):
     nodes: ClassVar[Mapping[type[Expr], str]] = {exp.Avg: "avg"}
     examples = ("AVG(x)", "AVG(CASE WHEN b THEN x ELSE -y / 4 END)", "AVG(b)", "AVG(y) FILTER (WHERE x > 7)")
 
-    def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
+    def parse(self, node: Expr, names: Names, only: Expression | None) -> Aggregate:
         return Aggregate("avg", number_of(node, names, only))
 
     def measure(self, aggregate: Aggregate, policy: Policy) -> Measure:

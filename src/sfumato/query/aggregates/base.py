@@ -16,7 +16,9 @@ from sqlglot import exp
 from sqlglot.expressions import Expr
 
 from sfumato.policy import Policy
-from sfumato.query.expressions import Choice, Condition, Expression, Nothing
+from sfumato.query.expressions.base import Expression
+from sfumato.query.expressions.conditions import Choice, Nothing
+from sfumato.query.expressions.numbers import number
 from sfumato.query.intervals import Noise, reach, whole_reach
 from sfumato.query.measures import Measure
 from sfumato.query.names import Names
@@ -24,7 +26,6 @@ from sfumato.query.plan import Aggregate
 from sfumato.query.reading import constant, parts, shown
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, NoisyEstimate
-from sfumato.query.translation import number
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Function(ABC):
     """SQL of columns x, y (numbers), b (boolean) and person: what the conformance tests ask."""
 
     @abstractmethod
-    def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
+    def parse(self, node: Expr, names: Names, only: Expression | None) -> Aggregate:
         """The aggregate that a node asks for, of the rows where a condition holds."""
 
     @abstractmethod
@@ -73,7 +74,7 @@ class Function(ABC):
         """How wrong it will be, before anything is measured."""
 
 
-def number_of(node: Expr, names: Names, only: Condition | None) -> Any:
+def number_of(node: Expr, names: Names, only: Expression | None) -> Any:
     """The number that a node aggregates: its first argument, and nothing beside it."""
     (of,) = parts(node, "this")
     if isinstance(of, exp.Distinct):
@@ -83,7 +84,7 @@ def number_of(node: Expr, names: Names, only: Condition | None) -> Any:
     return restricted(number(of, names), only)
 
 
-def restricted(value: Expression, only: Condition | None) -> Expression:
+def restricted(value: Expression, only: Expression | None) -> Expression:
     """NULL, which no aggregate counts, where the condition does not hold."""
     return value if only is None else Choice(((only, value),), Nothing())
 

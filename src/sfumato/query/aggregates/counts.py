@@ -12,14 +12,15 @@ from sqlglot.expressions import Expr
 
 from sfumato.policy import Policy
 from sfumato.query.aggregates.base import Error, Function, linear, restricted, whole_number
-from sfumato.query.expressions import Choice, Condition, Nothing, Number
+from sfumato.query.expressions.base import Expression, condition, translated
+from sfumato.query.expressions.conditions import Choice, Nothing
+from sfumato.query.expressions.numbers import Number
 from sfumato.query.intervals import Noise, reach, whole_reach
 from sfumato.query.measures import Measure, Moments, moments
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
 from sfumato.query.reading import constant, parts
 from sfumato.query.release import Noisy, NoisyEstimate
-from sfumato.query.translation import condition, translated
 
 
 class Count(Function):
@@ -27,7 +28,7 @@ class Count(Function):
     nodes: ClassVar[Mapping[type[Expr], str]] = {exp.Count: "count", exp.CountIf: "count"}
     examples = ("COUNT(*)", "COUNT(x)", "COUNT_IF(x > 3 AND b)", "COUNT(*) FILTER (WHERE b)")
 
-    def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
+    def parse(self, node: Expr, names: Names, only: Expression | None) -> Aggregate:
         if isinstance(node, exp.CountIf):
             counted = Choice(((condition(parts(node, "this")[0], names), Number(1.0)),), Nothing())
             return Aggregate("count", restricted(counted, only))

@@ -11,14 +11,14 @@ from sqlglot.expressions import Expr
 
 from sfumato.policy import Policy
 from sfumato.query.aggregates.base import Error, Function, restricted
-from sfumato.query.expressions import Condition
+from sfumato.query.expressions.base import Expression
+from sfumato.query.expressions.numbers import number
 from sfumato.query.intervals import Noise, reach
 from sfumato.query.measures import Measure, Products, products
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
 from sfumato.query.reading import parts
 from sfumato.query.release import Noisy, NoisyEstimate
-from sfumato.query.translation import number
 
 # Of the four numbers (1−x)(1−y), x(1−y), (1−x)y and xy.
 _X, _Y, _XY = np.array([0.0, 1.0, 0.0, 1.0]), np.array([0.0, 0.0, 1.0, 1.0]), np.array([0.0, 0.0, 0.0, 1.0])
@@ -29,7 +29,7 @@ class Covariance(Function):
     nodes: ClassVar[Mapping[type[Expr], str]] = {exp.CovarPop: "covar_pop", exp.CovarSamp: "covar"}
     examples = ("COVAR_POP(x, y)", "COVAR_SAMP(y, x + 1)")
 
-    def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
+    def parse(self, node: Expr, names: Names, only: Expression | None) -> Aggregate:
         of, other = (number(item, names) for item in parts(node, "this", "expression"))
         return Aggregate(self.nodes[type(node)], restricted(of, only), other=other)
 

@@ -10,7 +10,7 @@ from sqlglot.expressions import Expr
 
 from sfumato.policy import Policy
 from sfumato.query.aggregates.base import Error, Function, restricted, whole_number
-from sfumato.query.expressions import Condition
+from sfumato.query.expressions.base import Expression, translated
 from sfumato.query.intervals import Noise, whole_reach
 from sfumato.query.measures import DifferentValues, Measure, UnitCount
 from sfumato.query.names import Names
@@ -18,7 +18,6 @@ from sfumato.query.plan import Aggregate
 from sfumato.query.reading import parts, shown
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, NoisyEstimate
-from sfumato.query.translation import translated
 
 
 class Different(Function):
@@ -28,7 +27,7 @@ class Different(Function):
     }  # and COUNT with DISTINCT in it
     examples = ("COUNT(DISTINCT person)", "COUNT(DISTINCT x)", "COUNT(DISTINCT x) FILTER (WHERE b)")
 
-    def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
+    def parse(self, node: Expr, names: Names, only: Expression | None) -> Aggregate:
         (inside,) = parts(node, "this")
         columns = parts(inside, "expressions")[0] if isinstance(inside, exp.Distinct) else [inside]
         if len(columns) != 1:

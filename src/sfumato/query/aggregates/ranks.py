@@ -12,7 +12,8 @@ from sqlglot.expressions import Expr
 from sfumato.policy import Policy
 from sfumato.query import quantiles
 from sfumato.query.aggregates.base import Error, Function, level_of, restricted
-from sfumato.query.expressions import Condition
+from sfumato.query.expressions.base import Expression
+from sfumato.query.expressions.numbers import number
 from sfumato.query.intervals import Noise
 from sfumato.query.measures import Cells, Measure, cells
 from sfumato.query.names import Names
@@ -21,7 +22,6 @@ from sfumato.query.quantiles import spread_of
 from sfumato.query.reading import parts, shown
 from sfumato.query.refusal import QueryRefused
 from sfumato.query.release import Noisy, NoisyEstimate
-from sfumato.query.translation import number
 
 
 class Quantile(Function):
@@ -36,7 +36,7 @@ class Quantile(Function):
     }
     examples = ("MEDIAN(x)", "QUANTILE(y, 0.9)", "PERCENTILE_CONT(0.25) WITHIN GROUP (ORDER BY x DESC)")
 
-    def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
+    def parse(self, node: Expr, names: Names, only: Expression | None) -> Aggregate:
         if isinstance(node, exp.WithinGroup):
             return _within_group(node, names, only)
         of, quantile, expression = parts(node, "this", "quantile", "expression")
@@ -77,7 +77,7 @@ def in_percent(level: float, instead: str, names: Names) -> QueryRefused:
     )
 
 
-def _within_group(node: exp.WithinGroup, names: Names, only: Condition | None) -> Aggregate:
+def _within_group(node: exp.WithinGroup, names: Names, only: Expression | None) -> Aggregate:
     inside, order = parts(node, "this", "expression")
     items = parts(order, "expressions")[0]
     if not isinstance(inside, exp.PercentileCont | exp.PercentileDisc) or len(items) != 1:

@@ -13,7 +13,7 @@ from sqlglot.expressions import Expr
 from sfumato.policy import Policy
 from sfumato.query.aggregates.averages import MEAN_SHARES
 from sfumato.query.aggregates.base import Error, Function, number_of
-from sfumato.query.expressions import Condition
+from sfumato.query.expressions.base import Expression
 from sfumato.query.intervals import Noise, reach
 from sfumato.query.measures import Measure, Moments, moments
 from sfumato.query.names import Names
@@ -34,7 +34,7 @@ class Spread(Function):
     }
     examples = ("VARIANCE(x)", "VAR_POP(y)", "STDDEV(y)", "STDDEV_POP(x)")
 
-    def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
+    def parse(self, node: Expr, names: Names, only: Expression | None) -> Aggregate:
         return Aggregate(self.nodes[type(node)], number_of(node, names, only))
 
     def measure(self, aggregate: Aggregate, policy: Policy) -> Measure:

@@ -12,7 +12,7 @@ from sqlglot.expressions import Expr
 from sfumato.policy import Policy
 from sfumato.query.aggregates.averages import MEAN_SHARES
 from sfumato.query.aggregates.base import Error, Function, linear, number_of
-from sfumato.query.expressions import Condition
+from sfumato.query.expressions.base import Expression
 from sfumato.query.intervals import Noise, reach
 from sfumato.query.measures import BoundedSum, Measure, Moments, bounded_sum
 from sfumato.query.names import Names
@@ -25,7 +25,7 @@ class Sum(Function):
     nodes: ClassVar[Mapping[type[Expr], str]] = {exp.Sum: "sum"}
     examples = ("SUM(x)", "SUM(x * y - 5)", "SUM(b)")
 
-    def parse(self, node: Expr, names: Names, only: Condition | None) -> Aggregate:
+    def parse(self, node: Expr, names: Names, only: Expression | None) -> Aggregate:
         return Aggregate("sum", number_of(node, names, only))
 
     def measure(self, aggregate: Aggregate, policy: Policy) -> Measure:
