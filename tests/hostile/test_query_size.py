@@ -320,7 +320,7 @@ def test_noise_is_drawn_in_parts() -> None:
 
 
 def _at_once(asked: Table, exact: Any, groups: Any) -> tuple[Any, Any]:
-    from sfumato.query.exact import by_group, cells_by_group
+    from sfumato.query.shaping import by_group, cells_by_group
 
     cells = [cells_by_group(found, groups, ["key0"], tree.cells) for tree, found in exact.cells]
     return by_group(exact.sums, groups, ["key0"]), cells

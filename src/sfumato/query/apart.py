@@ -16,16 +16,13 @@ import numpy.typing as npt
 from sfumato import accounting
 from sfumato.errors import InvalidInput
 from sfumato.query.aggregates import measures_for
-from sfumato.query.exact import Exact
 from sfumato.query.intervals import Family
 from sfumato.query.measures import Counted, DifferentValues, Integers
-from sfumato.query.noise import WholeGaussian
 from sfumato.query.plan import Query, public_keys, scope
-from sfumato.query.pricing import Price
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.pricing import Compiled, Price, WholeGaussian
+from sfumato.query.reading import QueryRefused
 from sfumato.query.release import Noisy
-from sfumato.query.shaping import Groups, Shape, shaped
-from sfumato.query.stages import Compiled
+from sfumato.query.shaping import Exact, Groups, Shape, shaped
 from sfumato.query.table import Table
 from sfumato.randomness import Sampler
 

@@ -13,7 +13,7 @@ from sfumato.datasets.text_table import Rows, TextForm, header_of, is_text, rows
 from sfumato.display import visible
 from sfumato.errors import DataUnavailable, InvalidInput
 from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column, Policy
-from sfumato.query.columns import PATTERNS
+from sfumato.query.draft import PATTERNS
 from sfumato.query.sources import clean_files, files_of, is_database, rows_of_file, stored_columns
 
 if TYPE_CHECKING:

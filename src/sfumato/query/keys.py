@@ -17,7 +17,7 @@ from sfumato.query.expressions.base import (
     public_bounds,
     steps_above,
 )
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused
 
 MOST_GROUPS = 100_000  # rows of an answer: 10 µs and a KiB each
 MOST_BINS = 10_000

@@ -16,10 +16,8 @@ from typing import Any, NoReturn
 
 from sfumato.errors import InvalidInput
 from sfumato.policy import load_policy
-from sfumato.query.answer import Answer
+from sfumato.query.answer import Answer, KeptAnswers, open_ledger
 from sfumato.query.dry_run import ExpectedError
-from sfumato.query.kept import KeptAnswers
-from sfumato.query.opening import open_ledger
 from sfumato.query.table import Table
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from sfumato.policy import Policy, Unit
 from sfumato.query.expressions.base import ColumnValue, Value, whole
 from sfumato.query.measures import Counted, Integers
-from sfumato.query.noise import WholeNoise
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.pricing import WholeNoise
+from sfumato.query.reading import QueryRefused
 
 WIDEST = 2.0**51
 """Bounds of ± this are given where noise hides every cell: the widest that a policy can declare."""

@@ -27,7 +27,7 @@ from sfumato.query.expressions.base import (
     whole,
     whole_quotient,
 )
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused
 
 Integers = npt.NDArray[np.int64]
 UNIT = "unit"

@@ -11,8 +11,7 @@ from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.expressions import Expr
 
 from sfumato.policy import Column, Policy
-from sfumato.query.reading import Tally, parts, shown
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused, Tally, parts, shown
 
 _RESERVED = {name.upper() for name in DuckDB.Generator.RESERVED_KEYWORDS} | {"VALUES", "SELECT"}
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 from sqlglot import errors, exp
 from sqlglot.expressions import Expr
 
-from sfumato.query.reading import connected, parsed
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused, connected, parsed
 
 Attempt = Callable[[exp.Select], QueryRefused | None]
 """Why a SELECT is refused; None if it is answered."""

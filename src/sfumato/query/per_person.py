@@ -38,8 +38,7 @@ from sfumato.query.expressions.base import (
 from sfumato.query.expressions.numbers import as_number
 from sfumato.query.measures import UNIT
 from sfumato.query.names import Names
-from sfumato.query.reading import MOST_AGGREGATES, constant, parts, shown
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import MOST_AGGREGATES, QueryRefused, constant, parts, shown
 
 _FUNCTIONS: dict[type[Expr], str] = {
     exp.Count: "count", exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max", exp.ArgMin: "first",

@@ -12,7 +12,7 @@ from sfumato.query.joining import Joined, rows_policy
 from sfumato.query.keys import AnyKey, expression_of, public_values, ungrouped
 from sfumato.query.per_person import PerPerson, person_policy
 from sfumato.query.postprocessing import PostProcessing
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""How the parsed text is read: every argument of every node is asked for by name, or the query is refused.
+"""Reading of the parsed text: every argument of every node is asked for by name, or the query is refused.
 
-A parser knows more SQL than this language answers. What it keeps in an argument that nobody asked for would be
-passed over in silence (BETWEEN SYMMETRIC, LIMIT 10%, a table's column aliases), and the answer would be to
-another question. So nodes are taken apart by `parts` alone.
+A parser knows more SQL than this language answers. An argument that no code asked for would be passed over in
+silence (BETWEEN SYMMETRIC, LIMIT 10%, a table's column aliases), and the answer would be to another question.
+So nodes are taken apart by `parts` alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,25 @@ from sqlglot.dialects import DuckDB
 from sqlglot.expressions import Expr
 from sqlglot.tokenizer_core import TokenType
 
-from sfumato.query.refusal import QueryRefused
+from sfumato.errors import Refused
+
+
+class QueryRefused(Refused):
+    """A query that cannot be answered privately: why, and the nearest one that can.
+
+    Raised from the text of the query and the policy alone, before any data is touched, so that a refusal says
+    nothing about anyone.
+
+    Args:
+        reason: Why, in one sentence.
+        nearest: A query that would be answered.
+    """
+
+    def __init__(self, reason: str, *, nearest: str = "") -> None:
+        super().__init__(reason + (f"; you could ask: {nearest}" if nearest else ""))
+        self.reason = reason
+        self.nearest = nearest
+
 
 _T = TypeVar("_T")
 

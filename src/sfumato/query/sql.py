@@ -21,18 +21,17 @@ from sfumato.query.expressions.base import (
     condition,
     translated,
 )
-from sfumato.query.from_clause import Source, parse_from
+from sfumato.query.joining import Source, inlined, parse_from, sub_query
 from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, key_type, some_values
 from sfumato.query.names import Names, quoted
 from sfumato.query.nearest import nearest_query
-from sfumato.query.nesting import inlined, sub_query
-from sfumato.query.over_answer import over_answer
 from sfumato.query.per_person import PerPerson, parse_per_person, person_policy
 from sfumato.query.plan import Aggregate, Output, Query, public_keys, scope
-from sfumato.query.postprocessing import Places, PostProcessing, as_sql, check, rewritten
+from sfumato.query.postprocessing import Places, PostProcessing, as_sql, check, over_answer, rewritten
 from sfumato.query.reading import (
     MOST_AGGREGATES,
     MOST_TEXT,
+    QueryRefused,
     constant,
     function,
     parsed,
@@ -40,7 +39,6 @@ from sfumato.query.reading import (
     shown,
     whole_constant,
 )
-from sfumato.query.refusal import QueryRefused
 
 _REFUSED_CLAUSES = {
     "distinct": "SELECT DISTINCT is not answered: it would show single people's values",

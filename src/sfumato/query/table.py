@@ -18,18 +18,15 @@ from sfumato.ledger import Certificate, Charge
 from sfumato.ledger.charge import same_releases
 from sfumato.ledger.rule import Rule
 from sfumato.policy import Key, Policy
-from sfumato.query import bounding
 from sfumato.query.aggregates import measures_for, weights_for
-from sfumato.query.answer import Answer, notes_for
+from sfumato.query.answer import Answer, KeptAnswers, check_version, name_of, notes_for, words_of
 from sfumato.query.asking import select
-from sfumato.query.dry_run import ExpectedError, expected_errors, expected_groups, warn_of_noise
-from sfumato.query.early_sums import early_sums
+from sfumato.query.bounding import Bounding, key_names
+from sfumato.query.dry_run import ExpectedError, Trial, expected_errors, expected_groups, trials, warn_of_noise
 from sfumato.query.engines import Engine, open_engine
-from sfumato.query.exact import Exact, by_group, cells_by_group, in_parts, public_groups
 from sfumato.query.expressions.base import Value
-from sfumato.query.joined_rows import joined_rows
+from sfumato.query.joined_rows import early_sums, joined_rows
 from sfumato.query.joining import rows_policy
-from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
 from sfumato.query.keys import MOST_GROUPS, AnyKey
 from sfumato.query.magnitudes import ApproximateBounds, bounds_from, magnitudes, table_and_column
 from sfumato.query.measures import UNITS, Counted
@@ -43,13 +40,11 @@ from sfumato.query.plan import (
     touched_unit,
 )
 from sfumato.query.postprocessing import draws_for
-from sfumato.query.pricing import Price, Spending, price
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.pricing import Compiled, Planned, Price, Ready, Spending, price
+from sfumato.query.reading import QueryRefused
 from sfumato.query.release import Noisy, add_noise
-from sfumato.query.shaping import Groups, shaped
+from sfumato.query.shaping import Exact, Groups, by_group, cells_by_group, in_parts, public_groups, shaped
 from sfumato.query.sql import checked, parse_query
-from sfumato.query.stages import Compiled, Planned, Ready
-from sfumato.query.trying import Trial, trials
 from sfumato.randomness import Sampler, SecretStream
 from sfumato.trust import caveats_of_sampler
 
@@ -470,14 +465,8 @@ class Table:
         policy, column = table_and_column(column, self.policy, table)
         ledger, measure = self._charged(), magnitudes(column, policy)
         cost = price((measure,), policy.unit, Spending(epsilon=epsilon))
-        counts = bounding.cell_counts(
-            self._connected().declared(policy),
-            Query(outputs=()),
-            measure,
-            policy,
-            keys=None,
-            salt=secrets.token_hex(16),
-        )
+        asked = Bounding(Query(outputs=()), (measure,), policy, None, secrets.token_hex(16))
+        counts = asked.cell_counts(self._connected().declared(policy), measure)
         prepared = self._connected().prepare(counts)
         self._charge(cost, f"query: bounds of {measure.of.name}")
         exact = cells_by_group(self._connected().fetch(prepared), [()], [], measure.cells)
@@ -632,13 +621,13 @@ class Table:
 
     def _compile(self, plan: Query, engine: Engine, salt: str) -> Compiled:
         policy = scope(plan, self.policy)
-        keys, measures = public_keys(plan, policy), measures_for(plan, policy)
+        asked = Bounding(plan, measures_for(plan, policy), policy, public_keys(plan, policy), salt)
         table = functools.cache(lambda: self._rows(plan, engine, salt))
-        sums = early_sums(engine, plan, measures, self.policy, keys=keys, salt=salt)
+        sums = early_sums(engine, asked, self.policy)
         if sums is None:
-            sums = bounding.sums(table(), plan, measures, policy, keys=keys, salt=salt)
-        trees = [measure for measure in measures if isinstance(measure, Counted)]
-        counts = (bounding.cell_counts(table(), plan, tree, policy, keys=keys, salt=salt) for tree in trees)
+            sums = asked.sums(table())
+        trees = [measure for measure in asked.measures if isinstance(measure, Counted)]
+        counts = (asked.cell_counts(table(), tree) for tree in trees)
         return Compiled(
             engine.prepare(sums),
             [(tree, engine.prepare(item)) for tree, item in zip(trees, counts, strict=True)],
@@ -659,7 +648,7 @@ class Table:
         self, plan: Query, cost: Price, exact: Exact, *, at_once: int | None = _AT_ONCE
     ) -> tuple[Groups, Iterator[tuple[Noisy, ...]]]:
         """The groups, and the noisy numbers of so many at a time that they need little memory."""
-        keys, names = public_keys(plan, scope(plan, self.policy)), bounding.key_names(plan)
+        keys, names = public_keys(plan, scope(plan, self.policy)), key_names(plan)
         if keys is None and exact.groups is None:
             exact = self._selected(plan, cost, [exact.sums], [(tree, [rows]) for tree, rows in exact.cells])
         groups = public_groups(keys) if keys is not None else exact.groups or []
@@ -683,7 +672,7 @@ class Table:
         No more rows are held than are shown, and one batch.
         """
         assert cost.selection is not None
-        names, most = bounding.key_names(plan), most_selected(plan, cost)
+        names, most = key_names(plan), most_selected(plan, cost)
         kept: list[tuple[int, tuple[Key, ...], dict[str, Any]]] = []
         for rows in sums:
             units = np.array([int(row[UNITS]) for row in rows], dtype=np.int64)

@@ -226,7 +226,7 @@ def test_texts_stay_texts(policy: Policy, text: str) -> None:
     literal = text.replace("'", "''")
     query = parse_query(f"SELECT COUNT(*) FROM people WHERE name = '{literal}'", policy)
     assert query.where is not None
-    assert query.where.values == (text,)  # type: ignore[union-attr]
+    assert query.where.constants == (text,)  # type: ignore[union-attr]
 
 
 def test_deep_nesting_is_refused_not_a_crash(policy: Policy) -> None:

@@ -10,20 +10,15 @@ from sqlglot.expressions import Expr
 from sfumato import _validate
 from sfumato.errors import InvalidInput
 from sfumato.policy import Policy
-from sfumato.query.aggregates.averages import Average
 from sfumato.query.aggregates.base import Error, Function
-from sfumato.query.aggregates.counts import Count
-from sfumato.query.aggregates.covariances import Covariance, correlation, slope
-from sfumato.query.aggregates.people import Different
+from sfumato.query.aggregates.counts import Count, Different
+from sfumato.query.aggregates.moments import Average, Covariance, Spread, Sum, correlation, slope
 from sfumato.query.aggregates.ranks import Quantile
-from sfumato.query.aggregates.spreads import Spread
-from sfumato.query.aggregates.sums import Sum
 from sfumato.query.expressions.base import Expression, condition
 from sfumato.query.measures import Measure
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate, Query
-from sfumato.query.reading import parts, shown
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused, parts, shown
 from sfumato.query.release import Noisy, NoisyEstimate
 
 __all__ = [

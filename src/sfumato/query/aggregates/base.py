@@ -1,6 +1,6 @@
 """What an aggregate is: how it is parsed, what is measured for it, how it is estimated, how wrong it will be.
 
-Each file beside this one holds one. To add another, write its class and name it in `aggregates/__init__.py`;
+To add one, write its class in a file beside this one and name it in `aggregates/__init__.py`;
 the conformance tests find it there.
 """
 
@@ -23,8 +23,7 @@ from sfumato.query.intervals import Noise, reach, whole_reach
 from sfumato.query.measures import Measure
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.reading import constant, parts, shown
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused, constant, parts, shown
 from sfumato.query.release import Noisy, NoisyEstimate
 
 

@@ -10,7 +10,6 @@ from sqlglot import exp
 from sqlglot.expressions import Expr
 
 from sfumato.policy import Policy
-from sfumato.query import quantiles
 from sfumato.query.aggregates.base import Error, Function, level_of, restricted
 from sfumato.query.expressions.base import Expression
 from sfumato.query.expressions.numbers import number
@@ -18,10 +17,8 @@ from sfumato.query.intervals import Noise
 from sfumato.query.measures import Cells, Measure, cells
 from sfumato.query.names import Names
 from sfumato.query.plan import Aggregate
-from sfumato.query.quantiles import spread_of
-from sfumato.query.reading import parts, shown
-from sfumato.query.refusal import QueryRefused
-from sfumato.query.release import Noisy, NoisyEstimate
+from sfumato.query.reading import QueryRefused, parts, shown
+from sfumato.query.release import Noisy, NoisyEstimate, quantile, spread_of
 
 
 class Quantile(Function):
@@ -56,7 +53,7 @@ class Quantile(Function):
 
     def estimate(self, aggregate: Aggregate, source: Noisy) -> NoisyEstimate:
         assert source.tree is not None
-        return NoisyEstimate(*quantiles.quantile(source.tree, aggregate.level))
+        return NoisyEstimate(*quantile(source.tree, aggregate.level))
 
     def expected(self, aggregate: Aggregate, measure: Measure, noise: Noise, rows: float) -> Error:
         """As a share of the ranks."""

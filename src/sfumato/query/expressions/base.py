@@ -34,8 +34,7 @@ from sqlglot.expressions import Expr
 
 from sfumato.policy import Key, Policy
 from sfumato.query.names import Names
-from sfumato.query.reading import parts, shown, walk
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused, parts, shown, walk
 
 Kind = str
 NUMBER, TEXT, DATE, CONDITION = "number", "text", "date", "condition"

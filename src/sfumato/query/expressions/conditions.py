@@ -39,8 +39,7 @@ from sfumato.query.expressions.base import (
 from sfumato.query.expressions.dates import Cased, Text, as_date, date
 from sfumato.query.expressions.numbers import Number, as_number, constant_range
 from sfumato.query.names import Names
-from sfumato.query.reading import balanced, connected, constant, literal_text, parts, shown
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused, balanced, connected, constant, literal_text, parts, shown
 
 _MOST_WILDCARDS = 10
 _MOST_SHOWN = 10

@@ -29,8 +29,7 @@ from sfumato.query.expressions.base import (
 )
 from sfumato.query.expressions.numbers import Number, constant_range
 from sfumato.query.names import Names
-from sfumato.query.reading import constant, function, literal_text, parts, shown
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused, constant, function, literal_text, parts, shown
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _UNITS = {"year": "Y", "quarter": "Q", "month": "M", "week": "W", "day": "D"}

@@ -31,8 +31,7 @@ from sfumato.query.expressions.base import (
     whole,
 )
 from sfumato.query.names import Names
-from sfumato.query.reading import constant, parts, shown
-from sfumato.query.refusal import QueryRefused
+from sfumato.query.reading import QueryRefused, constant, parts, shown
 
 _EXPONENTS = 36.0
 _MOST_POWER, _MOST_DIGITS = 8, 9
