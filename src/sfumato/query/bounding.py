@@ -90,7 +90,7 @@ class Bounding:
         Columns that are `listed` hold a public value, or NULL, already.
         """
         done = [isinstance(key, GroupKey) and key.column in listed for key in self.query.keys]
-        known: list[Sequence[Key] | None] = list(self.keys or [None] * len(done))
+        known: Sequence[Sequence[Key] | None] = self.keys or [None] * len(done)
         keys = [None if told else values for told, values in zip(done, known, strict=True)]
         rows = replace(self, query=replace(self.query, where=where))._declared(units)
         grouped = _in_categories(rows, self.names, keys)
