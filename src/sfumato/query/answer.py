@@ -56,7 +56,7 @@ class Answer:
         delta: Its δ.
         epsilon_spent: The ε of the ledger after it.
         epsilon_left: The largest further ε that the ledger would accept.
-        notes: What the intervals leave out, in words, from the policy alone.
+        notes: Effects that the intervals leave out, in words, from the policy alone.
         entry: Its charge in the ledger.
         again: True if it was paid for before.
     """
@@ -134,7 +134,7 @@ class Answer:
         return found
 
     def _repr_html_(self) -> str:
-        """For notebooks; whatever is in the answer, it is shown and never run."""
+        """Show the answer in a notebook; its texts are escaped and never run."""
         names, values = zip(*self._columns(), strict=True)
         head = "".join(f"<th>{html.escape(str(name))}</th>" for name in names)
         shown = list(zip(*values, strict=True))[:_MOST_SHOWN]
@@ -145,7 +145,7 @@ class Answer:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{foot}"
 
     def cost_in_words(self) -> str:
-        """What it cost and what is left."""
+        """The cost of the answer, and the ε that is left."""
         cost = f"ε {self.epsilon:g}" + (f" and δ {self.delta:g}" if self.delta else "")
         paid = "paid for before, for nothing now" if self.again else "for this answer"
         spent, left = f"{self.epsilon_spent:.4g}", f"{self.epsilon_left:.4g}"
@@ -153,7 +153,7 @@ class Answer:
 
 
 def notes_for(plan: Query, policy: Policy, *, family: Family = Family.LAPLACE) -> tuple[str, ...]:
-    """What an answer may leave out, from the query and the policy alone: the data may have lost nothing."""
+    """The rows that an answer may leave out, from the query and the policy alone; the data may have none."""
     rows = rows_policy(plan.joined, policy)
     notes = [] if rows.unit.column is None else [*_unit_notes(plan, rows, policy)]
     notes += [f"Rows whose {words} are in no group." for words in ungrouped_rows(plan, policy)]
@@ -262,7 +262,7 @@ _private_log = logging.getLogger("sfumato.private.query")
 
 
 class KeptAnswers:
-    """A folder of answers that its owner alone may read; what is in it was released before.
+    """A folder of answers that its owner alone may read; all of them were released before.
 
     Args:
         folder: Where answers are kept; made when the first is.
@@ -316,7 +316,7 @@ def name_of(
     split: tuple[float, ...] | None = None,
     noise: str | None = None,
 ) -> str:
-    """What a question is kept under: its words, without spaces and comments, and all that is declared."""
+    """The name of a kept answer: a hash of its words, without comments, and of all declared facts."""
     declared = replace(
         _from_anywhere(policy),
         tables={name: _from_anywhere(one) for name, one in policy.tables.items()},
@@ -328,7 +328,7 @@ def name_of(
 
 
 def _from_anywhere(table: Declared) -> Declared:
-    """The same from whatever folder it is asked."""
+    """The same from every folder."""
     return replace(table, source=table.source if "://" in table.source else os.path.abspath(table.source))
 
 

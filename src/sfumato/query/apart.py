@@ -1,6 +1,6 @@
 """A query's exact numbers apart from their noise: for sums over several holders, who add the noise themselves.
 
-The same code as for one holder walks over the measures (`release.add_noise`). What stands in for the noise
+The same code as for one holder walks over the measures (`release.add_noise`). The stand-in for the noise
 keeps the exact numbers on the way out, and puts the opened sums in their place on the way back.
 """
 
@@ -45,7 +45,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class _Through:
-    """Stands where a noise would be: what comes by is handed to `take`, whose answer goes on in its place."""
+    """Stand in for a noise: numbers are handed to `take`, and its answer goes on in their place."""
 
     noise: WholeGaussian
     take: Callable[[WholeGaussian, Integers], Integers]
@@ -81,7 +81,7 @@ class _Through:
 
 @dataclass(frozen=True)
 class Apart:
-    """A query at one holder, whose numbers are summed with those of others before anybody sees them.
+    """A query at one holder, whose numbers are summed with those of others before they are seen.
 
     *Guarantees*: `exact` gives numbers of which one unit moves each array by its declared sensitivity at most,
     as the query's own contribution bounds do; they are private. Shapes, sensitivities and groups come from the
@@ -89,7 +89,7 @@ class Apart:
 
     Args:
         table: The holder's table.
-        query: What `parse_query` gave.
+        query: The result of `parse_query`.
         epsilon: The ε of the answer.
         split: How ε is shared among the aggregates.
     """
@@ -121,7 +121,7 @@ class Apart:
         object.__setattr__(self, "_cost", cost)
 
     def numbers(self) -> list[Numbers]:
-        """What is released, in order; no row is read."""
+        """The arrays that are released, in order; no row is read."""
         found: list[Numbers] = []
 
         def seen(noise: WholeGaussian, values: Integers) -> Integers:

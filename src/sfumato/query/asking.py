@@ -153,8 +153,8 @@ def select(
     """Put a query together in Python.
 
     Args:
-        policy: What is declared about the table.
-        aggregates: What to compute for each group.
+        policy: The policy of the table.
+        aggregates: The aggregates of each group.
         by: Columns to group by, or `GroupKey`s with bins.
         where: A condition in SQL.
 

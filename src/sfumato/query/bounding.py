@@ -1,6 +1,6 @@
-"""The engine's part: filter, bound what each unit contributes, sum in whole numbers. Noise is added elsewhere.
+"""The engine's part: filter, bound each unit's contribution, sum in whole numbers. Noise is added elsewhere.
 
-What comes out are exact sums of which one unit moves a known, public amount. With rows = m (in all groups
+The results are exact sums of which one unit moves a known, public amount. With rows = m (in all groups
 together) and groups = k:
 
 1. rows are filtered, and their values clipped and put in fixed point;
@@ -223,9 +223,9 @@ def _least(rows: Value) -> Value:
 
 
 def _turn(units: Value, names: Sequence[str], salt: str) -> Value:
-    """Where a unit's group stands among its groups: by a hash of a secret salt and of what is its own.
+    """Where a unit's group stands among its groups: by a hash of a secret salt and of its own values.
 
-    Which hash it is matters to fairness only, not to privacy: the order depends on nothing of anybody else.
+    Which hash it is matters to fairness only, not to privacy: the order depends on no other unit.
     """
     if units.get_backend().name in OWN_HASH:
         return own_hash(ibis.struct({"salt": ibis.literal(salt), **{name: units[name] for name in names}}))
@@ -241,7 +241,7 @@ def _turn(units: Value, names: Sequence[str], salt: str) -> Value:
 def _within_rows(units: Value, names: Sequence[str], most: int, *, groups: int | None, salt: str) -> Value:
     """Fill up each unit's `most` rows group by group, in the order of a salted hash.
 
-    Groups of one hash, which a hostile unit may have found, are in the order of their keys: what else is in the
+    Groups of one hash, which a hostile unit may have found, are in the order of their keys: other rows of the
     table must not decide between them.
     """
     units = units.mutate(turn=_turn(units, (UNIT, *names), salt))

@@ -65,7 +65,7 @@ def _text_columns(path: Path, header: bool | None, delimiter: str) -> dict[str, 
 
 
 def _check_names(path: Path, names: Sequence[str], delimiter: str) -> None:
-    """Names that look like names; no message shows the line, which may be somebody's."""
+    """Names that look like names; no message shows the line, which may be a person's."""
     if not all(_NAME.fullmatch(name) and (len(name) == 1 or _guessed([name]) == "text") for name in names):
         raise InvalidInput(
             f"expected {path.name} to begin with a line of column names, and its first line looks like "
@@ -132,7 +132,7 @@ _BEHIND = ("", "id", "no", "nr", "number", "key")
 
 @dataclass(frozen=True)
 class Draft:
-    """A policy's text, and what the holder must still fill in."""
+    """A policy's text, and the blanks that the holder must still fill in."""
 
     text: str
     blanks: tuple[str, ...]
@@ -143,22 +143,22 @@ def draft_policy(
 ) -> Draft:
     r"""Draft a policy from a file's column names and types.
 
-    No value of the data gets into it: bounds and categories are blanks, and a first line that may be somebody's
-    row is refused unless `header` says what it is; without one (False) columns are called c1, c2, …. A text
+    No value of the data gets into it: bounds and categories are blanks, and a first line that may be a person's
+    row is refused unless `header` tells its role; without one (False) columns are called c1, c2, …. A text
     file does not say its types: each is guessed as the one that nine in ten values of the first rows fit, so
     that no single row decides, and the draft says that the holder has to confirm it.
 
     Args:
         path: A text, Parquet or DuckDB file.
         header: Whether the first line of a text file holds the names of its columns.
-        delimiter: What separates the values of a text file.
+        delimiter: The character between the values of a text file.
         table: The name of the table in a DuckDB file; by default the name of the file.
 
     Returns:
-        The policy's text, and what the holder must still fill in.
+        The policy's text, and the blanks that the holder must still fill in.
 
     Raises:
-        InvalidInput: If the first line may be somebody's row and `header` is not given.
+        InvalidInput: If the first line may be a person's row and `header` is not given.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -246,7 +246,7 @@ def _budget(path: Path) -> str:
 
 
 def _column(name: str, kind: str, *, guessed: bool, proposed: bool) -> tuple[str, str]:
-    """A column's section, and what is to be filled in; `proposed` if it may be what tells people apart."""
+    """A column's section, and its blanks; `proposed` if it may be the person column."""
     confirm = "    # a guess: integer, real, text, boolean or date?" if guessed else ""
     head = f"[columns.{_quoted(name)}]\ntype = {_quoted(kind)}{confirm}"
     if proposed:

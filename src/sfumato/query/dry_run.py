@@ -19,12 +19,12 @@ DEFAULT_SIZE = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedError:
-    """Half the width of a column's 95% interval, if a group has about `rows` rows (None: whatever it has).
+    """Half the width of a column's 95% interval, if a group has about `rows` rows (None: any number).
 
     Attributes:
         column: The column of the answer.
         half_width: Half the width of its 95% interval.
-        in_units_of: What it is measured in, in words.
+        in_units_of: Its unit, in words.
         rows: The size of a group for which it holds; None if it holds for any.
         of_a_group: The largest value that a group can have, where it is relative to that.
         covers_all: The half-width from which the interval holds every value that such a group can have.
@@ -43,7 +43,7 @@ class ExpectedError:
         return self.half_width >= self.covers_all
 
     def lost(self, share: float) -> float:
-        """What is missing at most if a share of a group's rows is left out: of counts and sums."""
+        """The most that counts and sums lose if a share of a group's rows is left out."""
         return share * self.of_a_group
 
 
@@ -60,7 +60,7 @@ def expected_errors(
 
 
 def warn_of_noise(query: Query, cost: Price, policy: Policy, *, stacklevel: int) -> None:
-    """Warn where an answer will say practically nothing, by what is declared alone: size, bounds and groups.
+    """Warn where an answer will say practically nothing, by declared facts alone: size, bounds and groups.
 
     A group is taken to have its share of the declared size; where groups are not declared, all of it.
     """
@@ -135,7 +135,7 @@ class Trial:
         errors: The expected error of each column.
         left_out: The share of rows that would not count, if everybody had as many rows, in as many groups,
             as the policy allows now.
-        best: True for the least error, what is left out of counts and sums included.
+        best: True for the least error, with the loss of counts and sums included.
     """
 
     rows: int

@@ -1,6 +1,6 @@
 """Engines that hold the tables: DuckDB in process, PostgreSQL, or Spark; all through Ibis.
 
-An engine hands over the declared columns as `sanitizing` reads them, whatever the file or the database holds,
+An engine hands over the declared columns as `sanitizing` reads them, for any content of the file or database,
 under names of its own: c0, c1, … and the unit. Types are never guessed from the rows. Public tables are read
 here once, through the same `sanitizing`; that copy is both checked and joined with.
 """
@@ -241,7 +241,7 @@ def open_engine(
 ) -> Engine:
     """The policy's tables on an engine.
 
-    `data` is what to ask in place of the source: a DataFrame or Arrow table, or one for each table by name.
+    `data` stands for the source: a DataFrame or Arrow table, or one for each table by name.
     """
     name = _validate.one_of("engine", name or engine_for(policy), ENGINES)
     given = _given(policy, data)
@@ -322,7 +322,7 @@ def _open_spark(policy: Policy, master: str) -> Opened:
         # Days before 1582 are read as they are written, and are no error.
         "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
         "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
-        # What a file says of its least and largest values leaves no row out.
+        # A file's statement of its least and largest values leaves no row out.
         "spark.sql.parquet.filterPushdown": "false",
         "spark.sql.orc.filterPushdown": "false",
     }
@@ -342,14 +342,14 @@ def _open_spark(policy: Policy, master: str) -> Opened:
 
 
 def _silence(session: Any) -> None:
-    """Spark writes its errors, which may quote rows, to standard error before anybody can catch them."""
+    """Spark writes its errors, which may quote rows, to standard error before a caller can catch them."""
     session.sparkContext.setLogLevel("OFF")
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).disabled = True
 
 
 _SPARK_READS = ("parquet", "orc", "delta")
-"""Providers that read a row whatever the others hold; those of text files fail at odd lines, or join them."""
+"""Providers that read each row by itself; those of text files fail at odd lines, or join them."""
 
 
 def _spark_table(connection: Any, session: Any, policy: Policy, view: str) -> tuple[Value, tuple[Stamp, ...]]:

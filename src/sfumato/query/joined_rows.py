@@ -65,7 +65,7 @@ _PERSON = "person"  # of the table that is being joined
 
 
 def _places(joined: Joined, policy: Policy) -> dict[str, str]:
-    """What each column of the join is called: as `rows_policy` numbers them."""
+    """The name of each column of the join: as `rows_policy` numbers them."""
     names = [f"{alias}.{name}" for alias, columns in joined_columns(joined, policy) for name in columns]
     return {name: f"c{place}" for place, name in enumerate(names)}
 
@@ -106,7 +106,7 @@ def _partner(
 
 
 def _check_alike(one: Value, other: Value, join: Join) -> None:
-    """The schema is public: what is stored in two types is refused before anything is charged."""
+    """Refuse keys that are stored in two types before the charge: the schema is public."""
     kinds = [str(value.type()).removeprefix("!") for value in (one, other)]
     if kinds[0] != kinds[1]:
         raise InvalidInput(
@@ -158,7 +158,7 @@ def _conjuncts(where: Expression | None) -> tuple[Expression, ...]:
 def _is_the_same(
     query: Query, joined: Joined, policy: Policy, own: set[str], after: Sequence[Expression]
 ) -> bool:
-    """Whether a person finds one partner, who says the group, while the rows say what is added up."""
+    """Whether a person finds one partner, who says the group, and the rows hold the added values."""
     private = [join for join in joined.joins if join.column is None]
     one_partner = all(private_table(join.table, policy).unit.rows == 1 for join in private)
     looked_up = {join.column for join in joined.joins if join.column is not None}

@@ -36,7 +36,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Joined:
-    """What a query reads: a private table, and what is joined to it."""
+    """The tables that a query reads: a private one, and those joined to it."""
 
     table: str
     alias: str
@@ -97,7 +97,7 @@ def joined_columns(joined: Joined, policy: Policy) -> Iterator[tuple[str, dict[s
 
 @dataclass(frozen=True)
 class Source:
-    """What a SELECT reads; `joined` is None for the one table of a policy."""
+    """The tables of a SELECT; `joined` is None for the one table of a policy."""
 
     joined: Joined | None
     names: Names
@@ -123,7 +123,7 @@ def parse_from(select: exp.Select, policy: Policy) -> Source:
 
 
 def _table(source: Expr | None, policy: Policy) -> tuple[str, str]:
-    """The name of the table after FROM, and what the query calls it."""
+    """The name of the table after FROM, and its alias in the query."""
     names = policy.private_names
     several = f"tables {', '.join(names)}" if len(names) > 1 else f"table {names[0]}"
     refused = QueryRefused(
@@ -139,7 +139,7 @@ def _table(source: Expr | None, policy: Policy) -> tuple[str, str]:
 
 
 def _named(table: Expr | None) -> tuple[str, str] | None:
-    """A table's name with its schema, and its alias; None for what is no table's name."""
+    """A table's name with its schema, and its alias; None for any other node."""
     if type(table) is not exp.Table or type(table.this) is not exp.Identifier or table.args.get("sample"):
         return None
     _, alias, database = parts(table, "this", "alias", "db")

@@ -1,4 +1,4 @@
-"""What a query groups by: which values a key can have, how it is computed, and how it is shown."""
+"""Keys of GROUP BY: their public values, their SQL, and their labels."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _values(key: AnyKey, policy: Policy) -> tuple[Key, ...] | None:
 
 
 def check_key(key: AnyKey, policy: Policy) -> None:
-    """Refuse what is no key, and bins of what has no bounds."""
+    """Refuse bins out of range, and bins of a column without bounds."""
     if isinstance(key, GroupKey) and key.bins is not None:
         if not 1 <= key.bins <= MOST_BINS:
             raise QueryRefused(f"the number of bins is a whole number from 1 to {MOST_BINS}")
@@ -111,7 +111,7 @@ def ungrouped(key: AnyKey, policy: Policy) -> str | None:
 
 
 def key_type(key: AnyKey, policy: Policy) -> type:
-    """What a key is shown as: a text (a date is one, and a bin), a whole number, or true and false."""
+    """The type of a shown key: a text (a date is one, and a bin), a whole number, or true and false."""
     if isinstance(key, GroupKey) and key.bins is not None:
         return str
     kind = expression_of(key).kind(policy)
@@ -119,7 +119,7 @@ def key_type(key: AnyKey, policy: Policy) -> type:
 
 
 def some_values(key: AnyKey, policy: Policy) -> tuple[Key, ...]:
-    """Values that a key can be shown as, from public facts: those at the ends, of what has an order."""
+    """Values that a key can be shown as, from public facts: those at the ends, where they have an order."""
     kind = key_type(key, policy)
     if kind is int:
         found = expression_of(key).range(policy)

@@ -27,7 +27,7 @@ class _Words(argparse.ArgumentParser):
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What `%load_ext sfumato.query.magic` calls."""
+    """Register the magic, as `%load_ext sfumato.query.magic` asks."""
 
     def sfumato(line: str, cell: str) -> Answer | tuple[ExpectedError, ...]:
         """Answer the query in a cell for a share of its policy's budget."""

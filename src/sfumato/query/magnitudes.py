@@ -93,7 +93,7 @@ class ApproximateBounds:
         lower: The lower bound.
         upper: The upper bound.
         found: False where noise hid everything; the bounds are then ±2⁵¹.
-        epsilon: What they cost.
+        epsilon: Their cost.
         delta: Their δ.
         epsilon_spent: The ε of the ledger after it.
         epsilon_left: The largest further ε that the ledger would accept.
@@ -115,7 +115,7 @@ class ApproximateBounds:
         return dict(vars(self))
 
     def to_toml(self) -> str:
-        """The column's section of a policy, to be written in by whoever accepts them."""
+        """The column's section of a policy, for the holder to write in."""
         where = "columns" if self.table is None else f"tables.{_key(self.table)}.columns"
         ends = [int(end) if self.type == "integer" else end for end in (self.lower, self.upper)]
         return f'[{where}.{_key(self.column)}]\ntype = "{self.type}"\nlower = {ends[0]}\nupper = {ends[1]}'

@@ -1,4 +1,4 @@
-"""What is measured: whole numbers that an engine adds up, of which one unit moves a known amount.
+"""Measures: whole numbers that an engine adds up, of which one unit moves a known amount.
 
 A measure knows all of its own part: which values it takes of a row, how they are added up for each unit, how a
 unit is held within its rows, which numbers come out, and by how much one unit moves them. Most are sums that
@@ -74,7 +74,7 @@ class Measure(ABC):
         return 1
 
     def absorbed(self, other: Measure, policy: Policy) -> Measure | None:
-        """A measure that answers what this one and the other answer, at the price of one."""
+        """A measure that stands for this one and the other, at the price of one."""
         return self if self == other else None
 
 
@@ -86,7 +86,7 @@ class Counted(Measure):
 
     @abstractmethod
     def cell(self, rows: Value, policy: Policy) -> Value:
-        """What is counted on each row; NULL is not."""
+        """The value that is counted on each row; NULL is not."""
 
     @property
     def distinct(self) -> bool:
@@ -144,7 +144,7 @@ class Moments(Measure):
     degree 0: (1); degree 1: R·(1−z, z); degree 2: R·((1−z)², 2z(1−z), z²); and, with `missing`, R for a NULL in
     a number of its own. They are never negative and one row's add up to R, so that the L1 sensitivity of all of
     them together is rows · R, as if only one had been asked (a partition of unity). Counts, sums, averages and
-    variances are linear in them or ratios of what is.
+    variances are linear in them, or ratios of such.
     """
 
     of: Expression | None
@@ -349,7 +349,7 @@ class Cells(Counted):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(children of a node, levels): what makes the rank's variance, levels³·(children − 1), least."""
+        """(children of a node, levels): those that make the rank's variance, levels³·(children − 1), least."""
         options = [(math.ceil(self.cells ** (1 / levels) - 1e-9), levels) for levels in range(1, 7)]
         return min(options, key=lambda option: option[1] ** 3 * (option[0] - 1))
 

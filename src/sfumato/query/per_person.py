@@ -1,8 +1,8 @@
 """One row a person: SELECT … FROM (SELECT person, COUNT(*) AS n FROM visits GROUP BY person).
 
-What the inner query computes from a person's own rows becomes a table in which every person has one row, with
-bounds that follow from the policy: a count, or a sum, is clipped to what `unit.rows` rows can reach, or to what
-LEAST(COUNT(*), 20) says. The outer query is asked of that table like of any other, with one row a person.
+The values that the inner query computes from a person's own rows make a table of one row a person, with bounds
+that follow from the policy: a count, or a sum, is clipped to the reach of `unit.rows` rows, or to the bounds
+that LEAST(COUNT(*), 20) says. The outer query is asked of that table like of any other, with one row a person.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _PRESENT = PersonValue("the person's rows", "count")  # where nothing is compute
 
 @dataclass(frozen=True)
 class PerPerson:
-    """The inner query: what is computed for each person, from which of the rows."""
+    """The inner query: the values computed for each person, and the rows they come from."""
 
     values: tuple[PersonValue, ...]
     where: Expression | None = None
@@ -158,7 +158,7 @@ def _person_value(node: Expr, names: Names) -> PersonValue:
 
 
 def _in_time(node: Expr, names: Names) -> str:
-    """What stands in for the least or largest text: that of the row with the first or last day, or number."""
+    """A remedy for the least or largest text: that of the row with the first or last day, or number."""
     columns = list(names.policy.columns.values())
     days = [column for column in columns if column.type == "date"]
     by = next(iter(days or [column for column in columns if column.numeric]), None)
@@ -276,7 +276,7 @@ def person_table(rows: Value, inner: PerPerson, policy: Policy) -> Value:
     kept = rows.filter(rows[UNIT].notnull())
     if inner.where is not None:
         kept = kept.filter(inner.where.sql(kept, policy))
-    # Columns first, which what is added up then reads: a constant has a value on every row, as all else.
+    # Columns first, which the aggregates then read: a constant has a value on every row too.
     columns = {
         f"{letter}{i}": part.sql(kept, policy)
         for i, value in enumerate(inner.values)
@@ -312,11 +312,11 @@ _HALF = 46  # bits of each of the two whole numbers that a number is taken apart
 
 
 def _exact_sum(of: Value, found: Range) -> Value:
-    """The sum of a person's numbers, to the last bit the same in whatever order an engine adds them up.
+    """The sum of a person's numbers, to the last bit the same in every order of addition.
 
     Sums of doubles round by the order of the rows, and that depends on who else is in the table: one person
     could tip the sums of others over a threshold. So whole numbers are added up: a number x below 2ᵉ as ⌊x/s⌋
-    with s = 2ᵉ⁻⁴⁶, and what is left of it in steps of s·2⁻⁴⁶.
+    with s = 2ᵉ⁻⁴⁶, and the rest of it in steps of s·2⁻⁴⁶.
     """
     if found.whole:
         return _whole_sum(of)

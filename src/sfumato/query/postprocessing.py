@@ -56,7 +56,7 @@ OVER_ALL = (exp.Sum, exp.Avg, exp.Min, exp.Max, exp.Count, exp.Median)
 
 @dataclass(frozen=True)
 class PostProcessing:
-    """SQL over the columns k0, k1, … and a0, a1, … of the noisy answer, or o0, o1, … of what is `inner`.
+    """SQL over the columns k0, k1, … and a0, a1, … of the noisy answer, or o0, o1, … of `inner`.
 
     `order` holds expressions and their directions. With `one_row`, the rows of the answer are added up.
     """
@@ -94,7 +94,7 @@ class Places:
 
 
 def rewritten(node: Expr, places: Places, *, aliased: bool = True) -> Expr:
-    """A node over the answer's columns; whatever reads rows outside an aggregate is refused."""
+    """Rewrite a node over the answer's columns; one that reads rows outside an aggregate is refused."""
     if isinstance(node, exp.Window):
         return _window(node, places)
     if type(node) in places.derived:
@@ -162,7 +162,7 @@ def _with_children(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 
 def _window(node: exp.Window, places: Places) -> Expr:
-    """A window over the answer: its function is the answer's, what is inside it may be an aggregate of rows."""
+    """A window over the answer: its function is the answer's, its argument may be an aggregate of rows."""
     function, partition, order, spec, _ = parts(node, "this", "partition_by", "order", "spec", "over")
     if not isinstance(function, _WINDOWS):
         raise QueryRefused(f"{shown(node)} is not answered: there is no such window over the answer")
@@ -227,7 +227,7 @@ def process(
         found = connection.execute(_statement(post))
         kinds = [str(item[1]) for item in found.description][1:]
         shown_rows = found.fetchall()
-        # What is shown as it was measured has an interval of its own.
+        # An aggregate that is shown as it was measured has an interval of its own.
         simulated = [kind in _NUMBERS and post.origin(place) is None for place, kind in enumerate(kinds)]
         ends = connection.execute(_intervals(post, simulated)).fetchall() if any(simulated) else []
     by_group = {int(row[0]): iter(row[1:]) for row in ends}
@@ -259,7 +259,7 @@ _TRIED_NUMBERS = (1.5, -1e6, 1e15)
 
 
 def check(post: PostProcessing, keys: Sequence[Sequence[Any]], aggregates: int, types: Sequence[type]) -> None:
-    """Have a made-up answer processed, so that what cannot be computed is refused before anything is charged.
+    """Have a made-up answer processed, so that a computation that fails is refused before the charge.
 
     `keys` has values that each key can have: the ends of a range, for numbers.
     """
@@ -317,7 +317,7 @@ def _order(post: PostProcessing) -> str:
 
 
 def _rows(post: PostProcessing) -> str:
-    """draw, g, the outputs and what they are ordered by, of every draw, before LIMIT."""
+    """Select draw, g, the outputs and the keys of their order, of every draw, before LIMIT."""
     source = "answer" if post.inner is None else f"({_limited(post.inner)})"
     values = [f"({output}) AS o{i}" for i, output in enumerate(post.outputs)]
     values += [f"({node}) AS r{i}" for i, (node, _) in enumerate(post.order)]
@@ -372,7 +372,7 @@ _CLAUSES = ("expressions", "where", "qualify", "order", "limit", "offset", "from
 
 
 def over_answer(select: exp.Select, name: str, inner: PostProcessing) -> PostProcessing:
-    """What a SELECT computes from an answer that it calls `name`."""
+    """Plan the computation of a SELECT from an answer that it calls `name`."""
     if select.args.get("group") or select.args.get("having"):
         raise QueryRefused("an answer is not grouped again; group in the query inside, and filter with WHERE")
     if select.args.get("joins"):
@@ -397,7 +397,7 @@ def over_answer(select: exp.Select, name: str, inner: PostProcessing) -> PostPro
 
 
 def _items(expressions: list[Expr], inner: PostProcessing) -> list[tuple[Expr, str]]:
-    """What is selected, and its names; a star stands for all columns of the answer."""
+    """The selected nodes and their names; a star stands for all columns of the answer."""
     found: list[tuple[Expr, str]] = []
     for item in expressions:
         if type(item) is exp.Star:
@@ -435,7 +435,7 @@ def _order_items(select: exp.Select) -> list[Expr]:
 
 
 def _ordered_by(item: Expr, items: list[tuple[Expr, str]], places: Places) -> tuple[str, str]:
-    """An expression and its direction; a number or a name of the SELECT list stands for what is there."""
+    """An expression and its direction; a number or a name of the SELECT list stands for its item."""
     node, descending, nulls_first = parts(item, "this", "desc", "nulls_first")
     number = constant(node)
     if number is not None and number.is_integer() and 1 <= number <= len(items):

@@ -60,7 +60,7 @@ class WholeNoise(Protocol):
         ...
 
     def event(self) -> accounting.DpEvent:
-        """What it costs to release all numbers that one unit moves, once."""
+        """The cost of releasing all numbers that one unit moves, once."""
         ...
 
     def release(self, values: Integers, sampler: Sampler) -> Integers: ...
@@ -69,7 +69,7 @@ class WholeNoise(Protocol):
         ...
 
     def imitated(self, chance: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-        """Draws of the same kind that protect nobody: for intervals of what is computed from answers."""
+        """Draws of the same kind that protect no one: for intervals of columns computed from answers."""
         ...
 
 
@@ -87,7 +87,7 @@ class WholeLaplace:
     """Whole numbers plus ⌊L + ½⌋ for Laplace L of `scale`.
 
     *Guarantees*: ε = sensitivity / scale. As the numbers are whole, x + ⌊L + ½⌋ = ⌊x + L + ½⌋ is
-    post-processing of the ideal Laplace mechanism, whatever the scale; the draw is exact. A small sensitivity
+    post-processing of the ideal Laplace mechanism, for every scale; the draw is exact. A small sensitivity
     takes the discrete Laplace instead, whose variance is less by about ¼ and whose exact price sums over the
     sensitivity.
 
@@ -260,7 +260,7 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """What a query may cost, and how: δ for Gaussian noise, δ to show private keys, weights, a wanted noise."""
+    """The cost allowed to a query: ε, δ for Gaussian noise, δ to show private keys, weights, a wanted noise."""
 
     epsilon: float
     noise_delta: float = 0.0
@@ -362,9 +362,9 @@ class Planned:
     """A query with its noise, from the query, the policy and the ledger alone: no row was read for it.
 
     Attributes:
-        query: What is asked.
+        query: The query.
         price: Its noise, and through it the event that is charged.
-        purpose: What the ledger says of it.
+        purpose: Its words in the ledger.
         values: How many noisy numbers it takes, those that are simulated for intervals too.
     """
 
@@ -376,7 +376,7 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """A planned query that the engine has planned too: what is left to be done is to charge it."""
+    """A planned query that the engine has planned too, ready to be charged."""
 
     planned: Planned
     compiled: Compiled

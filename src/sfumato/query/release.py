@@ -2,7 +2,7 @@
 
 At an edge e between cells, D(e) = (1−q)·#left − q·#right rises from −qN to (1−q)N and crosses 0 at the
 q-quantile. Both counts are sums over the siblings of the nodes on the way down to e, so that D's variance is
-known before anything is asked, and what agrees with D = 0 up to its noise is a confidence interval.
+known before anything is asked, and the edges that agree with D = 0 up to its noise are a confidence interval.
 
 Hay, Rastogi, Miklau & Suciu 2010, "Boosting the accuracy of differentially private histograms through
 consistency", section 4, for trees of counts.

@@ -25,7 +25,7 @@ Groups = list[tuple[Key, ...]]
 
 @dataclass(frozen=True)
 class Shape:
-    """What an answer shows: names, and a row of values and one of intervals for each group."""
+    """The table of an answer: names, and a row of values and one of intervals for each group."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -135,7 +135,7 @@ def _with_draws(
 ) -> list[np.ndarray[Any, Any]]:
     """Each aggregate as (1 + draws, groups): the answer, and the answer with noise of its kind once more."""
     draws = postprocessing.draws_for(groups, sum(item.measure.numbers for item in noisy))
-    chance = public_generator(0)  # this noise protects nobody
+    chance = public_generator(0)  # this noise protects no one
     found = [np.empty((1 + draws, len(item.values))) for item in estimates]
     for draw in range(1 + draws):
         again = [_renoised(item, chance) for item in noisy] if draw else []
@@ -207,7 +207,7 @@ def in_parts(exact: Exact, groups: Groups, names: list[str], size: int) -> Itera
 
 
 class _Zeros(dict[str, Integers]):
-    """Sums over no rows at all, under whatever name they are asked for."""
+    """Sums over no rows at all, under every name."""
 
     def __init__(self, groups: int) -> None:
         super().__init__()

@@ -320,7 +320,7 @@ def _of_arrow(data: Any, kinds: dict[str, str]) -> pa.Table:
     import pyarrow as pa
 
     try:
-        table = pa.table(data)  # also of whatever has Arrow's C interface, such as Polars' frames
+        table = pa.table(data)  # also of frames with Arrow's C interface, such as Polars' frames
     except TypeError:
         raise InvalidInput(
             f"expected data to be a DataFrame or an Arrow table, got {type(data).__name__}"
@@ -384,7 +384,7 @@ def _text(value: Any) -> str | None:
 
 
 def _person(value: Any) -> str | None:
-    """What tells people apart, as text: of mixed values, 7 and "7" are one person."""
+    """The person of a row, as text: of mixed values, 7 and "7" are one person."""
     if isinstance(value, (bool, np.bool_)):
         return None
     if isinstance(value, (int, np.integer, UUID)):

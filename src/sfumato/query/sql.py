@@ -1,6 +1,6 @@
 """SQL → query plan. The text is parsed, translated node by node, and never reaches an engine.
 
-What has no translation is refused, with the reason and the nearest query that can be answered.
+A node without a reader is refused, with the reason and the nearest query that can be answered.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def parse_query(text: str, policy: Policy) -> Query:
 
     Args:
         text: The SQL.
-        policy: What is declared about the tables.
+        policy: The policy of the tables.
 
     Returns:
         The query.
@@ -259,7 +259,7 @@ def _with_a_way_out(refused: QueryRefused, select: exp.Select, policy: Policy) -
 
 
 def checked(query: Query, policy: Policy) -> Query:
-    """The query, if every aggregate and every key has what it needs in the policy."""
+    """The query, if every aggregate and every key has its needs met in the policy."""
     policy = scope(query, policy)
     if not query.aggregates:
         raise QueryRefused(
@@ -399,7 +399,7 @@ def _binned(arguments: list[Expr], names: Names) -> GroupKey:
 
 
 def _unaliased(item: Expr) -> tuple[Expr, str]:
-    """What is selected, and the name it is given, if any."""
+    """The selected node, and the name it is given, if any."""
     if type(item) is not exp.Alias:
         return item, ""
     inside, alias = parts(item, "this", "alias")
@@ -433,7 +433,7 @@ def _outputs(items: list[Expr], keys: tuple[AnyKey, ...], names: Names) -> tuple
 
 
 def _shown_name(node: Expr, names: Names) -> str:
-    """What a column of the answer is called where the query does not say: columns as the policy spells them."""
+    """The name of a column of the answer where the query gives none: columns as the policy spells them."""
     root = exp.Paren(this=node.copy())
     spelled: list[str] = []
     for column in list(root.find_all(exp.Column)):

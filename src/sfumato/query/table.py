@@ -60,7 +60,7 @@ _AT_ONCE = 500_000  # of them
 
 
 class Spent(Protocol):
-    """What an answer tells of a ledger, or of a share of it."""
+    """The figures of a ledger, or of a share of it, that an answer states."""
 
     @property
     def epsilon_spent(self) -> float: ...
@@ -69,7 +69,7 @@ class Spent(Protocol):
 
 
 class Charged(Spent, Protocol):
-    """What a table needs of a ledger."""
+    """The part of a ledger that a table uses."""
 
     def charge(
         self,
@@ -97,12 +97,12 @@ class Table:
     """One private table under its policy and its ledger.
 
     *Guarantees*: each answer is ε-DP, or (ε, δ)-DP where keys are selected privately or noise is Gaussian, for
-    one unit added or removed; the ledger is charged before the data is touched, and refuses what does not fit.
-    What is refused is refused from the query and the policy alone. Errors of the engine keep their text to
+    one unit added or removed; the ledger is charged before the data is touched, and refuses a charge that does
+    not fit. A query is refused from the query and the policy alone. Errors of the engine keep their text to
     themselves. The time that an engine takes is not hidden: answer remote strangers through a queue.
 
     Args:
-        policy: What is declared about the table.
+        policy: The policy of the table.
         ledger: Where answers are charged; None for dry runs only.
         engine: "duckdb", "postgres" or "spark"; chosen from the policy's source by default.
         data: A DataFrame or an Arrow table to ask, in place of the policy's source.
@@ -162,7 +162,7 @@ class Table:
         the charge.
 
         Args:
-            query: SQL, or what `select` gave.
+            query: SQL, or the result of `select`.
             epsilon: The ε of the answer.
             delta: Its δ, for groups that are not declared, or for Gaussian noise; the budget's by default.
             again: True to have an answer that was paid for before.
@@ -202,7 +202,7 @@ class Table:
         """Do the first part of `ask`: read the query and choose its noise. Threads may do it at once.
 
         Args:
-            query: SQL, or what `select` gave.
+            query: SQL, or the result of `select`.
             epsilon: The ε of the answer.
             delta: Its δ.
             split: How ε is shared among the aggregates.
@@ -236,10 +236,10 @@ class Table:
         """Do the second part of `ask`: have the engine plan it. The schema is public, and no row is read.
 
         Args:
-            planned: What `plan` gave.
+            planned: The result of `plan`.
 
         Returns:
-            What `answer` needs.
+            The argument of `answer`.
 
         Raises:
             QueryRefused: If the engine cannot plan it.
@@ -250,7 +250,7 @@ class Table:
         """Do the last part of `ask`: read the rows of a query that was charged, and add the noise.
 
         Args:
-            ready: What `ready` gave, also of another table of the same policy and engine.
+            ready: The result of `ready`, also of another table of the same policy and engine.
             charge: Its charge, which the table's ledger has made for it: it pays for one answer.
             ledger: Whose ε the answer tells.
 
@@ -267,7 +267,7 @@ class Table:
         """Do the part of `answer` that reads rows; in the thread that has the engine.
 
         Args:
-            ready: What `ready` gave.
+            ready: The result of `ready`.
             charge: Its charge.
 
         Returns:
@@ -288,9 +288,9 @@ class Table:
         """Do the part of `answer` that adds the noise; any thread may.
 
         Args:
-            ready: What `ready` gave.
+            ready: The result of `ready`.
             charge: Its charge.
-            exact: What `read` gave.
+            exact: The result of `read`.
             ledger: Whose ε the answer tells.
 
         Returns:
@@ -306,10 +306,10 @@ class Table:
         self._compiled(self._plan(count), secrets.token_hex(16))
 
     def certificate(self, answer: Answer) -> Certificate:
-        """State what one answer claims, from its charge in the ledger: anyone can compute its ε again.
+        """State the claim of one answer, from its charge in the ledger: anyone can compute its ε again.
 
         Args:
-            answer: What `ask` gave.
+            answer: The result of `ask`.
 
         Returns:
             The certificate.
@@ -343,7 +343,7 @@ class Table:
         """Ask without SQL: `table.select(mean("age"), by=["city"], epsilon=0.1)`.
 
         Args:
-            aggregates: What to compute for each group.
+            aggregates: The aggregates of each group.
             epsilon: The ε of the answer.
             by: Columns to group by, or `GroupKey`s with bins.
             where: A condition in SQL.
@@ -370,7 +370,7 @@ class Table:
         """Tell how wrong each column of the answer would be, without spending or reading anything.
 
         Args:
-            query: SQL, or what `select` gave.
+            query: SQL, or the result of `select`.
             epsilon: The ε that the answer would have.
             delta: Its δ.
             split: How ε is shared among the aggregates.
@@ -395,7 +395,7 @@ class Table:
         It is compiled for tables without rows, so that no source is opened. Threads may do it at once.
 
         Args:
-            planned: What `plan` gave.
+            planned: The result of `plan`.
 
         Returns:
             One error for each column.
@@ -426,7 +426,7 @@ class Table:
         """Tell how wrong an answer would be if fewer rows and groups of a person counted; spend nothing.
 
         Args:
-            query: SQL, or what `select` gave.
+            query: SQL, or the result of `select`.
             epsilon: The ε that the answer would have.
             delta: Its δ.
             split: How ε is shared among the aggregates.
@@ -447,13 +447,13 @@ class Table:
         return trials(self.policy, grouped=bool(self._plan(query).keys), expect=expect)
 
     def approx_bounds(self, column: str, *, epsilon: float, table: str | None = None) -> ApproximateBounds:
-        """Find bounds for a column of numbers, for ε: what to declare where nobody knows them.
+        """Find bounds for a column of numbers, for ε, where none are publicly known.
 
-        They are released, not declared: no query uses them until somebody writes them into the policy.
+        They are released, not declared: no query uses them until the holder writes them into the policy.
 
         Args:
             column: A column of numbers; of several tables as TABLE.COLUMN.
-            epsilon: What it may cost.
+            epsilon: The ε of the bounds.
             table: The table, of several; by default the only one that has the column.
 
         Returns:
@@ -497,7 +497,7 @@ class Table:
         """Choose the noise of a query, and through it the event that is charged.
 
         Args:
-            query: What `parse_query` or `select` gave.
+            query: The result of `parse_query` or `select`.
             epsilon: The ε of the answer.
             delta: Its δ.
             split: How ε is shared among the aggregates.
@@ -538,7 +538,7 @@ class Table:
         """The bounded sums before noise: PRIVATE, for the holder's own tests of sensitivity.
 
         Args:
-            query: SQL, or what `select` gave.
+            query: SQL, or the result of `select`.
             salt: A secret text for the choice among a person's rows.
 
         Returns:
@@ -573,7 +573,7 @@ class Table:
         split: Sequence[float] | None,
         noise: str | None,
     ) -> str | None:
-        """What the answer is kept under, if it was asked in words, of a declared version, with real noise."""
+        """The name of the kept answer, if it was asked in words, of a declared version, with real noise."""
         declared = self.policy.version is not None and self._sampler.private
         if self._kept is None or not isinstance(query, str) or not declared:
             return None
@@ -593,7 +593,7 @@ class Table:
         return self._read(query)[0]
 
     def _read(self, query: str | Query) -> tuple[Query, str]:
-        """A query, and what the ledger shows of it: its words on one line."""
+        """A query, and its words on one line for the ledger."""
         if isinstance(query, str):
             return self._parsed(query)
         return checked(query, self.policy), _on_a_line(repr(query))
@@ -634,7 +634,7 @@ class Table:
         )
 
     def _rows(self, plan: Query, engine: Engine, salt: str) -> Value:
-        """What the aggregates are of: the rows of the tables as they are joined, or one for each person."""
+        """The rows that are aggregated: those of the tables as they are joined, or one for each person."""
         rows = joined_rows(engine, plan.joined, self.policy, used=columns_used(plan), salt=salt)
         if plan.per_person is None:
             return rows

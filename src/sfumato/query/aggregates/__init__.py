@@ -35,7 +35,7 @@ __all__ = [
 
 FUNCTIONS: tuple[Function, ...] = (Count(), Different(), Sum(), Average(), Spread(), Quantile(), Covariance())
 DERIVED: dict[type[Expr], Callable[[Expr], Expr]] = {exp.Corr: correlation, exp.RegrSlope: slope}
-"""What is computed from the answers of other aggregates."""
+"""Aggregates that are computed from the answers of others."""
 
 _LEAST_WEIGHT = 1e-3
 _BY_NAME = {name: function for function in FUNCTIONS for name in function.names}
@@ -101,7 +101,7 @@ def _joined(found: list[Measure], new: Measure, policy: Policy) -> list[Measure]
 
 
 def weights_for(query: Query, measures: Sequence[Measure], split: Sequence[float] | None) -> tuple[float, ...]:
-    """What share of ε each measure gets: as `split` says of the aggregates, in the order of the query.
+    """The share of ε of each measure: as `split` says of the aggregates, in the order of the query.
 
     A measure that answers several aggregates gets the largest of their weights. Without a split, one that
     answers n gets n^⅓, which makes the sum of all aggregates' variances least, each in units of its measure's.

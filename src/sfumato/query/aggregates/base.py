@@ -1,4 +1,4 @@
-"""What an aggregate is: how it is parsed, what is measured for it, how it is estimated, how wrong it will be.
+"""An aggregate: its reading, its measure, its estimate and its expected error.
 
 To add one, write its class in a file beside this one and name it in `aggregates/__init__.py`;
 the conformance tests find it there.
@@ -31,8 +31,8 @@ from sfumato.query.release import Noisy, NoisyEstimate
 class Error:
     """Half the width of a 95% interval; `sized` if it is that of a group of so many rows.
 
-    `covers_all` is half the width of an interval that holds every value that such a group can have by what is
-    declared. `of_a_row` is what one row that is left out takes away at most; nothing from what is no total.
+    `covers_all` is half the width of an interval that holds every value that such a group can have by the
+    policy. `of_a_row` is the most that one row adds to a total; 0 for other aggregates.
     """
 
     half_width: float
@@ -46,11 +46,11 @@ class Function(ABC):
     """One aggregate function, or a family that is measured alike."""
 
     names: ClassVar[tuple[str, ...]]
-    """What `Aggregate.function` calls it; an example of each is in `examples`."""
+    """Its names in `Aggregate.function`; an example of each is in `examples`."""
     nodes: ClassVar[Mapping[type[Expr], str]]
     """Which nodes of the parser it answers, and under which of its names."""
     examples: ClassVar[tuple[str, ...]]
-    """SQL of columns x, y (numbers), b (boolean) and person: what the conformance tests ask."""
+    """SQL of columns x, y (numbers), b (boolean) and person, for the conformance tests."""
 
     @abstractmethod
     def parse(self, node: Expr, names: Names, only: Expression | None) -> Aggregate:
@@ -58,7 +58,7 @@ class Function(ABC):
 
     @abstractmethod
     def measure(self, aggregate: Aggregate, policy: Policy) -> Measure:
-        """What is measured if nothing else is asked."""
+        """The measure if nothing else is asked."""
 
     @abstractmethod
     def answers(self, aggregate: Aggregate, measure: Measure) -> bool:

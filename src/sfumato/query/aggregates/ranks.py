@@ -67,7 +67,7 @@ class Quantile(Function):
 
 
 def in_percent(level: float, instead: str, names: Names) -> QueryRefused:
-    """Why a level of 25 is refused, and what it would be as a share."""
+    """The refusal of a level such as 25, with its share as the remedy."""
     return QueryRefused(
         f"a quantile's level lies between 0 and 1, got {level:g}; for {level:g}% write {level / 100:g}",
         nearest=names.example_count().replace("COUNT(*)", instead, 1),

@@ -7,11 +7,11 @@ about that row. One class stands for each operator, beside the function that rea
 
 - columns are clipped to their bounds, and to 0 below 2⁻⁴⁰ (in `sanitizing`); constants are 0 or in between;
 - whole numbers stay whole, and below 2⁵² they are exact;
-- what is not whole is rounded, after each product, quotient and function, to a grid that its range gives: for
+- other numbers are rounded, after each product, quotient and function, to a grid that its range gives: for
   values below 2ᵉ, (x + 3·2ᵉ) − 3·2ᵉ is the nearest multiple of 2ᵉ⁻⁵¹. Sums of multiples of 2⁻⁹² are such.
 
-So no product or quotient overflows or underflows a double, and what could leave the range is refused from the
-text and the policy. Rounding is monotone, so that the ends of a range bound every value exactly.
+So no product or quotient overflows or underflows a double, and an expression that could leave the range is
+refused from the text and the policy. Rounding is monotone, so that the ends of a range bound every value exactly.
 
 The SQL means the same on every engine. Traps: LEAST and GREATEST skip NULLs, so that clipping with them would
 turn a NULL into a bound; Ibis divides whole numbers through doubles; constants written as decimals are not
@@ -223,12 +223,12 @@ class ColumnValue(Expression):
         value, column = rows[column_name(self.name, policy)], policy.columns[self.name]
         if column.type != "text" or column.categories is None:
             return value
-        # What is not declared counts as missing; as a key it is in no group anyway.
+        # A text that is not declared counts as missing; as a key it is in no group anyway.
         return value.isin(column.categories).ifelse(value, ibis.null("string"))
 
 
 def column_name(name: str, policy: Policy) -> str:
-    """What a declared column is called inside a query: c0, c1, …, so that no name of its own can collide."""
+    """The name of a declared column inside a query: c0, c1, …, so that no name of its own can collide."""
     return f"c{list(policy.columns).index(name)}"
 
 
@@ -274,7 +274,7 @@ def reads(*kinds: type[Expr]) -> Callable[[Reader], Reader]:
 
 
 def translated(node: Expr, names: Names) -> Expression:
-    """The expression that a node means; what no function reads is refused."""
+    """Read a node as an expression; a node that no function reads is refused."""
     read = _READERS.get(type(node))
     if read is None:
         raise QueryRefused(
@@ -387,7 +387,7 @@ def whole(value: int) -> Value:
 
 
 def clip(value: Value, lower: Value, upper: Value) -> Value:
-    """`value` within the bounds; NULL stays NULL. What holds of nearly every row is asked first, for speed."""
+    """`value` within the bounds; NULL stays NULL. The usual case is asked first, for speed."""
     return ibis.cases((value.between(lower, upper), value), (value < lower, lower), (value > upper, upper))
 
 
@@ -415,7 +415,7 @@ def steps_above(
 ) -> Value:
     """⌊(x − low) / grid⌋ of a number within its range, as a whole number from 0 to `most`, or NULL.
 
-    `low` is the range's own lower end, so that what is scaled is small whatever the row holds.
+    `low` is the range's own lower end, so that the scaled number is small on every row.
     """
     value, found = expression.sql(rows, policy), expression.range(policy)
     ends = [math.floor((end - low) * (1 / grid)) for end in (found.low, found.high)]

@@ -126,12 +126,12 @@ class Missing(Expression):
 
 @reads(exp.Is)
 def _(node: Expr, names: Names) -> Expression:
-    of, what = parts(node, "this", "expression")
+    of, other = parts(node, "this", "expression")
     value = translated(of, names)
-    if type(what) is exp.Null:
+    if type(other) is exp.Null:
         return Missing(value)
-    if type(what) is exp.Boolean and value.kind(names.policy) == CONDITION:
-        same = compared("=", value, translated(what, names), node, names)
+    if type(other) is exp.Boolean and value.kind(names.policy) == CONDITION:
+        same = compared("=", value, translated(other, names), node, names)
         return Every((Negated(Missing(value)), same))
     raise QueryRefused(f"IS takes NULL, or TRUE and FALSE after a condition, got {shown(node)}")
 
@@ -364,7 +364,7 @@ def _(node: Expr, names: Names) -> Expression:
 
 @dataclass(frozen=True)
 class Nothing(Expression):
-    """NULL, of whatever kind stands beside it."""
+    """NULL, of the kind that stands beside it."""
 
     def sql(self, rows: Value, policy: Policy) -> Value:
         raise TypeError("NULL alone has no type")
