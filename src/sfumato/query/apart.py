@@ -13,10 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from sfumato import accounting
 from sfumato.errors import InvalidInput
 from sfumato.query.aggregates import measures_for
-from sfumato.query.intervals import Family
 from sfumato.query.measures import Counted, DifferentValues, Integers
 from sfumato.query.plan import Query, public_keys, scope
 from sfumato.query.pricing import Compiled, Price, WholeGaussian
@@ -43,40 +41,14 @@ class Numbers:
     noise_multiplier: float
 
 
-@dataclass(frozen=True)
-class _Through:
+@dataclass(frozen=True, kw_only=True)
+class _Through(WholeGaussian):
     """Stand in for a noise: numbers are handed to `take`, and its answer goes on in their place."""
 
-    noise: WholeGaussian
     take: Callable[[WholeGaussian, Integers], Integers]
 
-    @property
-    def family(self) -> Family:
-        return Family.GAUSSIAN
-
-    @property
-    def scale(self) -> float:
-        return self.noise.scale
-
-    @property
-    def discrete(self) -> bool:
-        return False
-
-    @property
-    def deviation(self) -> float:
-        return self.noise.deviation
-
-    def event(self) -> accounting.DpEvent:
-        return self.noise.event()
-
     def release(self, values: Integers, sampler: Sampler) -> Integers:
-        return self.take(self.noise, values)
-
-    def rarely(self, chance: float) -> int:
-        return self.noise.rarely(chance)
-
-    def imitated(self, chance: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-        return self.noise.imitated(chance, shape)
+        return self.take(self, values)
 
 
 @dataclass(frozen=True)
@@ -167,7 +139,7 @@ class Apart:
     def _walk(
         self, exact: Exact, take: Callable[[WholeGaussian, Integers], Integers]
     ) -> tuple[Groups, tuple[Noisy, ...]]:
-        noises = tuple(_Through(_gaussian(noise), take) for noise in self._cost.noises)
+        noises = tuple(_Through(**vars(_gaussian(noise)), take=take) for noise in self._cost.noises)
         cost = replace(self._cost, noises=noises)
         groups, (noisy,) = self.table._release(self.query, cost, exact, at_once=None)  # as one array each
         return groups, noisy
@@ -179,6 +151,5 @@ class Apart:
 
 
 def _gaussian(noise: object) -> WholeGaussian:
-    found = noise.noise if isinstance(noise, _Through) else noise
-    assert isinstance(found, WholeGaussian)  # as it was asked for
-    return found
+    assert isinstance(noise, WholeGaussian)  # as it was asked for
+    return noise

@@ -91,7 +91,7 @@ def _check_unique(table: PublicTable, rows: Value, key: str) -> None:
         )
 
 
-def _in_duckdb(connection: Any, name: str, rows: pa.Table) -> Value:
+def _in_database(connection: Any, name: str, rows: pa.Table) -> Value:
     return connection.create_table(name, rows, temp=True, overwrite=True)
 
 
@@ -100,11 +100,7 @@ def _in_spark(connection: Any, name: str, rows: pa.Table) -> Value:
     return connection.table(name)
 
 
-def _in_postgres(connection: Any, name: str, rows: pa.Table) -> Value:
-    return connection.create_table(name, rows, temp=True, overwrite=True)
-
-
-_LOADERS = {"duckdb": _in_duckdb, "postgres": _in_postgres, "spark": _in_spark}
+_LOADERS = {"duckdb": _in_database, "postgres": _in_database, "spark": _in_spark}
 
 
 _private_log = logging.getLogger("sfumato.private.query")

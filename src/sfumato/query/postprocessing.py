@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duckdb
@@ -107,10 +107,6 @@ def rewritten(node: Expr, places: Places, *, aliased: bool = True) -> Expr:
     if isinstance(node, exp.Column):
         if node.name.lower() in places.columns and node.table.lower() in ("", places.answer):
             return exp.column(places.columns[node.name.lower()])
-        if places.answer and node.name.lower() not in places.aliases:
-            raise QueryRefused(
-                f"{shown(node)} is no column of the answer, which has {', '.join(places.columns)}"
-            )
         named = places.aliases.get(node.name.lower()) if aliased and not node.table else None
         if named is None and places.answer:
             raise QueryRefused(
@@ -383,16 +379,31 @@ def over_answer(select: exp.Select, name: str, inner: PostProcessing) -> PostPro
     places = Places(
         answer=name.lower(), columns=columns, aliases={alias.lower(): node for node, alias in items}
     )
+    one_row = any(_has_total(node) for node, _ in items)
+    return replace(from_select(select, items, places, filtered="where"), inner=inner, one_row=one_row)
+
+
+def from_select(
+    select: exp.Select, items: list[tuple[Expr, str]], places: Places, *, filtered: str
+) -> PostProcessing:
+    """Plan the computation of a SELECT: `items` holds its nodes and names, `filtered` names its filter."""
+
+    def clause(name: str) -> str:
+        found = select.args.get(name)
+        return "" if found is None else as_sql(rewritten(parts(found, "this")[0], places))
+
+    order = select.args.get("order")
     return PostProcessing(
-        names=tuple(alias for _, alias in items),
+        names=tuple(name for _, name in items),
         outputs=tuple(as_sql(rewritten(node, places, aliased=False)) for node, _ in items),
-        having=_clause(select, "where", places) or "TRUE",
-        qualify=_clause(select, "qualify", places),
-        order=tuple(_ordered_by(item, items, places) for item in _order_items(select)),
+        having=clause(filtered) or "TRUE",
+        qualify=clause("qualify"),
+        order=tuple(
+            _ordered_by(item, items, places)
+            for item in (parts(order, "expressions")[0] if order is not None else ())
+        ),
         limit=whole_constant(select.args.get("limit"), "LIMIT"),
         offset=whole_constant(select.args.get("offset"), "OFFSET") or 0,
-        inner=inner,
-        one_row=any(_has_total(node) for node, _ in items),
     )
 
 
@@ -424,23 +435,13 @@ def _has_total(node: Expr) -> bool:
     return bool(totals)
 
 
-def _clause(select: exp.Select, name: str, places: Places) -> str:
-    clause = select.args.get(name)
-    return "" if clause is None else as_sql(rewritten(parts(clause, "this")[0], places))
-
-
-def _order_items(select: exp.Select) -> list[Expr]:
-    order = select.args.get("order")
-    return [] if order is None else list(parts(order, "expressions")[0])
-
-
 def _ordered_by(item: Expr, items: list[tuple[Expr, str]], places: Places) -> tuple[str, str]:
     """An expression and its direction; a number or a name of the SELECT list stands for its item."""
     node, descending, nulls_first = parts(item, "this", "desc", "nulls_first")
     number = constant(node)
     if number is not None and number.is_integer() and 1 <= number <= len(items):
         node = items[int(number) - 1][0]
-    elif type(node) is exp.Column and not node.table:
+    elif places.answer and type(node) is exp.Column and not node.table:
         node = next((found for found, alias in items if alias.lower() == node.name.lower()), node)
     direction = f"{'DESC' if descending else 'ASC'} NULLS {'FIRST' if nulls_first else 'LAST'}"
-    return as_sql(rewritten(node, places, aliased=False)), direction
+    return as_sql(rewritten(node, places, aliased=not places.answer)), direction

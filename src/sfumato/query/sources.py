@@ -338,19 +338,8 @@ def _of_pandas(frame: Any, kinds: dict[str, str]) -> pa.Table:
 
 
 def _places(names: Sequence[str], wanted: Iterable[str]) -> list[int]:
-    """Where each wanted column stands: under its own letters, or else under any."""
-    places: list[int] = []
-    for name in wanted:
-        found = [place for place, stored in enumerate(names) if stored == name]
-        found = found or [place for place, stored in enumerate(names) if stored.lower() == name.lower()]
-        if not found:
-            raise InvalidInput(
-                f"expected a column {name} in the table, got {', '.join(names)}; correct the policy's [columns]"
-            )
-        if len(found) > 1:
-            raise InvalidInput(f"expected one column {name} in the table, got {len(found)}; rename the others")
-        places += [place for place in found if place not in places]
-    return places
+    """The place of each wanted column."""
+    return list(dict.fromkeys(names.index(stored_name(name, names)) for name in wanted))
 
 
 def _typed(column: Any, kind: str) -> pa.Array:

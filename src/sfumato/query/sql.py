@@ -27,7 +27,13 @@ from sfumato.query.names import Names, quoted
 from sfumato.query.nearest import nearest_query
 from sfumato.query.per_person import PerPerson, parse_per_person, person_policy
 from sfumato.query.plan import Aggregate, Output, Query, public_keys, scope
-from sfumato.query.postprocessing import Places, PostProcessing, as_sql, check, over_answer, rewritten
+from sfumato.query.postprocessing import (
+    Places,
+    PostProcessing,
+    check,
+    from_select,
+    over_answer,
+)
 from sfumato.query.reading import (
     MOST_AGGREGATES,
     MOST_TEXT,
@@ -214,35 +220,10 @@ def _post_processed(
     places = Places(
         key=key_place, aggregate=aggregate_place, is_aggregate=is_aggregate, derived=DERIVED, aliases=aliases
     )
-    post = PostProcessing(
-        names=tuple(alias or _shown_name(node, names) for node, alias in nodes),
-        outputs=tuple(as_sql(rewritten(node, places, aliased=False)) for node, _ in nodes),
-        having=_clause(select, "having", places) or "TRUE",
-        qualify=_clause(select, "qualify", places),
-        order=tuple(_ordered_by(item, nodes, places) for item in _items_of(select.args.get("order"))),
-        limit=whole_constant(select.args.get("limit"), "LIMIT"),
-        offset=whole_constant(select.args.get("offset"), "OFFSET") or 0,
-    )
+    shown_items = [(node, alias or _shown_name(node, names)) for node, alias in nodes]
+    post = from_select(select, shown_items, places, filtered="having")
     outputs = [Output(f"k{place}", place) for place in range(len(keys))]
     return (*outputs, *(Output(text, item) for item, (_, text) in asked.items())), post
-
-
-def _clause(select: exp.Select, name: str, places: Places) -> str:
-    clause = select.args.get(name)
-    return "" if clause is None else as_sql(rewritten(parts(clause, "this")[0], places))
-
-
-def _items_of(order: Expr | None) -> list[Expr]:
-    return [] if order is None else list(parts(order, "expressions")[0])
-
-
-def _ordered_by(item: Expr, nodes: list[tuple[Expr, str]], places: Places) -> tuple[str, str]:
-    node, descending, nulls_first = parts(item, "this", "desc", "nulls_first")
-    number = constant(node)
-    if number is not None and number.is_integer() and 1 <= number <= len(nodes):
-        node = nodes[int(number) - 1][0]
-    text = as_sql(rewritten(node, places))
-    return text, f"{'DESC' if descending else 'ASC'} NULLS {'FIRST' if nulls_first else 'LAST'}"
 
 
 def _with_a_way_out(refused: QueryRefused, select: exp.Select, policy: Policy) -> QueryRefused:

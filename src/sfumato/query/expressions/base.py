@@ -11,7 +11,7 @@ about that row. One class stands for each operator, beside the function that rea
   values below 2ᵉ, (x + 3·2ᵉ) − 3·2ᵉ is the nearest multiple of 2ᵉ⁻⁵¹. Sums of multiples of 2⁻⁹² are such.
 
 So no product or quotient overflows or underflows a double, and an expression that could leave the range is
-refused from the text and the policy. Rounding is monotone, so that the ends of a range bound every value exactly.
+refused from the text and the policy. Rounding is monotone, so that the ends of a range bound every value.
 
 The SQL means the same on every engine. Traps: LEAST and GREATEST skip NULLs, so that clipping with them would
 turn a NULL into a bound; Ibis divides whole numbers through doubles; constants written as decimals are not
