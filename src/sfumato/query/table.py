@@ -45,8 +45,7 @@ from sfumato.query.reading import QueryRefused
 from sfumato.query.release import Noisy, add_noise
 from sfumato.query.shaping import Exact, Groups, by_group, cells_by_group, in_parts, public_groups, shaped
 from sfumato.query.sql import checked, parse_query
-from sfumato.randomness import Sampler, SecretStream
-from sfumato.trust import caveats_of_sampler
+from sfumato.randomness import Sampler, SecretStream, caveats_of_sampler
 
 RELATION = accounting.Relation.ADD_REMOVE
 """Under which queries are priced: contributions are bounded for a unit that comes or goes."""
