@@ -27,7 +27,7 @@ from sfumato.errors import BudgetExceeded, InvalidInput, Refused, SfumatoError
 from sfumato.ledger import Charge, ChargeRequest
 from sfumato.query import Answer, QueryRefused
 from sfumato.query.dry_run import ExpectedError
-from sfumato.query.stages import Planned, Ready
+from sfumato.query.pricing import Planned, Ready
 from sfumato.query.table import RELATION
 
 LONGEST_QUESTION = 10_000

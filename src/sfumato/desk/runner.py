@@ -20,7 +20,7 @@ from sfumato.errors import BudgetExceeded, SfumatoError
 from sfumato.ledger import Charge, ChargeRequest, Head, Ledger, Reservation
 from sfumato.ledger.charge import same_releases
 from sfumato.policy import Policy
-from sfumato.query.opening import ledger_place
+from sfumato.query.answer import ledger_place
 from sfumato.storage import RunFolder, make_folder
 
 Watch = Callable[[float], None]
