@@ -428,7 +428,9 @@ def test_many_long_texts_are_cut_before_they_are_held_together(
         of = pa.array([*range(50), *[50] * many], pa.int32())
         texts = {
             "person": pa.DictionaryArray.from_arrays(of, [*(f"p{i}" for i in range(50)), "é" * 500_000]),
-            "city": pa.DictionaryArray.from_arrays(of, [*["Delft"] * 50, " " * 999_998 + "NA"]),
+            "city": pa.DictionaryArray.from_arrays(
+                pa.array([*[0] * 50, *[1] * many], pa.int32()), ["Delft", " " * 999_998 + "NA"]
+            ),
         }
         how = {}
         if ending == "delta.parquet":  # of which Arrow makes no dictionary
