@@ -39,8 +39,13 @@ _NEWER = """
 ALTER TABLE {schema}.sfumato_ledger ADD COLUMN about bigint;
 CREATE INDEX sfumato_ledger_about ON {schema}.sfumato_ledger (ledger, about, sequence) WHERE about IS NOT NULL;
 """
-_EVERY = "LOCK TABLE {table} IN EXCLUSIVE MODE"
-_ONE = "SELECT 1 FROM {table} WHERE ledger = %s AND sequence = 0 FOR UPDATE"
+# Neither waits for a foreign key of others, which locks a row FOR KEY SHARE. Inserting no row takes the lock of
+# the table that the INSERT afterwards takes: before the row's, so that the two orders cannot block each other.
+_EVERY = "LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE"
+_ONE = """
+WITH nothing AS (INSERT INTO {table} SELECT * FROM {table} WHERE false)
+SELECT 1 FROM {table} WHERE ledger = %s AND sequence = 0 FOR NO KEY UPDATE
+"""
 _COLUMNS = """
 SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute
 WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum

@@ -299,6 +299,8 @@ class KeptAnswers:
         """Write an answer down; it has been paid for, so that a full disk must not lose it to the asker."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.folder.is_symlink():
+                raise NotADirectoryError(f"expected a folder of its own at {self.folder}, got a link")
             self.folder.chmod(0o700)
             text = json.dumps(answer.to_json(), ensure_ascii=False, default=str)
             write_whole(self.folder / f"{name}.json", text.encode())

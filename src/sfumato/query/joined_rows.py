@@ -102,7 +102,8 @@ def _partner(
     table = table.mutate(**{name: in_list(table[name], values) for name, values in coded.items()})
     cut = first_rows(table, one.unit.rows, salt=salt)
     cut = cut.mutate(**{name: from_list(cut[name], values) for name, values in coded.items()})
-    return cut.select(*columns, **{_PERSON: cut[UNIT]})
+    # A view, as two partners that give the same columns would be one table to Ibis.
+    return cut.select(*columns, **{_PERSON: cut[UNIT]}).view()
 
 
 def _check_alike(one: Value, other: Value, join: Join) -> None:

@@ -4,7 +4,8 @@ Each declared column is read once, in the innermost SELECT, and comes out as
 
     integer    int64 within its bounds, rounded down
     real       float64 within its bounds, never NaN, 0 where it was smaller than 2⁻⁴⁰
-    text       at most 1,000 characters, unless its categories are declared; of these without blanks around them
+    text       its first 1,000 characters; where categories are declared, without blanks around it, and
+               NULL if it is longer than that with them
     boolean    boolean
     date       a date within its bounds, never infinite
 
@@ -23,11 +24,11 @@ from typing import Any
 
 import ibis
 
+from sfumato.datasets.clean import MOST_CHARACTERS
 from sfumato.errors import InvalidInput
 from sfumato.policy import FALSE_WORDS, TRUE_WORDS, Column
 from sfumato.query.expressions.base import LARGEST, SMALLEST, Value, clip, double
 
-MOST_CHARACTERS = 1000
 NUMBER_PATTERN = r"^[+-]?([0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})([eE][+-]?[0-9]{1,2})?$"
 DAY_PATTERN = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 FEW_CATEGORIES = 16  # so many are compared faster than blanks are looked for
@@ -45,7 +46,7 @@ def sanitized_unit(engine: str, value: Value, name: str) -> Value:
     if _is_small_integer(kind):
         return value.cast("int64")
     if kind.is_string():
-        return (value.length() <= MOST_CHARACTERS).ifelse(value, ibis.null("string"))
+        return _short(value)
     if kind.is_integer() or kind.is_decimal() or kind.is_uuid():
         return value  # compared in its own type: as text, the decimals 1.0 and 1.00 would be two people
     raise InvalidInput(f"expected unit.column={name!r} to be text or a whole number, got {kind}")
@@ -126,13 +127,19 @@ def _read_text(engine: str, value: Value, column: Column) -> Value:
         raise _unreadable(column, value.type())
     if column.categories is None:
         return value.substr(0, MOST_CHARACTERS)
-    return _without_blanks(engine, value, column.categories) if column.trimmed else value
+    return _without_blanks(engine, value, column.categories) if column.trimmed else _short(value)
+
+
+def _short(value: Value) -> Value:
+    """A text, or NULL for one that is too long: a long one costs memory wherever rows are sorted or trimmed."""
+    return (value.length() <= MOST_CHARACTERS).ifelse(value, ibis.null("string"))
 
 
 def _without_blanks(engine: str, value: Value, categories: tuple[Any, ...]) -> Value:
     """A text without the spaces around it; most rows have none, which is asked first."""
     if len(categories) <= FEW_CATEGORIES:
-        return value.isin(categories).ifelse(value, trimmed(engine, value))
+        return value.isin(categories).ifelse(value, trimmed(engine, _short(value)))
+    value = _short(value)
     blank = value.startswith(" ") | value.endswith(" ")
     return blank.ifelse(trimmed(engine, value), value)
 
