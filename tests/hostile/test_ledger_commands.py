@@ -15,7 +15,7 @@ from sfumato.accounting import Budget, GaussianEvent, Relation, pure
 from sfumato.cli import app, query
 from sfumato.errors import InvalidInput, LedgerError
 from sfumato.ledger import Ledger, PrivateKey, move
-from sfumato.ledger.here import SpentHere
+from sfumato.ledger.ledger import SpentHere
 
 TERMS = {"relation": Relation.ADD_REMOVE, "unit": "record"}
 

@@ -69,8 +69,7 @@ def check(
     Example: sfumato statement check statement.json --key holder.pub --trust holder.revocation.json
     """
     from sfumato.governance import Statement
-    from sfumato.ledger.documents import STATEMENT, refuse_others
-    from sfumato.ledger.strict_json import read_object
+    from sfumato.ledger.documents import STATEMENT, read_object, refuse_others
 
     statement = Statement(read_object(file, "a statement"))
     refuse_others(statement.data, STATEMENT)

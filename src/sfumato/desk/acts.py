@@ -25,7 +25,7 @@ from sfumato.desk.accounts import Account, Role
 from sfumato.desk.approvals import Officers
 from sfumato.errors import InvalidInput, Refused
 from sfumato.ledger.chain import canonical
-from sfumato.ledger.conversion import counted_event
+from sfumato.ledger.rule import counted_event
 
 if TYPE_CHECKING:
     from sfumato.desk.database import Database

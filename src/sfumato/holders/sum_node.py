@@ -13,7 +13,7 @@ from sfumato.holders.messages import Terms
 from sfumato.holders.sum_study import RELATION, SumStudy
 from sfumato.ledger import Certificate, Charge, Ledger
 from sfumato.ledger.signing import PrivateKey
-from sfumato.ledger.unrecorded import Unrecorded
+from sfumato.ledger.certificate import Unrecorded
 from sfumato.mechanisms.grid import Integers
 from sfumato.randomness import Sampler, SecretStream
 

@@ -1,32 +1,50 @@
-"""The ledger: one data set's privacy budget, kept across runs, processes and crashes.
-
-What can be read is in `reading`, what a charge does in `spending`, what becomes of a reservation in `settling`,
-how a ledger begins in `creation`, and how entries are read and written in `journal`.
-"""
+"""The ledger: one data set's privacy budget, kept across runs, processes and crashes."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Any, Self
 
 from sfumato import _validate, interruption
-from sfumato.accounting import Budget, DpEvent, Relation, event_to_json, warn_of_little_protection
-from sfumato.errors import BudgetExceeded, InvalidInput, LedgerError, RelationMismatch
-from sfumato.ledger import settling, spending
+from sfumato.accounting import (
+    Budget,
+    DpEvent,
+    Relation,
+    event_to_json,
+    warn_of_little_protection,
+)
+from sfumato.errors import (
+    BudgetExceeded,
+    InvalidInput,
+    LedgerError,
+    LedgerTampered,
+    NotPrivate,
+    RelationMismatch,
+)
+from sfumato.ledger import spending
 from sfumato.ledger.certificate import Certificate, check_statable
-from sfumato.ledger.chain import Entry, Head
-from sfumato.ledger.charge import Charge, ChargeRequest, as_one
-from sfumato.ledger.conversion import counted_event
-from sfumato.ledger.creation import absent, first_row, make, other_budget
-from sfumato.ledger.exceeded import KIND as EXCEEDED
-from sfumato.ledger.here import SpentHere
-from sfumato.ledger.journal import Journal
-from sfumato.ledger.lease import Lease
-from sfumato.ledger.pending import PendingStore
-from sfumato.ledger.reading import Book
-from sfumato.ledger.reservation import Reservation
+from sfumato.ledger.chain import Entry, Head, Row, linked
+from sfumato.ledger.charge import (
+    EXCEEDED,
+    Charge,
+    ChargeRequest,
+    Exceeded,
+    Lease,
+    as_one,
+    charges_of,
+    exceeded_by,
+    same_releases,
+)
+from sfumato.ledger.log import Log, absent, first_row, known_as, make, other_budget, refuse_second
+from sfumato.ledger.rule import check_unit, counted_event
+from sfumato.ledger.spending import Body, Reservation
+from sfumato.ledger.state import Balance, State
 from sfumato.ledger.store import Store, store_at
+from sfumato.ledger.verify import check_agreement, replay
 
 _MOST_UNUSED = 10_000  # charges that are remembered until something is released under them
 _NOT_UNUSED = (
@@ -35,18 +53,32 @@ _NOT_UNUSED = (
 )
 
 
-class Ledger(Book):
+@dataclass
+class SpentHere:
+    """Tell what this process has charged in any ledger, and which of its reservations are open."""
+
+    anything: bool = False
+    open: set[Head] = field(default_factory=set)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a later process takes up an open reservation; a charge is for one computation only."""
+        return bool(self.open)
+
+
+class Ledger:
     """Append-only charges against one budget, hash-chained, safe for many processes.
 
-    Charge *before* anything is computed: a crash then leaves the amount spent, and nothing is ever released
-    that is not on record. Into an empty ledger one plan (or a list charged at once) fits if its exact ε fits;
-    everything later must pass the privacy filter, counted from the start.
+    Charge *before* anything is computed: a crash then leaves the amount spent, and every release is on record.
+    Into an empty ledger one plan (or a list charged at once) fits if its exact ε fits; every later charge must
+    pass the privacy filter, counted from the start.
 
-    A file that was put back from a backup has a valid chain and has forgotten the newest charges. Open it with
-    the newest certificate or the newest noted `head`, and it is refused if it is older.
+    A file that was put back from a backup has a valid chain without the newest charges. Open it with the newest
+    certificate or the newest noted `head`, and it is refused if it is older.
 
     Args:
         store: Where entries are kept. Use `Ledger.open` or `Ledger.create`, which choose one.
+        pending: The first entry of a ledger that is made with its first charge.
 
     >>> import tempfile; from sfumato.accounting import LaplaceEvent
     >>> folder = tempfile.TemporaryDirectory()
@@ -60,10 +92,12 @@ class Ledger(Book):
     """
 
     spent_here = SpentHere()
-    """What this process has charged in any ledger, and whether a later one can go on with it."""
+    """The charges of this process in all ledgers, for the message after an interruption."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__(Journal(store, spends=_spent_here))
+    def __init__(self, store: Store, pending: Row | None = None) -> None:
+        self._journal = Log(store, pending)
+        self.budget = self._journal.budget
+        self.allocation: str | None = None  # the share that charges and `epsilon_left` speak of
         self._purpose: str | None = None
         self._unused: dict[Head, Charge] = {}  # charged by this object, with nothing released under them yet
 
@@ -89,11 +123,11 @@ class Ledger(Book):
             certificate: The newest certificate from this ledger: a ledger that has forgotten its charge is
                 refused.
             head: The newest entry that was noted elsewhere, with the same effect.
-            when_charged: True to make a new ledger with its first charge: whoever charges nothing leaves no
-                ledger behind, and its budget can still be changed.
+            when_charged: True to make a new ledger with its first charge. Until then there is no file, and
+                the budget can still be changed.
             people: How many people there are, where that is public; a new ledger keeps it for statements. A
-                `LittleProtection` warning tells of a `budget` that protects practically nobody, such as one
-                with a δ of 1 / people or more.
+                `LittleProtection` warning tells of a `budget` that hardly protects, such as one with a δ of
+                1 / people or more.
 
         Returns:
             The open ledger; `with` closes it.
@@ -104,15 +138,17 @@ class Ledger(Book):
         """
         if budget is not None and people is not None:
             warn_of_little_protection("this budget", budget.epsilon, budget.delta, people=people)
-        store = store_at(place)
+        store, pending = store_at(place), None
         if store.last() is None:
             if budget is None:
                 raise absent(store.place)
+            pending = first_row(budget, dataset, people)
             if when_charged:
-                store = PendingStore(store, budget, dataset, people)
+                refuse_second(store, dataset)
             else:
-                make(store, first_row(budget, dataset, people), dataset)
-        ledger = cls(store)
+                make(store, pending)
+                pending = None
+        ledger = cls(store, pending)
         ledger.check_dataset(dataset)
         if budget is not None and budget != ledger.budget:
             unused_file = os.path.isfile(store.address) and ledger.unused
@@ -133,7 +169,7 @@ class Ledger(Book):
 
         Args:
             place: A file name, or a postgresql:// URL.
-            budget: What all charges together may cost.
+            budget: The limit of all charges together.
             dataset: A declared id of the data set, such as "clinic-2026".
             people: How many people there are, where that is public; as in `open`.
 
@@ -146,7 +182,7 @@ class Ledger(Book):
         if people is not None:
             warn_of_little_protection("this budget", budget.epsilon, budget.delta, people=people)
         store = store_at(place)
-        if store.last() is not None or not make(store, first_row(budget, dataset, people), dataset):
+        if store.last() is not None or not make(store, first_row(budget, dataset, people)):
             raise LedgerError(f"expected no ledger at {store.place}, got one; open it, or choose another place")
         return cls(store)
 
@@ -168,16 +204,445 @@ class Ledger(Book):
             )
         return _reopened, (self._store.address, self.head)
 
+    @property
+    def _store(self) -> Store:
+        return self._journal.store
+
+    # Figures
+
+    @property
+    def head(self) -> Head:
+        """The newest entry; noted down elsewhere, it shows a later roll-back."""
+        return self._journal.last().head
+
+    @property
+    def id(self) -> str:
+        """The hash of the first entry, which no other ledger has, wherever this one lies."""
+        return self._journal.first.hash
+
+    @property
+    def state(self) -> State:
+        return self._journal.state(self._journal.last())
+
+    @property
+    def epsilon_spent(self) -> float:
+        """ε at the budget's δ of all charges, under the ledger's rule."""
+        broken = self.exceeded
+        return self.state.spent if broken is None else broken.owed
+
+    @property
+    def epsilon_left(self) -> float:
+        """The largest further pure-ε charge that would be accepted from the share that this object spends."""
+        return 0.0 if self.exceeded is not None else self.state.left(self.allocation)
+
+    @property
+    def balance(self) -> Balance:
+        """The budget taken apart, or the share of it that this object spends."""
+        return self.balance_of(self.state, self.allocation)
+
+    def balance_of(self, state: State, allocation: str | None = None) -> Balance:
+        """Take the budget, or a share of it, apart as it is in a state of this ledger.
+
+        Args:
+            state: One of `snapshot`.
+            allocation: The name of a share; None for the whole budget.
+
+        Returns:
+            The parts, which add up to the budget.
+        """
+        broken = self.exceeded
+        if broken is None:
+            return Balance.of(state, allocation)
+        return Balance(total=self.budget.epsilon, spent=broken.owed, left=0.0)
+
+    @property
+    def exceeded(self) -> Exceeded | None:
+        """The release outside that broke the budget; None while the budget holds."""
+        return exceeded_by(self._journal.last())
+
+    def counted_after(self, event: DpEvent, *, relation: Relation, unit: str) -> float:
+        """Compute the ε that later charges would start from if `event` were charged now; nothing is written.
+
+        It is more than `epsilon_spent` would say of a single plan, whose exact price holds while it is alone.
+
+        Args:
+            event: The release.
+            relation: The relation under which the event is priced.
+            unit: The unit for which it is priced; the budget's.
+
+        Returns:
+            That ε, whether the event fits or not.
+
+        Raises:
+            RelationMismatch: If relation or unit are not the budget's.
+        """
+        counted = counted_event(event, self.budget, relation=relation, unit=unit)
+        return self.state.of_whole.counted_after(self.state.whole, counted)
+
+    @property
+    def private(self) -> bool:
+        """Whether no charge was marked as made with seeded, and so predictable, noise."""
+        return all(charge.private for charge in self.charges())
+
+    @property
+    def unused(self) -> bool:
+        """Whether nothing was ever charged, reserved or recorded here."""
+        return all(entry.kind in ("create", "allocate", "note") for entry in self._journal.entries())
+
+    @property
+    def name(self) -> str:
+        return str(self._journal.first.body["name"])
+
+    @property
+    def people(self) -> float | None:
+        """How many people there are, as the ledger was told when it was made."""
+        people = self._journal.first.body.get("people")
+        if people is not None and not (type(people) in (int, float) and 0 < people < math.inf):
+            raise LedgerTampered(
+                f"expected a number of people in ledger entry 0, got {people!r:.80}; it was forged"
+            )
+        return people
+
+    @property
+    def dataset(self) -> str | None:
+        """The declared id of the data set; None where none was declared."""
+        return self._journal.first.body.get("dataset")
+
+    @property
+    def place(self) -> str:
+        return self._store.place
+
+    @property
+    def exported(self) -> bool:
+        """Whether it is read from a file that `ledger export` wrote, and may be older than the ledger."""
+        return self._store.exported
+
+    @property
+    def moved_to(self) -> str | None:
+        """Where the ledger went on; None while it is open here."""
+        last = self._journal.last()
+        return str(last.body["to"]) if last.kind == "moved" else None
+
+    # Entries and charges
+
+    def entries(self) -> Iterator[Entry]:
+        """Return all entries, each checked against its hash and the one before.
+
+        Returns:
+            An iterator over the entries, oldest first.
+
+        Raises:
+            LedgerTampered: If an entry does not agree with its hash.
+        """
+        return self._journal.entries()
+
+    def entries_after(self, head: Head) -> Iterator[Entry]:
+        """Return the entries after a known one, each checked against its hash and the one before.
+
+        Args:
+            head: The newest entry that is known.
+
+        Returns:
+            An iterator over the newer entries, oldest first.
+
+        Raises:
+            LedgerTampered: If an entry does not agree with its hash, or does not follow.
+        """
+        while (row := self._journal.row(head.sequence + 1)) is not None:
+            for entry in linked([row], after=head):
+                yield entry
+                head = entry.head
+
+    def charges(self) -> list[Charge]:
+        """Return every charge, settled ones as they were settled.
+
+        Returns:
+            The charges, oldest first.
+        """
+        with self._journal.explained():
+            return charges_of(self.entries(), unit=self.budget.unit)
+
+    def open_reservations(self) -> list[Charge]:
+        """Return every reservation that was not settled, as crashes leave them; `reservation` takes one up.
+
+        Returns:
+            The charges, oldest first.
+        """
+        return [charge for charge in self.charges() if not charge.settled]
+
+    def lease(self, head: Head) -> Lease:
+        """Return the lease of an open reservation: its holder and its durable steps. Nothing changes.
+
+        Args:
+            head: The entry of the reservation.
+
+        Returns:
+            The lease.
+        """
+        return spending.lease_of(self._journal, head)
+
+    def settled(self, head: Head) -> tuple[Lease, Charge] | None:
+        """Return the settlement of a reservation, and the lease under which it was settled. Nothing changes.
+
+        Args:
+            head: The entry of the reservation.
+
+        Returns:
+            Lease and charge; None while the reservation is open.
+        """
+        entry = spending.settlement_of(self._journal, head)
+        if entry is None:
+            return None
+        charge = Charge.from_entry(entry, unit=self.budget.unit, settled=True)
+        return Lease.from_json(entry.body["lease"]), charge
+
+    def snapshot(self) -> tuple[list[Charge], State, Head]:
+        """Return the charges, their sums and the head, as of one moment.
+
+        Returns:
+            The charges, their sums and the newest entry.
+        """
+        with self._journal.explained():
+            entries = list(self.entries())
+            charges = charges_of(entries, unit=self.budget.unit)
+        return charges, self._journal.state(entries[-1]), entries[-1].head
+
+    def export(self) -> dict[str, Any]:
+        """Return all entries as one JSON value, with the head to check later copies against.
+
+        Returns:
+            A dictionary for `json.dumps`.
+        """
+        entries = list(self.entries())
+        listed = [{**entry.body, "hash": entry.hash} for entry in entries]
+        return {"budget": asdict(self.budget), "head": entries[-1].head.to_json(), "entries": listed}
+
+    def certificate(
+        self,
+        charge: Charge,
+        *,
+        plan: Mapping[str, Any] | None = None,
+        eta: float | None = None,
+        caveats: Sequence[str] = (),
+    ) -> Certificate:
+        """Make the certificate of a release that was charged here.
+
+        Args:
+            charge: A charge that `charge` returned.
+            plan: Settings that the certificate shall state.
+            eta: η, the bound of rounding errors that the noise was scaled up for.
+            caveats: Sentences that the certificate shall state.
+
+        Returns:
+            The certificate.
+        """
+        if charge.relation is not self.budget.relation:
+            caveats = (f"the ledger counts it as {self.budget.relation}: {charge.counted}", *caveats)
+        return Certificate.of(
+            charge.event,
+            purpose=charge.purpose,
+            delta=self.budget.delta,
+            unit=charge.unit,
+            relation=charge.relation,
+            private=charge.private,
+            planned=charge.planned,
+            dataset=self.dataset,
+            plan=plan,
+            eta=eta,
+            caveats=caveats,
+            head=charge.head,
+            epsilon_ledger=charge.epsilon_spent,
+            time=charge.time,
+        )
+
+    # Checks
+
+    def check(
+        self,
+        event: DpEvent | Sequence[DpEvent],
+        *,
+        relation: Relation,
+        unit: str,
+        allocation: str | None = None,
+        resumable: bool = False,
+    ) -> State:
+        """Raise the error that `charge` would raise now, and write nothing: to refuse before long work.
+
+        It holds nothing back: another process may spend the rest in the meantime.
+
+        Args:
+            event: The release.
+            relation: The relation under which it is priced.
+            unit: The unit for which it is priced.
+            allocation: The name of the share it would be charged to.
+            resumable: True for a run that can be resumed: a refusal then names an open reservation of the same
+                plan.
+
+        Returns:
+            The sums that the ledger would then have.
+
+        Raises:
+            BudgetExceeded: If it would not fit.
+        """
+        state = self._journal.state(self._journal.open_last())
+        try:
+            return self._admitted(state, as_one(event), relation, unit, self._share(allocation))
+        except BudgetExceeded as refusal:
+            if not resumable:
+                raise
+            raise self._beside_unfinished(refusal, event, allocation) from refusal
+
+    def first_beyond(self, requests: Sequence[ChargeRequest]) -> int | None:
+        """Tell which of several charges, made one after another, would be the first to find no room.
+
+        Nothing is written, and nothing held back: to refuse a series before its first charge.
+
+        Args:
+            requests: The releases in their order, each to be paid from the first of its allocations.
+
+        Returns:
+            The place of that charge in the series; None if there is room for all.
+
+        Raises:
+            RelationMismatch: If relation or unit of one are not the budget's.
+        """
+        state = self._journal.state(self._journal.open_last())
+        for place, one in enumerate(requests):
+            try:
+                state = self._admitted(
+                    state, one.event, one.relation, one.unit, self._share(one.allocations[0])
+                )
+            except BudgetExceeded:
+                return place
+        return None
+
+    def _admitted(self, state: State, plan: DpEvent, relation: Relation, unit: str, share: str | None) -> State:
+        counted = counted_event(plan, self.budget, relation=relation, unit=unit)
+        return state.draw(share, plan, relation) if share in state.plans else state.admit(counted, share)
+
+    def _beside_unfinished(
+        self, refusal: BudgetExceeded, event: DpEvent | Sequence[DpEvent], allocation: str | None
+    ) -> BudgetExceeded:
+        """Name the newest unfinished run of the same plan and share in a refusal.
+
+        Other plans are not named: a reader of the refusal may not be allowed to see the ledger.
+        """
+        wanted = [event] if isinstance(event, DpEvent) else [*event, as_one(event)]
+        same = [
+            charge
+            for charge in self.open_reservations()
+            if charge.allocation == self._share(allocation)
+            and any(same_releases(charge.event, one) for one in wanted)
+        ]
+        if not same:
+            return refusal
+        return BudgetExceeded(
+            f"{refusal}; entry {same[-1].head.sequence}, {same[-1].purpose!r}, holds the same plan and is not "
+            "finished: if it is this run, resume its checkpoint, which costs nothing more (resume() in Python, "
+            "the same --out in a command)",
+            epsilon_spent=refusal.epsilon_spent,
+            epsilon_left=refusal.epsilon_left,
+        )
+
+    def verify(self, *, certificate: Certificate | None = None, head: Head | None = None) -> Head:
+        """Check every entry, link and sum, and that the presented entries were not lost.
+
+        A chain that was cut off or rolled back is itself valid: only a certificate or a head that was noted
+        elsewhere shows it.
+
+        Args:
+            certificate: A certificate whose charge must be in the ledger.
+            head: An entry that must be in the ledger.
+
+        Returns:
+            The newest entry.
+
+        Raises:
+            LedgerTampered: If something does not agree.
+        """
+        with self._journal.explained():
+            entries = list(self.entries())
+        if not entries:
+            raise LedgerTampered(f"the ledger {self.place} has lost its entries")
+        try:
+            charges_of(entries, unit=self.budget.unit)
+            replay(self.budget, entries)
+        except (KeyError, TypeError, ValueError, NotPrivate, RelationMismatch) as error:
+            raise LedgerTampered(
+                f"the ledger {self.place} holds an entry that makes no sense: {error}"
+            ) from error
+        self._check_newest(certificate, head)
+        return entries[-1].head
+
+    def check_head(self, head: Head) -> None:
+        """Raise LedgerTampered unless the ledger holds the entry that `head` names.
+
+        Args:
+            head: The entry.
+        """
+        self._journal.holding(head)
+
+    def check_unit(self, unit: str) -> None:
+        """Refuse to have anything priced for another unit than the budget's.
+
+        Args:
+            unit: The unit of a release.
+        """
+        check_unit(unit, self.budget)
+
+    def check_dataset(self, dataset: str | None) -> None:
+        """Refuse a data set other than the one that this ledger names.
+
+        Args:
+            dataset: The declared id, or None if nothing is declared.
+        """
+        if dataset is not None and (self.dataset is None or known_as(dataset) != known_as(self.dataset)):
+            raise LedgerError(
+                f"expected dataset={self.dataset!r}, which the ledger {self.place} is for, got "
+                f"dataset={dataset!r}; one data set has one ledger, so use that one"
+            )
+
+    def _check_newest(self, certificate: Certificate | None, head: Head | None) -> None:
+        if head is not None:
+            self._journal.holding(head)
+        if certificate is None:
+            return
+        if certificate.head is None:
+            raise InvalidInput(
+                "expected a certificate that names a ledger entry, got one of an unrecorded release"
+            )
+        if certificate.dataset is not None and certificate.dataset != self.dataset:
+            raise LedgerTampered(
+                f"the certificate is of another ledger, of dataset={certificate.dataset!r}; the ledger "
+                f"{self.place} is of dataset={self.dataset!r}"
+            )
+        entry = self._journal.holding(certificate.head)
+        check_agreement(certificate, entry, self.budget, dataset=self.dataset)
+
+    def _share(self, allocation: str | None) -> str | None:
+        return self.allocation if allocation is None else allocation
+
+    def close(self) -> None:
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
     # Charging
 
     def spend_under(self, allocation: str | None = None, *, purpose: str | None = None) -> Ledger:
-        """Have every later charge of this object come from a share of the budget, and say what it is for.
+        """Take every later charge of this object from a share of the budget, and put a purpose before its own.
 
-        Whatever is handed the ledger then spends from that share, unless a charge itself names another.
+        All code that is handed the ledger then spends from that share, unless a charge itself names another.
 
         Args:
-            allocation: The name of a share that `allocate` set aside; None for what no share holds.
-            purpose: Put before what each charge says of itself; None for nothing.
+            allocation: The name of a share that `allocate` set aside; None for the unclaimed rest.
+            purpose: Text before the purpose of each charge; None for none.
 
         Returns:
             The ledger itself.
@@ -207,7 +672,7 @@ class Ledger(Book):
         budget's relation or unit is refused.
 
         Args:
-            event: What will be released, or several releases that are fixed in advance.
+            event: The release, or several releases that are fixed in advance.
             purpose: One line for the ledger's readers.
             relation: The relation under which the event is priced.
             unit: The unit for which it is priced; the budget's.
@@ -236,7 +701,7 @@ class Ledger(Book):
         """Spend for one request; `charge` does it through this method.
 
         Args:
-            request: What is to be charged.
+            request: The release.
 
         Returns:
             The charge, with its place in the ledger.
@@ -254,13 +719,13 @@ class Ledger(Book):
         """Spend for several requests in one transaction: each is admitted or refused as if it came by itself.
 
         They are admitted in their order, each against all before it, as by calls of `charge` one after another.
-        What this gives back is on disk, for all of them; before that nobody has any of the charges.
+        All charges are on disk when this returns.
 
         Args:
-            requests: What is to be charged. Each pays from the first of its allocations that has room.
+            requests: The releases. Each is paid from the first of its allocations that has room.
 
         Returns:
-            For each request its charge, or why it was refused.
+            For each request its charge, or its refusal.
 
         Raises:
             RelationMismatch: If relation or unit of one are not the budget's. Nothing is written.
@@ -276,7 +741,9 @@ class Ledger(Book):
             wanted.append((bodies, counted))
         answers = [
             Charge.from_entry(found, unit=one.unit, settled=True) if isinstance(found, Entry) else found
-            for one, found in zip(requests, spending.spend_each(self._journal, wanted), strict=True)
+            for one, found in zip(
+                requests, spending.spend_each(self._journal, wanted, spends=_spent_here), strict=True
+            )
         ]
         self._unused |= {charge.head: charge for charge in answers if isinstance(charge, Charge)}
         if len(self._unused) > _MOST_UNUSED:
@@ -287,11 +754,11 @@ class Ledger(Book):
     def use(self, charge: Charge) -> None:
         """Take a charge for one release; no other release can be made under it.
 
-        Whoever is handed a charge, and does not make it itself, calls this before it touches a row. What counts
-        is that this very object made the charge: one that was read from a ledger may have been used by anyone.
+        Code that is handed a charge, and does not make it itself, calls this before it touches a row. This very
+        object must have made the charge: one that was read from a ledger may have been used before.
 
         Args:
-            charge: What `charge` gave.
+            charge: A charge that `charge` returned.
 
         Raises:
             InvalidInput: If it is not a charge that this object made, or was used before.
@@ -304,13 +771,13 @@ class Ledger(Book):
     def record(self, event: DpEvent, *, purpose: str, relation: Relation, unit: str) -> Charge | None:
         """Enter a release that has happened already, outside the ledger; it is charged, or closes the ledger.
 
-        What was released cannot be refused any more. It counts against the whole budget and what no share
-        claims, also where shares claim everything; no plan pays for it. Where the whole budget has no room, an
-        entry says so and nothing can be charged after it: the promise of this budget is broken, and the ledger
-        shows by how much.
+        A past release cannot be refused. It counts against the whole budget and the part that no share claims,
+        also where shares claim everything; no plan pays for it. Where the whole budget has no room, an entry
+        says so and nothing can be charged after it: the promise of this budget is broken, and the ledger shows
+        by how much.
 
         Args:
-            event: What was released.
+            event: The release.
             purpose: One line for the ledger's readers.
             relation: The relation under which the event is priced.
             unit: The unit for which it is priced; the budget's.
@@ -323,7 +790,7 @@ class Ledger(Book):
         """
         counted = counted_event(event, self.budget, relation=relation, unit=unit)
         body = self._body(EXCEEDED, event, counted, purpose, None, relation, True) | {"allocation": None}
-        entry = spending.record(self._journal, body, counted)
+        entry = spending.record(self._journal, body, counted, spends=_spent_here)
         return None if entry is None else Charge.from_entry(entry, unit=unit, settled=True)
 
     def prepay(
@@ -364,7 +831,7 @@ class Ledger(Book):
             )
         counted = counted_event(plan, self.budget, relation=relation, unit=unit)
         body = self._body("charge", plan, counted, purpose, allocation, relation, True)
-        entry = spending.spend(self._journal, {**body, "plan": name}, counted)
+        entry = self._spend({**body, "plan": name}, counted)
         return Charge.from_entry(entry, unit=unit, settled=True)
 
     def pay_for(
@@ -382,7 +849,7 @@ class Ledger(Book):
         """Charge one release for good, before it is computed, and give its certificate.
 
         Args:
-            event: What will be released.
+            event: The release.
             purpose: One line for the ledger's readers.
             relation: The relation under which the event is priced.
             unit: The unit for which it is priced.
@@ -415,10 +882,10 @@ class Ledger(Book):
         begun: bool = True,
         noted: Callable[[Reservation], None] | None = None,
     ) -> Reservation:
-        """Like `charge`, but what provably did not run can be given back by `settle`.
+        """Charge as `charge` does; `settle` can give back steps that provably did not run.
 
         Args:
-            event: All that may be released.
+            event: All releases that may run.
             purpose: One line for the ledger's readers.
             relation: The relation under which the event is priced.
             unit: The unit for which it is priced.
@@ -426,9 +893,9 @@ class Ledger(Book):
             private: False for a run whose noise was seeded.
             begun: False promises to call `begin` before a row is touched. Until then `give_back` can undo
                 the reservation, from any process.
-            noted: Called with the reservation inside the ledger's transaction, to write down elsewhere that
-                it is about to be: after a crash, what was reserved was written down, and a later process
-                takes it up. It does not use the ledger. If it raises, nothing is reserved.
+            noted: Called with the reservation inside the ledger's transaction, to write it down elsewhere
+                before it is durable, so that after a crash a later process takes it up. It does not use the
+                ledger. If it raises, nothing is reserved.
 
         Returns:
             The reservation, to be settled.
@@ -459,7 +926,7 @@ class Ledger(Book):
         """Reserve for one request; `reserve` does it through this method.
 
         Args:
-            request: What is to be reserved, from one allocation.
+            request: The releases to reserve, from one allocation.
             begun: As in `reserve`.
             noted: As in `reserve`.
 
@@ -484,13 +951,13 @@ class Ledger(Book):
                 self.spent_here.open.add(entry.head)
 
         try:
-            entry = spending.spend(self._journal, {**body, "lease": lease.to_json()}, counted, noted=note)
+            entry = self._spend({**body, "lease": lease.to_json()}, counted, noted=note)
         except BudgetExceeded as refusal:
             raise self._beside_unfinished(refusal, request.event, allocation) from refusal
         return held(entry)
 
     def reservation(self, head: Head, *, seen: Lease | None = None, private: bool = True) -> Reservation:
-        """Take an open reservation up, to go on with and settle; whoever held it before no longer does.
+        """Take an open reservation up, to go on with and settle; its earlier holder loses it.
 
         Args:
             head: The entry of the reservation.
@@ -503,7 +970,7 @@ class Ledger(Book):
         Raises:
             LedgerError: If it is settled, or changed since it was seen.
         """
-        lease = settling.take_up(self._journal, head, seen=seen, private=private)
+        lease = spending.take_up(self._journal, head, seen=seen, private=private, spends=_spent_here)
         self.spent_here.open.add(head)
         charge = Charge.from_entry(self._journal.holding(head), unit=self.budget.unit, settled=False)
         return Reservation(self, charge, lease)
@@ -522,7 +989,7 @@ class Ledger(Book):
         Raises:
             Refused: If something may have run.
         """
-        settled = settling.give_back(self._journal, _validate.integer("entry", entry))
+        settled = spending.give_back(self._journal, _validate.integer("entry", entry))
         return Charge.from_entry(settled, unit=self.budget.unit, settled=True)
 
     # Shares and notes
@@ -550,7 +1017,7 @@ class Ledger(Book):
 
         Args:
             shares: The size of each, by name.
-            purpose: One line for the ledger's readers, such as who approved it and why.
+            purpose: One line for the ledger's readers, such as the reason and the approver.
             origins: By name, an id that the chain keeps with the share, for a program that finds its shares
                 by id. Such a share is made once, however often it is asked for; where its name is taken, it
                 gets another.
@@ -579,6 +1046,14 @@ class Ledger(Book):
         with self._journal.writing() as last:
             return self._journal.append({"kind": "note", "text": text}, self._journal.state(last), last).head
 
+    def _spend(
+        self, body: Body, counted: DpEvent, *, noted: Callable[[Entry], None] = lambda entry: None
+    ) -> Entry:
+        (found,) = spending.spend_each(self._journal, [([body], counted)], spends=_spent_here, noted=noted)
+        if isinstance(found, BudgetExceeded):
+            raise found
+        return found
+
     def _body(
         self,
         kind: str,
@@ -588,7 +1063,7 @@ class Ledger(Book):
         allocation: str | None,
         relation: Relation,
         private: bool,
-    ) -> dict[str, Any]:
+    ) -> Body:
         purpose = purpose if self._purpose is None else f"{self._purpose}: {purpose}"
         return {
             "kind": kind,
@@ -602,9 +1077,41 @@ class Ledger(Book):
 
 
 def _spent_here() -> None:
-    interruption.check()  # whoever wants to stop pays for nothing more
+    interruption.check()  # after Ctrl-C nothing more is paid
     Ledger.spent_here.anything = True
 
 
 def _reopened(address: str, head: Head) -> Ledger:
     return Ledger.open(address, head=head)
+
+
+def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ledger:
+    """Move a ledger to another place, with the same entries and hashes; the old one is closed for good.
+
+    The old ledger is closed first, by an entry that says where it went: at no moment can both be charged. If
+    the process dies in between, neither can, and the same call finishes the move. A place that the ledger was
+    moved away from can take it back.
+
+    Args:
+        source: The file or postgresql:// URL where it is.
+        target: Where it goes; there must be none.
+
+    Returns:
+        The ledger at its new place.
+
+    Raises:
+        LedgerError: If there is another ledger at the target, or one for the same data set beside it.
+
+    >>> import tempfile; from sfumato.ledger import Budget, Ledger
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Ledger.create(f"{folder}/old.db", Budget(epsilon=1)).close()
+    ...     with move(f"{folder}/old.db", f"{folder}/new.db") as ledger:
+    ...         ledger.epsilon_left
+    1.0
+    """
+    there = store_at(target)
+    with Ledger.open(source) as ledger:
+        ledger.verify()
+        ledger._journal.move(there, ledger.dataset)
+    there.close()
+    return Ledger.open(target)

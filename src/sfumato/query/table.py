@@ -535,7 +535,7 @@ class Table:
         """ε that the ledger counts after an event; without one, that a new ledger would."""
         if self.ledger is not None:
             return self.ledger.counted_after(event, relation=RELATION, unit=self.policy.budget.unit)
-        rule = Rule(self.policy.budget, fine=True)
+        rule = Rule(self.policy.budget)
         return rule.counted_after(rule.nothing, event)
 
     def exact_sums(self, query: str | Query, *, salt: str) -> Exact:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sfumato.accounting import GaussianEvent, pure, repeat
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Budget
-from sfumato.ledger.balance import Balance
+from sfumato.ledger.state import Balance
 from sfumato.ledger.state import State
 from sfumato.ledger.statement import balances
 

@@ -25,7 +25,7 @@ from sfumato.governance import Statement, checklist, registry_entry, write_state
 from sfumato.governance.statements import pages
 from sfumato.governance.statements.registry import ASK
 from sfumato.ledger import Ledger, PrivateKey, PublicKey, Unrecorded
-from sfumato.ledger.trust import revocation, rotation
+from sfumato.ledger.signing import revocation, rotation
 
 
 @pytest.fixture

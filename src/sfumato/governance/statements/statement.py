@@ -15,12 +15,12 @@ from sfumato.accounting import (
     largest_true_positive_rate,
     protection_warning,
 )
-from sfumato.accounting.events import atoms, with_norm_bound
+from sfumato.accounting.events import atoms
 from sfumato.errors import NotPrivate, NotVerified
 from sfumato.ledger import Budget, Charge, Ledger, PrivateKey, PublicKey
-from sfumato.ledger.exceeded import Exceeded
+from sfumato.ledger.charge import Exceeded
 from sfumato.ledger.signing import signer
-from sfumato.ledger.single import only_plan
+from sfumato.ledger.statement import only_plan
 from sfumato.ledger.state import State
 from sfumato.ledger.statement import as_json
 
@@ -157,7 +157,7 @@ def _rate_so_far(charges: list[Charge], state: State) -> float:
     if plan is None:
         return rate
     try:
-        return min(rate, attacker_true_positive_rate(with_norm_bound(plan), relation=state.budget.relation))
+        return min(rate, attacker_true_positive_rate(plan, relation=state.budget.relation))
     except (NotPrivate, ArithmeticError, ValueError):
         return rate
 
