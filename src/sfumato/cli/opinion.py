@@ -115,7 +115,8 @@ def _before(found: Opinion, ledger: Ledger) -> str:
             f"{charged} does not fit in {ledger.place}, where ε = {left:.4g} is left: the entry closes this "
             "ledger for good, and nothing can be charged to it after that."
         )
-    return f"{charged} is charged to {ledger.place} for good; ε left {left:.4g}, and {after.left(ledger.allocation):.4g} after it."
+    then = after.left(ledger.allocation)
+    return f"{charged} is charged to {ledger.place} for good; ε left {left:.4g}, and {then:.4g} after it."
 
 
 def _show(found: Opinion, recorded: dict[str, Any] | None) -> None:

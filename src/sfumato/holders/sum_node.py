@@ -12,8 +12,8 @@ from sfumato.holders.agreed import Verified
 from sfumato.holders.messages import Terms
 from sfumato.holders.sum_study import RELATION, SumStudy
 from sfumato.ledger import Certificate, Charge, Ledger
-from sfumato.ledger.signing import PrivateKey
 from sfumato.ledger.certificate import Unrecorded
+from sfumato.ledger.signing import PrivateKey
 from sfumato.mechanisms.grid import Integers
 from sfumato.randomness import Sampler, SecretStream
 

@@ -462,7 +462,7 @@ def _smaller(prices: Prices) -> str:
 
 
 def _agree(stated: float | None, computed: float | None) -> bool:
-    """Return whether a figure is not less than computed, and at most a little more: older grids were coarser."""
+    """Return whether a figure is at least the computed one, and little more: older grids were coarser."""
     if stated is None or computed is None:
         return stated is computed
     return computed * (1 - _SLACK) - 1e-9 <= stated <= computed * (1 + _COARSER) + 1e-9
@@ -595,7 +595,7 @@ _FIELDS: dict[str, Callable[[str, Any], Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Unrecorded:
-    """Certify releases at `delta` without a ledger: nothing is entered or refused, and each certificate says so.
+    """Certify releases at `delta` without a ledger: each certificate says that none was charged.
 
     Args:
         delta: The δ at which certificates state ε.

@@ -244,7 +244,7 @@ class Rule:
         return self._filter(0.0).fits(account.tally.spending(), slack=slack)
 
     def keeps(self, account: Account, *, slack: float) -> bool:
-        """Return whether an account is within ε and δ: by the exact price of its only plan, or by the filter."""
+        """Return whether an account is within ε and δ, by the exact price of its only plan or by the filter."""
         filtered = self._filter(account.taken).fits(account.tally.spending(), slack=slack)
         exact = account.exact is not None and account.exact <= self.limit * (1 + slack)
         return filtered or exact

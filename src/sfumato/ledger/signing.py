@@ -2,7 +2,8 @@
 
 The signed text is a purpose, so that a signature of one kind never passes for another, the key's id, and the
 canonical JSON of the whole object without its `signature`. A signature carries its public key. A fitting
-signature shows that the object was not changed since; only a key that the reader got elsewhere shows who signed.
+signature shows that the object was not changed since; only a key that the reader got elsewhere identifies the
+signer.
 
 The library that signs is imported where it is used: most readers of a ledger neither sign nor check.
 """

@@ -112,7 +112,7 @@ def _paid(before: State, body: Body, counted: DpEvent) -> Body:
 
 
 def _after(state: State, body: Body, counted: DpEvent) -> State:
-    """Return the state once `body` is written: drawn from a plan, or admitted, and kept as a plan if it is one."""
+    """Return the state after `body`: drawn from a plan, or admitted, and kept as a plan if it is one."""
     allocation, relation = body["allocation"], Relation(body["relation"])
     if allocation in state.plans:
         if "plan" in body:

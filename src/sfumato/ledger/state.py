@@ -1,7 +1,7 @@
 """Accounts of a ledger as values: the whole budget, the shares set aside, the plans that were paid in advance.
 
-*A plan* is a list of releases, fixed and paid before the first of them. Later each is drawn from it at no further
-price: which release comes next may depend on earlier answers, its noise may not.
+*A plan* is a list of releases, fixed and paid before the first of them. Later each is drawn from it at no
+further price: which release comes next may depend on earlier answers, its noise may not.
 
 *Proof.* Let each release be dominated by a pair (Pᵢ, Qᵢ) that the plan fixes. Losses of dominating pairs add up
 independently, whichever queries came before (Zhu, Dong & Wang 2022, theorem 10), so that after any first draws
@@ -328,7 +328,7 @@ class Balance:
         return self.spent > self.total * (1 + 1e-9)
 
     def figure(self, value: float) -> str:
-        """Format a part with as many digits as the others, so that the shown parts add up to the shown total."""
+        """Format a part with as many digits as the others, so that shown parts add up to the shown total."""
         digits = 4 if self.total >= 1 else 4 - math.floor(math.log10(self.total)) if self.total > 0 else 4
         if 0 < abs(value) < 0.5 * 10**-digits:
             return f"{value:.1g}"

@@ -52,7 +52,7 @@ class Store(ABC):
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
-        """Lock out all other writers: rows read inside stay the latest, rows appended are durable at the end."""
+        """Lock out all other writers: rows read stay the latest, rows appended are durable at the end."""
 
     @abstractmethod
     def last(self) -> Row | None:

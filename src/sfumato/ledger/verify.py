@@ -289,7 +289,7 @@ def check_agreement(certificate: Certificate, entry: Entry, budget: Budget, *, d
 class Witness:
     """State the newest entry of a ledger at one time.
 
-    Kept where the keeper of the ledger cannot reach it, it shows a roll-back. It tells nothing about the charges
+    Kept where the keeper of the ledger cannot reach it, it shows a roll-back. It tells nothing about charges
     except the number of entries.
 
     Args:

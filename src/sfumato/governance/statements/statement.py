@@ -20,9 +20,8 @@ from sfumato.errors import NotPrivate, NotVerified
 from sfumato.ledger import Budget, Charge, Ledger, PrivateKey, PublicKey
 from sfumato.ledger.charge import Exceeded
 from sfumato.ledger.signing import signer
-from sfumato.ledger.statement import only_plan
 from sfumato.ledger.state import State
-from sfumato.ledger.statement import as_json
+from sfumato.ledger.statement import as_json, only_plan
 
 PURPOSE = "statement"
 """What a signature under a statement says that it is under."""
