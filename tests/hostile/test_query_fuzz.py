@@ -10,6 +10,7 @@ SFUMATO_FUZZ=200000 draws so many on DuckDB instead of 3,000.
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 import os
 import random
@@ -391,6 +392,91 @@ def test_no_row_stops_an_expression_on_postgresql(on_postgres: Hostile, seed: in
 @given(seed=st.integers(0, 2**64))
 def test_no_row_stops_an_expression_on_spark(on_spark: Hostile, seed: int) -> None:
     check_batch(on_spark, seed)
+
+
+# ---- all pairs of types for every operator
+
+TYPED = [
+    *("age", "income", "2", "0.5", "city", "name", "'x'", "'2021-02-03'", "day", "seen", "DATE '2021-02-28'"),
+    *("flag", "TRUE", "NULL"),
+]
+OPERATORS = [
+    *(f"{{0}} {sign} {{1}}" for sign in ("+", "-", "*", "/", "//", "%", "=", "<>", "<", ">=", "AND", "OR")),
+    *(f"{{0}} {word} {{1}}" for word in ("LIKE", "ILIKE", "IS", "IS DISTINCT FROM", "||", "^", "SIMILAR TO")),
+    *(f"{name}({{0}}, {{1}})" for name in ("POWER", "ROUND", "LOG", "COALESCE", "NULLIF", "GREATEST", "LEAST")),
+    *(f"{name}({{0}}, {{1}})" for name in ("MOD", "IF", "DATE_TRUNC", "DATE_PART", "SUBSTRING", "BIN")),
+    *("{0} IN ({1}, 1)", "{0} NOT IN ({1}, 'x')", "{0} IN ({1}, TRUE)", "{0} BETWEEN {1} AND 3"),
+    *("age BETWEEN {0} AND {1}", "NOT {0} IS NULL AND {1}", "DATE_DIFF('day', {0}, {1})", "-{0} < {1}"),
+    *("CASE WHEN {0} THEN {1} END", "CASE WHEN flag THEN {0} ELSE {1} END", "CASE {0} WHEN {1} THEN 1 END"),
+    *("IF({0}, {1}, 2)", "ABS({0}) = SQRT({1})", "LOWER({0}) = {1}", "YEAR({0}) > {1}", "LN({0}) <> EXP({1})"),
+    *(
+        "DATE_TRUNC('month', {0}) = {1}",
+        "CAST({0} AS DATE) < {1}",
+        "CAST({0} AS INT) = {1}",
+        "FLOOR({0}) + {1}",
+    ),
+    *(
+        "({0} <> TRUE) OR ({1} = FALSE)",
+        "({0} IS TRUE) = {1}",
+        "COALESCE({0}, NULL, {1})",
+        "{0} + INTERVAL 1 DAY",
+    ),
+]
+PAIRS = [text.format(*pair) for text in OPERATORS for pair in itertools.product(TYPED, repeat=2)]
+FUNCTIONS = [
+    *(
+        f"SELECT {name}({{}}) AS v FROM t"
+        for name in ("COUNT", "SUM", "AVG", "MEDIAN", "STDDEV", "MIN", "BOOL_OR")
+    ),
+    *(f"SELECT COUNT{text} AS v FROM t" for text in ("(DISTINCT {})", "(*) FILTER (WHERE {})", "_IF({})")),
+    *(f"SELECT {name}(age, {{}}) AS v FROM t" for name in ("QUANTILE", "COVAR_POP", "CORR", "ARG_MAX")),
+    *("SELECT COUNT(*) AS v FROM t WHERE {}", "SELECT {} AS k, COUNT(*) AS v FROM t GROUP BY 1"),
+    *("SELECT COUNT(*) AS v FROM t LIMIT {}", "SELECT city, COUNT(*) AS v FROM t GROUP BY city HAVING {}"),
+    "SELECT city, COUNT(*) AS v FROM t GROUP BY city ORDER BY {}",
+    *(
+        f"SELECT COUNT(w) AS v FROM (SELECT person, {name} AS w FROM t GROUP BY person)"
+        for name in (
+            "COUNT({})",
+            "COUNT(DISTINCT {})",
+            "COUNT_IF({})",
+            "SUM({})",
+            "AVG({})",
+            "MIN({})",
+            "MAX({})",
+        )
+    ),
+    *(
+        f"SELECT w, COUNT(*) AS v FROM (SELECT person, {name} AS w FROM t GROUP BY person) GROUP BY w"
+        for name in ("BOOL_OR({})", "BOOL_AND({})", "ARG_MIN({}, day)", "ARG_MAX(age, {})", "LEAST(SUM({}), 3)")
+    ),
+    "SELECT COUNT(s) AS v FROM (SELECT person, SUM(age) AS s FROM t GROUP BY person HAVING {})",
+]
+
+
+def test_every_operator_answers_or_refuses_every_pair_of_types(on_duckdb: Hostile) -> None:
+    found = accepted(PAIRS)
+    assert 500 < len(found) < len(PAIRS) / 2
+    for start in range(0, len(found), BATCH):
+        on_duckdb.check(dict(list(found.items())[start : start + BATCH]))
+
+
+def test_every_aggregate_answers_or_refuses_every_type(on_duckdb: Hostile) -> None:
+    """Of single values, and of pairs of types drawn anew each time."""
+    chance, table, answered = random.Random(), Table(POLICY, None, engine=on_duckdb.engine), 0
+    pairs = list(accepted(PAIRS))
+    asked = [(text, value) for text in FUNCTIONS for value in (*TYPED, *chance.sample(pairs, 3))]
+    for text, value in (*asked, *((text, chance.choice(PAIRS)) for text in FUNCTIONS * 2)):
+        sql = text.format(value)
+        try:
+            planned = table.plan(sql, epsilon=1.0)
+            if chance.random() < 0.1:
+                table.exact_sums(planned.query, salt="s")
+            answered += 1
+        except QueryRefused:
+            continue
+        except Exception as error:
+            pytest.fail(f"{type(error).__name__} of {sql}: {error}")
+    assert answered > 150
 
 
 def whole_query(chance: random.Random) -> str:

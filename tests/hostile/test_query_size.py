@@ -137,6 +137,15 @@ def test_planning_is_linear_in_the_text(name: str) -> None:
         assert after < 2.3 * before, counted
 
 
+def test_compiling_is_linear_in_the_keys() -> None:
+    dry, counted = Table(POLICY, None), []
+    for n in (4, 8, 12):
+        planned = dry.plan(where("b") + " GROUP BY " + ", ".join(f"x > {i}" for i in range(n)), epsilon=1.0)
+        dry.expected(planned)
+        counted.append(calls(lambda planned=planned: dry.expected(planned)))
+    assert counted[2] - counted[1] < 1.5 * (counted[1] - counted[0]), counted
+
+
 @pytest.mark.parametrize("name", DEEP)
 @pytest.mark.parametrize("depth", [12, 24, 60, 900])
 def test_no_depth_is_dear_or_ends_in_an_error(name: str, depth: int) -> None:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import ibis
+import numpy as np
 import pandas as pd
 import pytest
 
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.query import Policy, QueryRefused, Table, parse_query, policy_from_dict
-from sfumato.query.aggregates import measures_for
+from sfumato.query.aggregates import FUNCTIONS, measures_for
 from sfumato.query.engines import Engine
 from sfumato.query.measures import UnitCount
 from sfumato.query.plan import touched_unit
@@ -292,3 +293,102 @@ def test_spark_does_not_print_what_it_stumbled_on(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     assert "its message may quote private rows" in done.stdout
     assert done.stderr.split("started\n")[1] == ""
+
+
+# ---- keys that are not declared
+
+FEW = pd.DataFrame({"name": ["x", "y", None], "x": [1, 2, 3], "y": [0.5, 0.1, 0.2], "b": [True, False, True]})
+
+
+def undeclared(unit: str | None = "person") -> Policy:
+    columns = {
+        "x": {"type": "integer", "lower": 0, "upper": 120},
+        "y": {"type": "real", "lower": 0, "upper": 1},
+        "b": {"type": "boolean"},
+        "name": {"type": "text"},
+        "number": {"type": "integer"},
+        "seen": {"type": "date"},
+    }
+    return policy(columns, **({"column": unit, "rows": 2, "groups": 2} if unit else {}))
+
+
+def test_no_group_is_an_empty_answer(tmp_path: Path) -> None:
+    """Whatever is asked of groups that nobody may see, it is paid for and answered without rows."""
+    rows = FEW.assign(person=[1, 2, 3], number=[7, 8, None], seen=["2020-01-01", None, "2021-01-01"])
+    rows["seen"] = pd.to_datetime(rows["seen"])
+    rule = undeclared()
+    examples = [example for function in FUNCTIONS for example in function.examples]
+    with Ledger.open(tmp_path / "l.db", budget=rule.budget) as ledger:
+        table = Table(rule, ledger, data=rows)
+        for key, few in {"name": examples, "number": ["MEDIAN(x)"], "seen, b": ["MEDIAN(x)"]}.items():
+            for sql in (
+                *(f"SELECT {key}, {one} AS v FROM t GROUP BY {key}" for one in few),
+                f"SELECT {key}, {', '.join(few)} FROM t GROUP BY {key} ORDER BY 2 LIMIT 3",
+                f"SELECT {key}, MEDIAN(y) + 1 AS v FROM t GROUP BY {key} HAVING COUNT(*) > 3 ORDER BY v",
+            ):
+                answer = table.ask(sql, epsilon=0.01)
+                assert (answer.rows, answer.intervals) == ((), ()), sql
+        inside = (
+            "SELECT COUNT(*) AS w, SUM(v) AS s FROM (SELECT name, MEDIAN(x) AS v FROM t GROUP BY name) AS q"
+        )
+        assert table.ask(inside, epsilon=0.01).rows == ((0, None),)
+        assert not table.ask(
+            "SELECT name, COUNT(*) + 1 AS v FROM t GROUP BY name HAVING name = 'x' AND name < 'y'", epsilon=0.01
+        ).rows
+
+
+def test_undeclared_groups_are_bounded_whatever_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of too many, those with the largest noisy counts: chosen by what is released anyway, and said."""
+    rows = pd.DataFrame({"number": [n for n in range(40) for _ in range(20 + 10 * n)]})
+    rule = undeclared(unit=None)
+    grouped, computed = "SELECT number, COUNT(*) AS n FROM t GROUP BY number", ", COUNT(*) + 1 AS m FROM t"
+    with Ledger.open(tmp_path / "l.db", budget=rule.budget) as ledger:
+        table = Table(rule, ledger, data=rows.sample(frac=1.0).assign(x=1, y=0.5, b=True, name="", seen=None))
+        assert len(table.ask(grouped, epsilon=50.0).rows) == 40
+        monkeypatch.setattr("sfumato.query.table.MOST_VALUES", 10 * 2 * 21)
+        for sql, most in ((grouped, 40), (grouped.replace(" FROM t", computed), 10)):
+            answer = table.ask(sql, epsilon=50.0)
+            assert sorted(row[0] for row in answer.rows) == list(range(40 - most, 40))
+            assert (most < 40) == any("by noisy counts, are shown" in note for note in answer.notes)
+
+
+# ---- what is computed from an answer
+
+STOPPED = [  # each ended in an error after the charge, for some keys and some noise
+    "SELECT number, COUNT(*) % (number * number - 49) AS v FROM t GROUP BY number",
+    "SELECT number, x, number % (x - 5) AS v, number * number * x * x AS w, COUNT(*) FROM t GROUP BY number, x",
+    "SELECT x, NTILE(2) OVER (ORDER BY x) + 9223372036854775807 - x AS v, COUNT(*) FROM t GROUP BY x",
+]
+NO_TEXTS = ["city = 1", "NOT city", "city IN (1, 2)", "NULLIF(COUNT(*), city) > 1", "city AND COUNT(*) > 3"]
+
+
+def test_no_key_and_no_noise_stops_what_is_computed() -> None:
+    from sfumato.query.postprocessing import process
+
+    hostile = [0, 1, -1, 7, -7, 5, 2**52, -(2**52)]
+    for sql in STOPPED:
+        plan = parse_query(sql, undeclared())
+        assert plan.post is not None
+        keys = [(hostile * 8)[: 8 * len(hostile)], [one for one in hostile for _ in range(8)]][: len(plan.keys)]
+        noisy = np.array([[0.0, -1.0, 1e300, -5e-324, 1e15, 7.0, 49.0, -49.0] * 8] * 3)
+        found = process(plan.post, keys, [noisy] * len(plan.aggregates), [int] * len(keys))
+        assert len(found.groups) == 64
+
+
+@pytest.mark.parametrize("condition", NO_TEXTS)
+def test_a_text_is_no_number_after_the_answer_either(condition: str) -> None:
+    """The first and the last category are numbers, so that only one between them stops the query."""
+    rule = policy({"city": {"type": "text", "categories": ["1", "true", "2"]}})
+    for clause in (f"HAVING CASE WHEN COUNT(*) BETWEEN 5 AND 6 THEN {condition} END", f"HAVING {condition}"):
+        with pytest.raises(QueryRefused, match="computed so"):
+            parse_query(f"SELECT city, COUNT(*) FROM t GROUP BY city {clause}", rule)
+    assert parse_query("SELECT city, COUNT(*) FROM t GROUP BY city HAVING city IN ('1', '2')", rule).post
+
+
+@pytest.mark.parametrize("end", ["a0", "COUNT(*)", "1 + 1", "-1", "length(getenv('HOME'))"])
+def test_the_ends_of_a_window_are_constants(end: str) -> None:
+    window = f"SUM(COUNT(*)) OVER (ORDER BY ill ROWS BETWEEN {end} PRECEDING AND CURRENT ROW)"
+    with pytest.raises(QueryRefused, match="not answered"):
+        parse_query(f"SELECT ill, {window} FROM t GROUP BY ill", policy())

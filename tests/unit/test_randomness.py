@@ -402,9 +402,9 @@ def test_public_generators_repeat() -> None:
         randomness.public_generator(-1)
 
 
-def law(draw: str, scale: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def law(draw: str, scale: float, *, reach: int = 40) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Whole numbers and their chances."""
-    values = np.arange(-40, 41)
+    values = np.arange(-reach, reach + 1)
     weights = np.exp(-np.abs(values) / scale if draw == "discrete_laplace" else -(values**2) / (2 * scale**2))
     return values, weights / weights.sum()
 
@@ -425,6 +425,35 @@ def test_many_exact_draws_have_the_law(name: str, scale: float) -> None:
     assert off(draws, name, scale) < tolerance
     assert off(draws, name, 1.1 * scale) > tolerance or scale < 1  # another scale is seen
     assert off(draws + 1, name, scale) > tolerance  # so is a shift
+
+
+def tails(draws: NDArray[np.int64], name: str, scale: float) -> bool:
+    """Whether as many draws lie far out, on each side, as the law says; wrong with a chance of 2e-9 each."""
+    values, chances = law(name, scale, reach=2000)
+    above, right = np.cumsum(chances[::-1])[::-1], []  # P(X ≥ value)
+    for expected in (30, 300, 20_000):
+        far = int(values[np.flatnonzero(above * draws.size <= expected)[0]])
+        chance = float(above[values == far][0])
+        for found in (int((draws >= far).sum()), int((draws <= -far).sum())):
+            right.append(
+                min(stats.binom.cdf(found, draws.size, chance), stats.binom.sf(found - 1, draws.size, chance))
+            )
+    return min(right) > 1e-9
+
+
+@pytest.mark.parametrize("name", ["discrete_laplace", "discrete_gaussian"])
+@pytest.mark.parametrize("scale", [1.7, 3.0, 20.3])
+def test_many_exact_draws_have_the_tails_of_the_law(
+    name: str, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few draws in a million lie there, which the gap to the law would not show."""
+    size = 1_000_000
+    draws = getattr(SecretStream(), name)(scale, size)
+    assert tails(draws, name, scale)
+    assert abs(float(draws.sum())) < 7 * math.sqrt(size * float((draws**2).mean()))  # a chance of 3e-12
+    cut = np.abs(draws) < np.quantile(np.abs(draws), 0.999)
+    assert not tails(draws[cut], name, scale)  # sabotage: tails cut off
+    assert not tails(np.abs(draws), name, scale)  # and one sign only
 
 
 def test_what_53_bits_leave_open_is_decided_by_further_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,10 +94,11 @@ def chosen_rows(
 
 def with_keys(found: Value, names: Sequence[str], keys: Sequence[Sequence[Key]]) -> Value:
     """The keys of a group, from its number."""
-    values, number = {}, found[GROUP]
+    values, number, stride = {}, found[GROUP], 1
     for name, known in reversed(list(zip(names, keys, strict=True))):
-        values[name] = _element(_listed(known), number % whole(len(known)) + whole(1))
-        number = (number - number % whole(len(known))) // whole(len(known))
+        ahead = number % whole(stride * len(known)) - number % whole(stride)  # a multiple of the stride
+        values[name] = _element(_listed(known), ahead // whole(stride) + whole(1))
+        stride *= len(known)
     return found.mutate(**values).drop(GROUP)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
@@ -32,7 +34,7 @@ from sfumato.query.possible import check_comparison, check_like, check_one_of
 from sfumato.query.ranges import constant_range
 from sfumato.query.reading import connected, constant, literal_text, parts, shown
 from sfumato.query.refusal import QueryRefused
-from sfumato.query.translation import alike, as_number, condition, text, translated, translates
+from sfumato.query.translation import alike, as_number, condition, translated, translates
 
 _COMPARISONS: dict[type[Expr], str] = {
     exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
@@ -76,7 +78,7 @@ def compared(operator: str, left: Expression, right: Expression, node: Expr, nam
         return _possible(Comparison(operator, left, right), node, names)
     if kinds == {TEXT}:
         return _same_text(operator, left, right, node, names)
-    if CONDITION in kinds and isinstance(right, Always):
+    if kinds == {CONDITION} and isinstance(right, Always):
         return _same_truth(operator, left, right, node)
     if kinds <= {NUMBER, CONDITION} and NUMBER in kinds:
         sides = as_number(left, node, names), as_number(right, node, names)
@@ -174,7 +176,8 @@ def _(node: Expr, names: Names) -> Expression:
 @translates(exp.Like, exp.ILike)
 def _(node: Expr, names: Names) -> Expression:
     of, pattern = parts(node, "this", "expression")
-    value, wanted = text(of, names), literal_text(pattern)
+    value: Any = translated(of, names)
+    wanted = literal_text(pattern)
     if wanted is None:
         raise QueryRefused("LIKE takes a text and a pattern such as 'abc%'")
     if wanted.count("%") + wanted.count("_") > _MOST_WILDCARDS:

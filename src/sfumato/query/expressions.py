@@ -217,13 +217,20 @@ Condition = Comparison | OneOf | Flag | Missing | Like | Always | Every | Some |
 Expression = NumberExpression | TextExpression | DateExpression | Condition
 
 _COLUMN_KINDS = {"integer": NUMBER, "real": NUMBER, "text": TEXT, "date": DATE, "boolean": CONDITION}
-_KINDS: dict[type[Any], Kind] = {
-    **dict.fromkeys(
-        (Number, Arithmetic, Applied, Remainder, Extreme, Indicator, DatePart, DaysBetween), NUMBER
-    ),
-    **dict.fromkeys((Text, Cased), TEXT),
-    **dict.fromkeys((Day, Truncated), DATE),
-    **dict.fromkeys((Comparison, OneOf, Flag, Missing, Like, Always, Every, Some, Negated), CONDITION),
+_ANY = (NUMBER, TEXT, DATE, CONDITION)
+# Operator → the kinds that its operands may have, all of them one → its own kind; None if that of the operands.
+_SIGNATURES: dict[type[Any], tuple[tuple[Kind, ...], Kind | None]] = {
+    **dict.fromkeys((Number, Arithmetic, Applied, Remainder, Extreme), ((NUMBER,), NUMBER)),
+    Indicator: ((CONDITION,), NUMBER),
+    **dict.fromkeys((DatePart, DaysBetween), ((DATE,), NUMBER)),
+    **dict.fromkeys((Text, Cased), ((TEXT,), TEXT)),
+    **dict.fromkeys((Day, Truncated), ((DATE,), DATE)),
+    Comparison: ((NUMBER, DATE), CONDITION),
+    OneOf: ((NUMBER, TEXT), CONDITION),
+    Like: ((TEXT,), CONDITION),
+    Missing: (_ANY, CONDITION),
+    **dict.fromkeys((Flag, Always, Every, Some, Negated), ((CONDITION,), CONDITION)),
+    **dict.fromkeys((Choice, FirstOf), (_ANY, None)),
 }
 
 
@@ -235,7 +242,32 @@ def kind_of(expression: Expression, policy: Policy) -> Kind | None:
         return None
     if isinstance(expression, Choice | FirstOf):
         return next((found for item in expression.values if (found := kind_of(item, policy))), None)
-    return _KINDS[type(expression)]
+    return _SIGNATURES[type(expression)][1]
+
+
+def mistyped(expression: Any, policy: Policy) -> str | None:
+    """Tell which operands an operator takes, if it has others; NULL is taken by a choice alone."""
+    if type(expression) not in _SIGNATURES:
+        return None
+    (allowed, own), operands = _SIGNATURES[type(expression)], _operands(expression)
+    if isinstance(expression, Choice):
+        if any(kind_of(test, policy) != CONDITION for test, _ in expression.branches):
+            return f"expected a {CONDITION} after WHEN"
+        operands = list(expression.values)
+    kinds = {kind_of(item, policy) for item in operands}
+    if own is None:
+        kinds -= {None}
+    if len(kinds) <= 1 and kinds <= set(allowed):
+        return None
+    alike = " of one kind" if len(kinds) > 1 else ""
+    found = " and ".join(sorted(kind or "what is NULL on every row" for kind in kinds))
+    return f"expected {' or '.join(allowed)}{alike}, got {found}"
+
+
+def _operands(expression: Any) -> list[Any]:
+    values = (getattr(expression, item.name) for item in fields(expression))
+    parts = (part for value in values for part in (value if isinstance(value, tuple) else (value,)))
+    return [part for part in parts if is_dataclass(part)]
 
 
 def walk(expression: Any) -> Iterator[Any]:

@@ -11,6 +11,7 @@ can be.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from sqlglot import exp
 from sqlglot.expressions import Expr
 
 from sfumato.query.intervals import LEVEL
-from sfumato.query.reading import Tally, balanced, connected, parts, shown
+from sfumato.query.reading import Tally, balanced, connected, constant, parts, shown
 from sfumato.query.refusal import QueryRefused
 
 _MOST_DRAWS, _LEAST_DRAWS, _MOST_ROWS, _MOST_VALUES = 200, 20, 200_000, 1_000_000
@@ -123,6 +124,10 @@ def rewritten(node: Expr, places: Places, *, aliased: bool = True) -> Expr:
     found = _with_children(node, lambda child: rewritten(child, places, aliased=aliased))
     if isinstance(node, exp.Div):
         found.set("expression", exp.Nullif(this=found.expression, expression=exp.Literal.number(0)))
+    if isinstance(node, exp.Mul | exp.Mod):  # of whole numbers, these can fail
+        found.set("this", exp.cast(found.this, "DOUBLE"))
+    if isinstance(node, exp.Literal) and abs(constant(node) or 0.0) > _MOST_WHOLE:
+        return exp.Literal.number(f"{constant(node)!r}")
     return found
 
 
@@ -158,9 +163,18 @@ def _window(node: exp.Window, places: Places) -> Expr:
         this=_with_children(function, inside),
         partition_by=[exp.column("draw"), *(inside(item) for item in partition or [])],
         order=None if order is None else inside(order),
-        spec=None if spec is None else spec.copy(),
+        spec=None if spec is None else _checked_frame(spec),
         over="OVER",
     )
+
+
+def _checked_frame(spec: exp.WindowSpec) -> exp.WindowSpec:
+    kind, start, start_side, end, end_side = parts(spec, "kind", "start", "start_side", "end", "end_side")
+    for side in (start, end):
+        number = constant(side) if isinstance(side, Expr) else 0.0
+        if number is None or number < 0:
+            raise QueryRefused(f"{shown(spec)} is not answered: the ends of a window are constants")
+    return exp.WindowSpec(kind=kind, start=start, start_side=start_side, end=end, end_side=end_side)
 
 
 def as_sql(node: Expr) -> str:
@@ -190,12 +204,15 @@ def draws_for(groups: int, numbers: int) -> int:
 
 
 def process(
-    post: PostProcessing, keys: Sequence[Sequence[Any]], aggregates: Sequence[np.ndarray[Any, Any]]
+    post: PostProcessing,
+    keys: Sequence[Sequence[Any]],
+    aggregates: Sequence[np.ndarray[Any, Any]],
+    types: Sequence[type],
 ) -> Processed:
     """Run it: `keys` hold a value for each group, `aggregates` are (1 + draws, groups), the answer first."""
-    draws, groups = aggregates[0].shape
+    draws = len(aggregates[0])
     with _sandbox() as connection:
-        _load(connection, _answer(keys, aggregates, draws, groups), draws)
+        _load(connection, _answer(keys, aggregates, types), draws)
         found = connection.execute(_statement(post))
         kinds = [str(item[1]) for item in found.description][1:]
         shown_rows = found.fetchall()
@@ -226,10 +243,11 @@ def _intervals(post: PostProcessing, simulated: Sequence[bool]) -> str:
     )
 
 
+_MOST_WHOLE = 2.0**52  # beyond it a constant is a double: sums of whole numbers then stay within 64 bits
 _TRIED_NUMBERS = (1.5, -1e6, 1e15)
 
 
-def check(post: PostProcessing, keys: Sequence[Sequence[Any]], aggregates: int) -> None:
+def check(post: PostProcessing, keys: Sequence[Sequence[Any]], aggregates: int, types: Sequence[type]) -> None:
     """Have a made-up answer processed, so that what cannot be computed is refused before anything is charged.
 
     `keys` has values that each key can have: the ends of a range, for numbers.
@@ -239,10 +257,30 @@ def check(post: PostProcessing, keys: Sequence[Sequence[Any]], aggregates: int) 
     numbers = [np.array([_TRIED_NUMBERS, _TRIED_NUMBERS[::-1]])] * aggregates
     try:
         with _sandbox() as connection:
-            _load(connection, _answer(tried, numbers, draws, groups), draws)
+            _load(connection, _answer(tried, numbers, types), draws)
+            _check_texts(connection, _statement(post))
             connection.execute(_statement(post)).fetchall()
     except duckdb.Error as error:
         raise QueryRefused(f"the answer cannot be computed so: {str(error).splitlines()[0]}") from None
+
+
+def _check_texts(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
+    """Refuse a text that is taken for a number or a condition: by DuckDB's own plan, as some texts convert."""
+    (plan,) = connection.execute("SELECT json_serialize_plan(?::VARCHAR)", [statement]).fetchall()[0]
+    try:
+        waiting: list[Any] = [json.loads(plan)]
+    except ValueError:  # NaN and infinities are not JSON
+        raise QueryRefused("the answer cannot be computed so: constants in it make no finite number") from None
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict) and node.get("type") == "OPERATOR_CAST":
+            before, after = node["children"][0].get("return_type"), node["return_type"]
+            if before is not None and before["id"] == "VARCHAR" != after["id"]:
+                raise QueryRefused(
+                    "the answer cannot be computed so: a text is taken for a number or a condition; compare it "
+                    "with a text, as ward = '7'"
+                )
+        waiting += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
 
 
 def _load(connection: duckdb.DuckDBPyConnection, answer: pa.Table, draws: int) -> None:
@@ -290,14 +328,21 @@ def _limited(post: PostProcessing) -> str:
     return f"SELECT * FROM (SELECT *, {place} FROM ({_rows(post)})) WHERE place > {post.offset}{last}"
 
 
+_ARROW = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
+
+
 def _answer(
-    keys: Sequence[Sequence[Any]], aggregates: Sequence[np.ndarray[Any, Any]], draws: int, groups: int
+    keys: Sequence[Sequence[Any]], aggregates: Sequence[np.ndarray[Any, Any]], types: Sequence[type]
 ) -> pa.Table:
+    draws, groups = aggregates[0].shape
     group = np.tile(np.arange(groups), draws)
     columns: dict[str, Any] = {
         "draw": np.repeat(np.arange(draws), groups),
         "g": group,
-        **{f"k{i}": pa.array(list(values)).take(pa.array(group)) for i, values in enumerate(keys)},
+        **{
+            f"k{i}": pa.array(list(values), _ARROW[kind]).take(pa.array(group))
+            for i, (values, kind) in enumerate(zip(keys, types, strict=True))
+        },
         **{f"a{i}": values.astype(float).ravel() for i, values in enumerate(aggregates)},
     }
     return pa.table(columns)

@@ -26,7 +26,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from sfumato import _validate, accounting
 from sfumato.errors import InvalidInput
@@ -62,9 +61,10 @@ class KeySelection:
     def event(self) -> accounting.DpEvent:
         return accounting.compose(self.noise.event(), accounting.ApproximateEvent(0.0, self.delta))
 
-    def select(self, units: Integers, sampler: Sampler) -> npt.NDArray[np.bool_]:
-        chosen: npt.NDArray[np.bool_] = self.noise.release(units, sampler) >= self.threshold
-        return chosen
+    def select(self, units: Integers, sampler: Sampler) -> Integers:
+        """The noisy number of units of each key that may be shown, and 0 for all others."""
+        noisy = self.noise.release(units, sampler)
+        return np.where(noisy >= self.threshold, noisy, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

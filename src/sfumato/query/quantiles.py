@@ -38,7 +38,7 @@ def noisy_tree(cells: Cells, counts: Integers, noise: WholeNoise, sampler: Sampl
     padded[:, : cells.cells] = counts
     levels = []
     for level in range(1, depth + 1):
-        nodes = padded.reshape(len(counts), children**level, -1).sum(axis=2)
+        nodes = padded.reshape(len(counts), children**level, children ** (depth - level)).sum(axis=2)
         levels.append(noise.release(nodes, sampler))
     return Tree(cells, tuple(levels), noise)
 
@@ -76,7 +76,7 @@ def _crossing(tree: Tree, level: float) -> tuple[Floats, Floats]:
     left_nodes, right_nodes = np.zeros(len(edges)), np.ones(len(edges))
     for number, nodes in enumerate(tree.levels, start=1):
         ancestors = edges // (leaves // children**number)
-        families = nodes.reshape(len(nodes), -1, children)
+        families = nodes.reshape(len(nodes), nodes.shape[1] // children, children)
         before = np.cumsum(families, axis=2) - families
         after = families.sum(axis=2, keepdims=True) - before - families
         left += before.reshape(nodes.shape)[:, ancestors]

@@ -43,6 +43,7 @@ from sfumato.query.expressions import (
     Truncated,
     depth_of,
     kind_of,
+    mistyped,
     walk,
 )
 from sfumato.query.refusal import QueryRefused
@@ -212,7 +213,7 @@ def _abs(of: Range) -> Range:
 
 
 def _floor(of: Range) -> Range:
-    return of if of.whole else Range(math.floor(of.low), math.floor(of.high), 1.0)
+    return of if of.whole else Range(float(math.floor(of.low)), float(math.floor(of.high)), 1.0)
 
 
 def _sqrt(of: Range) -> Range:
@@ -301,13 +302,15 @@ def truncated(unit: str, day: datetime.date) -> datetime.date:
 
 
 def check_values(places: Iterable[Expression | None], policy: Policy) -> None:
-    """Refuse what has no value on any row, and numbers that leave their range, wherever they stand."""
+    """Refuse wrong types, what is NULL on every row, and numbers that leave their range, wherever they are."""
     for place in places:
         if place is not None:
             if depth_of(place) > MOST_NESTED:
                 raise QueryRefused(
                     f"the expression is nested more than {MOST_NESTED} levels deep; compute less at a time"
                 )
+            for wrong in filter(None, (mistyped(item, policy) for item in walk(place))):
+                raise QueryRefused(f"an operand has another type: {wrong}")
             _check_value(place, policy)
             for item in walk(place):
                 sides = (item.left, item.right) if isinstance(item, Comparison) else ()

@@ -11,7 +11,7 @@ import numpy as np
 from sfumato.policy import Key, Policy
 from sfumato.query import postprocessing, quantiles
 from sfumato.query.aggregates import estimate
-from sfumato.query.keys import label
+from sfumato.query.keys import key_type, label
 from sfumato.query.measures import Integers
 from sfumato.query.plan import Aggregate, Query
 from sfumato.query.release import Noisy, NoisyEstimate
@@ -108,7 +108,7 @@ def _processed(
     post = plan.post
     assert post is not None
     keys = [[labels[group[i]] for group in groups] for i, labels in enumerate(_labels(plan, policy, groups))]
-    found = postprocessing.process(post, keys, drawn)
+    found = postprocessing.process(post, keys, drawn, [key_type(key, policy) for key in plan.keys])
     columns = [_column(post.origin(place), found, place, estimates) for place in range(len(post.outputs))]
     return Shape(
         columns=post.names,

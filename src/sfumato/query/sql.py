@@ -21,7 +21,7 @@ from sfumato.query.expressions import (
     columns_of,
 )
 from sfumato.query.from_clause import Source, parse_from
-from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, some_values
+from sfumato.query.keys import MOST_BINS, AnyKey, ComputedKey, GroupKey, check_key, key_type, some_values
 from sfumato.query.names import Names, quoted
 from sfumato.query.nearest import nearest_query
 from sfumato.query.nesting import inlined, sub_query
@@ -284,7 +284,8 @@ def checked(query: Query, policy: Policy) -> Query:
     check_values([query.where, *(one for item in query.aggregates for one in (item.of, item.other))], policy)
     check_values([key.of for key in query.keys if isinstance(key, ComputedKey)], policy)
     if query.post is not None:
-        check(query.post, [some_values(key, policy) for key in query.keys], len(query.aggregates))
+        types = [key_type(key, policy) for key in query.keys]
+        check(query.post, [some_values(key, policy) for key in query.keys], len(query.aggregates), types)
     return query
 
 

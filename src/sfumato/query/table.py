@@ -29,7 +29,7 @@ from sfumato.query.exact import Exact, by_group, cells_by_group, in_parts, publi
 from sfumato.query.joined_rows import joined_rows
 from sfumato.query.joining import rows_policy
 from sfumato.query.kept import KeptAnswers, check_version, name_of, words_of
-from sfumato.query.keys import AnyKey
+from sfumato.query.keys import MOST_GROUPS, AnyKey
 from sfumato.query.magnitudes import ApproximateBounds, bounds_from, magnitudes, table_and_column
 from sfumato.query.measures import UNITS, Counted
 from sfumato.query.per_person import person_table
@@ -666,19 +666,23 @@ class Table:
             yield add_noise(cost, sums, cells, self._sampler)
 
     def _selected(self, plan: Query, cost: Price, found: Sequence[Mapping[str, Any]]) -> Groups:
-        """The keys that enough units have; sorted, since the engine's order is not public."""
+        """The keys that enough units have; sorted, since the engine's order is not public.
+
+        Of more than are shown, those with the largest noisy numbers of units, which are released with the keys.
+        """
         assert cost.selection is not None
         units = np.array([int(row[UNITS]) for row in found], dtype=np.int64)
-        chosen = cost.selection.select(units, self._sampler)
-        names = bounding.key_names(plan)
-        return sorted(
-            tuple(row[name] for name in names) for row, kept in zip(found, chosen, strict=True) if kept
-        )
+        chosen, names = cost.selection.select(units, self._sampler), bounding.key_names(plan)
+        keys = (tuple(row[name] for name in names) for row in found)
+        largest = sorted((-int(noisy), key) for noisy, key in zip(chosen, keys, strict=True) if noisy)
+        return sorted(key for _, key in largest[: most_selected(plan, cost)])
 
     def _answer(
         self, plan: Query, cost: Price, groups: Groups, parts: Iterable[Sequence[Noisy]], ledger: Spent
     ) -> Answer:
-        shape = shaped(plan, scope(plan, self.policy), groups, parts)
+        policy = scope(plan, self.policy)
+        shape, most = shaped(plan, policy, groups, parts), most_selected(plan, cost)
+        cut = len(groups) == most and public_keys(plan, policy) is None
         return Answer(
             columns=shape.columns,
             rows=shape.rows,
@@ -689,9 +693,20 @@ class Table:
             epsilon_left=ledger.epsilon_left,
             notes=(
                 *notes_for(plan, self.policy, family=cost.noises[0].family),
+                *(
+                    [f"Of all groups the {most:,} with the most units, by noisy counts, are shown."]
+                    if cut
+                    else ()
+                ),
                 *caveats_of_sampler(self._sampler),
             ),
         )
+
+
+def most_selected(plan: Query, cost: Price) -> int:
+    """How many groups are shown of keys that are not declared, from the plan alone."""
+    simulated = 0 if plan.post is None else draws_for(MOST_GROUPS, cost.numbers)
+    return min(MOST_GROUPS, MOST_VALUES // (cost.numbers * (1 + simulated)))
 
 
 _STORED = {"integer": "int64", "real": "float64", "text": "string", "boolean": "bool", "date": "date32"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlglot import exp
 from sqlglot.expressions import Expr
 
@@ -17,7 +19,7 @@ from sfumato.query.names import Names
 from sfumato.query.ranges import DATE_PARTS
 from sfumato.query.reading import function, literal_text, parts, shown
 from sfumato.query.refusal import QueryRefused
-from sfumato.query.translation import alike, date, text, translated, translates
+from sfumato.query.translation import alike, date, translated, translates
 
 UNITS = ("year", "quarter", "month", "week", "day")
 _PARTS = {
@@ -39,7 +41,8 @@ def _(node: Expr, names: Names) -> Expression:
 
 @translates(exp.Lower, exp.Upper)
 def _(node: Expr, names: Names) -> Expression:
-    return Cased("lower" if type(node) is exp.Lower else "upper", text(parts(node, "this")[0], names))
+    of: Any = translated(parts(node, "this")[0], names)
+    return Cased("lower" if type(node) is exp.Lower else "upper", of)
 
 
 @translates(exp.Extract)

@@ -19,7 +19,6 @@ from sfumato.query.expressions import (
     CONDITION,
     DATE,
     NUMBER,
-    TEXT,
     Choice,
     Condition,
     Day,
@@ -28,6 +27,7 @@ from sfumato.query.expressions import (
     Nothing,
     Text,
     kind_of,
+    mistyped,
 )
 from sfumato.query.names import Names
 from sfumato.query.reading import parts, shown
@@ -57,7 +57,11 @@ def translated(node: Expr, names: Names) -> Expression:
             "COALESCE, comparisons, and functions of numbers, texts and dates that cannot fail on any row",
             nearest=names.example_instead(node),
         )
-    return found(node, names)
+    expression = found(node, names)
+    wrong = mistyped(expression, names.policy)
+    if wrong is not None:
+        raise QueryRefused(f"{shown(node)} is not answered: {wrong}", nearest=names.example_count())
+    return expression
 
 
 def number(node: Expr, names: Names) -> Any:
@@ -81,13 +85,6 @@ def condition(node: Expr, names: Names) -> Condition:
             f"{shown(node)} is no condition; compare it with something", nearest=names.example_count()
         )
     return found  # type: ignore[return-value]
-
-
-def text(node: Expr, names: Names) -> Any:
-    found = translated(node, names)
-    if kind_of(found, names.policy) != TEXT:
-        raise QueryRefused(f"{shown(node)} is not a text", nearest=names.example_count())
-    return found
 
 
 def date(node: Expr, names: Names) -> Any:
@@ -117,10 +114,9 @@ def as_date(expression: Expression) -> Expression:
 
 def alike(values: list[Expression], node: Expr, names: Names) -> tuple[Expression, ...]:
     """Values of one kind: texts become days beside dates."""
-    kinds = {kind_of(item, names.policy) for item in values} - {None}
-    if kinds == {DATE, TEXT}:
+    if DATE in {kind_of(item, names.policy) for item in values}:
         values = [as_date(item) for item in values]
-        kinds = {DATE}
+    kinds = {kind_of(item, names.policy) for item in values} - {None}
     if len(kinds) > 1:
         raise QueryRefused(f"{shown(node)} mixes {' and '.join(sorted(map(str, kinds)))}")
     return tuple(values)
