@@ -121,7 +121,7 @@ def _odometer(event: DpEvent, whole: Prices, delta: float, relation: Relation) -
     It is the filter's, at orders that the plan fixes.
 
     At a fixed order exp((α−1)(L_t − ρ_t)) is a supermartingale, L_t the loss and ρ_t the divergence of the
-    first t releases. So the conversion holds at whatever time t they end (Feldman & Zrnic 2021).
+    first t releases. So the conversion holds at any time t of their end (Feldman & Zrnic 2021).
     """
     fixed = whole.rdp if whole.pld is None else whole.pld
     if fixed is None or fixed <= 0:
@@ -334,7 +334,7 @@ class Certificate:
         if found.pld is None and found.rdp is None:
             raise NotPrivate(
                 "expected events for which some accountant gives a finite epsilon, got none; "
-                "nothing bounds what this release tells"
+                "nothing bounds the loss of this release"
             )
         for name in ("pld", "rdp"):
             stated, computed = getattr(self.prices, name), getattr(found, name)

@@ -93,7 +93,7 @@ class Charge:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise LedgerTampered(
-                f"ledger entry {entry.sequence} does not tell what a charge tells: it was forged"
+                f"ledger entry {entry.sequence} has no complete charge: it was forged"
             ) from error
 
     @classmethod
@@ -170,7 +170,7 @@ def add_charges(found: dict[int, Charge], entries: Iterable[Entry], *, unit: str
 def _lease_is_private(entry: Entry) -> bool:
     lease = entry.body.get("lease")
     if not isinstance(lease, dict) or type(lease.get("private")) is not bool:
-        raise LedgerTampered(f"ledger entry {entry.sequence} does not tell what a lease tells: it was forged")
+        raise LedgerTampered(f"ledger entry {entry.sequence} has no complete lease: it was forged")
     return bool(lease["private"])
 
 
@@ -194,7 +194,7 @@ def same_releases(event: DpEvent, other: DpEvent) -> bool:
 def check_part_of(event: DpEvent, whole: DpEvent) -> None:
     if not part_of(event, whole):
         raise InvalidInput(
-            "expected event to be what ran of the reserved steps, the same steps and no more of them, "
+            "expected event to be a part of the reserved steps, the same steps and no more of them, "
             f"got event={event!r}; settle() without an event keeps all that was reserved"
         )
 
@@ -294,13 +294,13 @@ class Lease:
             return None
         if self.token > 1 and self.ran is None:
             return (
-                "expected a durable mark of what ran before the reservation was taken up, got none; "
+                "expected a durable mark of the steps before the reservation was taken up, got none; "
                 "settle() keeps all that was reserved"
             )
         if self.ran is not None and not part_of(self.ran, ran):
             return (
                 f"expected at least the steps={self.steps} that are durable and so released, got an event with "
-                "fewer; settle with what was started, or without an event"
+                "fewer; settle with all started steps, or without an event"
             )
         return None
 

@@ -129,8 +129,8 @@ class Log:
         if row is None:
             raise LedgerTampered(
                 f"the ledger {self.store.place} has lost entry {head.sequence}: it was cut off, or is an older "
-                "copy, or that entry is of another ledger; restore the newest one, or compare with what this "
-                "ledger wrote"
+                "copy, or that entry is of another ledger; restore the newest one, or compare with the "
+                "certificates of this ledger"
             )
         entry = unseal(row)
         if entry.hash != head.hash:
@@ -243,7 +243,7 @@ def refuse_second(store: Store, dataset: str | None, own: Row | None = None) -> 
 
 
 def known_as(dataset: str) -> str:
-    """Return the common form of ids that look alike, whatever their case, spaces and encoding.
+    """Return the common form of ids that differ in case, spaces and encoding only.
 
     >>> known_as("Caf\u00e9  2026") == known_as("cafe\u0301\u00a02026")
     True

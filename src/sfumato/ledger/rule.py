@@ -1,4 +1,4 @@
-"""What fits a budget: the exact price for a first plan, the privacy filter for everything later.
+"""The rule of a budget: the exact price for a first plan, the privacy filter for everything later.
 
 *A first plan* (or a list charged at once) was chosen before any answer was seen, so its exact price holds.
 *Later charges* may have been chosen after seeing answers, so all charges from the start must pass the filter.
@@ -6,7 +6,7 @@
 A first plan that fits by its exact price P only may be settled lower, and whether to stop it may have been
 decided on its answers. Runs that went on to later charges and runs that did not are then told apart by an
 answer, and their failure probabilities add up: δ_P(ε) for those that stop, and the filter's for the others.
-So the filter of later charges works with what the plan left over, δ − δ_P(ε). A plan that passes the filter
+So the filter of later charges works with the rest, δ − δ_P(ε). A plan that passes the filter
 itself takes nothing: steps of a plan are charges, and a filter may be left at any time.
 
 A charge stated under another relation is converted (`counted_event`), or refused.

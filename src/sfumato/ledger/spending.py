@@ -222,7 +222,7 @@ class Reservation:
                 raise LedgerError(
                     f"expected lease {self.lease.token} of entry {self.head.sequence}, got lease "
                     f"{newest.token}: another process has taken the run up; let that one finish, and discard "
-                    "what this one has"
+                    "the results of this one"
                 )
             if newest != self.lease:  # a forked child has the same token
                 raise LedgerError(
@@ -277,7 +277,7 @@ def give_back(log: Log, number: int) -> Entry:
         if lease.begun:
             raise Refused(
                 f"expected a reservation that was never begun, got entry {number}: rows may have been "
-                "touched under it, so it stays spent; resume its run, which settles what it did not use"
+                "touched under it, so it stays spent; resume its run, which settles the unused rest"
             )
         return _settle(log, head, lease.taken_up(private=True), NoEvent(), NoEvent(), last)
 

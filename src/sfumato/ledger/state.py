@@ -96,7 +96,7 @@ class State:
     whole: Account
     rest: Account
     shares: dict[str, Share] = field(default_factory=dict)
-    plans: dict[str, Prepaid] = field(default_factory=dict)  # paid for, and what is left of them
+    plans: dict[str, Prepaid] = field(default_factory=dict)  # paid for, and the rest of each
 
     @classmethod
     def empty(cls, budget: Budget) -> State:
@@ -144,7 +144,7 @@ class State:
             return replace(self, whole=whole, rest=whole)
         part = rule.admit(account, event)
         if part is None:
-            owner = f"the share of {allocation!r}" if allocation else "what no share claims"
+            owner = f"the share of {allocation!r}" if allocation else "the part that no share claims"
             raise self._exceeded(f"{owner}, epsilon={rule.limit:g}", allocation)
         return self._with(whole, part, allocation)
 

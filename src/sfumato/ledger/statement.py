@@ -31,7 +31,7 @@ TRAINING = (
     "sfumato train --dry-run --ledger says whether one does."
 )
 UNCLAIMED, OF_A_SHARE = "(unclaimed)", ("spent", "left", "surcharge of the privacy filter")
-_SUMS = 1e-4  # relative: what four digits show
+_SUMS = 1e-4  # relative: the precision of four digits
 _KINDS = 200  # of releases, beyond which composing them exactly takes too long for a statement
 
 
@@ -43,13 +43,6 @@ def as_json(ledger: Ledger) -> dict[str, Any]:
     """
     charges, state, head = ledger.snapshot()
     broken, balance = ledger.exceeded, ledger.balance_of(state)
-    events: dict[int, dict[str, Any]] = {}
-    costs: dict[tuple[int, int], float | None] = {}
-    for charge in charges:  # those that are alike share an event
-        if id(charge.event) not in events:
-            events[id(charge.event)] = event_to_json(charge.event)
-        if _alike(charge) not in costs:
-            costs[_alike(charge)] = epsilon_alone(charge, state.of_whole)
     return {
         "ledger": ledger.name,
         "dataset": ledger.dataset,
@@ -70,7 +63,7 @@ def as_json(ledger: Ledger) -> dict[str, Any]:
         "exceeded_by": None if broken is None else broken.purpose,
         "allocations": {name: _share(state, name) for name in state.shares},
         "plans": {name: {"epsilon_left": state.left(name)} for name in state.plans},
-        "charges": [_line(charge, costs[_alike(charge)], events[id(charge.event)]) for charge in charges],
+        "charges": [_line(charge, state.of_whole) for charge in charges],
         "head": head.to_json(),
     }
 
@@ -131,23 +124,18 @@ def only_plan(charges: Iterable[Charge], state: State) -> DpEvent | None:
     return whole_plan(paid[0], state.budget) if len(paid) == 1 else None
 
 
-def _alike(charge: Charge) -> tuple[int, int]:
-    """Return equal keys for charges of equal events, which share one object."""
-    return id(charge.counted), id(charge.planned)
-
-
-def _line(charge: Charge, cost: float | None, event: dict[str, Any]) -> dict[str, Any]:
+def _line(charge: Charge, rule: Rule) -> dict[str, Any]:
     return {
         "entry": charge.head.sequence,
         "time": charge.time,
         "purpose": charge.purpose,
         "allocation": charge.allocation,
-        "epsilon": cost,
+        "epsilon": epsilon_alone(charge, rule),
         "status": _status(charge),
         "drawn_from_plan": charge.drawn,
         "private": charge.private,
         "relation": str(charge.relation),
-        "event": event,
+        "event": event_to_json(charge.event),
     }
 
 

@@ -54,7 +54,7 @@ class PostgresStore(ConnectedStore["psycopg.Connection[Any]"]):
 
     `postgresql://host/database?ledger=NAME` tells several ledgers of a database apart; without a name it is
     `default`. `schema=NAME` says where the table is; without it, the one schema of the database that has it, or
-    else `public`. A commit waits for the disk whatever the server's default.
+    else `public`. A commit waits for the disk, also where the server's default does not.
     """
 
     def __init__(self, url: str) -> None:
