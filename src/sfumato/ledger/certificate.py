@@ -500,9 +500,10 @@ def _parsed(data: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(costs, dict) or set(costs) != set(MEANS):
         raise _unexpected("epsilon", "an object of pld, rdp and ledger", costs)
     found = {name: read(name, data[name]) for name, read in _FIELDS.items()}
+    head = found.pop("ledger")
     return {
         **found,
-        "head": found.pop("ledger"),
+        "head": head,
         "prices": Prices(pld=costs["pld"], rdp=costs["rdp"]),
         "epsilon_ledger": _optional(_as_written(_validate.non_negative))("ledger epsilon", costs["ledger"]),
         "signature": data.get(FIELD),
