@@ -110,7 +110,7 @@ def checklist(ledger: Place, certificate: Certificates = None, json: show.Json =
     """
     from sfumato.governance import Statement
     from sfumato.governance import checklist as hazards_of
-    from sfumato.governance.statements.checklist import as_rows
+    from sfumato.governance.hazards import as_rows
     from sfumato.ledger import Ledger
 
     with Ledger.open(ledger) as book:

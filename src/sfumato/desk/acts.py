@@ -227,7 +227,7 @@ def _charge(desk: Desk, officers: Officers, words: Words, _: str) -> None:
 
 def _opinion(words: Words) -> Any:
     from sfumato.governance import opinion_of
-    from sfumato.governance.outside.reading import parse_settings
+    from sfumato.governance.settings import parse_settings
 
     return opinion_of(parse_settings(words["settings"], words["form"]))
 
