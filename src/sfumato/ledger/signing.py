@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from sfumato.errors import InvalidInput, NotVerified
 from sfumato.ledger.chain import canonical
@@ -33,7 +33,6 @@ VARIABLE = "SFUMATO_KEY"
 FIELD = "signature"
 _LARGEST_KEY = 2**14
 _ROTATION, _REVOCATION = "key rotation", "key revocation"
-_K = TypeVar("_K")
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ def is_hexadecimal(value: object, digits: int) -> bool:
     return isinstance(value, str) and len(value) == digits and not set(value) - set("0123456789abcdef")
 
 
-def _read_key(path: str | os.PathLike[str], load: Callable[[bytes], Any], kind: type[_K], name: str) -> _K:
+def _read_key(path: str | os.PathLike[str], load: Callable[[bytes], Any], kind: Any, name: str) -> Any:
     from cryptography.exceptions import UnsupportedAlgorithm
 
     with Path(path).open("rb") as file:
