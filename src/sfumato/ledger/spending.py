@@ -302,8 +302,11 @@ def _settle(log: Log, head: Head, lease: Lease, ran: DpEvent, counted: DpEvent, 
             state = state.lower(held, counted, allocation)
     whole = event_from_json(reserved["event"])
     stopped = not same_releases(ran, whole) and not same_releases(ran, NoEvent())
+    kept: Body = {
+        key: reserved[key] for key in ("purpose", "allocation", "relation", "drawn") if key in reserved
+    }
     body = {
-        **{key: reserved[key] for key in ("purpose", "allocation", "relation", "drawn") if key in reserved},
+        **kept,
         "kind": "settle",
         "settles": head.sequence,
         "private": reserved["private"] and lease.private,
