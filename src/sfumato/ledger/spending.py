@@ -146,6 +146,7 @@ class Reservation:
     taken it up (`Ledger.reservation`), or has given it back, this one can neither mark nor settle it.
 
     Attributes:
+        ledger: The ledger that holds it.
         charge: The charge of the whole amount.
         lease: The holder, and the durable steps.
     """
