@@ -1,4 +1,4 @@
-"""The clipped sum of one batch: the compiled graph, the engine of modules, and plain gradients, in turns.
+"""The clipped sum of one batch: the compiled graph and plain gradients, in turns.
 
     python bench/compiler.py [cnn256 lstm …] [--turns 12] [--threads 2] [--profile]
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import transformer
 from sfumato.models import CNN, resnet18
-from sfumato.training import Flat, clipped_gradient_sum
+from sfumato.training import Flat
 from sfumato.training.compiler.engine import Engine
 
 per_row = partial(F.cross_entropy, reduction="none")
@@ -94,9 +94,6 @@ class Contest:
         self.model.zero_grad()
         F.cross_entropy(self.model(self.inputs), self.targets).backward()
 
-    def modules(self) -> object:
-        return clipped_gradient_sum(self.model, per_row, self.inputs, self.targets, 1.0)
-
 
 def profiled(contest: Contest) -> str:
     with torch.profiler.profile() as profile:
@@ -110,32 +107,25 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", help=", ".join(CASES))
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--no-old", action="store_true", help="Leave the engine of modules out.")
     parser.add_argument("--profile", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     print(f"torch {torch.__version__}, {asked.threads} threads, {asked.turns} turns")
-    print(
-        "| case | plain ms | compiled / plain, least | median | modules / plain, least | median | trace s |",
-        end="",
-    )
-    print(" first block s |\n|---|---|---|---|---|---|---|---|")
+    print("| case | plain ms | compiled / plain, least | median | trace s | first block s |")
+    print("|---|---|---|---|---|---|")
     for name in asked.cases or CASES:
         contest = Contest(name)
         if asked.profile:
             print(profiled(contest))
             continue
-        contenders = [contest.plain, contest.compiled, *([] if asked.no_old else [contest.modules])]
+        contenders = [contest.plain, contest.compiled]
         for each in contenders:
             each()
         times = [[timed(each) for each in contenders] for _ in range(asked.turns)]
-        columns = list(zip(*times, strict=True))
-        ratios = [
-            f"{of(column) / of(columns[0]):.2f}" for column in columns[1:] for of in (min, statistics.median)
-        ]
-        ratios += ["–"] * (4 - len(ratios))
+        plain, compiled = zip(*times, strict=True)
+        ratios = " | ".join(f"{of(compiled) / of(plain):.2f}" for of in (min, statistics.median))
         once = f"{contest.trace:.2f} | {contest.first:.2f}"
-        print(f"| {name} | {1e3 * min(columns[0]):.1f} | {' | '.join(ratios)} | {once} |", flush=True)
+        print(f"| {name} | {1e3 * min(plain):.1f} | {ratios} | {once} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ Memory is the peak of a fresh process for each contender. The table goes to stan
 measured to bench/results/step.json.
 
 `--against` takes full batches, so that both checkouts work on the same rows, and counts processor time on one
-thread. Beside the steps it shows the first one, which surveys the model, and a short run with Poisson batches,
+thread. Beside the steps it shows the first one, which traces the model, and a short run with Poisson batches,
 which meets many sizes for the first time.
 """
 

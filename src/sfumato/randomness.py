@@ -23,6 +23,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import repeat
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -189,8 +190,7 @@ class FreshGenerators:
     """Within a `with` block the global generators are secret, and `refresh` makes them so again.
 
     Code that is called item by item may seed them, from what it sees of an item; the next item would draw what
-    follows. `refresh` keys them anew if one, of the CPU or of `device`, was drawn from or seeded since. Each
-    time `torch.initial_seed()`, from which code may seed other generators, is another secret one.
+    follows. `refresh` keys them anew if one, of the CPU or of `device`, was drawn from or seeded since.
 
     >>> with FreshGenerators() as generators:
     ...     random.seed(0)
@@ -199,15 +199,10 @@ class FreshGenerators:
     False
     """
 
-    def __init__(
-        self, first: Sampler | None = None, device: torch.device | None = None, *, watched: bool = True
-    ) -> None:
-        """`first`: what the first keys are drawn from; a seeded one makes all keys seeded.
-
-        `watched`: whether code runs that may seed them; if not, `refresh` keys them anew whatever happened.
-        """
+    def __init__(self, first: Sampler | None = None, device: torch.device | None = None) -> None:
+        """`first`: what the first keys are drawn from; a seeded one makes all keys seeded."""
         self._seeded = first is not None and not first.private
-        self._first, self._device, self._watched = first, device, watched
+        self._first, self._device = first, device
         self._within = ExitStack()
         self._states: tuple[Any, ...] = ()
 
@@ -222,45 +217,19 @@ class FreshGenerators:
     def __exit__(self, *_: object) -> None:
         self._within.close()
 
+    @property
+    def moved(self) -> bool:
+        """Whether a generator was drawn from or seeded since it was keyed."""
+        return _global_states(self._device) != self._states
+
     def refresh(self) -> None:
-        if _global_states(self._device) != self._states:
+        if self.moved:
             self._within.close()
             self._key(self._stream)
-        else:
-            self._states = (_with_other_seed(self._stream), *self._states[1:])
 
     def _key(self, stream: Sampler) -> None:
         self._within.enter_context(secret_global_generators(stream, self._device))
-        self._states = _global_states(self._device) if self._watched else ()
-
-
-def key_anew(generator: Any) -> None:
-    """Give a generator that other code made a state that nobody knows; it stays of its kind.
-
-    >>> generator = np.random.default_rng(0)
-    >>> key_anew(generator)
-    >>> generator.random() == np.random.default_rng(0).random()
-    False
-    """
-    import torch
-
-    if isinstance(generator, torch.Generator):
-        if generator.device.type == "cpu":
-            words = SecretStream().integers(2**32, _WORDS)
-            generator.set_state(_torch_state(_fresh_torch_state(), words))
-        else:
-            generator.manual_seed(secrets.randbits(62))
-    elif isinstance(generator, random.Random):
-        generator.seed(secrets.randbits(256))
-    elif isinstance(generator, np.random.SeedSequence):
-        fresh = np.random.SeedSequence(secrets.randbits(256), pool_size=generator.pool_size)
-        generator.__setstate__(fresh.__reduce__()[2])  # type: ignore[attr-defined]
-    else:
-        inner = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", generator)
-        other = type(inner)(secrets.randbits(256))
-        inner.__setstate__((other.state, other.seed_seq))  # from the latter come those that it spawns
-        if isinstance(generator, np.random.RandomState):  # draws its normal numbers in pairs, and keeps one
-            generator.set_state(generator.get_state(legacy=False) | {"has_gauss": 0, "gauss": 0.0})
+        self._states = _global_states(self._device)
 
 
 def _global_states(device: torch.device | None) -> tuple[Any, ...]:
@@ -305,20 +274,6 @@ def set_torch_state(device: torch.device, state: torch.Tensor) -> None:
         torch.set_rng_state(state)
     else:
         torch.get_device_module(device).set_rng_state(state, device)
-
-
-def seeded_torch_state(device: torch.device, seed: int) -> torch.Tensor:
-    """Where torch's own generator of a device is after a public seed; it stays where it was."""
-    import torch
-
-    if device.type == "cpu":
-        return public_torch_generator(seed).get_state()
-    before = torch_state(device)
-    try:
-        torch.get_device_module(device).manual_seed(_validate.integer("seed", seed))
-        return torch_state(device)
-    finally:
-        set_torch_state(device, before)
 
 
 @contextmanager
@@ -372,14 +327,29 @@ def _hashed(words: npt.NDArray[Any]) -> int:
     return int.from_bytes(hashlib.blake2b(words.tobytes(), digest_size=_SEED).digest(), "little")
 
 
-def _with_other_seed(sampler: Sampler) -> bytes:
-    """Let torch's own generator of the CPU say another seed, and go on where it is; its state after that."""
-    import torch
+OWN_NOISE = (
+    "the noise came from a sampler of the user's own; that its draws are secret, and as random as the price "
+    "assumes, is taken on trust"
+)
 
-    state = torch.get_rng_state()
-    state.numpy()[:_SEED].view(np.uint64)[0] = _hashed(sampler.integers(2**32, 2))
-    torch.set_rng_state(state)
-    return state.numpy().tobytes()
+
+def draws_by_own_code(sampler: Any) -> bool:
+    """Whether the class of a sampler, one of its functions, or what it draws from is not Sfumato's."""
+    held = getattr(sampler, "__dict__", {}).values()
+    functions = [
+        each for each in (*vars(type(sampler)).values(), *held) if isinstance(each, FunctionType | MethodType)
+    ]
+    own = any(each.__module__.partition(".")[0] != "sfumato" for each in (type(sampler), *functions))
+    return own or any(draws_by_own_code(each) for each in held if hasattr(each, "rounded_normal"))
+
+
+def caveats_of_sampler(sampler: Any) -> tuple[str, ...]:
+    """The caveat of a certificate whose noise came from another sampler than Sfumato's.
+
+    >>> caveats_of_sampler(SecretStream())
+    ()
+    """
+    return (OWN_NOISE,) if draws_by_own_code(sampler) else ()
 
 
 class SecretStream:

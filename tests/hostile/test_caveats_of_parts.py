@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,13 +17,11 @@ from sfumato.ledger import Certificate, Ledger, PrivateKey
 from sfumato.ledger.certificate import UNRECORDED
 from sfumato.ledger.signing import VARIABLE
 from sfumato.policy import Column, Policy
-from sfumato.randomness import SecretStream
+from sfumato.randomness import OWN_NOISE, SecretStream
 from sfumato.recipes import Canaries, Classifier, features, tuning
 from sfumato.recipes.images import ImageRequest, StyleSettings, learn_sampler
 from sfumato.recipes.table import TableTraining
-from sfumato.training.own_code import OWN_CODE
 from sfumato.training.sources import chosen_by
-from sfumato.trust import OWN_NOISE
 
 SMALL = {"extractors": ("scattering",), "drawn": 60, "directions": 8, "steps": 2}
 HEAD_ONLY = replace(features.THINGS, **SMALL)
@@ -88,14 +85,9 @@ def ledger(tmp_path):
 
 
 @pytest.mark.parametrize(("make", "recipe"), EACH)
-def test_own_code_own_noise_and_seeded_coins_are_stated(make, recipe, ledger):
-    watched = []
-    sys.setprofile(lambda *seen: watched.append(1) if len(watched) < 3 else None)
-    try:
-        found = make(recipe, Quiet(), ledger, Chosen(private=False))
-    finally:
-        sys.setprofile(None)
-    assert {OWN_CODE, OWN_NOISE, IDEAL, SEEDED_CHOICE} <= set(found.caveats)
+def test_own_noise_and_seeded_coins_are_stated(make, recipe, ledger):
+    found = make(recipe, Quiet(), ledger, Chosen(private=False))
+    assert {OWN_NOISE, IDEAL, SEEDED_CHOICE} <= set(found.caveats)
     assert [found.private, *(charge.private for charge in ledger.charges())] == [False, False]
     assert UNRECORDED not in found.caveats
     assert len(set(found.caveats)) == len(found.caveats)
@@ -105,7 +97,7 @@ def test_own_code_own_noise_and_seeded_coins_are_stated(make, recipe, ledger):
 @pytest.mark.parametrize(("make", "recipe"), EACH)
 def test_nothing_is_stated_that_is_not_so(make, recipe, ledger):
     found = make(recipe, SecretStream(), ledger, Chosen())
-    assert not {OWN_CODE, OWN_NOISE, UNRECORDED, SEEDED_CHOICE} & set(found.caveats)
+    assert not {OWN_NOISE, UNRECORDED, SEEDED_CHOICE} & set(found.caveats)
     assert found.private
     assert IDEAL in found.caveats
 

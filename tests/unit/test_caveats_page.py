@@ -18,8 +18,7 @@ import pytest
 
 import sfumato
 from sfumato.ledger.certificate import UNRECORDED
-from sfumato.training.own_code import OWN_CODE
-from sfumato.training.surroundings import FITTED
+from sfumato.training.sources import ITEMS_BY_OWN_CODE
 
 SOURCE = Path(sfumato.__file__).parent
 PAGE = Path(__file__).parents[2] / "docs" / "caveats.md"
@@ -217,9 +216,9 @@ def test_no_caveat_is_explained_twice() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        OWN_CODE,  # a constant of another module, added to a set
+        ITEMS_BY_OWN_CODE,  # a constant of another module, added to a set
         UNRECORDED,  # put under a local name before
-        FITTED,  # with names to fill in, yielded by a function
+        "a tensor of shape … in the code at … was taken as public",  # with names to fill in
         "the float64 normal … taken as ideal",  # with holes
         "left out on purpose: …",  # of a function
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato.trust import OWN_NOISE, draws_by_own_code
+from sfumato.randomness import OWN_NOISE, draws_by_own_code
 
 SEEDED_CHOICE = (
     "not private: rows or settings were chosen by draws from a seeded stream, so that a record that leaves may "

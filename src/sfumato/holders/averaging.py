@@ -35,7 +35,7 @@ from sfumato.ledger import Certificate, Ledger
 from sfumato.ledger.signing import PublicKey
 from sfumato.randomness import SecretStream
 from sfumato.recipes import features, recipe_for
-from sfumato.training.rowwise import cross_entropy
+from sfumato.training import cross_entropy
 
 UNIT = "client"
 

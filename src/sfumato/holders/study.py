@@ -67,8 +67,7 @@ from sfumato.ledger.chain import canonical
 from sfumato.ledger.signing import PublicKey
 from sfumato.mechanisms import GaussianShares
 from sfumato.recipes import Recipe
-from sfumato.training import NoiseShares, Optimization, TrainingPlan
-from sfumato.training.rowwise import LossFunction
+from sfumato.training import LossFunction, NoiseShares, Optimization, TrainingPlan
 
 _PARTIES = ("dropped", "colluding")
 _LARGEST_FILE = 2**20

@@ -35,8 +35,7 @@ from sfumato.recipes.table.reading import Source, public_rows
 from sfumato.recipes.table.run import TableTraining
 from sfumato.recipes.table.target import Target
 from sfumato.released import ModelCard, Released
-from sfumato.training import Optimization, TrainingPlan, cross_entropy
-from sfumato.training.rowwise import LossFunction
+from sfumato.training import LossFunction, Optimization, TrainingPlan, cross_entropy
 
 TABLE = "table"
 """What `data` of a study says if its rows are those of tables."""

@@ -22,9 +22,8 @@ from sfumato.local.plan import ReportPlan
 from sfumato.local.shuffle import shuffled_in_words
 from sfumato.local.views import PRIORS, View
 from sfumato.policy import Policy, ledger_place, left_out_on_purpose
-from sfumato.randomness import Sampler
+from sfumato.randomness import Sampler, caveats_of_sampler
 from sfumato.storage import write_whole
-from sfumato.trust import caveats_of_sampler
 
 if TYPE_CHECKING:
     import pandas as pd

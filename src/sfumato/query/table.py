@@ -49,8 +49,7 @@ from sfumato.query.shaping import Groups, shaped
 from sfumato.query.sql import checked, parse_query
 from sfumato.query.stages import Compiled, Planned, Ready
 from sfumato.query.trying import Trial, trials
-from sfumato.randomness import Sampler, SecretStream
-from sfumato.trust import caveats_of_sampler
+from sfumato.randomness import Sampler, SecretStream, caveats_of_sampler
 
 RELATION = accounting.Relation.ADD_REMOVE
 """Under which queries are priced: contributions are bounded for a unit that comes or goes."""

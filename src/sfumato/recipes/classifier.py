@@ -44,6 +44,7 @@ from sfumato.training import (
     PrivateTrainer,
     TrainingPlan,
     TrainingResult,
+    Views,
     estimate,
     keep_out,
     moved_by_a_pixel,
@@ -55,7 +56,6 @@ from sfumato.training.devices import usable_device
 from sfumato.training.hold_out import price, size_without
 from sfumato.training.ownership import RECORD
 from sfumato.training.rate import settled
-from sfumato.training.rowwise import Views
 from sfumato.training.sources import ChosenRows
 from sfumato.training.wanted import Wanted
 

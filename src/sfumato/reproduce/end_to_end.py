@@ -10,8 +10,7 @@ import os
 
 from sfumato import models
 from sfumato.datasets import Dataset
-from sfumato.training import Optimization, TrainingPlan, TrainingResult, train
-from sfumato.training.rowwise import Views
+from sfumato.training import Optimization, TrainingPlan, TrainingResult, Views, train
 
 BATCH, EPOCHS, CLIP_NORM, AVERAGING = 512, 40, 0.1, 0.99
 OPTIMIZATION = Optimization(learning_rate=0.5, momentum=0.9)

@@ -21,9 +21,8 @@ from torch import nn
 from sfumato.datasets import Dataset
 from sfumato.fitting import FitConfig, fit
 from sfumato.storage import CHECKPOINT, RunFolder
-from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, train
+from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, Views, train
 from sfumato.training.checkpoint import remove_checkpoint
-from sfumato.training.rowwise import Views
 
 DELTA = 1e-5
 _RECORD = "run.json"

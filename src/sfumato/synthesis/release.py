@@ -15,7 +15,7 @@ from sfumato.accounting import warn_of_little_protection
 from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.policy import Policy, left_out_on_purpose
-from sfumato.randomness import Sampler, SecretStream
+from sfumato.randomness import Sampler, SecretStream, caveats_of_sampler
 from sfumato.storage import json_bytes, make_folder, write_whole
 from sfumato.synthesis import fidelity
 from sfumato.synthesis.cells import CellColumn, cell_columns, declared_cells
@@ -37,7 +37,6 @@ from sfumato.synthesis.synthesizer import (
     workload,
 )
 from sfumato.synthesis.values import FORMATS, to_table, write_table
-from sfumato.trust import caveats_of_sampler
 
 PURPOSE = "synthetic table"
 _FEWEST_CELLS = 4  # of two columns that can depend on each other

@@ -13,31 +13,25 @@ from sfumato.mechanisms import Banded, LambdaCGD
 from sfumato.results import EpochReport
 from sfumato.training.callbacks import Callback, StepReport
 from sfumato.training.checkpoint import resume, save_checkpoint
+from sfumato.training.clipped_sums import ChunkResult
 from sfumato.training.clipping import Automatic, Clipping, Flat, PerLayer
 from sfumato.training.distributed import Peers
 from sfumato.training.early_stopping import EarlyStopping
 from sfumato.training.estimate import CostEstimate, estimate
-from sfumato.training.gradient import (
-    chunk_rows,
-    clip_chunk,
-    clipped_gradient_sum,
-    rounding_bound,
-)
+from sfumato.training.gradient import clip_chunk, clipped_gradient_sum, rounding_bound
 from sfumato.training.hold_out import HeldOut, NoisyAccuracy, NoisyGroups, keep_out, keep_some
 from sfumato.training.hugging_face import default_loss
+from sfumato.training.losses import LossFunction, Views, cross_entropy
 from sfumato.training.optimization import Optimization
 from sfumato.training.plan import AdaptiveClipping, NoiseShares, TrainingPlan
-from sfumato.training.probe import Survey, survey
-from sfumato.training.rowwise import cross_entropy
 from sfumato.training.run import TrainingResult, train
-from sfumato.training.task import ChunkResult
 from sfumato.training.trainer import PrivateTrainer
 from sfumato.training.views import moved_by_a_pixel
 
 if TYPE_CHECKING:
     from sfumato.training.classifier import PrivateClassifier
     from sfumato.training.scaling import BoundedScaler
-    from sfumato.training.scoring import CoinSplit, NoisyAccuracyScorer
+    from sfumato.training.scoring import CoinSplit, NoisyAccuracyScorer, check_search
 
 __all__ = [
     "AdaptiveClipping",
@@ -54,6 +48,7 @@ __all__ = [
     "Flat",
     "HeldOut",
     "LambdaCGD",
+    "LossFunction",
     "NoiseShares",
     "NoisyAccuracy",
     "NoisyAccuracyScorer",
@@ -64,10 +59,10 @@ __all__ = [
     "PrivateClassifier",
     "PrivateTrainer",
     "StepReport",
-    "Survey",
     "TrainingPlan",
     "TrainingResult",
-    "chunk_rows",
+    "Views",
+    "check_search",
     "clip_chunk",
     "clipped_gradient_sum",
     "cross_entropy",
@@ -79,13 +74,13 @@ __all__ = [
     "resume",
     "rounding_bound",
     "save_checkpoint",
-    "survey",
     "train",
 ]
 
 _OF_SCIKIT_LEARN = {
     "BoundedScaler": "scaling",
     "CoinSplit": "scoring",
+    "check_search": "scoring",
     "NoisyAccuracyScorer": "scoring",
     "PrivateClassifier": "classifier",
 }

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from sfumato.models.rows_apart import Compute, height_apart
 from sfumato.randomness import FreshGenerators
+from sfumato.training.compiler.trace import all_tensors, kept_as_it_was
 from sfumato.training.devices import CPU, device_of
-from sfumato.training.memory import Memory
-from sfumato.training.own_code import runs_with
-from sfumato.training.unsuitable import refuse_sparse
 
 NONE = -1  # the answer to a row that raises
 
@@ -22,12 +20,11 @@ NONE = -1  # the answer to a row that raises
 def answers(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64]:
     """The class of the largest output for each row, in evaluation mode.
 
-    *Guarantees*: a row's answer is computed from that row and the model. Trusted code is shown blocks of a
-    public height at which rows have the same bits in any company; where one raises, the others are shown again
-    at that height, with zeros in its place. Code of the user's may do in evaluation mode what no survey of
-    training has seen: it is shown one row at a time, and made to forget it. What a model draws is secret, and
-    what a row seeds is keyed anew before the next. A row that raises has the answer `NONE`, and nobody sees the
-    text of the error.
+    *Guarantees*: each row is an input of its own to the model, mapped over blocks of a public height at which
+    made-up rows have the same bits in any company, or shown alone where the model cannot be mapped. The model
+    keeps nothing from block to block. Where a block raises, the others are shown again at that height, with
+    zeros in the place of the row that does. What a model draws is secret. A row that raises has the answer
+    `NONE`, and the text of the error is not shown.
 
     Args:
         model: The model; its mode is put back as it was.
@@ -43,19 +40,15 @@ def answers(model: nn.Module, rows: Tensor) -> npt.NDArray[np.int64]:
 
 
 def answering(model: nn.Module) -> Callable[[Tensor], npt.NDArray[np.int64]]:
-    """How a model is asked for `answers`; what cannot be asked is refused here, before a charge."""
-    refuse_sparse(model)
+    """How a model is asked for `answers`; one on two devices is refused here, before a charge."""
     device = device_of(model)
-    memory = Memory(model, name="the model") if runs_with(model) else None
 
     def ask(rows: Tensor) -> npt.NDArray[np.int64]:
         was_training = [module.training for module in model.modules()]
         model.eval()
         try:
-            with FreshGenerators(device=device) as generators:
-                if memory is None:
-                    return _together(model, rows, device)
-                return _one_by_one(model, rows, device, memory, generators.refresh)
+            with torch.no_grad(), FreshGenerators(device=device) as generators:
+                return _of_all(*_forgetting(model, device, generators), rows)
         finally:
             for module, training in zip(model.modules(), was_training, strict=True):
                 module.training = training
@@ -63,16 +56,35 @@ def answering(model: nn.Module) -> Callable[[Tensor], npt.NDArray[np.int64]]:
     return ask
 
 
-@torch.no_grad()
-def _together(model: nn.Module, rows: Tensor, device: torch.device) -> npt.NDArray[np.int64]:
-    def outputs(some: Tensor) -> Tensor:
-        found: Tensor = model(some.to(device)).to(CPU)
+def _forgetting(model: nn.Module, device: torch.device, generators: FreshGenerators) -> tuple[Compute, Compute]:
+    """The outputs of a block, mapped and not, by tensors and attributes as they were before any block."""
+    tensors: dict[str, Tensor] = {}
+
+    def call(rows: Tensor) -> Tensor:
+        found: Tensor = torch.func.functional_call(model, tensors, rows)
         return found
 
+    def kept(compute: Compute) -> Compute:
+        def outputs(rows: Tensor) -> Tensor:
+            if not tensors or any(tensor._version for tensor in tensors.values()):
+                tensors.update({name: each.detach().clone() for name, each in all_tensors(model).items()})
+            try:
+                with kept_as_it_was(model):
+                    return compute(rows.to(device)).to(CPU)
+            finally:
+                generators.refresh()
+
+        return outputs
+
+    return kept(torch.vmap(lambda row: call(row[None])[0], randomness="different")), kept(call)
+
+
+def _of_all(mapped: Compute, alone: Compute, rows: Tensor) -> npt.NDArray[np.int64]:
     try:
-        height = height_apart(outputs, rows)
-    except Exception:  # public rows raise, whatever the private ones are
+        height = height_apart(mapped, rows)
+    except Exception:  # on made-up rows: the model asks for values, or cannot be mapped
         height = 1
+    outputs = alone if height == 1 else mapped
     found = [_of_block(outputs, block, height) for block in torch.split(rows, height) if len(block)]
     return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
@@ -102,21 +114,3 @@ def _classes(outputs: Compute, rows: Tensor) -> npt.NDArray[np.int64] | None:
     except BaseException:  # its text may quote a row
         return None
     return found.reshape(-1).numpy() if found.numel() == len(rows) else None
-
-
-@torch.no_grad()
-def _one_by_one(
-    model: nn.Module, rows: Tensor, device: torch.device, memory: Memory, refresh: Callable[[], None]
-) -> npt.NDArray[np.int64]:
-    found = np.full(len(rows), NONE, dtype=np.int64)
-    for number, row in enumerate(torch.split(rows, 1)):
-        try:
-            found[number] = int(model(row.to(device)).argmax(dim=1))
-        except KeyboardInterrupt:  # somebody wants to stop
-            raise
-        except BaseException:  # its text may quote the row
-            continue
-        finally:
-            memory.put_back()
-            refresh()
-    return found

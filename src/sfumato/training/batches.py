@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from sfumato.errors import InvalidInput
-from sfumato.training.own_code import brings
+from sfumato.training.losses import Views
 from sfumato.training.public_rows import random_rows
-from sfumato.training.rowwise import Views
 from sfumato.training.sampling import Indices, Sample
 from sfumato.training.sources import source_of
 from sfumato.training.workers import Taken
@@ -52,11 +51,10 @@ class TrainingData:
 
     `example` is a public item (input, target) that says how items of a map-style data set are made; without it
     the first item is asked, which is a record: `shape_was_read` then says so. A collate_fn needs it: items are
-    padded to its length, and longer ones left out. `complete(inputs, targets)` adds inputs that a model makes
-    of each row's target.
+    padded to its length, and longer ones left out.
 
     *Guarantees*: a unit with a row that cannot be read, or that has another shape or type, is left out by
-    itself; so is a unit whose rows raised in model or loss, from then on.
+    itself, from then on.
     """
 
     def __init__(
@@ -67,11 +65,8 @@ class TrainingData:
         rows_per_unit: int | None = None,
         views: Views | None = None,
         example: Any = None,
-        complete: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         self._source = source_of(data, example)
-        self._complete = complete
-        self._own_units = brings(units)
         self.shape_was_read = self._source.shape_was_read
         self.rows = self._source.rows
         if units is not None and rows_per_unit is None:
@@ -103,30 +98,31 @@ class TrainingData:
         if not readable.all():
             self.leave_out(units[~readable] if owner is None else units[owner.numpy()[~readable]])
             return self.receive(self.ask(units))
-        return Rows(self._completed(inputs, targets), targets, owner, units)
+        return Rows(inputs, targets, owner, units)
 
     def fetch(self, units: Indices) -> Rows:
         """All rows of the given units, but of those left out."""
         return self.receive(self.ask(units))
 
     @property
-    def runs_own_code(self) -> bool:
-        """Whether reading rows runs code of the user's."""
-        return self._complete is not None or self._own_units or self._source.runs_own_code
+    def read_by_code(self) -> bool:
+        """Whether code of the holder's makes the items."""
+        return self._source.read_by_code
+
+    @property
+    def held(self) -> Any:
+        """The tensors that hold the rows; None where items are read one by one."""
+        return self._source.held
 
     def leave_out(self, units: Indices) -> None:
-        """Units whose rows raise: they add nothing, now and later."""
+        """Units whose rows cannot be read: they add nothing, now and later."""
         self._left_out[units] = True
 
     @cached_property
     def example(self) -> tuple[Any, Any]:
-        """Public random rows with the shapes and types of the data."""
+        """Made-up rows with the shapes and types of the data; of a private row nothing else is used."""
         inputs, targets = self._source.example
-        inputs, targets = random_rows(inputs, 1), random_rows(targets, 1)
-        return self._completed(inputs, targets), targets
-
-    def _completed(self, inputs: Any, targets: Any) -> Any:
-        return inputs if self._complete is None else self._complete(inputs, targets)
+        return random_rows(inputs, 1), random_rows(targets, 1)
 
     def _rows_of(self, units: Indices) -> tuple[Indices, Tensor | None]:
         """Their rows in the data, and which of the units each row belongs to."""

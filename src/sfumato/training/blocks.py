@@ -202,13 +202,13 @@ def _own(block: Sequence[int], found: Iterable[Tensor] | None, known: Known) -> 
         if count > len(known):
             return False
         mine = known[count - 1]
-        pairs = zip(_digests(column), block, strict=False)  # a column may have entries of the first units only
+        pairs = zip(digests(column), block, strict=False)  # a column may have entries of the first units only
         if any(mine.setdefault(unit, digest) != digest for digest, unit in pairs):
             return False
     return count == len(known)
 
 
-def _digests(column: Tensor) -> list[int]:
+def digests(column: Tensor) -> list[int]:
     """For each entry of a column one number of 64 bits, which tells its bits from others.
 
     A keyed hash: what it is taken of is as large as all that a pass keeps, and is not held on to. One NaN is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,9 @@ from sfumato.ledger import ChargeRequest, Ledger
 from sfumato.randomness import SecretStream
 from sfumato.training.answers import answers
 from sfumato.training.optimization import Optimization
-from sfumato.training.own_code import OWN_CODE, brings
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.run import TrainingResult, train
-from sfumato.training.sources import ChosenRows
-from sfumato.training.surroundings import caveats_of_callers, chosen_by_callers, tell_of
+from sfumato.training.sources import ITEMS_BY_OWN_CODE
 
 READ_FROM_DATA = "not private: read from data: "
 
@@ -32,10 +31,11 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
     """Fit a small network, or a copy of `module`, with DP-SGD, in the manner of scikit-learn.
 
     Declare what is public: `classes`, `public_size` and `bounds`. What is not declared is read off the data,
-    for convenience: `private_` is then False, and the certificate says what was read. The same goes for a
-    pipeline whose earlier steps were fitted on the rows (scale with `BoundedScaler`), and for a search that
-    scores on them without noise (score with `NoisyAccuracyScorer`, split with `CoinSplit`). The trained network
-    is `module_`, the result with its certificate `result_`.
+    for convenience: `private_` is then False, and the certificate says what was read. Rows are taken as they
+    are handed over, and the certificate says that too: earlier steps of a pipeline must not learn from them
+    (scale with `BoundedScaler`), nor a search score on them without noise (score with `NoisyAccuracyScorer`,
+    split with `CoinSplit`, or use `sfumato tune`). The trained network is `module_`, the result with its
+    certificate `result_`.
 
     Args:
         epsilon: The ε of the fit, above 0.
@@ -105,11 +105,9 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             BudgetExceeded: If the ledger has no room. Nothing was trained.
             InvalidInput: If a label is not declared.
         """
-        own_code = [OWN_CODE] if brings(X, y) else []
         X, y = validate_data(self, X, y, dtype=np.float32)
         check_classification_targets(y)
-        caveats = [*self._read_what_is_not_declared(X, y), *caveats_of_callers(self)]
-        chosen = chosen_by_callers(self)
+        caveats = self._read_what_is_not_declared(X, y)
         seed = 0 if self.random_state is None else self.random_state
         self.module_ = self._network(X.shape[1], seed) if self.module is None else copy.deepcopy(self.module)
         targets = np.searchsorted(self.classes_, y)
@@ -117,17 +115,19 @@ class PrivateClassifier(ClassifierMixin, BaseEstimator):
             raise InvalidInput("expected labels among the declared classes, got others; declare all of them")
         self.result_: TrainingResult = train(
             self.module_,
-            ChosenRows(self._scaled(X), torch.from_numpy(targets), chosen),
+            (self._scaled(X), torch.from_numpy(targets)),
             **self._terms(self.public_size_),
             optimization=Optimization(learning_rate=self.learning_rate),
             ledger=self.ledger,
             units=np.arange(len(X)) if self._named else None,
-            caveats=(*caveats, *own_code),
+            caveats=(*caveats, ITEMS_BY_OWN_CODE),
             sampler=None if self.random_state is None else SecretStream(test_seed=seed),
         )
         self.epsilon_ = self.result_.epsilon
-        self.private_ = not caveats and chosen.private and self.random_state is None
-        tell_of([*caveats, *chosen.caveats])
+        self.private_ = not caveats and self.random_state is None
+        if caveats:
+            reasons = caveats[0].removeprefix("not private: ")
+            warnings.warn(f"this fit is not private (private_ is False): {reasons}", stacklevel=2)
         return self
 
     def to_be_charged(self) -> ChargeRequest | None:

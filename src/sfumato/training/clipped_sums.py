@@ -4,17 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from sfumato.training.capture import Part, Pass
 from sfumato.training.clipping import Clipping
-from sfumato.training.rules.terms import SLACK_SHARE, Contribution, Materialised, Term, Weights, formed_values
+from sfumato.training.rules.terms import SLACK_SHARE, Materialised, Term, Weights
 
-_PORTION = 8  # units: parts of a block have a multiple of so many
 _NARROW = 1024  # values of a gradient that is summed together with others like it
-_FORMED_BYTES = 256 << 20  # gradients formed from factors and kept until their norms are known
+
+
+@dataclass(frozen=True)
+class ChunkResult:
+    """What one chunk adds.
+
+    `norms` are upper bounds, one for each unit (ordered by unit index) and clipping layer; `finite` is False
+    for units whose gradient had NaN or Inf, or that met a value without a result: they contribute exactly zero.
+    `rounding` is η: one unit changes `sums` by at most sensitivity · (1 + η). All but η is private.
+
+    Attributes:
+        sums: The clipped sum for each parameter, by name.
+        norms: Upper bounds of the gradient norms.
+        coefficients: What each unit's gradient was multiplied by.
+        finite: False for units that contribute nothing.
+        losses: The loss of each row.
+        norm_error: Bound of the rounding error of a norm.
+        sum_error: Bound of the rounding error of the sums.
+    """
+
+    sums: dict[str, Tensor]
+    norms: Tensor  # (units, layers)
+    coefficients: Tensor  # (units, layers)
+    finite: Tensor  # (units,)
+    losses: Tensor  # (rows,)
+    norm_error: float
+    sum_error: float
+
+    @property
+    def rounding(self) -> float:
+        return self.norm_error + self.sum_error
 
 
 def weighted_sums(
@@ -41,31 +70,6 @@ def _small_sums(terms: Mapping[str, Term], weights: Mapping[str, Weights]) -> di
         joined = Materialised(torch.cat(list(some.values()), dim=1)).weighted_sum(weights[next(iter(some))])
         sums.update(zip(some, torch.split(joined, [each.shape[1] for each in some.values()]), strict=True))
     return sums
-
-
-def uses(passed: Pass, part: Part | None = None) -> dict[str, list[Contribution]]:
-    """What the rows of a part, or all, add to each parameter that was used, for all its uses."""
-    rows = len(passed.losses)
-    if part is not None and part.stop - part.start == part.of:
-        part = None
-    uses: dict[str, list[Contribution]] = {}
-    for call, gradients in passed.by_call():
-        for parameter, contribution in call.contributions(gradients, rows, part).items():
-            uses.setdefault(passed.names[parameter], []).append(contribution)
-    return uses
-
-
-def parts_of(passed: Pass, height: int, sizes: dict[int, int]) -> list[Part]:
-    """The units of a block in parts whose gradients are formed together; by shapes alone.
-
-    `sizes`: those known so far, by the rows of a unit.
-    """
-    rows = len(passed.losses) // height
-    if rows not in sizes:
-        formed = 4 * sum(map(formed_values, uses(passed, Part(0, 1, height)).values()))
-        sizes[rows] = max(_PORTION, _FORMED_BYTES // max(1, formed) // _PORTION * _PORTION)
-    starts = range(0, height, sizes[rows])
-    return [Part(start, min(start + sizes[rows], height), height) for start in starts]
 
 
 def squared_norms(

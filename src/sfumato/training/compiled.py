@@ -1,4 +1,4 @@
-"""Models that went through torch.compile or TorchScript: rules see the modules as they were written."""
+"""Models that went through torch.compile or TorchScript are traced as they were written."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from sfumato.errors import InvalidInput, UnsupportedModel
 def as_written(model: Any) -> nn.Module:
     """The module inside a compiled one, which shares its weights; any other model as it is.
 
-    A compiled forward pass runs past the hooks that per-example gradients are made of.
-
     Raises:
         InvalidInput: If it is no module: a class that was not called, a function, nothing.
         UnsupportedModel: If a part of the model was compiled by itself, or turned into TorchScript.
@@ -23,6 +21,11 @@ def as_written(model: Any) -> nn.Module:
         got = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise InvalidInput(f"expected model to be a torch.nn.Module, got {got}; build one and pass it")
     inside: nn.Module = getattr(model, "_orig_mod", model)
+    if isinstance(inside, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise UnsupportedModel(
+            f"expected the model itself, got {type(inside).__name__} around it; give model.module, and "
+            "peers=Peers.of_world() for several processes"
+        )
     for name, module in inside.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise UnsupportedModel(

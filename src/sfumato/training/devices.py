@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput, UnsupportedModel
-from sfumato.training.trees import mapped_tree
 
 CPU = torch.device("cpu")
 
@@ -46,7 +46,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 def moved(data: Any, device: torch.device) -> Any:
     """The same tree with its tensors on the device."""
-    return mapped_tree(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, data)
+    return pytree.tree_map_only(Tensor, lambda leaf: leaf.to(device), data)
 
 
 def usable_device(name: str) -> torch.device:

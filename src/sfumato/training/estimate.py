@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from sfumato import randomness
+from sfumato.training.losses import Views, cross_entropy
 from sfumato.training.optimization import Optimization
 from sfumato.training.ownership import RECORD
 from sfumato.training.plan import TrainingPlan
-from sfumato.training.rowwise import Views, cross_entropy
 from sfumato.training.trainer import PrivateTrainer
 
 

@@ -27,8 +27,6 @@ from sfumato.randomness import Sampler, SecretStream
 from sfumato.storage import RunFolder, write_whole
 from sfumato.training.answers import answering
 from sfumato.training.arguments import check_ledger
-from sfumato.training.moment import refuse_listeners
-from sfumato.training.own_code import OWN_CODE, brings, caveats_with
 from sfumato.training.sources import chosen_by, columns_of
 
 PURPOSE = "accuracy on records kept out"
@@ -173,7 +171,6 @@ class HeldOut:
             numbers,
             tuple(names),
             purpose=f"{PURPOSE}, by group",
-            own_groups=brings(groups),
             epsilon=epsilon,
             delta=delta,
             ledger=ledger,
@@ -188,7 +185,6 @@ class HeldOut:
         *,
         purpose: str,
         relation: Relation = Relation.ADD_REMOVE,
-        own_groups: bool = False,
         epsilon: float,
         delta: float,
         ledger: Ledger | None,
@@ -198,16 +194,7 @@ class HeldOut:
         if not names or len(set(names)) != len(names):
             raise InvalidInput(f"expected names that are all different, got names={tuple(names)!r}")
         check_ledger(ledger)
-        refuse_listeners()
-        brought = own_groups or brings(self.rows, self.rows.inputs, self.rows.targets)
         sampler = SecretStream() if sampler is None else sampler
-        caveats = dict.fromkeys(
-            [
-                *((OWN_CODE,) if brought else ()),
-                *caveats_with(model),
-                *self.rows.chosen.caveats_with(sampler),
-            ]
-        )
         mechanism = _counting(epsilon, relation)
         inputs, ask = self.rows.tensors()[0], answering(model)  # whatever refuses does so before the charge
         certificate = (ledger or Unrecorded(delta=delta)).pay_for(
@@ -216,7 +203,7 @@ class HeldOut:
             relation=relation,
             unit=self.rows.unit,
             private=self.rows.chosen.private_with(sampler),
-            caveats=tuple(caveats),
+            caveats=self.rows.chosen.caveats_with(sampler),
         )
         right = ask(inputs) == self.rows.targets
         counts = np.array([_counts(right[groups == number]) for number in range(len(names))])
@@ -337,7 +324,7 @@ def keep_out(
 
 
 def _declared(data: Any, public_size: int | None) -> Dataset:
-    """The records as a Dataset; of others that code of the user's makes, the certificate would not tell."""
+    """The records as a Dataset."""
     if isinstance(data, Dataset):
         if public_size not in (None, data.public_size):
             raise InvalidInput(
@@ -346,7 +333,7 @@ def _declared(data: Any, public_size: int | None) -> Dataset:
             )
         return data
     pair = columns_of(data)
-    if pair is None or brings(data, *pair):
+    if pair is None:
         raise InvalidInput(
             f"expected a Dataset, or inputs and targets as two tensors, got {type(data).__name__}; put the "
             "rows into two tensors, and hand over keep_out((inputs, targets), share, public_size=…)"

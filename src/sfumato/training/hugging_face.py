@@ -6,18 +6,14 @@ the loss is computed again from the logits, for each row by itself. The library 
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sfumato.errors import InvalidInput
-from sfumato.training.rowwise import LossFunction, cross_entropy
+from sfumato.training.losses import LossFunction, cross_entropy
 
 IGNORED = -100  # the label of tokens that do not count
 _NEXT_TOKEN = ("ForCausalLM", "LMHeadModel")
@@ -84,44 +80,12 @@ class ClassLoss:
         return F.cross_entropy(logits, labels, reduction="none")
 
 
-def decoder_inputs(model: nn.Module) -> Callable[[Any, Any], Any] | None:
-    """What adds the inputs that a decoder makes of its labels, moved by one; None for models without."""
+def completed(model: nn.Module, inputs: Any, labels: Any) -> Any:
+    """The inputs, with those that a decoder makes of the labels, moved by one, where the model has one."""
     prepare = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-    if prepare is None:
-        return None
-
-    def complete(inputs: Any, labels: Any) -> Any:
-        if not isinstance(inputs, dict) or "decoder_input_ids" in inputs:
-            return inputs
-        return {**inputs, "decoder_input_ids": prepare(labels=labels)}
-
-    return complete
-
-
-@contextmanager
-def without_shortcuts(model: nn.Module) -> Iterator[None]:
-    """Within, a model of transformers does not ask whether a mask is all ones, which one row would decide.
-
-    The library leaves such shortcuts out while a model is exported, so it is told that this is so.
-    """
-    if not _has_transformers(model):
-        yield
-        return
-    before = torch.compiler._is_exporting_flag
-    torch.compiler._is_exporting_flag = True
-    try:
-        yield
-    finally:
-        torch.compiler._is_exporting_flag = before
-
-
-def _has_transformers(model: nn.Module) -> bool:
-    if model not in _known:
-        _known[model] = any(_comes_from_transformers(module) for module in model.modules())
-    return _known[model]
-
-
-_known: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+    if prepare is None or not isinstance(inputs, dict) or "decoder_input_ids" in inputs:
+        return inputs
+    return {**inputs, "decoder_input_ids": prepare(labels=labels)}
 
 
 def _comes_from_transformers(module: nn.Module) -> bool:

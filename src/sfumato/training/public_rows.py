@@ -1,4 +1,4 @@
-"""Rows and weights that are nobody's: what a survey shows to models, losses and views."""
+"""Made-up rows and weights, which are shown to model, loss and views in place of private ones."""
 
 from __future__ import annotations
 
@@ -43,23 +43,6 @@ def repeated(rows: Any, times: int) -> Any:
 
 def holds_rows(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.dim() > 0
-
-
-def own(leaf: Any) -> Any:
-    """A row's values in memory that nothing else shares."""
-    return leaf.clone() if holds_rows(leaf) else leaf
-
-
-def with_row(rows: Any, row: int, source: Any) -> Any:
-    def put(leaf: Any, other: Any) -> Any:
-        if not holds_rows(leaf):
-            return leaf
-        changed = leaf.clone()
-        # eight times larger: maxima and other order statistics of a batch must not hide the change
-        changed[row] = other[row] * 8 if leaf.is_floating_point() else 1 - leaf[row].to(torch.int64)
-        return changed
-
-    return pytree.tree_map(put, rows, source)
 
 
 @contextmanager

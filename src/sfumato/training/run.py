@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sfumato import _validate, results
 from sfumato.accounting import DpEvent, NoEvent, Relation, compose, repeat, warn_of_little_protection
@@ -37,10 +37,10 @@ from sfumato.training.compiled import as_written
 from sfumato.training.early_stopping import EarlyStopping
 from sfumato.training.hold_out import price
 from sfumato.training.hugging_face import default_loss
+from sfumato.training.losses import LossFunction, Views, cross_entropy
 from sfumato.training.optimization import Optimization
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.rate import settled
-from sfumato.training.rowwise import LossFunction, Views, cross_entropy
 from sfumato.training.same_rows import check_rows, forget_rows, note_rows
 from sfumato.training.setup import warn_that_given_go_on
 from sfumato.training.trainer import PrivateTrainer
@@ -116,6 +116,7 @@ def train(
     units: npt.ArrayLike | None = None,
     views: Views | None = None,
     example: Any = None,
+    public: Sequence[Tensor] = (),
     test: Dataset | None = None,
     ledger: Ledger | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -151,6 +152,7 @@ def train(
         units: The person behind each row, where people have several.
         views: K random views of each row, (rows, K, …), whose gradients are averaged before clipping.
         example: A public item like those of a map-style data set.
+        public: Tensors that model, loss or views bring along though they are large: nobody's data.
         test: Public data to measure accuracy on: `Dataset.public(…)`, or one that `datasets.load` gave.
         ledger: Where the plan is charged before a row is touched.
         out: A run folder. An interrupted run goes on from it; a finished one is refused.
@@ -195,9 +197,9 @@ def train(
     optimization = settled(optimization, plan, model)
     loss_fn = default_loss(model) if loss_fn is None else loss_fn
     started = time.perf_counter()
-    optimizer = optimization.build(model)
+    steps = optimization.build(model)
     trainer = PrivateTrainer(
-        model, optimizer, plan, ledger=ledger, purpose=purpose, sampler=sampler, callbacks=callbacks
+        model, steps, plan, ledger=ledger, purpose=purpose, sampler=sampler, public=public, callbacks=callbacks
     )
     if stopping is not None:
         trainer.rest_on(stopping.held.rows.chosen)

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
+from sklearn.model_selection import ParameterGrid
 
 from sfumato import _validate
 from sfumato.accounting import Relation
-from sfumato.datasets import Chosen
+from sfumato.errors import BudgetExceeded
 from sfumato.ledger import Certificate, ChargeRequest, Ledger, Unrecorded
 from sfumato.mechanisms import DiscreteLaplace
-from sfumato.randomness import Sampler, SecretStream
-from sfumato.training.moment import refuse_listeners
-from sfumato.training.own_code import OWN_CODE, brings
-from sfumato.training.predictions import predictions
-from sfumato.training.whole_search import refuse_beyond_budget
+from sfumato.randomness import Sampler, SecretStream, caveats_of_sampler
+from sfumato.training.predictions import right_answers
+from sfumato.training.sources import ITEMS_BY_OWN_CODE
 
+Positions: TypeAlias = npt.NDArray[np.int64]
 PURPOSE = "score of a search"
-SPLIT = (
-    "not private: the rows were split by position, so that a record that leaves moves others; give "
-    "cv=sfumato.CoinSplit(...)"
-)
 
 
 class NoisyAccuracyScorer(BaseEstimator):
@@ -33,9 +28,10 @@ class NoisyAccuracyScorer(BaseEstimator):
 
     *Guarantees*: released are the counts of right and of wrong answers with discrete Laplace noise of scale
     1/ε. A record is in one count of the part that is scored, and adding or removing it moves that count by one:
-    ε-differential privacy a score. For that each row is answered by itself, as in `Predictions`: estimators
-    that Sfumato does not know are shown one row at a time. Every part and every setting is charged; so is every
-    training. `certificate_` is that of the last score.
+    ε-differential privacy a score. For that each row is answered by itself: estimators that Sfumato does not
+    know are shown one row at a time. Every part and every setting is charged; so is every
+    training; `check_search` tells in advance whether a ledger can pay for all. `certificate_` is that of the
+    last score. How rows were split is not known here: split by coins (`CoinSplit`).
     Ghosh, Roughgarden & Sundararajan 2012; Dwork & Roth 2014, theorem 3.6.
 
     Args:
@@ -70,21 +66,15 @@ class NoisyAccuracyScorer(BaseEstimator):
     def __call__(self, estimator: Any, X: Any, y: Any) -> float:
         mechanism = self._mechanism()
         sampler = SecretStream() if self.sampler is None else self.sampler
-        refuse_listeners()
-        asked = predictions(estimator)
-        own = asked.own_code or brings(X, y)
-        part = _part_of(estimator)
-        chosen = part or Chosen()
-        caveats = (() if part else (SPLIT,)) + ((OWN_CODE,) if own else ()) + chosen.caveats_with(sampler)
         self.certificate_: Certificate = (self.ledger or Unrecorded(delta=self.delta)).pay_for(
             mechanism.event(),
             purpose=PURPOSE,
             relation=Relation.ADD_REMOVE,
             unit=self.unit,
-            private=chosen.private_with(sampler),
-            caveats=caveats,
+            private=bool(sampler.private),
+            caveats=(ITEMS_BY_OWN_CODE, *caveats_of_sampler(sampler)),
         )
-        right = int(asked.right(X, y).sum()) if len(y) else 0
+        right = int(right_answers(estimator, X, y).sum()) if len(y) else 0
         noisy = mechanism.release(np.array([right, len(y) - right]), sampler)
         counts = [max(0, int(count)) for count in noisy]
         return counts[0] / max(1, sum(counts))
@@ -102,59 +92,14 @@ class NoisyAccuracyScorer(BaseEstimator):
         return DiscreteLaplace.calibrated(sensitivity=1, epsilon=self.epsilon)
 
 
-def _part_of(estimator: Any) -> Chosen | None:
-    """By whose draws the part that scikit-learn scores was chosen; None if by none, as by position."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        seen = frame.f_locals
-        of_scikit_learn = str(frame.f_globals.get("__name__")).partition(".")[0] == "sklearn"
-        if of_scikit_learn and seen.get("estimator") is estimator and "test" in seen:
-            return chosen_by_coins(seen["test"])
-        frame = frame.f_back
-    return Chosen()  # scored by hand, on rows as they came
-
-
-class CoinRows(np.ndarray[Any, np.dtype[np.int64]]):
-    """Positions of rows that were chosen by a coin of each row's own, as `CoinSplit` gave them."""
-
-    chosen: Chosen | None = (
-        None  # what is cut out of them, or computed from them, was chosen by more than coins
-    )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _kept, (np.array(self), self.chosen)
-
-
-def chosen_by_coins(rows: Any) -> Chosen | None:
-    """By whose draws, if these are all the positions that a `CoinSplit` gave, or a plain view of them.
-
-    scikit-learn asks for plain arrays, and hands on a view of the same memory.
-
-    >>> kept, _ = next(iter(CoinSplit(2).split(np.zeros(100))))
-    >>> chosen_by_coins(np.asarray(kept)), chosen_by_coins(kept[:5]), chosen_by_coins(np.array(kept))
-    (Chosen(private=True, own_code=False), None, None)
-    """
-    if type(rows) is np.ndarray and type(rows.base) is CoinRows and _same_memory(rows, rows.base):
-        rows = rows.base
-    return rows.chosen if type(rows) is CoinRows and not rows.flags.writeable else None
-
-
-def _same_memory(view: npt.NDArray[Any], whole: npt.NDArray[Any]) -> bool:
-    first, second = view.__array_interface__, whole.__array_interface__
-    return all(first[name] == second[name] for name in ("data", "shape", "strides", "typestr"))
-
-
 class CoinSplit:
     """Parts of the rows for cross-validation, each row by a secret draw of its own.
 
     Folds by position move whole runs of rows when one record leaves, and neighbours would differ in several.
-    A search whose charges will not all fit in their ledger is refused when it asks for the parts, before the
-    first charge.
-
     Args:
         n_splits: How many parts there are, at least 2; each is scored once.
         sampler: Where the draws come from; a fresh secret stream by default. A seeded one is for tests: what is
-            fitted on its parts, and chosen by them, is not private.
+            fitted on its parts, and chosen by them, is not private, which no certificate says.
 
     >>> sum(len(scored) for _, scored in CoinSplit(3).split(np.zeros((10, 2))))
     10
@@ -164,31 +109,69 @@ class CoinSplit:
         self.n_splits = _validate.integer("n_splits", n_splits, least=2)
         self.sampler = sampler
 
-    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[CoinRows, CoinRows]]:
-        refuse_beyond_budget(self.n_splits)
-        return self._parts(len(X))
-
-    def _parts(self, rows: int) -> Iterator[tuple[CoinRows, CoinRows]]:
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[tuple[Positions, Positions]]:
         sampler = SecretStream() if self.sampler is None else self.sampler
-        part = sampler.integers(self.n_splits, rows)
+        part = sampler.integers(self.n_splits, len(X))
         for number in range(self.n_splits):
-            kept, scored = (
-                _kept(np.flatnonzero(rows), self.chosen) for rows in (part != number, part == number)
-            )
-            yield kept, scored
-
-    @property
-    def chosen(self) -> Chosen:
-        """By whose draws."""
-        return Chosen.by(self.sampler)
+            yield np.flatnonzero(part != number), np.flatnonzero(part == number)
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         return self.n_splits
 
 
-def _kept(positions: npt.NDArray[np.int64], chosen: Chosen | None) -> CoinRows:
-    rows = CoinRows(positions.shape, np.int64)  # memory of its own, so that a plain view leads back here
-    rows[:] = positions
-    rows.setflags(write=False)
-    rows.chosen = chosen
-    return rows
+def check_search(search: Any) -> None:
+    """Refuse, before its first charge, a search whose charges will not all fit in a ledger.
+
+    scikit-learn fits and scores one setting after another, and each pays for itself: a search that the ledger
+    cannot pay to its end would stop in the middle with a part of the budget gone, and choose nothing. What an
+    estimator or scorer of other kinds costs is not counted.
+
+    Args:
+        search: A GridSearchCV, or another with `param_grid`, `estimator`, `scoring`, `cv` and `refit`.
+
+    Raises:
+        BudgetExceeded: If a charge does not fit. Nothing was charged.
+
+    >>> from sklearn.dummy import DummyClassifier
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> check_search(GridSearchCV(DummyClassifier(), {"strategy": ["prior"]}, cv=CoinSplit(3)))
+    """
+    parts = search.cv if isinstance(search.cv, int) else 5 if search.cv is None else search.cv.get_n_splits()
+    fits = [
+        _charge_of(_last_step(clone(search.estimator).set_params(**one)))
+        for one in ParameterGrid(search.param_grid)
+    ]
+    named = search.scoring.values() if isinstance(search.scoring, Mapping) else [search.scoring]
+    scores = [_charge_of(scorer) for scorer in named] * (2 if search.return_train_score else 1)
+    trials = [found for fit in fits for found in [fit, *scores] * parts]
+    for refit in fits if search.refit else [None]:  # any setting may be the one that is fitted on all rows
+        charges = [found for found in (*trials, refit) if found is not None]
+        for ledger in {found[0].name: found[0] for found in charges}.values():
+            _check(ledger, [request for of, request in charges if of.name == ledger.name])
+
+
+def _check(ledger: Ledger, requests: Sequence[ChargeRequest]) -> None:
+    refused = ledger.first_beyond(requests)
+    if refused is None:
+        return
+    spent, left = ledger.epsilon_spent, ledger.epsilon_left
+    raise BudgetExceeded(
+        f"expected a search that fits what is left of {ledger.place}, got one whose charge {refused + 1} of "
+        f"{len(requests)} does not; nothing was charged: epsilon_spent={spent:.6g}, epsilon_left={left:.6g}; "
+        "try fewer settings or parts, or a smaller epsilon for each, or use sfumato tune, which pays for the "
+        "best of its trials only",
+        epsilon_spent=spent,
+        epsilon_left=left,
+    )
+
+
+def _charge_of(payer: Any) -> tuple[Ledger, ChargeRequest] | None:
+    """The ledger and the charge of one fit or score; None where it records nothing, or follows the rows."""
+    ledger = getattr(payer, "ledger", None)
+    request = payer.to_be_charged() if isinstance(ledger, Ledger) and hasattr(payer, "to_be_charged") else None
+    return None if ledger is None or request is None else (ledger, request)
+
+
+def _last_step(estimator: Any) -> Any:
+    steps = getattr(estimator, "steps", None)
+    return _last_step(steps[-1][-1]) if isinstance(steps, list) and steps else estimator

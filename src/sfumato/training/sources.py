@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import os
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,15 +15,15 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate, default_convert
 
 from sfumato.datasets import Chosen
-from sfumato.errors import InvalidInput, UnsupportedModel
+from sfumato.errors import InvalidInput
 from sfumato.randomness import FreshGenerators
-from sfumato.training.memory import Memory
-from sfumato.training.own_code import brings
 from sfumato.training.sampling import Indices
-from sfumato.training.trees import mapped_tree
 from sfumato.training.workers import Begin, Taken, Workers
 
-_LARGEST = 1000  # entries of what is looked at for each item; of what is larger, only the length
+ITEMS_BY_OWN_CODE = (
+    "items-by-own-code: code of the holder's made the rows (a data set, a collate_fn, or what was done before "
+    "fit); that it makes each row of one record alone is taken on trust"
+)
 Collate = Callable[[list[Any]], Any]
 TARGETS = ("labels", "label", "targets", "target")
 """The fields that hold the target where an item is a dict."""
@@ -52,8 +51,12 @@ class Source(Protocol):
         """Whether rows that are asked for are read while something else is done."""
 
     @property
-    def runs_own_code(self) -> bool:
-        """Whether code of the user's makes the rows."""
+    def read_by_code(self) -> bool:
+        """Whether code of the holder's makes the items."""
+
+    @property
+    def held(self) -> Any:
+        """The tensors that hold the rows; None where items are read one by one."""
 
     def ask(self, rows: Indices) -> Callable[[], Taken]:
         """Ask for rows; what is returned waits for them: inputs, targets, and which rows could be read."""
@@ -63,8 +66,7 @@ def source_of(data: Any, example: Any = None) -> Source:
     """The rows of whatever a user hands over; a loader's sampling is not used, for we sample ourselves."""
     given = _given_columns(data)
     if given is not None:
-        holders = (data, data.dataset) if isinstance(data, DataLoader) else (data,)
-        return Columns(*map(_as_tensors, given), runs_own_code=brings(*holders, *given))
+        return Columns(*map(_as_tensors, given))
     if isinstance(data, DataLoader):
         if isinstance(data.dataset, IterableDataset):
             raise _stream(data.dataset)
@@ -183,11 +185,11 @@ class Columns:
 
     shape_was_read = False
     ahead = False
+    read_by_code = False
 
-    def __init__(self, inputs: Any, targets: Any, *, runs_own_code: bool) -> None:
-        self._columns = inputs, targets
-        self.runs_own_code = runs_own_code
-        lengths = {len(leaf) for leaf in pytree.tree_leaves(self._columns)}
+    def __init__(self, inputs: Any, targets: Any) -> None:
+        self.held = inputs, targets
+        lengths = {len(leaf) for leaf in pytree.tree_leaves(self.held)}
         if len(lengths) != 1:
             raise InvalidInput("expected inputs and targets of equal length; each row needs one of both")
         self.rows = lengths.pop()
@@ -201,7 +203,7 @@ class Columns:
 
     def take(self, rows: Indices) -> Taken:
         chosen = torch.from_numpy(rows)
-        inputs, targets = mapped_tree(partial(_chosen, chosen), self._columns)
+        inputs, targets = pytree.tree_map(partial(_chosen, chosen), self.held)
         return inputs, targets, np.ones(len(rows), dtype=bool)
 
 
@@ -213,11 +215,12 @@ class Items:
     """A map-style data set, whose items are read one by one, ahead of their step if there are `workers`.
 
     `collate` is shown the public example and one item, never two items: what it pads an item to is the length
-    of the example, and says nothing about other items. What data set and `collate` keep of an item is put back
-    before they see another, and what is random in them is keyed anew after each item that drew or seeded.
+    of the example, and says nothing about other items. What is random in them is keyed anew after each item
+    that drew or seeded. That they make item i of record i alone is taken on trust; the certificate says so.
     """
 
-    runs_own_code = True
+    read_by_code = True
+    held = None
 
     def __init__(
         self,
@@ -236,8 +239,7 @@ class Items:
             )
         self._items, self._declared, self._collate = items, example, collate
         self.rows = len(items)
-        self.keeps = False
-        self._memory = Memory(items, collate, name="the data set", largest=_LARGEST)
+        self._draws = False  # whether an item drew random numbers, or seeded
         self._workers = None
         if workers:
             make = partial(_reader, items, example, collate, self.example)
@@ -259,17 +261,12 @@ class Items:
 
     def _shown_first(self) -> tuple[Any, Any]:
         try:
-            self._memory.key_generators()
             with FreshGenerators():
-                first = contextvars.copy_context().run(lambda: self._tensors(self._items[0]))
-            self._memory.compare_large()
-            return first
-        except (InvalidInput, UnsupportedModel):
+                return self._tensors(self._items[0])
+        except InvalidInput:
             raise
         except Exception:  # its text may quote the row
             pass
-        finally:
-            self._memory.put_back()
         raise InvalidInput(
             "expected to read the first item of the data set, to see how items are made, and could not; "
             "declare a public one: batches(data, example=(input, target))"
@@ -278,42 +275,23 @@ class Items:
     def ask(self, rows: Indices) -> Callable[[], Taken]:
         if self._workers is None or not len(rows):
             return lambda: self.take(rows)
-        return partial(self._received, self._workers, self._workers.ask(rows.tolist()))
-
-    def _received(self, workers: Workers, waiting: Callable[[], Taken]) -> Taken:
-        taken = waiting()
-        self._note(workers.kept)
-        return taken
+        return self._workers.ask(rows.tolist())
 
     def take(self, rows: Indices) -> Taken:
-        """Read in this process."""
-        self._memory.key_generators()
+        """Read in this process; where items draw or seed, the generators are keyed anew after each."""
         with FreshGenerators() as generators:
-            read = [self._read_forgetting(row, generators) for row in rows.tolist()]
-        self._memory.compare_large()
+            read = [] if self._draws else [self._read(row) for row in rows.tolist()]
+            if self._draws or generators.moved:
+                self._draws, read = True, []
+                for row in rows.tolist():
+                    generators.refresh()
+                    read.append(self._read(row))
         readable = np.array([pair is not None for pair in read], dtype=bool)
         blank = pytree.tree_map(lambda leaf: torch.zeros_like(leaf[0]), self.example)
         pairs = [blank if pair is None else pair for pair in read]
         if not pairs:
             return *pytree.tree_map(lambda leaf: leaf[:0], self.example), readable
         return *pytree.tree_map(lambda *leaves: torch.stack(leaves), *pairs), readable
-
-    def _read_forgetting(self, row: int, generators: FreshGenerators) -> tuple[Any, Any] | None:
-        try:
-            return contextvars.copy_context().run(self._read, row)  # whose variables nobody sees afterwards
-        finally:
-            self._note(self._memory.put_back())
-            generators.refresh()
-
-    def _note(self, kept: bool) -> None:
-        """Say once that something was kept of an item, and put back."""
-        if kept and not self.keeps:
-            self.keeps = True
-            warnings.warn(
-                "the data set or collate_fn keeps something from item to item; it is put back after each item, "
-                "so that no item reaches another: prepare things in __init__",
-                stacklevel=2,
-            )
 
     def _read(self, row: int) -> tuple[Any, Any] | None:
         try:
@@ -322,7 +300,11 @@ class Items:
             raise
         except BaseException:  # its text may quote the row, so nobody sees it
             return None
-        return pair if _shapes(pair) == _shapes(pytree.tree_map(lambda leaf: leaf[0], self.example)) else None
+        return pair if _shapes(pair) == self._shape else None
+
+    @cached_property
+    def _shape(self) -> Any:
+        return _shapes(pytree.tree_map(lambda leaf: leaf[0], self.example))
 
     def _tensors(self, item: Any) -> tuple[Any, Any]:
         if self._collate is None:

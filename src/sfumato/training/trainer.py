@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +19,29 @@ from sfumato.errors import InvalidInput, Refused, UnsupportedModel
 from sfumato.ledger import Certificate, Charge, Ledger, Prices, Reservation, Unrecorded
 from sfumato.mechanisms import Gaussian, GridGaussian, LambdaCGD, correlated_noise
 from sfumato.mechanisms.correlated import Past
-from sfumato.randomness import FreshGenerators, NoiseSource, Sampler, SecretStream
+from sfumato.randomness import NoiseSource, Sampler, SecretStream, caveats_of_sampler
 from sfumato.training.agreement import digest, terms
 from sfumato.training.averaging import WeightAverage
 from sfumato.training.batches import Batch, StepUnits, TrainingData
 from sfumato.training.callbacks import Callback, Listeners
-from sfumato.training.clipping import SMALLEST_NORM
+from sfumato.training.clipped_sums import ChunkResult
+from sfumato.training.clipping import SMALLEST_NORM, Flat
 from sfumato.training.compiled import as_written
+from sfumato.training.compiler.engine import Engine, engine_for, settings_for
 from sfumato.training.device_sum import DeviceSum
 from sfumato.training.devices import CPU, device_of
 from sfumato.training.distributed import ALONE, Peers
 from sfumato.training.drawing import Drawable, Draws
-from sfumato.training.gradient import chunk_rows, clip_rows, prepare_blocks, rounding_bound
-from sfumato.training.hugging_face import decoder_inputs
 from sfumato.training.interrupts import bare
-from sfumato.training.memory import written_nowhere
+from sfumato.training.losses import LossFunction, Views, same_settings
 from sfumato.training.noise import NoisySum, StepSum, joining_error
-from sfumato.training.own_code import OWN_CODE, caveats_of_replaced, caveats_with, is_watched
 from sfumato.training.ownership import Ownership, check_units, share_out
 from sfumato.training.past_noise import destroy_past_noise
 from sfumato.training.plan import TrainingPlan
 from sfumato.training.private_log import PrivateLog
-from sfumato.training.probe import Survey, survey
-from sfumato.training.replaced import Standing
-from sfumato.training.rowwise import LossFunction, Views
 from sfumato.training.setup import setup_of
-from sfumato.training.sources import chosen_by
+from sfumato.training.sources import ITEMS_BY_OWN_CODE, chosen_by
 from sfumato.training.state import TrainerState
-from sfumato.training.task import ChunkResult, Prepared, prepared
-from sfumato.training.trial import try_step
-from sfumato.trust import caveats_of_sampler
 
 SHAPE_READ = (
     "read from data: the shape and type of a row, from the first record; one of another shape in its place "
@@ -60,19 +54,21 @@ _FARTHEST = 2.0**20  # that an adaptive clipping norm goes from the plan's
 class PrivateTrainer:
     """Takes the steps of a plan: sample, clip each unit's gradient, sum, add noise, let the optimizer move.
 
-    Wraps neither the model nor the optimizer. Model, loss and views are tried on public rows first, so that
-    nothing is spent on what cannot be trained; then the whole plan is reserved in the ledger, before the first
-    row is looked at. `finish` settles it to the steps that were started. What a loop shows of its steps before
-    `save_checkpoint` or `finish` has told the ledger is not yet released: keep it to yourself.
+    Wraps neither the model nor the optimizer. Model, loss and views are traced into a graph first, on tensors
+    without values and on made-up rows; private rows meet the graph and nothing else. What cannot be trained is
+    refused there. Then the whole plan is reserved in the ledger, before the first row is looked at. `finish`
+    settles it to the steps that were started. What a loop shows of its steps before `save_checkpoint` or
+    `finish` has told the ledger is not yet released: keep it to yourself.
 
     *Guarantees*: sampler, noise and price come from the one plan; a step draws noise for every parameter and
-    moves the weights, or raises; a unit whose gradient is not finite, or whose rows raise, adds nothing, which
-    only the private log tells; an empty batch takes a step of noise like any other. Whatever is random in views
-    and in the forward pass is keyed from the secret stream. A step that is interrupted leaves no sum behind.
+    moves the weights, or raises; a unit whose gradient is not finite, or that meets a value without a result,
+    adds nothing, which only the private log tells; an empty batch takes a step of noise like any other. Random
+    draws of views and of the forward pass are inputs of the graph, from the secret stream. A step that is
+    interrupted leaves no sum behind.
 
     Args:
-        model: Any module without batch normalisation. Of one that torch.compile made, the module inside is
-            trained.
+        model: Any module that a graph can be traced of, without batch statistics. Of one that torch.compile
+            made, the module inside is trained.
         optimizer: Any torch optimizer over the model's parameters.
         plan: What will be done, priced.
         ledger: Where the plan is reserved; without one nothing is recorded, and the certificate says so.
@@ -80,6 +76,7 @@ class PrivateTrainer:
         sampler: The secret stream. A seeded one is for tests: ledger and certificate then say that the run
             is not private.
         peers: The processes that take each step together.
+        public: Tensors that model, loss or views bring along though they are large: nobody's data.
         on_reserved: Called with the trainer when the plan is reserved and no row was touched yet, to note
             down where the run can be taken up after a crash. If it raises, the reservation is given back.
         callbacks: Told of steps once they are durable.
@@ -107,6 +104,7 @@ class PrivateTrainer:
         purpose: str = "private training",
         sampler: Sampler | None = None,
         peers: Peers = ALONE,
+        public: Sequence[Tensor] = (),
         on_reserved: Callable[[PrivateTrainer], None] | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
@@ -117,7 +115,7 @@ class PrivateTrainer:
         self._sampler: Sampler = SecretStream() if sampler is None else sampler
         self._correlated = correlated_noise(plan.noise, self._sampler)
         self.past_noise_beside: set[Path] = set()  # checkpoints; `finish` destroys it there
-        self.peers = peers
+        self.peers, self._public = peers, tuple(public)
         self.parameters = trainable_parameters(model)
         _check_optimizer(optimizer, self.parameters)
         self.average = WeightAverage(self.parameters, plan.average_decay)
@@ -140,15 +138,15 @@ class PrivateTrainer:
         self._chunks = 0
         self._reserved = False
         # From what the steps met.
-        self._caveats: set[str] = {*caveats_with(model), *caveats_of_sampler(self._sampler)}
+        self._caveats: set[str] = set(caveats_of_sampler(self._sampler))
         self._eta_before: float | None = None  # the largest of steps before a resume
         self._views: str | None = None  # by which the rows of the run are seen, by name
         self.setup = setup_of(optimizer)  # what checkpoints keep of it, and compare
         self._owned = Ownership(None)
         self._draws = Draws(plan, self._sampler)
-        self._work: Prepared | None = None
-        self._prepared_for: Prepared | None = None  # for which chunks and η were chosen
-        self._data: TrainingData | None = None  # that it was prepared for
+        self._engine: Engine | None = None
+        self._settings: list[Any] = []  # for which it was made
+        self._prepared_for: Engine | None = None  # for which chunks and η were chosen
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise Refused(
@@ -198,9 +196,10 @@ class PrivateTrainer:
                 rows_per_unit=most,
                 views=views,
                 example=example,
-                complete=decoder_inputs(self.model),
             )
             self.rest_on(chosen_by(data))
+            if source.read_by_code:
+                self._caveats.add(ITEMS_BY_OWN_CODE)
             if source.shape_was_read:
                 self._caveats.add(SHAPE_READ)
             self._check_room()
@@ -230,11 +229,12 @@ class PrivateTrainer:
         for parameter in self.parameters.values():
             parameter.grad = None  # whether there is one, or what it is, decides nothing
         with self.peers.together("to look at its model and loss"):
-            work = self._looked_at(units.data, loss_fn)
-        if self.eta is None or (not self._reserved and self._prepared_for is not work):
+            engine = self._traced(units.data, loss_fn)
+        if self.eta is None or (not self._reserved and self._prepared_for is not engine):
             with self.peers.together("to look at its model"):
-                self._prepare(units.data, loss_fn, work)
-            self.peers.require_same({"bound of rounding": digest(str(self.eta))}, remedy="give each rank rows")
+                self._prepare(units.data, engine)
+            facts = {"bound of rounding": digest(str(self.eta)), "graph": digest(engine.digest)}
+            self.peers.require_same(facts, remedy="give each rank rows, and the same code")
         self._reserve()
         self._start(batch)
         mechanism = self._mechanism()
@@ -242,7 +242,7 @@ class PrivateTrainer:
         try:
             self._sum.prepare(mechanism, self._noise_source)
             with self.peers.together("in a step"):
-                below: float = self._add_up(units, loss_fn, work, mechanism)
+                below: float = self._add_up(units, engine, mechanism)
             gradients = self.peers.release(
                 self._sum, mechanism, self._noise_source, divisor=self.plan.expected_batch
             )
@@ -260,7 +260,7 @@ class PrivateTrainer:
         self._note(gradients)
 
     def rehearse(self, rows: Any, loss_fn: LossFunction, *, views: Views | None = None) -> None:
-        """Look at model and loss as the first step would, on rows that are public; nothing is charged.
+        """Trace model and loss as the first step would, for rows that are public; nothing is charged.
 
         Args:
             rows: Public rows with the shapes and types of those to come, as `batches` takes them.
@@ -268,7 +268,8 @@ class PrivateTrainer:
             views: K random views of each row, as `batches` will be given them.
 
         Raises:
-            Refused: If model or loss mix rows, or this trainer has taken steps.
+            UnsupportedModel: If model or loss mix rows.
+            Refused: If this trainer has taken steps.
 
         >>> from sfumato.training import PrivateTrainer, TrainingPlan, cross_entropy
         >>> model = nn.Linear(2, 2)
@@ -278,11 +279,10 @@ class PrivateTrainer:
         >>> trainer.eta < 0.01
         True
         """
-        if self._reserved:  # chunks and η of another work would be those of the steps to come
+        if self._reserved:  # chunks and η of another graph would be those of the steps to come
             raise Refused("expected a rehearsal before the first step, got one after it; make another trainer")
-        complete = decoder_inputs(self.model)
-        source = TrainingData(rows, rows_per_unit=self.plan.rows_per_unit, views=views, complete=complete)
-        self._prepare(source, loss_fn, self._looked_at(source, loss_fn))
+        source = TrainingData(rows, rows_per_unit=self.plan.rows_per_unit, views=views)
+        self._prepare(source, self._traced(source, loss_fn))
 
     def _see_by(self, views: Views | None) -> None:
         """A run that is taken up sees rows as it did: a mixture would be nobody's result."""
@@ -301,20 +301,17 @@ class PrivateTrainer:
         if self.ledger is None and not self.keeps_checkpoints:
             self.listeners.tell()
 
-    def _looked_at(self, data: TrainingData, loss_fn: LossFunction) -> Prepared:
-        """Model, loss and views after a survey; what nobody changed since the last step is not walked over."""
-        last = self._work
-        if last is not None and not last.stands():
-            if self._reserved:
-                last.refuse_replaced()
-            last = None
-        if last is None or self._data is not data or not last.holds(loss_fn, data.views):
+    def _traced(self, data: TrainingData, loss_fn: LossFunction) -> Engine:
+        """The graph of model, loss and views; traced again where a setting that it depends on has changed."""
+        settings = [*settings_for(self.model, loss_fn, data.example, data.views), data]
+        if self._engine is None or not same_settings(self._settings, settings):
             self._check_parameters()
-            standing = Standing(self.model)
-            known = survey(self.model, loss_fn, *data.example, views=data.views)
-            last = self._work = prepared(self.model, loss_fn, data.views, known, standing=standing)
-            self._data = data
-        return last
+            self._engine = engine_for(
+                self.model, loss_fn, data.example, views=data.views, public=self._public, data=data.held
+            )
+            self._settings = settings
+            self._caveats.update(self._engine.caveats)
+        return self._engine
 
     def _check_parameters(self) -> None:
         """Refuse a model whose parameters are not those that noise is drawn for and the optimizer moves."""
@@ -326,25 +323,22 @@ class PrivateTrainer:
                 "freeze, add and replace layers before, or make another trainer with what is left of the budget"
             )
 
-    def _add_up(self, units: StepUnits, loss_fn: LossFunction, work: Prepared, mechanism: GridGaussian) -> int:
+    def _add_up(self, units: StepUnits, engine: Engine, mechanism: GridGaussian) -> int:
         """Add the clipped gradients of a step; returns what adaptive clipping counts, which has no noise."""
         clipping, below = self.plan.clipping_at(self.clip_norm), 0
-        trusted = not (work.runs_own_code or units.data.runs_own_code or is_watched())
-        if not trusted:
-            self._caveats |= {OWN_CODE, *caveats_of_replaced(list(work.replaced))}
-        unwritten = written_nowhere(work.tensors, by_version=trusted)
-        generators = FreshGenerators(self.sampler, self.device, watched=not trusted)
-        nobody_draws = trusted and not work.known.random
-        with unwritten, nullcontext() if nobody_draws else generators:
-            task = work.task(loss_fn, units.data.views, refresh=generators.refresh)
-            for number, rows in units.chunks(self._chunks):
-                into = self._sum.ground()
-                result = clip_rows(task, rows.inputs, rows.targets, clipping, units=rows.units, into=into)
-                self._check_rounding(result)
-                self._sum.add(result.sums, mechanism, chunk=number)
-                below += self._below(result)
-                units.data.leave_out(rows.numbers[result.raised.cpu().numpy()])
-                self.private_log.add(result)
+        for number, rows in units.chunks(self._chunks):
+            result = engine.clipped(
+                rows.inputs,
+                rows.targets,
+                clipping,
+                units=rows.units,
+                into=self._sum.ground(),
+                sampler=self.sampler,
+            )
+            self._check_rounding(result)
+            self._sum.add(result.sums, mechanism, chunk=number)
+            below += self._below(result)
+            self.private_log.add(result)
         return below
 
     def finish(self) -> Charge | None:
@@ -564,45 +558,34 @@ class PrivateTrainer:
 
     # Inside
 
-    def _prepare(self, source: TrainingData, loss_fn: LossFunction, work: Prepared) -> None:
-        """Choose the chunks from declared figures and shapes alone; the model sees public rows."""
-        known = work.known
+    def _prepare(self, source: TrainingData, engine: Engine) -> None:
+        """Choose the chunks from declared figures and shapes alone, and try a step of the optimizer."""
         batch = self.plan.expected_batch / self.peers.count
-        rows_a_chunk = chunk_rows(known)
-        self._choose_chunks(source, loss_fn, known, rows_a_chunk)
+        rows_a_chunk = engine.chunk_rows()
+        self._choose_chunks(source, engine, rows_a_chunk)
         if self.plan.shares is not None:  # of the margin that all holders declared; smaller chunks round less
             margin = self.plan.mechanism_of_shares().margin
             while self._mechanism().eta > margin and rows_a_chunk > _LEAST_CHUNK:
                 rows_a_chunk //= 2
-                self._choose_chunks(source, loss_fn, known, rows_a_chunk)
+                self._choose_chunks(source, engine, rows_a_chunk)
         if source.rows_per_unit == 1:
             mean = batch / self._chunks
             varies = self.plan.sampling == "poisson" and (self._chunks > 1 or self.plan.sample_rate < 1)
-            spread = mean**0.5 if varies else 0.0
-            prepare_blocks(self.model, loss_fn, known, mean, spread=spread, views=source.views)
-        try_step(self.model, self.optimizer, loss_fn, source, known)
+            engine.prepare(mean, spread=mean**0.5 if varies else 0.0)
+        _try_step(self.model, self.optimizer, engine.clipped(*source.example, Flat(norm=1.0)).sums)
         mechanism = self._mechanism()
         if self._correlated is not None:
             self._correlated.check_scale(mechanism.sigma / mechanism.grid)
-        self.eta, self._prepared_for = mechanism.eta, work
+        self.eta, self._prepared_for = mechanism.eta, engine
 
-    def _choose_chunks(
-        self, source: TrainingData, loss_fn: LossFunction, known: Survey, rows_a_chunk: int
-    ) -> None:
+    def _choose_chunks(self, source: TrainingData, engine: Engine, rows_a_chunk: int) -> None:
         """So many chunks a step, and how much the sum of one of them may be rounded."""
         batch = self.plan.expected_batch / self.peers.count
-        self._chunks = max(1, round(batch * source.rows_per_unit * known.copies / rows_a_chunk))
+        self._chunks = max(1, round(batch * source.rows_per_unit / rows_a_chunk))
         # Ten standard deviations above what is expected; a larger chunk means a wrong declaration.
         mean = batch / self._chunks
         self._largest_chunk = int(mean + 10 * mean**0.5 + 16)
-        self._chunk_error = rounding_bound(
-            self.model,
-            loss_fn,
-            *source.example,
-            units=self._largest_chunk,
-            rows_per_unit=source.rows_per_unit,
-            views=source.views,
-        )
+        self._chunk_error = engine.rounding_bound(units=self._largest_chunk, rows_per_unit=source.rows_per_unit)
 
     def _check_room(self) -> None:
         """Refuse now what a step or the ledger would refuse later; it reserves nothing."""
@@ -800,6 +783,29 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.
     frozen = {id(p) for g in optimizer.param_groups for p in g["params"] if not p.requires_grad}
     if strangers - frozen:
         raise InvalidInput("expected the optimizer to hold the model's parameters only, got others as well")
+
+
+def _try_step(model: nn.Module, optimizer: torch.optim.Optimizer, sums: dict[str, Tensor]) -> None:
+    """Refuse, before the charge, an optimizer that cannot step; it steps with copies, if they can be made."""
+    strange = [name for name, value in model.state_dict().items() if not isinstance(value, Tensor)]
+    if strange:
+        raise UnsupportedModel(
+            f"expected a state_dict of tensors, which can be saved without running code, got {strange[0]!r}; "
+            "leave out get_extra_state"
+        )
+    try:
+        trial, stepping = copy.deepcopy((model, optimizer))
+    except Exception:
+        return
+    for name, parameter in trial.named_parameters():
+        if parameter.requires_grad:
+            parameter.grad = sums[name].to(parameter.dtype)
+    try:
+        stepping.step()
+    except Exception as error:  # on made-up rows: its text tells nothing
+        raise UnsupportedModel(
+            f"expected a step on public rows to work, got {type(error).__name__}: {error}; nothing was charged"
+        ) from error
 
 
 def _standing_caveats(plan: TrainingPlan) -> tuple[str, ...]:

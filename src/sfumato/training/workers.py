@@ -1,14 +1,13 @@
 """Worker processes that read items of a data set ahead of the step that needs them.
 
-A worker reads as the process of the trainer does: item by item, each forgotten before the next, whatever is
-random keyed by a secret stream of its own. What comes back is numbers, or that an item could not be read: the
+A worker reads as the process of the trainer does: item by item, whatever is random keyed by a secret stream of
+its own. What comes back is numbers, or that an item could not be read: the
 text of an error stays in the worker. So no row depends on how many workers there are.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -30,10 +29,6 @@ Begin: TypeAlias = Callable[[int], Any]
 
 class Reader(Protocol):
     """What a worker reads with."""
-
-    @property
-    def keeps(self) -> bool:
-        """Whether something was kept of an item, which was then put back."""
 
     def take(self, rows: Any) -> Taken:
         """Inputs, targets, and which rows could be read."""
@@ -61,7 +56,6 @@ class Workers:
         self._context = context if known else multiprocessing.get_context(context or _usual())
         self._pool = self._started(count)
         self._lonely: ProcessPoolExecutor | None = None
-        self.kept = False  # whether a reader kept something
 
     def ask(self, rows: Sequence[int]) -> Callable[[], Taken]:
         """Let the rows, at least one, be read; what is returned waits for them."""
@@ -78,7 +72,7 @@ class Workers:
 
     def _received(self, future: Future[Any], rows: list[int]) -> Taken:
         try:
-            return self._unpacked(*future.result())
+            return _unpacked(*future.result())
         except BrokenProcessPool:  # while these rows were read, or others
             return _joined([self._alone(row) for row in rows])
 
@@ -87,15 +81,10 @@ class Workers:
         if self._lonely is None:
             self._lonely = self._started(1)
         try:
-            return self._unpacked(*self._lonely.submit(_read, [row]).result())
+            return _unpacked(*self._lonely.submit(_read, [row]).result())
         except BrokenProcessPool:
             self._lonely = None
             return *self._blank, np.zeros(1, dtype=bool)
-
-    def _unpacked(self, packed: Any, readable: Any, kept: bool) -> Taken:
-        self.kept |= kept
-        inputs, targets = pytree.tree_map(_Packed.tensor, packed)
-        return inputs, targets, readable
 
     def _started(self, count: int) -> ProcessPoolExecutor:
         """Fresh workers; what they cannot do at all is found now."""
@@ -135,6 +124,11 @@ class _Packed:
         return torch.from_numpy(self.bytes).view(self.type).reshape(self.shape)
 
 
+def _unpacked(packed: Any, readable: Any) -> Taken:
+    inputs, targets = pytree.tree_map(_Packed.tensor, packed)
+    return inputs, targets, readable
+
+
 def _joined(parts: Sequence[Taken]) -> Taken:
     inputs, targets = pytree.tree_map(lambda *leaves: torch.cat(leaves), *(part[:2] for part in parts))
     return inputs, targets, np.concatenate([part[2] for part in parts])
@@ -159,9 +153,7 @@ def _ready() -> bool:
     return _reader is not None
 
 
-def _read(rows: list[int]) -> tuple[Any, Any, bool]:
+def _read(rows: list[int]) -> tuple[Any, Any]:
     assert _reader is not None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the process of the trainer says it
-        inputs, targets, readable = _reader.take(np.asarray(rows, dtype=np.int64))
-    return pytree.tree_map(_Packed, (inputs, targets)), readable, _reader.keeps
+    inputs, targets, readable = _reader.take(np.asarray(rows, dtype=np.int64))
+    return pytree.tree_map(_Packed, (inputs, targets)), readable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 import torch
@@ -243,6 +244,32 @@ class Indexing(nn.Module):
         return self.head(seen.logsumexp(1))
 
 
+class Copying(nn.Module):
+    """Copies into memory of its own, and writes there."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, inputs):
+        seen = self.first(inputs)
+        mine = torch.empty_like(seen)
+        mine.copy_(seen)
+        mine.select(1, 2).zero_()
+        return self.head(seen + mine.masked_fill_(seen > 1, 0.3))
+
+
+class Turned(nn.Module):
+    """Gradients come to a norm with their channels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head = nn.GroupNorm(1, 2), nn.Linear(128, CLASSES)
+
+    def forward(self, inputs):
+        return self.head(self.norm(inputs).permute(0, 2, 3, 1).flatten(1).tanh())
+
+
 class Einsum(nn.Module):
     def __init__(self):
         super().__init__()
@@ -306,6 +333,7 @@ PLAIN = {
     "embedding": lambda: (Text(padding_idx=2), tokens(), classes()),
     "bag of sums": lambda: (Bag("sum"), tokens(), classes()),
     "bag of means": lambda: (Bag("mean"), tokens(), classes()),
+    "bag of maxima": lambda: (Bag("max"), tokens(), classes()),
     "bilinear": lambda: (TwoInputs(), (steps(3)[:, 0], steps(4)[:, 0]), classes()),
     "transposed": lambda: (
         Pooled(nn.ConvTranspose2d(2, 3, 3, 2, 1, output_padding=1), nn.ELU(), outputs=3),
@@ -393,6 +421,18 @@ PLAIN = {
     "experts": lambda: (Experts(), steps()[:, 0], classes()),
     "indexing": lambda: (Indexing(), tokens(), classes()),
     "einsum": lambda: (Einsum(), steps(), classes()),
+    "turned": lambda: (Turned(), images(), classes()),
+    "copying": lambda: (Copying(), steps()[:, 0], classes()),
+    "matrix exponential": lambda: (
+        nn.Sequential(orthogonal(nn.Linear(WIDTH, WIDTH)), nn.Linear(WIDTH, CLASSES)),
+        steps()[:, 0],
+        classes(),
+    ),
+    "replicated": lambda: (
+        Pooled(nn.Conv3d(2, 3, 2, padding=1, padding_mode="replicate"), nn.AdaptiveAvgPool3d(2), outputs=3),
+        images(2, 3, 3, 3),
+        classes(),
+    ),
     "frozen part": lambda: (frozen(Twice(), "same"), steps(), classes()),
 }
 
@@ -427,6 +467,32 @@ WITH_LOSS = {
         steps()[:, 0],
         torch.randint(0, 2, (ROWS, 4)).double(),
         lambda out, t: F.binary_cross_entropy_with_logits(out, t, reduction="none").mean(1),
+    ),
+    "spoken words": lambda: (
+        nn.Sequential(nn.Linear(WIDTH, 4), nn.LogSoftmax(-1)),
+        torch.randn(ROWS, 7, WIDTH, dtype=torch.float64),
+        {
+            "words": torch.randint(1, 4, (ROWS, 3)),
+            "steps": torch.tensor([7, 6, 7, 5, 4]),
+            "said": torch.tensor([3, 2, 0, 1, 2]),
+        },
+        lambda out, t: F.ctc_loss(
+            out.transpose(0, 1), t["words"], t["steps"], t["said"], reduction="none", zero_infinity=True
+        ),
+    ),
+    "words of one length": lambda: (
+        nn.Sequential(nn.Linear(WIDTH, 4), nn.LogSoftmax(-1)),
+        torch.randn(ROWS, 7, WIDTH, dtype=torch.float64),
+        torch.randint(1, 4, (ROWS, 3)),
+        lambda out, t: F.ctc_loss(
+            out.transpose(0, 1), t, [out.shape[1]] * len(out), [t.shape[1]] * len(t), reduction="none"
+        ),
+    ),
+    "distribution": lambda: (
+        nn.Linear(WIDTH, 1),
+        steps()[:, 0],
+        torch.randn(ROWS, dtype=torch.float64),
+        lambda out, t: -torch.distributions.Normal(out[:, 0], out[:, 0].exp()).log_prob(t),
     ),
     "ignored targets": lambda: (
         nn.Linear(WIDTH, CLASSES),
@@ -533,18 +599,24 @@ def test_transformers(name, adapted, clipped_by_loop, distance):
 
 FINITE = [
     *("MLP", "CNN", "LSTM", "GRU, steps first", "encoder", "twice", "weight norm", "instance norm", "experts"),
-    *("layer and RMS norm", "transposed", "one dimension", "pools", "einsum"),
+    *("layer and RMS norm", "transposed", "one dimension", "pools", "einsum", "spoken words"),
 ]
-INDEXED = ["embedding", "bag of sums", "bag of means", "indexing", "tied decoder"]
+INDEXED = ["embedding", "bag of sums", "bag of means", "bag of maxima", "indexing", "tied decoder"]
 
 
-def made(name):
+@cache
+def _made(name):
     torch.manual_seed(0)
     found = (PLAIN | WITH_LOSS)[name]()
     model, inputs, targets, loss = (*found, cross_entropy)[:4]
     single = inputs.float() if inputs.is_floating_point() else inputs
     row = torch.utils._pytree.tree_map(lambda leaf: leaf[:1], (single, targets))
     return Engine(model.float(), loss, row), single, targets
+
+
+def made(name):
+    engine, inputs, targets = _made(name)
+    return engine, torch.utils._pytree.tree_map(torch.clone, inputs), targets
 
 
 def same_bits(one, other):

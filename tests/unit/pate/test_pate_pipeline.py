@@ -15,8 +15,7 @@ from sfumato.datasets.chosen import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.pate import Adaptation, EnsembleFit, PateSettings, PublicSide, TeacherConfig, VotePlan
-from sfumato.randomness import SecretStream
-from sfumato.trust import OWN_NOISE
+from sfumato.randomness import OWN_NOISE, SecretStream
 
 ONE_NET = Adaptation(prior="strokes", steps=0)
 

@@ -16,8 +16,7 @@ from sfumato.ledger import Head, Ledger
 from sfumato.query import Answer, KeptAnswers, Policy, Table, count, policy_from_dict
 from sfumato.query.kept import name_of
 from sfumato.query.magic import load_ipython_extension
-from sfumato.randomness import SecretStream
-from sfumato.trust import OWN_NOISE
+from sfumato.randomness import OWN_NOISE, SecretStream
 
 SQL = "SELECT city, COUNT(*) AS n FROM people GROUP BY city"
 PEOPLE = pd.DataFrame({"person": range(100), "age": [30, 40] * 50, "city": ["Delft", "Utrecht"] * 50})

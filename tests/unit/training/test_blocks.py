@@ -1,6 +1,5 @@
 """Heights of blocks: only those at which a unit's bits are the same at every place."""
 
-import dataclasses
 import random
 import weakref
 
@@ -12,12 +11,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sfumato.randomness import SecretStream, secret_global_generators
-from sfumato.training import Flat, blocks, clip_chunk, clipped_sums, cross_entropy, survey
+from sfumato.training import Flat, blocks, clip_chunk, cross_entropy
 from sfumato.training.blocks import Heights, reference_height
-from sfumato.training.gradient import rounding_bound
+from sfumato.training.compiler import engine
+from sfumato.training.compiler.engine import Engine
 from sfumato.training.precision import plain_float32
 from sfumato.training.rules import terms
-from sfumato.training.task import prepared
 
 
 def kernel(*, bad=(), uneven=(), mixed=()):
@@ -97,11 +96,16 @@ def test_no_more_than_one_block_of_bits_is_held_at_a_time(most):
 @pytest.mark.parametrize("value", [-0.0, float("nan"), float("inf")])
 def test_zeros_and_nans_are_alike_and_other_bits_are_not(value):
     column = torch.tensor([[1.0, value], [1.0, value], [1.0, -value], [1.0, 2.0]])
-    first, second, third, fourth = blocks._digests(column)
+    first, second, third, fourth = blocks.digests(column)
     assert first == second != fourth
     assert (first == third) == (value != float("inf"))
     longer = torch.tensor([[1.0, 2.0, 0.0]])
-    assert fourth not in (blocks._digests(longer)[0], blocks._digests(torch.tensor([[2.0, 1.0]]))[0])
+    assert fourth not in (blocks.digests(longer)[0], blocks.digests(torch.tensor([[2.0, 1.0]]))[0])
+
+
+def split(model, loss, data, units, **more):
+    with torch.no_grad():
+        return Engine(model, loss, data, **more).split(units, 1)
 
 
 def tokens_model():
@@ -112,29 +116,30 @@ def tokens_model():
 
 
 def in_parts(monkeypatch):
-    monkeypatch.setattr(clipped_sums, "_FORMED_BYTES", 8 * 4 * 24 * 20)
+    monkeypatch.setattr(engine, "_FORMED_BYTES", 8 * 4 * 24 * 20)
 
 
 @pytest.mark.parametrize("rows", [3, 8, 40])
 def test_gradients_that_are_formed_part_by_part_are_those_formed_at_once(rows, monkeypatch):
     model, data = tokens_model(), (torch.randint(0, 11, (rows, 16)), torch.zeros(rows, dtype=torch.long))
-    whole = clip_chunk(model, cross_entropy, *data, Flat(norm=0.1))
+    whole = Engine(model, cross_entropy, data).clipped(*data, Flat(norm=0.1))
     in_parts(monkeypatch)
-    model = tokens_model()
-    found = clip_chunk(model, cross_entropy, *data, Flat(norm=0.1))
+    parted = Engine(tokens_model(), cross_entropy, data)
+    assert len(list(parted._parts(32, 1))) == 4
+    found = parted.clipped(*data, Flat(norm=0.1))
     torch.testing.assert_close(found.norms, whole.norms)
     torch.testing.assert_close(found.sums, whole.sums)
     assert torch.equal(found.losses, whole.losses)
-    bound = rounding_bound(model, cross_entropy, *data, units=rows)
-    assert found.rounding <= bound
+    assert found.rounding <= parted.rounding_bound(units=rows)
 
 
 def test_a_rows_bits_do_not_depend_on_its_part(monkeypatch):
     in_parts(monkeypatch)
-    model, data = tokens_model(), (torch.randint(0, 11, (45, 16)), torch.zeros(45, dtype=torch.long))
-    here = clip_chunk(model, cross_entropy, *data, Flat(norm=0.1))
+    data = torch.randint(0, 11, (45, 16)), torch.zeros(45, dtype=torch.long)
+    parted = Engine(tokens_model(), cross_entropy, data)
+    here = parted.clipped(*data, Flat(norm=0.1))
     for some in (torch.arange(45).flip(0), torch.arange(20, 45), torch.arange(44, 45)):
-        there = clip_chunk(model, cross_entropy, *(each[some] for each in data), Flat(norm=0.1))
+        there = parted.clipped(*(each[some] for each in data), Flat(norm=0.1))
         assert torch.equal(here.norms[some], there.norms)
 
 
@@ -147,10 +152,11 @@ def test_a_height_at_which_a_part_rounds_otherwise_is_never_used(monkeypatch):
         return found, norms * (1 + 1e-6 * (len(inputs) < 8))
 
     monkeypatch.setattr(terms, "_formed_of_matrices", otherwise)
-    model, data = tokens_model(), (torch.randint(0, 11, (45, 16)), torch.zeros(45, dtype=torch.long))
-    known = dataclasses.replace(survey(model, cross_entropy, *data), heights=Heights(16))
-    task = prepared(model, cross_entropy, None, known).task(cross_entropy, None)
-    assert task.split(12, 1) == [16]  # and not 12, in parts of 8 and 4
+    data = torch.randint(0, 11, (45, 16)), torch.zeros(45, dtype=torch.long)
+    parted = Engine(tokens_model(), cross_entropy, data)
+    parted._heights = Heights(16)
+    with torch.no_grad():
+        assert parted.split(12, 1) == [16]  # and not 12, in parts of 8 and 4
 
 
 @pytest.mark.parametrize("how", ["uneven", "mixed"])
@@ -222,8 +228,7 @@ def test_whole_vectors_hold_the_rows_of_a_block(units, rows, most):
 )
 def test_half_a_block_is_used_only_where_no_element_is_left_over(outputs, loss, heights):
     model, data = nn.Linear(4, outputs), (torch.rand(40, 4), torch.zeros(40, dtype=torch.long))
-    task = prepared(model, loss, None, survey(model, loss, *data)).task(loss, None)
-    assert task.split(40, 1) == heights
+    assert split(model, loss, data, 40) == heights
 
 
 @pytest.mark.parametrize(("width", "threads", "fits"), [(352, 1, True), (345, 2, False), (352, 2, True)])
@@ -233,9 +238,7 @@ def test_whole_vectors_hold_the_share_of_each_thread(width, threads, fits):
     data, before = (torch.rand(96, 3), torch.zeros(96, dtype=torch.long)), torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
-        known = survey(model, cross_entropy, *data)
-        task = prepared(model, cross_entropy, None, known).task(cross_entropy, None)
-        assert (task.split(96, 1) == [96]) == fits
+        assert (split(model, cross_entropy, data, 96) == [96]) == fits
     finally:
         torch.set_num_threads(before)
 
@@ -334,9 +337,7 @@ def test_a_height_fits_whatever_was_drawn_before():
     for rows in (50, 64):
         data = torch.rand(rows, 4), torch.zeros(rows, dtype=torch.long)
         clip_chunk(model, cross_entropy, *data, Flat(norm=1.0))  # draws masks
-        known = survey(model, cross_entropy, *data)
-        task = prepared(model, cross_entropy, None, known).task(cross_entropy, None)
-        found.append(task.split(rows, 1))
+        found.append(split(model, cross_entropy, data, rows))
     assert found == [[64], [64]]
 
 
@@ -345,8 +346,6 @@ def test_trying_heights_draws_nothing_and_views_that_draw_get_blocks():
         return torch.stack([x, x + torch.rand_like(x)], dim=1)
 
     model, data = nn.Linear(4, 2), (torch.rand(40, 4), torch.zeros(40, dtype=torch.long))
-    known = survey(model, cross_entropy, *data, views=views)
-    task = prepared(model, cross_entropy, views, known).task(cross_entropy, views)
     before = torch.get_rng_state()
-    assert task.split(40, 1) == [48]
+    assert split(model, cross_entropy, data, 40, views=views) == [48]
     assert torch.equal(torch.get_rng_state(), before)

@@ -173,3 +173,17 @@ def test_a_block_that_is_batched_wrongly_is_refused(monkeypatch, small):
     engine = Engine(model, cross_entropy, (torch.zeros(1, 6), torch.zeros(1, dtype=torch.long)))
     with pytest.raises(UnsupportedModel, match="a block of"):
         engine.clipped(torch.randn(4, 6), torch.zeros(4, dtype=torch.long), Flat(norm=math.inf))
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(35, 3), (33, 10), (50, 2), (8, 5), (7, 7)])
+def test_narrow_products_round_alike_at_every_place(inputs, outputs):
+    """Of whatever width, so that rows are worked on in blocks, not one by one."""
+    torch.manual_seed(0)
+    rows, targets = torch.randn(40, inputs), torch.randint(0, outputs, (40,))
+    model = nn.Sequential(nn.Linear(inputs, 48), nn.Tanh(), nn.Linear(48, inputs), nn.Linear(inputs, outputs))
+    engine = Engine(model, cross_entropy, (rows[:1], targets[:1]))
+    assert min(engine.split(40, 1)) >= 16
+    plain, turned = (
+        engine.clipped(rows.roll(by, 0), targets.roll(by, 0), Flat(norm=1.0)).norms for by in (0, 3)
+    )
+    assert torch.equal(plain.roll(3, 0), turned)

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from sfumato.training.interrupts import undisturbed
-from sfumato.training.memory import Memory
 from sfumato.training.public_rows import other_weights
 
 
@@ -72,23 +71,3 @@ def test_all_weights_are_put_back():
         first.pressed = True
     first.pressed = False
     assert all(map(torch.equal, before, model.parameters()))
-
-
-class Pressed:
-    """A place at which somebody presses Ctrl-C."""
-
-    def put_back(self):
-        signal.raise_signal(signal.SIGINT)
-        return False
-
-
-def test_everything_that_was_kept_is_put_back():
-    kept = {"one": [], "other": []}
-    memory = Memory(kept, name="the data set")
-    for values in kept.values():
-        values.append(1)
-    memory._places.insert(0, Pressed())
-    memory._own.insert(0, True)
-    with pytest.raises(KeyboardInterrupt):
-        memory.put_back()
-    assert kept == {"one": [], "other": []}

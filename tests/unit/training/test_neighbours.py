@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from sfumato.randomness import SecretStream
-from sfumato.training import PrivateTrainer, TrainingPlan
+from sfumato.training import Flat, PrivateTrainer, TrainingPlan
+from sfumato.training.compiler.engine import Engine
 
 ROWS = 40
 PLAN = TrainingPlan(sample_rate=0.4, expected_batch=16, steps=3, noise_multiplier=1.0, clip_norm=0.3)
@@ -76,29 +77,23 @@ def test_neighbours_differ_by_the_sensitivity_and_in_nothing_else(seed):
     assert one == other  # the number of rows shows nowhere
 
 
-def test_an_unclipped_step_would_be_seen():
+def test_an_unclipped_step_would_be_seen(monkeypatch):
     """The same comparison finds a clip that does nothing."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(ROWS, 6, generator=generator) * 100
     targets = torch.randint(0, 3, (ROWS,), generator=generator)
-    import sfumato.training.trainer as stepping
-    from sfumato.training.clipping import Flat
+    honest = Engine.clipped
 
-    honest = stepping.clip_rows
+    def unclipped(self, rows, labels, clipping, **more):
+        return honest(self, rows, labels, Flat(norm=float("inf")), **more)
 
-    def unclipped(task, rows, labels, clipping, **more):
-        return honest(task, rows, labels, Flat(norm=float("inf")), **more)
-
-    stepping.clip_rows = unclipped
-    try:
-        _, whole = replay((inputs, targets), np.arange(ROWS))
-        worst = 0.0
-        for gone in range(ROWS):
-            left = np.arange(ROWS) != gone
-            _, less = replay((inputs[left], targets[left]), np.arange(ROWS)[left])
-            worst = max(worst, float((whole - less).norm(dim=1).max()))
-            if worst > 2 * PLAN.clip_norm:
-                break
-    finally:
-        stepping.clip_rows = honest
+    monkeypatch.setattr(Engine, "clipped", unclipped)
+    _, whole = replay((inputs, targets), np.arange(ROWS))
+    worst = 0.0
+    for gone in range(ROWS):
+        left = np.arange(ROWS) != gone
+        _, less = replay((inputs[left], targets[left]), np.arange(ROWS)[left])
+        worst = max(worst, float((whole - less).norm(dim=1).max()))
+        if worst > 2 * PLAN.clip_norm:
+            break
     assert worst > 2 * PLAN.clip_norm

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato.training import cross_entropy, survey
+from sfumato.training import cross_entropy
 from sfumato.training.clipping import Flat, PerLayer
-from sfumato.training.gradient import clip_rows, rounding_bound
+from sfumato.training.compiler.engine import Engine
+from sfumato.training.gradient import rounding_bound
 from sfumato.training.rules import rounding, terms
 from sfumato.training.rules.terms import Fold, Gram, Materialised, Weights
-from sfumato.training.task import prepared
 
 
 def exact(weights, gradients):
@@ -76,11 +76,10 @@ def test_sums_that_are_written_into_zeros_are_the_same(clipping):
     model = nn.Sequential(nn.Conv2d(3, 4, 5, padding=2), nn.Conv2d(4, 5, 1), nn.Flatten(), nn.Linear(5, 2))
     images, labels = torch.randn(7, 3, 1, 1), torch.zeros(7, dtype=torch.long)
     images[2] = torch.nan
-    known = survey(model, cross_entropy, images[:1], labels[:1])
-    task = prepared(model, cross_entropy, None, known).task(cross_entropy, None)
+    engine = Engine(model, cross_entropy, (images[:1], labels[:1]))
     zeros = {name: torch.zeros_like(parameter) for name, parameter in model.named_parameters()}
-    there = clip_rows(task, images, labels, clipping, into=zeros).sums
-    elsewhere = clip_rows(task, images, labels, clipping).sums
+    there = engine.clipped(images, labels, clipping, into=zeros).sums
+    elsewhere = engine.clipped(images, labels, clipping).sums
     assert there["0.weight"].data_ptr() == zeros["0.weight"].data_ptr()
     assert all(torch.equal(there[name], elsewhere[name]) for name in zeros)
     assert there["0.weight"].count_nonzero() == 12

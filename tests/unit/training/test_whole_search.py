@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline
 
 from sfumato import BoundedScaler, Budget, CoinSplit, Ledger, NoisyAccuracyScorer, PrivateClassifier
 from sfumato.errors import BudgetExceeded, UnitMismatch
+from sfumato.training import check_search
 
 X = np.linspace(-3, 3, 120)[:, None]
 Y = (X[:, 0] > 0).astype(np.int64)
@@ -30,13 +31,11 @@ def searches(ledger):
     steps = [("scale", BoundedScaler((-3, 3))), ("model", classifier(ledger))]
     named = {"cv": CoinSplit(3), "scoring": {"right": NoisyAccuracyScorer(1.0, ledger=ledger)}, "refit": False}
     return {
-        "grid": lambda: GridSearchCV(classifier(ledger), {"hidden": [2, 3, 4]}, **paid).fit(X, Y),
-        "pipeline": lambda: GridSearchCV(Pipeline(steps), {"model__epochs": [1, 1, 1]}, **paid).fit(X, Y),
-        "random": lambda: RandomizedSearchCV(
-            classifier(ledger), {"hidden": [2, 3]}, n_iter=2, n_jobs=2, **paid
-        ).fit(X, Y),
-        "scores alone": lambda: GridSearchCV(classifier(None), {"hidden": [2]}, **named).fit(X, Y),
-        "validation": lambda: cross_val_score(classifier(ledger), X, Y, **{**paid, "cv": CoinSplit(9)}),
+        "grid": GridSearchCV(classifier(ledger), {"hidden": [2, 3, 4]}, **paid),
+        "pipeline": GridSearchCV(Pipeline(steps), {"model__epochs": [1, 1, 1]}, **paid),
+        "scores alone": GridSearchCV(classifier(None), {"hidden": [2]}, **named),
+        "both sides": GridSearchCV(classifier(None), {"hidden": [2, 3]}, **paid, return_train_score=True),
+        "five parts": GridSearchCV(classifier(ledger), {"hidden": [2]}),
     }
 
 
@@ -45,14 +44,15 @@ def test_a_search_that_does_not_fit_spends_nothing(ledger, kind):
     with pytest.raises(
         BudgetExceeded, match=r"expected a search that fits .* nothing was charged: .* sfumato tune"
     ):
-        searches(ledger)[kind]()
+        check_search(searches(ledger)[kind])
     assert ledger.charges() == []
 
 
 def test_the_last_fit_on_all_rows_is_counted(ledger):
     paid = {"cv": CoinSplit(2), "scoring": NoisyAccuracyScorer(0.05, ledger=ledger)}
+    check_search(GridSearchCV(classifier(ledger), {"hidden": [2]}, **paid, refit=False))
     with pytest.raises(BudgetExceeded, match="charge 5 of 5 does not"):
-        GridSearchCV(classifier(ledger), {"hidden": [2]}, **paid).fit(X, Y)
+        check_search(GridSearchCV(classifier(ledger), {"hidden": [2]}, **paid))
     assert ledger.charges() == []
 
 
@@ -71,7 +71,7 @@ def test_a_ledger_of_another_unit_is_told_before_the_first_fit(tmp_path):
         Ledger.open(tmp_path / "l.db", budget=Budget(epsilon=2, delta=1e-5, unit="person")) as ledger,
         pytest.raises(UnitMismatch),
     ):
-        cross_val_score(classifier(ledger), X, Y, cv=CoinSplit(2))
+        check_search(GridSearchCV(classifier(ledger), {"hidden": [2]}, cv=CoinSplit(2)))
 
 
 def test_a_size_that_is_read_off_the_rows_foretells_nothing(ledger):

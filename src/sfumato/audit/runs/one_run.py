@@ -27,8 +27,15 @@ from sfumato.errors import InvalidInput
 from sfumato.randomness import Bools, Floats, SecretStream
 from sfumato.released import ModelCard, Released
 from sfumato.storage import RunFolder, read_json
-from sfumato.training import Optimization, PrivateTrainer, TrainingPlan, TrainingResult, cross_entropy, train
-from sfumato.training.rowwise import LossFunction
+from sfumato.training import (
+    LossFunction,
+    Optimization,
+    PrivateTrainer,
+    TrainingPlan,
+    TrainingResult,
+    cross_entropy,
+    train,
+)
 
 Watch = Callable[[PrivateTrainer], None]
 Training = Callable[[nn.Module, Any, LossFunction, Watch], TrainingResult]

@@ -26,8 +26,8 @@ from sfumato.audit.runs import mechanism as canaries
 from sfumato.audit.runs import randomiser as randomiser_audit
 from sfumato.mechanisms import GridGaussian, KaryResponse, noisy_max, vector
 from sfumato.randomness import Integers, Sampler, SecretStream, spread_rounded_normal
-from sfumato.training import Flat, PrivateTrainer, TrainingPlan, drawing, trainer
-from sfumato.training.gradient import clip_rows
+from sfumato.training import Flat, PrivateTrainer, TrainingPlan, drawing
+from sfumato.training.compiler.engine import Engine
 from sfumato.training.sampling import Sample, shuffled_samples
 
 PLAN = TrainingPlan(sample_rate=0.1, expected_batch=40, steps=200, noise_multiplier=1.1)
@@ -179,12 +179,12 @@ def _realised_batch() -> Any:
 
 
 def _no_clip() -> Any:
-    intact = clip_rows
+    intact = Engine.clipped
 
-    def broken(task: Any, inputs: Any, targets: Any, clipping: Any, **more: Any) -> Any:
-        return intact(task, inputs, targets, Flat(norm=float("inf")), **more)
+    def broken(self: Engine, inputs: Any, targets: Any, clipping: Any, **more: Any) -> Any:
+        return intact(self, inputs, targets, Flat(norm=float("inf")), **more)
 
-    return ((trainer, "clip_rows", broken),)
+    return ((Engine, "clipped", broken),)
 
 
 def _silent_layer() -> Any:
@@ -221,14 +221,14 @@ def _repeated_noise() -> Any:
 
 
 def _let_nan_through() -> Any:
-    intact = clip_rows
+    intact = Engine.clipped
 
     def broken(*arguments: Any, **more: Any) -> Any:
         result = intact(*arguments, **more)
         poison = 0.0 if bool(result.finite.all()) else float("nan")
         return replace(result, sums={name: value + poison for name, value in result.sums.items()})
 
-    return ((trainer, "clip_rows", broken),)
+    return ((Engine, "clipped", broken),)
 
 
 def _truncated_votes() -> Any:

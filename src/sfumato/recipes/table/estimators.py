@@ -15,8 +15,7 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Ledger
 from sfumato.policy import Column, Policy
 from sfumato.recipes.table.run import TableRun, TableTraining
-from sfumato.training.own_code import OWN_CODE, brings
-from sfumato.training.surroundings import caveats_of_callers, chosen_by_callers, tell_of
+from sfumato.training.sources import ITEMS_BY_OWN_CODE
 
 Bounds = tuple[npt.ArrayLike, npt.ArrayLike]
 
@@ -28,8 +27,8 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
     of each column (one pair for all, or arrays), `target_bounds` those of the target, `public_size` about how
     many rows there are. Values beyond bounds are clipped; NaN has a place of its own. Each row is one `unit`,
     and a ledger of another unit refuses the fit.
-    `private_` is False, and the certificate says why, where a pipeline fitted an earlier step on the rows, or a
-    search scores on them without noise.
+    Rows are taken as they are handed over, and the certificate says so: earlier steps of a pipeline must not
+    learn from them (`BoundedScaler`), nor a search score on them without noise (`NoisyAccuracyScorer`).
 
     >>> X = np.linspace(0, 1, 2000)[:, None]; y = 3 * X[:, 0]
     >>> model = PrivateRegressor(epsilon=3, bounds=(0, 1), target_bounds=(0, 3), public_size=2000).fit(X, y)
@@ -59,18 +58,15 @@ class PrivateRegressor(RegressorMixin, BaseEstimator):
         self.unit = unit
 
     def fit(self, X: Any, y: Any) -> PrivateRegressor:
-        own_code = [OWN_CODE] if brings(X, y) else []
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_all_finite="allow-nan")
         ready = TableTraining.prepare(
             self._policy(X.shape[1]), target="y", epsilon=self.epsilon, delta=self.delta, model=self.model
         )
-        caveats, chosen = caveats_of_callers(self), chosen_by_callers(self)
-        self.result_: TableRun = replace(ready, notes=(*caveats, *own_code), chosen=chosen).train(
+        self.result_: TableRun = replace(ready, notes=(ITEMS_BY_OWN_CODE,)).train(
             ledger=self.ledger, data=_table(X, y)
         )
         self.epsilon_ = self.result_.epsilon
-        self.private_ = not caveats and chosen.private
-        tell_of([*caveats, *chosen.caveats])
+        self.private_ = True
         return self
 
     def predict(self, X: Any) -> npt.NDArray[np.float64]:

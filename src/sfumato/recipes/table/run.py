@@ -21,7 +21,7 @@ from sfumato.errors import InvalidInput
 from sfumato.ledger import Certificate, Charge, Ledger, Unrecorded
 from sfumato.ledger.certificate import UNRECORDED
 from sfumato.policy import Policy, left_out_on_purpose
-from sfumato.randomness import Sampler, SecretStream
+from sfumato.randomness import Sampler, SecretStream, caveats_of_sampler
 from sfumato.recipes.options import HoldOut
 from sfumato.recipes.table import boosted, held_out, mlp
 from sfumato.recipes.table.design import Design
@@ -36,11 +36,9 @@ from sfumato.recipes.table.reading import Source, public_rows, within_bound
 from sfumato.recipes.table.target import Target
 from sfumato.results import Training, write_run
 from sfumato.storage import RunFolder
-from sfumato.training import NoisyAccuracy, PrivateTrainer, TrainingPlan, cross_entropy, train
+from sfumato.training import LossFunction, NoisyAccuracy, PrivateTrainer, TrainingPlan, cross_entropy, train
 from sfumato.training.hold_out import size_without
-from sfumato.training.rowwise import LossFunction
 from sfumato.training.sources import ChosenRows
-from sfumato.trust import caveats_of_sampler
 
 SETTINGS = (
     "settings of table models were chosen among about a hundred on training rows of the public data set Adult, "

@@ -14,17 +14,16 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from sfumato.errors import UnsupportedModel
 from sfumato.training.compiler.operations import FOLDED, POINTWISE, PUBLIC, SHIFTED, TRAILING
-from sfumato.training.compiler.trace import Row, private_nodes
+from sfumato.training.compiler.trace import Recorder, Row, private_nodes
 
 aten = torch.ops.aten
 
 Shape: TypeAlias = tuple[int, ...]
 _DIMS = ("dim", "dims", "dim0", "dim1", "dim2")
+_WIDE = 16  # columns from which the rounding of a product does not depend on the place of a row
 _BATCHED: dict[tuple[Any, ...], fx.GraphModule] = {}  # by operation, shapes and types
 
 
@@ -216,11 +215,12 @@ class Block:
             return [each for each in _listed(node.target(*args, **kwargs)) if each is not None]
 
         if key not in _BATCHED:
-            with FakeTensorMode():
-                examples = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
-                _BATCHED[key] = make_fx(torch.vmap(apply, in_dims=dims), _disable_torch_fn_metadata_mode=True)(
-                    *examples
-                )
+            recorder = Recorder({})
+            with recorder.fake:
+                examples = [recorder.placeholder(torch.empty(shape, dtype=dtype)) for shape, dtype in kinds]
+                with recorder:
+                    outputs = torch.vmap(apply, in_dims=dims)(*examples)
+            _BATCHED[key] = recorder.recorded(outputs)
         sub = _BATCHED[key]
         return self._spliced(sub, made, node)
 
@@ -559,41 +559,50 @@ _ALONG_ONE: dict[Any, Any] = {
 
 
 def _mm(block: Block, node: Any) -> Any:
-    left, right = node.args[:2]
-    return _product(block, left, right, node)
-
-
-def _product(block: Block, left: Any, right: Any, node: Any) -> fx.Node:
-    (m, n), k = _shape(node), _shape(left)[1]
-    dtype, full = _dtype(node), (block.height, m, n)
-    if not block.is_private(right):
-        lines = block.reshaped(block.rows(left), (block.height * m, k))
-        made = block.emit(aten.mm.default, lines, block._made[right], shape=(block.height * m, n), dtype=dtype)
-        return block.reshaped(made, full)
-    a, b = block.rows(left), block.rows(right)
-    return block.emit(aten.bmm.default, a, b, shape=full, dtype=dtype)
+    left, right = node.args
+    return _product(block, left, right, None, node)
 
 
 def _addmm(block: Block, node: Any) -> Any:
     bias, left, right = node.args
     if node.kwargs:
         return None
-    m, n = _shape(node)
-    plain = not (block.is_private(bias) or block.is_private(right))
-    if plain and len(_shape(bias)) == 1:
-        k = _shape(left)[1]
-        lines = block.reshaped(block.rows(left), (block.height * m, k))
-        made = block.emit(
-            aten.addmm.default, block._made[bias], lines, block._made[right],
-            shape=(block.height * m, n), dtype=_dtype(node),
-        )  # fmt: skip
-        return block.reshaped(made, (block.height, m, n))
-    product = _product(block, left, right, node)
+    if not (block.is_private(bias) or block.is_private(right)) and len(_shape(bias)) == 1:
+        return _product(block, left, right, block._made[bias], node)
+    product = _product(block, left, right, None, node)
     added: Any = block._made[bias]
     if block.is_private(bias):
         shape = _shape(bias)
         added = block.reshaped(added, (block.height, *[1] * (2 - len(shape)), *shape))
     return block.emit(aten.add.Tensor, product, added, shape=product.meta["shape"], dtype=_dtype(node))
+
+
+def _product(block: Block, left: Any, right: Any, bias: fx.Node | None, node: Any) -> fx.Node:
+    """One product for all rows where the right factor is public.
+
+    With a few columns more, if it has few: narrow products have kernels whose rounding depends on the place.
+    """
+    (m, n), k = _shape(node), _shape(left)[1]
+    dtype, full = _dtype(node), (block.height, m, n)
+    if block.is_private(right):
+        return block.emit(aten.bmm.default, block.rows(left), block.rows(right), shape=full, dtype=dtype)
+    lines, wide = block.height * m, _WIDE if 1 < n < _WIDE else n
+
+    def widened(public: fx.Node) -> fx.Node:
+        shape = *public.meta["shape"][:-1], wide
+        if public.meta["shape"][-1] in (1, wide):
+            return public
+        return block.emit(aten.constant_pad_nd.default, public, [0, wide - n], shape=shape, dtype=dtype)
+
+    given = block.reshaped(block.rows(left), (lines, k)), widened(block._made[right])
+    if bias is None:
+        made = block.emit(aten.mm.default, *given, shape=(lines, wide), dtype=dtype)
+    else:
+        made = block.emit(aten.addmm.default, widened(bias), *given, shape=(lines, wide), dtype=dtype)
+    if wide > n:
+        made = block.emit(aten.slice.Tensor, made, 1, 0, n, shape=(lines, n), dtype=dtype)
+        made = block.emit(aten.contiguous.default, made, shape=(lines, n), dtype=dtype)
+    return block.reshaped(made, full)
 
 
 def _bmm(block: Block, node: Any) -> Any:
@@ -668,6 +677,7 @@ _RULES: dict[Any, Rule] = {
     aten.native_group_norm_backward.default: _group_norm_backward,
     aten.convolution_backward.default: _convolution_backward,
     aten.reshape.default: _reshape,
+    aten.clone.default: lambda block, node: block.rows(node.args[0]),
     aten.expand.default: _expand,
     aten.repeat.default: _repeat,
     aten.any.default: _any,

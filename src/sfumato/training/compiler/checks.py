@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from sfumato.errors import UnsupportedModel
+from sfumato.randomness import public_global_generators
 from sfumato.training.compiler.trace import (
     MOST_OF_A_CONSTANT,
     Row,
@@ -24,7 +26,8 @@ from sfumato.training.compiler.trace import (
 )
 from sfumato.training.public_rows import first, other_weights, random_rows, repeated
 
-ROWS = 2  # made up
+ROWS, _MORE = 2, 8  # made up, each alone
+_TOGETHER = 5  # in one batch: two rows may differ alike in all that a loss ignores
 _UNIFORM, _NORMAL = 0.4, 0.3  # what every draw is while code and graph are compared
 _LOSS, _GRADIENT = 1e-3, 2e-2  # relative differences that rounding may make
 
@@ -37,6 +40,11 @@ def check_model(model: nn.Module) -> None:
                 f"expected no batch statistics, got {type(module).__name__} at {name!r}, which mixes rows; "
                 "sfumato.models.replace_batchnorm(model) puts GroupNorm in its place, or freeze it by eval()"
             )
+        if getattr(module, "scale_grad_by_freq", False) or getattr(module, "sparse", False):
+            raise UnsupportedModel(
+                f"expected a plain {type(module).__name__} at {name!r}, got scale_grad_by_freq or sparse: "
+                "gradients of the whole batch, or not dense ones; unset both"
+            )
     kinds: dict[torch.dtype, str] = {}
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
@@ -46,33 +54,42 @@ def check_model(model: nn.Module) -> None:
             )
         if parameter.requires_grad:
             kinds.setdefault(parameter.dtype, name)
-    for dtype, name in kinds.items():
-        if dtype not in (torch.float32, torch.float64) or len(kinds) > 1:
-            raise UnsupportedModel(
-                f"expected trainable parameters of one type, float32 or float64, got {name} of {dtype}; call "
-                "model.float(), and use autocast inside forward for lower precision"
-            )
+    if len(kinds) > 1 or not kinds.keys() <= {torch.float32, torch.float64}:
+        got = " and ".join(f"{name} of {dtype}" for dtype, name in kinds.items())
+        raise UnsupportedModel(
+            f"expected trainable parameters of one type, float32 or float64, got {got}; call model.float(), "
+            "and use autocast inside forward for lower precision"
+        )
 
 
-def check_constants(row: Row, public: Sequence[Tensor], data: Any) -> None:
-    """Refuse tensors in the code that are, or may be, a part of the private rows."""
-    private = {_storage(leaf) for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)}
-    declared = {_storage(tensor) for tensor in public}
-    for value, where in row.constants.values():
-        if _storage(value) in private:
+def check_constants(row: Row, model: nn.Module, public: Sequence[Tensor], data: Any) -> None:
+    """Refuse tensors in the code or the model that are, or may be, a part of the private rows."""
+    private = [_memory(leaf) for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
+    declared = {_memory(tensor) for tensor in public}
+    held = [(tensor, name) for name, tensor in all_tensors(model).items()]
+    for value, where in [*row.constants.values(), *held]:
+        begin, end = _memory(value)
+        if any(begin < last and first < end for first, last in private):
             raise UnsupportedModel(
                 f"expected code that holds no private rows, got a part of the training data, of shape "
                 f"{tuple(value.shape)}, at {where}; hand it over as inputs or targets"
             )
-        if value.numel() > MOST_OF_A_CONSTANT and _storage(value) not in declared:
+    for value, where in row.constants.values():
+        if value.numel() > MOST_OF_A_CONSTANT and _memory(value) not in declared:
             raise UnsupportedModel(
                 f"expected tensors in the code to be small or declared, got one of shape {tuple(value.shape)} "
                 f"at {where}; make it a buffer of the model, or say that it is nobody's data: public=[tensor]"
             )
 
 
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _memory(tensor: Tensor) -> tuple[int, int]:
+    """Where a tensor's storage begins and ends; (0, 0) for one without memory of its own."""
+    storage = tensor.untyped_storage()
+    try:
+        begin = storage.data_ptr()
+    except RuntimeError:
+        return 0, 0
+    return begin, begin + (storage.nbytes() if begin else 0)
 
 
 def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any], views: Any) -> None:
@@ -81,27 +98,35 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
     The weights are moved meanwhile: a layer that begins with zeros would hide all that comes before it. Every
     draw is one constant, which is the same for a row wherever it is.
     """
-    inputs, targets = random_rows(example, ROWS)
+    inputs, targets = random_rows(example, _TOGETHER)
 
     def of(data: tuple[Any, Any], seed: int) -> tuple[Tensor, Tensor]:
-        """Losses and the sum of all gradients, by the code itself."""
+        """Losses, and the sum of the gradients of the first rows, by the code itself."""
         with pinned(seed, traced=False), _Constant(), kept_as_it_was(model):
             losses = losses_of(model, loss_fn, *data, views)
+            if isinstance(losses, FakeTensor):
+                raise UnsupportedModel(
+                    "expected code that keeps nothing from call to call, got a tensor of an earlier call, by "
+                    f"{code_of(model)} or {code_of(loss_fn)}; compute each loss of its arguments alone"
+                )
             learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            found = torch.autograd.grad(losses.sum(), learning, allow_unused=True)
+            found = torch.autograd.grad(losses[:ROWS].sum(), learning, allow_unused=True)
         return losses.detach(), _flat(found, learning)
 
     with other_weights(model):
         try:
-            together, _ = of((inputs, targets), 1)
+            together, added = of((inputs, targets), 1)
+        except UnsupportedModel:
+            raise
         except Exception:  # what the code cannot take, such as a matrix that is not definite
-            inputs, targets = repeated(example, ROWS)
-            together, _ = of((inputs, targets), 1)
+            inputs, targets = repeated(example, _TOGETHER)
+            together, added = of((inputs, targets), 1)
         alone = [of(_row((inputs, targets), number), 2 + number) for number in range(ROWS)]
         traced = [run_row(row, model, _row((inputs, targets), number)) for number in range(ROWS)]
         single = torch.cat([losses for losses, _ in alone])
         again = of(_row((inputs, targets), 0), 11)
-        mixed = not near(together, single, _LOSS)
+        apart = sum((gradients for _, gradients in alone[1:]), alone[0][1])
+        mixed = not near(together[:ROWS], single, _LOSS) or not near(added, apart)
         where = _which(model, loss_fn, inputs, views) if mixed else ""
     if not near(again[0], alone[0][0], _LOSS) or not near(again[1], alone[0][1], _GRADIENT):
         raise UnsupportedModel(
@@ -111,8 +136,10 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
         )
     if mixed:
         raise UnsupportedModel(
-            f"expected the loss of each row to be that of the row alone, got others in a batch of {ROWS}, by "
-            f"{where}; keep rows in the first dimension and apart: no squeeze(), no mean over dimension 0"
+            "expected the loss of each row to be that of the row alone, got others in a batch of "
+            f"{_TOGETHER}, by {where}; keep rows in the first dimension and apart: no squeeze(), no mean "
+            "over dimension 0; put what a loss compares into the row, such as an anchor and its negatives "
+            "in one input"
         )
     for (losses, gradients), (own, formed) in zip(traced, alone, strict=True):
         if not near(losses, own, _LOSS) or not near(gradients, formed, _GRADIENT):
@@ -121,22 +148,54 @@ def check_code(row: Row, model: nn.Module, loss_fn: Any, example: tuple[Any, Any
                 f"{code_of(loss_fn)}; leave out what depends on time, on files or on earlier calls"
             )
     finite = [gradients for _, gradients in traced if bool(gradients.isfinite().all())]
-    if finite and not any(bool(gradients.any()) for gradients in finite):
+    if not any(bool(gradients.any()) for gradients in finite) and not _learns(row, model, example):
         raise UnsupportedModel(
             "expected a loss that learns, got a gradient of zero for every made-up row, by "
             f"{code_of(loss_fn)}; leave out detach(), argmax and rounding between the weights and the loss"
         )
 
 
-def run_row(row: Row, model: nn.Module, data: Any) -> tuple[Tensor, Tensor]:
-    """The loss of one row, and its gradients end to end, by the graph; every draw is a constant."""
-    tensors = {name: tensor.detach() for name, tensor in all_tensors(model).items()}
-    leaves = [leaf for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
-    with torch.no_grad():
-        losses, _, *gradients = row.graph(
-            *[tensors[name] for name in row.weights], *leaves, *constant_draws(row)
-        )
+def _learns(row: Row, model: nn.Module, example: tuple[Any, Any]) -> bool:
+    """Whether any of more made-up rows, larger whole numbers among them, has a gradient at other weights.
+
+    Rows without a finite gradient tell nothing: where there are no others, that is not known.
+    """
+    told = False
+    for seed, most in ((31, 1), (33, 1), (35, 9)):
+        data = random_rows(example, _MORE, seed, most=most)
+        with other_weights(model), public_global_generators(seed):
+            for number in range(_MORE):
+                draws = [
+                    (torch.rand if draw.kind == "uniform" else torch.randn)(draw.shape, dtype=draw.dtype)
+                    for draw in row.draws
+                ]
+                _, gradients = run_row(row, model, _row(data, number), draws)
+                finite = bool(gradients.isfinite().all())
+                told |= finite
+                if finite and bool(gradients.any()):
+                    return True
+    return not told
+
+
+def run_row(
+    row: Row, model: nn.Module, data: Any, draws: Sequence[Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """The loss of one row, and its gradients end to end, by the graph on the CPU; every draw is a constant."""
+    tensors = {name: tensor.detach().cpu() for name, tensor in all_tensors(model).items()}
+    leaves = [leaf.cpu() for leaf in pytree.tree_leaves(data) if isinstance(leaf, Tensor)]
+    with torch.no_grad(), torch.device("cpu"):
+        draws = constant_draws(row) if draws is None else draws
+        losses, _, *gradients = _Eager(row.graph).run(*[tensors[name] for name in row.weights], *leaves, *draws)
     return losses, _flat(gradients, [tensors[name] for name in row.trainable])
+
+
+class _Eager(fx.Interpreter):
+    """Runs a graph as autograd calls it: some kernels take for granted that gradients are contiguous."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is torch.ops.aten.native_group_norm_backward.default:
+            args = (args[0].contiguous(), args[1].contiguous(), *args[2:])
+        return super().call_function(target, args, kwargs)
 
 
 def constant_draws(row: Row, rows: int | None = None) -> list[Tensor]:
@@ -150,7 +209,7 @@ def constant_draws(row: Row, rows: int | None = None) -> list[Tensor]:
 
 def _flat(gradients: Sequence[Tensor | None], like: Sequence[Tensor]) -> Tensor:
     parts = [
-        torch.zeros(parameter.numel(), dtype=parameter.dtype) if gradient is None else gradient.flatten()
+        parameter.detach().new_zeros(parameter.numel()) if gradient is None else gradient.flatten()
         for gradient, parameter in zip(gradients, like, strict=True)
     ]
     return torch.cat(parts)
@@ -172,7 +231,7 @@ def _which(model: nn.Module, loss_fn: Any, inputs: Any, views: Any) -> str:
     if views is not None:
         return f"{code_of(views)}, {code_of(model)} or {code_of(loss_fn)}"
     with pinned(1, traced=False), _Constant(), kept_as_it_was(model):
-        together, alone = call(model, first(inputs, ROWS)), call(model, first(inputs, 1))
+        together, alone = call(model, inputs), call(model, first(inputs, 1))
     pairs = zip(_tensors(together), _tensors(alone), strict=False)
     same = all(
         one.shape[1:] == other.shape[1:] and near(one[:1].flatten(), other[:1].flatten(), _LOSS)
@@ -191,8 +250,5 @@ def _tensors(outputs: Any) -> list[Tensor]:
 class _Constant(Watch):  # type: ignore[no-untyped-call]
     """Within, every draw is one constant."""
 
-    def _draw(self, make: Callable[..., Tensor], like: Any, dtype: torch.dtype | None) -> Tensor:
-        shape = like.shape if isinstance(like, Tensor) else tuple(like)
-        dtype = dtype or (like.dtype if isinstance(like, Tensor) else torch.get_default_dtype())
-        dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+    def _numbers(self, make: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.full(shape, _UNIFORM if make is torch.rand else _NORMAL, dtype=dtype)

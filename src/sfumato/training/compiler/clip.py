@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from sfumato.training.clipped_sums import accumulate, clipped_alone, squared_norms, weighted_sums
+from sfumato.training.clipped_sums import ChunkResult, accumulate, clipped_alone, squared_norms, weighted_sums
 from sfumato.training.clipping import Clipping
 from sfumato.training.rules.rounding import Use, bounds, chunk_errors
 from sfumato.training.rules.terms import Contribution, Weights, term
-from sfumato.training.task import ChunkResult
 
 
 def clipped(
@@ -74,7 +73,6 @@ def clipped(
         norms[:units],
         coefficients[:units],
         adds[:units],
-        torch.zeros(units, dtype=torch.bool, device=losses.device),
         losses[: units * rows],
         norm_error + adding_error(len(used)),
         sum_error,

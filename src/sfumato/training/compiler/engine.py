@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import math
+import os
+import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -15,9 +20,10 @@ from torch.utils import _pytree as pytree
 
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import Sampler, SecretStream, fresh_seed, secret_torch_generator
-from sfumato.training.blocks import POOL, REFERENCE_ROWS, Heights, most_rows
-from sfumato.training.clipped_sums import squared_norms
+from sfumato.training.blocks import POOL, REFERENCE_ROWS, Heights, digests, most_rows
+from sfumato.training.clipped_sums import ChunkResult, squared_norms
 from sfumato.training.clipping import Clipping
+from sfumato.training.compiled import as_written
 from sfumato.training.compiler.batch import Block
 from sfumato.training.compiler.checks import (
     check_code,
@@ -30,16 +36,19 @@ from sfumato.training.compiler.checks import (
 from sfumato.training.compiler.clip import adding_error, clipped
 from sfumato.training.compiler.factors import Use, uses
 from sfumato.training.compiler.operations import EXACT, POINTWISE, WINDOWS
-from sfumato.training.compiler.trace import Draw, Row, all_tensors, code_of, trace
+from sfumato.training.compiler.trace import Draw, Row, all_tensors, code_of, placed, trace
+from sfumato.training.devices import CPU, device_of, moved
+from sfumato.training.losses import LossFunction, Views, same_settings, settings_of
 from sfumato.training.precision import plain_float32
 from sfumato.training.public_rows import other_weights, random_rows
 from sfumato.training.rules.rounding import chunk_errors, rounding
-from sfumato.training.rules.terms import Contribution, Materialised, formed_values, term
+from sfumato.training.rules.terms import Contribution, Materialised, cut, formed_values, term
 from sfumato.training.rules.workspace import Workspace
-from sfumato.training.task import ChunkResult
+from sfumato.training.unsuitable import other_number, other_targets, other_type
 
 _GRAIN = 32768  # elements from which torch shares out a loop
 _CHUNK_BYTES = 160 << 20  # that the rows of a chunk may hold
+_FORMED_BYTES = 512 << 20  # of gradients that are formed together
 _JOINED = 4  # sums of blocks that are added in float32
 
 
@@ -78,7 +87,7 @@ class Compiled:
         }
 
 
-def compiled(row: Row, height: int) -> Compiled:
+def compiled(row: Row, height: int, device: torch.device = CPU) -> Compiled:
     """The graph of a block of so many rows."""
     block = Block(row, height)
     losses, bad, gradients = row.outputs
@@ -93,7 +102,8 @@ def compiled(row: Row, height: int) -> Compiled:
             outputs += operands
     block.graph.output(tuple(outputs))
     block.graph.eliminate_dead_code()
-    module = fx.GraphModule(row.graph, block.graph)
+    placed(block.graph, device)
+    module = fx.GraphModule(row.graph, block.graph).to(device)
     rounding = POINTWISE - EXACT
     loops = frozenset(
         math.prod(node.meta["shape"]) for node in block.graph.nodes
@@ -147,24 +157,27 @@ class Engine:
     def __init__(
         self,
         model: nn.Module,
-        loss_fn: Callable[[Any, Any], Tensor],
+        loss_fn: LossFunction,
         example: tuple[Any, Any],
         *,
-        views: Callable[[Any], Any] | None = None,
+        views: Views | None = None,
         public: Sequence[Tensor] = (),
         data: Any = None,
     ) -> None:
-        model = getattr(model, "_orig_mod", model)  # of one that torch.compile made, the module inside
+        model = as_written(model)
         self.model, self.loss_fn, self.views = model, loss_fn, views
-        example = pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example)
+        self.device = device_of(model)
+        _check_tensors(model)
         check_model(model)
-        self.row = trace(model, loss_fn, *example, views=views)
-        check_constants(self.row, public, data)
-        check_code(self.row, model, loss_fn, example, views)
+        like = pytree.tree_map_only(Tensor, lambda leaf: leaf[:1], example)
+        here = model if self.device == CPU else copy.deepcopy(model).cpu()  # graphs know no device
+        with plain_float32(), _explained(model, *like):
+            self.row = trace(here, loss_fn, *moved(like, CPU), views=views)
+            check_constants(self.row, model, public, data)
+            check_code(self.row, here, loss_fn, moved(like, CPU), views)
         self._graphs: dict[int, Compiled] = {}
-        self._pool = [
-            leaf for leaf in pytree.tree_leaves(random_rows(example, POOL)) if isinstance(leaf, Tensor)
-        ]
+        self._pool = [leaf for leaf in pytree.tree_leaves(random_rows(like, POOL)) if isinstance(leaf, Tensor)]
+        self._pool = moved(self._pool, self.device)
         self._heights, self._trial = Heights(most_rows(self.floats_per_row)), fresh_seed()
         self._compared: set[int] = set()
         self._kinds = [(tuple(leaf.shape[1:]), leaf.dtype) for leaf in self._pool]
@@ -197,7 +210,11 @@ class Engine:
         Returns:
             The sums, and what is known about each unit; private.
         """
-        rows = [leaf for leaf in pytree.tree_leaves((inputs, targets)) if isinstance(leaf, Tensor)]
+        rows = [
+            leaf.as_subclass(Tensor).to(self.device)
+            for leaf in pytree.tree_leaves((inputs, targets))
+            if isinstance(leaf, Tensor)
+        ]
         count = _count(rows)
         kinds = [(tuple(leaf.shape[1:]), leaf.dtype) for leaf in rows]
         if kinds != self._kinds:
@@ -212,7 +229,7 @@ class Engine:
             )
         if self.row.draws:
             self._generator = secret_torch_generator(SecretStream() if sampler is None else sampler)
-        with torch.no_grad(), plain_float32():
+        with torch.no_grad(), plain_float32(), self._on_device():
             if count == 0:
                 return self._nothing(clipping)
             if units is None:
@@ -236,28 +253,42 @@ class Engine:
             data = [leaf[start * span : stop * span] for leaf in rows]
             if missing:
                 data = [torch.cat([leaf, leaf.new_zeros(missing, *leaf.shape[1:])]) for leaf in data]
-            yield self._block(data, stop - start, height, clipping, into)
+            yield from self._block(data, stop - start, height, clipping, into)
             start, into = stop, {}
 
     def _block(
         self, rows: Sequence[Tensor], units: int, height: int, clipping: Clipping, into: Mapping[str, Tensor]
-    ) -> ChunkResult:
-        count = len(rows[0])
-        graph = self.graph(count)
+    ) -> Iterator[ChunkResult]:
+        """The units of a block, part by part: gradients of all may be too large to form at once."""
+        graph = self.graph(len(rows[0]))
         tensors = self._weights()
-        draws = [self._draw(draw, count) for draw in self.row.draws]
+        draws = [self._draw(draw, len(rows[0])) for draw in self.row.draws]
         values = graph.run(*[tensors[name] for name in self.row.weights], *rows, *draws)
-        with self._workspace.lend():
-            return clipped(
-                graph.contributions(values),
-                values[0],
-                values[1] if graph.marked else None,
-                clipping,
-                names={name: tensors[name] for name in self.row.trainable},
-                units=units,
-                height=height,
-                into=into,
-            )
+        found = graph.contributions(values)
+        for part, some in self._parts(height, len(rows[0]) // height):
+            if part.start >= units:
+                return
+            with self._workspace.lend():
+                yield clipped(
+                    {name: [cut(each, some) for each in used] for name, used in found.items()},
+                    values[0][some],
+                    values[1][some] if graph.marked else None,
+                    clipping,
+                    names={name: tensors[name] for name in self.row.trainable},
+                    units=min(units, part.stop) - part.start,
+                    height=part.stop - part.start,
+                    into=into,
+                )
+            into = {}
+
+    def _parts(self, height: int, span: int) -> Iterator[tuple[slice, slice]]:
+        """Units, and rows, whose gradients are formed together; by shapes alone."""
+        formed = sum(map(formed_values, self._of_public_rows.values()))
+        size = max(1, _FORMED_BYTES // (4 * max(1, formed)))
+        size = size // POOL * POOL if size >= POOL else size
+        for start in range(0, height, size):
+            stop = min(start + size, height)
+            yield slice(start, stop), slice(start * span, stop * span)
 
     def rounding_bound(self, *, units: int, rows_per_unit: int = 1) -> float:
         """η for chunks of up to `units` units with up to `rows_per_unit` rows each, from shapes alone.
@@ -283,15 +314,17 @@ class Engine:
     @cached_property
     def floats_per_row(self) -> int:
         """How many numbers a pass and the tail hold for each row, at most."""
-        formed = sum(formed_values(used) for used in self._of_public_rows.values()) // 2
-        return max(1, self.graph(2).floats // 2 + formed)
+        formed = sum(map(formed_values, self._of_public_rows.values())) // 2
+        return max(1, self.graph(2).floats // 2 + min(formed, _FORMED_BYTES // (4 * POOL)))
 
     @cached_property
     def _of_public_rows(self) -> dict[str, list[Contribution]]:
         """The contributions of two public rows, for their shapes."""
-        with torch.no_grad(), plain_float32():
+        with torch.no_grad(), plain_float32(), self._on_device():
             data = [leaf[:2] for leaf in self._pool]
-            values = self.graph(2).run(*self._weights().values(), *data, *constant_draws(self.row, 2))
+            values = self.graph(2).run(
+                *self._weights().values(), *data, *moved(constant_draws(self.row, 2), self.device)
+            )
             return self.graph(2).contributions(values)
 
     def chunk_rows(self) -> int:
@@ -303,17 +336,33 @@ class Engine:
     @property
     def caveats(self) -> list[str]:
         """A sentence for each tensor that the traced code brought along."""
+        found = [(tuple(value.shape), os.path.basename(where)) for value, where in self.row.constants.values()]
         return [
-            f"a tensor of shape {tuple(constant.value.shape)} in the code at {constant.where} was taken as "
-            "public"
-            for constant in self.row.constants.values()
-            if constant.value.numel() > 1
+            f"a tensor of shape {shape} in the code at {where or 'a module of torch'} was taken as public"
+            for shape, where in found
+            if math.prod(shape) > 1
         ]
+
+    @property
+    def digest(self) -> str:
+        """Tells the graph and its constants from others, by code and values, not by places of files."""
+        found = hashlib.blake2b(str(self.row.graph.graph).encode())
+        for constant in self.row.constants.values():
+            found.update(
+                constant.value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            )
+        return found.hexdigest()
+
+    def prepare(self, expected: float, *, spread: float = 0.0) -> None:
+        """Try the blocks of as many units of one row as are expected, `spread` more and fewer included."""
+        with torch.no_grad(), plain_float32(), self._on_device(), self._trials(1) as bits:
+            sizes = [max(1, round(size)) for size in (expected, expected + spread, expected - spread)]
+            self._heights.find(sizes, bits, stamp=self._stamp)
 
     def graph(self, height: int) -> Compiled:
         """The graph of a block of so many rows, made once."""
         if height not in self._graphs:
-            self._graphs[height] = compiled(self.row, height)
+            self._graphs[height] = compiled(self.row, height, self.device)
         return self._graphs[height]
 
     def split(self, units: int, span: int) -> list[int]:
@@ -321,6 +370,12 @@ class Engine:
 
         A height is used if public rows came out with the same bits at every place of such a block.
         """
+        with self._trials(span) as bits:
+            return self._heights.split(units, span, bits, stamp=self._stamp)
+
+    @contextmanager
+    def _trials(self, span: int) -> Iterator[Callable[[Sequence[int]], Iterator[Tensor] | None]]:
+        """All that public units come to in a block, with other weights, for `Heights` to compare."""
         with ExitStack() as within:
             begin = cache(lambda: within.enter_context(other_weights(self.model, self._trial)))
 
@@ -328,7 +383,11 @@ class Engine:
                 begin()
                 return self._bits(numbers, span)
 
-            return self._heights.split(units, span, bits, stamp=self._stamp)
+            yield bits
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        """Within, tensors that are made lie on the model's device."""
+        return nullcontext() if self.device == CPU else self.device
 
     @property
     def _stamp(self) -> list[int]:
@@ -344,7 +403,7 @@ class Engine:
         values = graph.run(
             *self._weights().values(),
             *[leaf[chosen] for leaf in self._pool],
-            *constant_draws(self.row, len(chosen)),
+            *moved(constant_draws(self.row, len(chosen)), self.device),
         )
         if height not in self._compared:
             self._compared.add(height)
@@ -353,13 +412,17 @@ class Engine:
 
     def _entries(self, graph: Compiled, values: Sequence[Tensor], height: int) -> Iterator[Tensor]:
         yield from (value.reshape(height, -1) for value in values)
-        nobody = torch.zeros(height)
+        parts = list(self._parts(height, len(values[0]) // height))
         for name, used in graph.contributions(values).items():
-            with self._workspace.lend():
-                part = term(used, height)
-                if isinstance(part, Materialised):
-                    yield part.gradients
-                yield from squared_norms({name: part}, [[name]], [1.0], nobody)
+            found: list[list[Tensor]] = []
+            for part, rows in parts:
+                units = part.stop - part.start
+                with self._workspace.lend():
+                    formed = term([cut(each, rows) for each in used], units)
+                    columns = squared_norms({name: formed}, [[name]], [1.0], torch.zeros(units))
+                    kept = formed.gradients if isinstance(formed, Materialised) else columns[0]
+                    found.append([*map(torch.clone, columns), torch.tensor(digests(kept))])
+            yield from (torch.cat(column) for column in zip(*found, strict=True))
 
     def _compare(self, graph: Compiled, values: Sequence[Tensor], chosen: Tensor) -> None:
         """Refuse a block whose first row has other gradients than the graph of that row."""
@@ -373,8 +436,8 @@ class Engine:
             }
             found = torch.cat(
                 [formed.get(name, torch.zeros_like(tensors[name])).flatten() for name in self.row.trainable]
-            )
-        if not near(values[0][:1], losses) or not near(found, expected):
+            ).cpu()
+        if not near(values[0][:1].cpu(), losses) or not near(found, expected):
             raise UnsupportedModel(
                 f"expected a block of {len(chosen)} rows to compute what the graph of one row does, got other "
                 f"numbers, by {code_of(self.model)}; an operation in it is batched wrongly: please report it"
@@ -385,14 +448,91 @@ class Engine:
 
     def _draw(self, draw: Draw, rows: int) -> Tensor:
         make = torch.rand if draw.kind == "uniform" else torch.randn
-        return make((rows, *draw.shape), dtype=draw.dtype, generator=self._generator)
+        drawn = make((rows, *draw.shape), dtype=draw.dtype, generator=self._generator, device=CPU)
+        return drawn.to(self.device)
 
     def _nothing(self, clipping: Clipping) -> ChunkResult:
         tensors = all_tensors(self.model)
         none = torch.zeros(0, len(clipping.layers(self.row.trainable)))
         nobody = torch.zeros(0, dtype=torch.bool)
         zeros = {name: torch.zeros_like(tensors[name], requires_grad=False) for name in self.row.trainable}
-        return ChunkResult(zeros, none, none, nobody, nobody, none.flatten(), 0.0, 0.0)
+        return ChunkResult(zeros, none, none, nobody, none.flatten(), 0.0, 0.0)
+
+
+_kept: deque[tuple[list[Any], Engine]] = deque(maxlen=2)  # they keep models alive, so few are kept
+
+
+def engine_for(
+    model: nn.Module,
+    loss_fn: LossFunction,
+    example: tuple[Any, Any],
+    *,
+    views: Views | None = None,
+    public: Sequence[Tensor] = (),
+    data: Any = None,
+) -> Engine:
+    """The engine for these arguments; one that was made for the same settings before is used again."""
+    model, key = as_written(model), settings_for(model, loss_fn, example, views)
+    for settings, engine in _kept:
+        if same_settings(settings, key):
+            check_constants(engine.row, model, public, data)
+            return engine
+    engine = Engine(model, loss_fn, example, views=views, public=public, data=data)
+    _kept.appendleft((key, engine))
+    return engine
+
+
+def settings_for(
+    model: nn.Module, loss_fn: LossFunction, example: tuple[Any, Any], views: Views | None
+) -> list[Any]:
+    """All that a graph depends on: code, modes, shapes, types and precision."""
+    model = as_written(model)
+    leaves, spec = pytree.tree_flatten(example)
+    kinds = [(leaf.dtype, tuple(leaf.shape[1:])) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    return [
+        *settings_of(model, loss_fn, views),
+        *(part for kind in kinds for part in (kind if isinstance(kind, tuple) else (kind,))),
+        str(spec),
+        str(torch.get_default_dtype()),
+    ]
+
+
+def _check_tensors(model: nn.Module) -> None:
+    """Refuse tensors whose class runs code of its own, or that are not dense."""
+    for name, tensor in all_tensors(model).items():
+        if type(tensor).__module__.partition(".")[0] != "torch" or tensor.layout != torch.strided:
+            raise UnsupportedModel(
+                f"expected dense parameters and buffers of torch's own classes, got {name} of "
+                f"{type(tensor).__name__} with layout {tensor.layout}; use nn.Parameter(tensor.to_dense())"
+            )
+
+
+@contextmanager
+def _explained(model: nn.Module, inputs: Any, targets: Any) -> Iterator[None]:
+    """Says why code does not run on made-up rows, and what may be wrong with these."""
+    remedy = other_number(model, inputs) or other_type(model, inputs) or other_targets(targets)
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except UnsupportedModel as error:
+        cause = error.__cause__
+        frames = traceback.extract_tb(None if cause is None else cause.__traceback__)
+        if isinstance(cause, TypeError) and any(
+            frame.filename.endswith("rnn.py") for frame in frames
+        ):  # packed
+            remedy = "; hand over padded sequences and a mask, and weight the outputs of each position by it"
+        if cause is None or not remedy:
+            raise
+        raise UnsupportedModel(f"{error}{remedy}") from cause
+    except Exception as error:
+        text = str(error).partition(chr(10))[0]
+        if "INTERNAL ASSERT" in text:  # a write to none of the inputs, which torch cannot write down
+            text, remedy = "a write to a tensor outside of the model", "; compute new values, and keep no state"
+        raise UnsupportedModel(
+            "expected model and loss to run on made-up rows like those of the data, got "
+            f"{type(error).__name__}: {text}{remedy}"
+        ) from error
 
 
 def _count(rows: Sequence[Tensor]) -> int:
@@ -443,7 +583,6 @@ def _joined(parts: Iterator[ChunkResult]) -> ChunkResult:
         norms=norms,
         coefficients=torch.cat([part.coefficients for part in seen]),
         finite=torch.cat([part.finite for part in seen]),
-        raised=torch.cat([part.raised for part in seen]),
         losses=torch.cat([part.losses for part in seen]),
         norm_error=max(part.norm_error for part in seen),
         sum_error=sum(part.sum_error for part in seen) + _joining_error(len(norms)),
@@ -474,6 +613,5 @@ def _reordered(result: ChunkResult, strata: Sequence[_Stratum]) -> ChunkResult:
         norms=result.norms[units],
         coefficients=result.coefficients[units],
         finite=result.finite[units],
-        raised=result.raised[units],
         losses=result.losses[rows],
     )

@@ -190,8 +190,10 @@ def _kernel(node: Any, shape: tuple[int, ...]) -> Kernel | None:
         return None
     gradient, inputs, _, _, stride, padding, dilation, turned, _, groups, _ = node.args
     g, x = (inputs, gradient) if turned else (gradient, inputs)
+    dims = len(shape) - 2
+    stride, padding, dilation = (tuple(each) * (dims // len(each)) for each in (stride, padding, dilation))
     settings = SimpleNamespace(
-        kernel_size=shape[2:], stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation),
+        kernel_size=shape[2:], stride=stride, padding=padding, dilation=dilation,
         groups=groups, padding_mode="zeros", out_channels=shape[0], in_channels=shape[1] * groups,
         weight=SimpleNamespace(shape=shape),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -36,7 +37,7 @@ POINTWISE = _named(
     "remainder.Scalar round rsqrt sgn sigmoid sigmoid_backward sign silu silu_backward sin sinh softplus "
     "softplus_backward sqrt sub.Tensor sub.Scalar tan tanh tanh_backward threshold_backward trunc where.self "
     "_to_copy log_sigmoid_backward mish mish_backward clamp_min.Tensor clamp_max.Tensor hardshrink "
-    "hardshrink_backward softshrink softshrink_backward"
+    "hardshrink_backward softshrink softshrink_backward special_i1"
 )
 """Each element of the result comes from the elements at its place."""
 
@@ -46,7 +47,8 @@ FOLDED = _named(
     "max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward upsample_nearest1d "
     "upsample_nearest1d_backward upsample_nearest2d upsample_nearest2d_backward upsample_bilinear2d "
     "upsample_bilinear2d_backward upsample_bicubic2d upsample_bicubic2d_backward adaptive_max_pool2d "
-    "adaptive_max_pool2d_backward"
+    "adaptive_max_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward "
+    "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward"
 )
 """The first dimension holds what is computed by itself: images, one after the other."""
 
@@ -65,7 +67,7 @@ SHIFTED = _named(
 
 OWN = _named(
     "reshape expand mm addmm bmm embedding embedding_dense_backward convolution_backward "
-    "native_layer_norm_backward native_group_norm_backward any all repeat mean sum max min"
+    "native_layer_norm_backward native_group_norm_backward any all repeat mean sum max min clone"
 )
 """Those with a batching of their own."""
 
@@ -74,7 +76,8 @@ BY_VMAP = _named(
     "grid_sampler_2d grid_sampler_2d_backward linalg_cholesky_ex linalg_inv_ex linalg_solve_triangular "
     "_linalg_det _linalg_slogdet _linalg_solve_ex linalg_qr cummax cummin _cdist_forward "
     "_cdist_backward _euclidean_dist col2im im2col linalg_householder_product "
-    "view_as_complex view_as_real unfold unfold_backward"
+    "view_as_complex view_as_real unfold unfold_backward linalg_matrix_exp "
+    "linalg_lu_factor_ex linalg_lu_solve"
 )
 """Those that torch batches, at whatever price."""
 
@@ -106,7 +109,8 @@ KEPT = _named(
     "upsample_nearest1d upsample_nearest2d upsample_bilinear2d upsample_nearest1d_backward "
     "upsample_nearest2d_backward upsample_bilinear2d_backward upsample_bicubic2d upsample_bicubic2d_backward "
     "mm bmm t transpose.int isfinite sgn stack roll glu glu_backward split.Tensor split_with_sizes unbind.int "
-    "new_zeros new_full new_ones zeros ones full_like zeros_like ones_like clamp_min clamp_max"
+    "unsafe_split.Tensor new_zeros new_full new_ones zeros ones full_like zeros_like ones_like clamp_min "
+    "clamp_max"
 )
 """Those that run as they are, though torch could write them in smaller ones."""
 
@@ -132,6 +136,10 @@ def decomposed() -> Mapping[Any, Callable[..., Any]]:
             aten._embedding_bag_backward.default: _embedding_bag_backward,
             aten._weight_norm_interface_backward.default: _weight_norm_backward,
             aten._trilinear.default: _trilinear,
+            aten._ctc_loss.default: _ctc_loss,
+            aten._ctc_loss.Tensor: _ctc_loss,
+            aten._ctc_loss_backward.default: _ctc_loss_backward,
+            aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
             aten.empty.memory_format: _no_memory,
             aten.empty_like.default: lambda like, **_: torch.zeros(like.shape, dtype=like.dtype),
             aten.new_empty.default: lambda like, size, **_: torch.zeros(size, dtype=like.dtype),
@@ -160,9 +168,7 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> Any:
-    """Sums and means of looked-up rows, as a product with the matrix of which index is in which bag."""
-    if mode == 2:
-        return NotImplemented
+    """Sums, means and maxima of looked-up rows, by the matrix of which index is in which bag."""
     starts = offsets[:-1] if include_last_offset else offsets
     places = torch.arange(indices.shape[0])
     bag = (starts[None, :] <= places[:, None]).sum(1) - 1
@@ -170,6 +176,10 @@ def _embedding_bag(
     if padding_idx >= 0:
         inside = inside * (indices != padding_idx).to(weight.dtype)[:, None]
     size = inside.sum(0)
+    if mode == 2:
+        held = torch.where(inside[..., None] > 0, weight[indices][:, None], -math.inf)  # (indices, bags, width)
+        found = torch.where(size[:, None] > 0, held.amax(0), 0.0)
+        return found, bag, size.to(torch.int64), indices[held.argmax(0)]
     if per_sample_weights is not None:
         inside = inside * per_sample_weights[:, None]
     if mode == 1:
@@ -191,6 +201,9 @@ def _embedding_bag_backward(
     per_sample_weights: Tensor | None,
     padding_idx: int = -1,
 ) -> Tensor:
+    if mode == 2:
+        learning = torch.where(bag_size[:, None] > 0, grad, 0.0)
+        return torch.zeros_like(grad[:1]).expand(num_weights, -1).scatter_add(0, maximum_indices, learning)
     each = grad[offset2bag]
     if mode == 1:
         each = each / bag_size[offset2bag].clamp(min=1).to(grad.dtype)[:, None]
@@ -223,6 +236,80 @@ def _trilinear(
             factor = factor.unsqueeze(dim)
         factors.append(factor)
     return (factors[0] * factors[1] * factors[2]).sum(list(sumdim))
+
+
+def _ctc_loss(
+    log_probs: Tensor, targets: Tensor, steps: Any, labels: Any, blank: int = 0, zero_infinity: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Losses (rows,), and log-probabilities (rows, steps, places) of all ways to each place."""
+    walk = _Walk(log_probs, targets, steps, labels, blank)
+    alpha = walk.along(walk.emitted, walk.labels)
+    last = (walk.steps - 1).clamp_min(0)[None, :, None].expand(1, *alpha.shape[1:])
+    ends = (walk.turned == 0) | (walk.turned == 1)
+    found = -_summed(torch.where(ends, alpha.gather(0, last)[0], -math.inf).t())
+    without = torch.where(walk.turned[:, 0] > 0, math.inf, 0.0).to(found.dtype)  # of a row without steps
+    return torch.where(walk.steps > 0, found, without), alpha.movedim(0, 1)
+
+
+def _ctc_loss_backward(
+    grad: Tensor, log_probs: Tensor, targets: Tensor, steps: Any, labels: Any, losses: Tensor, alpha: Tensor,
+    blank: int, zero_infinity: bool = False,
+) -> Tensor:  # fmt: skip
+    """The gradient of log-probabilities that come from a softmax, as torch has it."""
+    walk = _Walk(log_probs, targets, steps, labels, blank)
+    times = torch.arange(log_probs.shape[0])[:, None]
+    inside, place = walk.turned >= 0, walk.turned.clamp_min(0)
+    step = (walk.steps - 1 - times).clamp_min(0)[..., None].expand_as(walk.emitted)  # from the end
+
+    def turned(values: Tensor) -> Tensor:
+        return values.gather(0, step).gather(2, place.expand_as(values))
+
+    labelled = walk.labels.gather(1, place)
+    beta = turned(walk.along(torch.where(inside, turned(walk.emitted), -math.inf), labelled))
+    twice = (walk.turned == 0) & (walk.labels == _later(walk.labels, 1, -1))  # torch lets a blank label replace
+    counted = inside & ~(
+        twice & (times[..., None] == walk.steps[:, None] - 1)
+    )  # the blank after it, at the end
+    both = torch.where(counted, alpha.movedim(1, 0) + beta - walk.emitted, -math.inf)
+    shares = torch.zeros_like(log_probs).scatter_add(
+        2, walk.labels.expand_as(both), (both + losses[:, None]).exp()
+    )
+    kept = times[..., None] < walk.steps[:, None]
+    if zero_infinity:
+        kept = kept & (losses < math.inf)[:, None]
+    return torch.where(kept, (log_probs.exp() - shares) * grad[:, None], 0.0)
+
+
+class _Walk:
+    """Places that a labelling passes: labels between blanks."""
+
+    def __init__(self, log_probs: Tensor, targets: Tensor, steps: Any, labels: Any, blank: int) -> None:
+        self.steps, count = torch.as_tensor(steps), torch.as_tensor(labels)
+        targets = targets.view(log_probs.shape[1], -1).long()
+        places = 2 * targets.shape[1] + 1
+        self.labels = torch.full((len(targets), places), blank).slice_scatter(targets, 1, 1, places, 2)
+        self.emitted = log_probs.gather(2, self.labels.expand(len(log_probs), -1, -1))  # (steps, rows, places)
+        self.turned = 2 * count[:, None] - torch.arange(places)  # places counted from the end
+
+    @staticmethod
+    def along(emitted: Tensor, labels: Tensor) -> Tensor:
+        """Log-probabilities of all ways to each place, at each step; a label may follow another one at once."""
+        skips = labels != _later(labels, 2, 0)
+        found = [torch.where(torch.arange(emitted.shape[2]) < 2, emitted[0], -math.inf)]
+        for emits in emitted[1:]:
+            ways = [found[-1], _later(found[-1], 1), torch.where(skips, _later(found[-1], 2), -math.inf)]
+            found.append(_summed(torch.stack(ways)) + emits)
+        return torch.stack(found)
+
+
+def _later(values: Tensor, by: int, value: float = -math.inf) -> Tensor:
+    return torch.nn.functional.pad(values, (by, 0), value=value)[:, : values.shape[1]]
+
+
+def _summed(logs: Tensor) -> Tensor:
+    """log Σ exp, of nothing but -∞ too."""
+    most = logs.amax(0).clamp_min(-1e30)
+    return (logs - most).exp().sum(0).log() + most
 
 
 # Results for every value

@@ -10,31 +10,36 @@ from __future__ import annotations
 import inspect
 import operator
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
-import torch.fx.experimental.proxy_tensor as proxies
 from torch import Tensor, fx, nn
-from torch._functorch.compile_utils import fx_graph_cse
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.distributions import Distribution
+from torch.fx.experimental.proxy_tensor import disable_autocast_cache
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from sfumato.errors import InvalidInput, UnsupportedModel
 from sfumato.randomness import public_global_generators
-from sfumato.training.compiler.operations import PUBLIC, decomposed, is_allowed, made_total
+from sfumato.training.compiler.operations import LISTED, PUBLIC, decomposed, is_allowed, made_total
+from sfumato.training.hugging_face import completed
+from sfumato.training.losses import check_views
+from sfumato.training.public_rows import random_rows
 
 aten = torch.ops.aten
 
@@ -126,39 +131,52 @@ def trace(
     leaves, spec = pytree.tree_flatten((inputs, targets))
     rows = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
-    def joint(weights: list[Tensor], given: list[Tensor]) -> tuple[Any, ...]:
-        filled = iter(given)
+    _run_once(model, loss_fn, (inputs, targets), views)
+    watch = Recorder(decomposed())
+    with kept_as_it_was(model), pinned(), _explained(watch), watch.fake:
+        given = [tensor.requires_grad_(name in learning) for name, tensor in named.items()]
+        tensors = dict(zip(named, map(watch.placeholder, given), strict=True))
+        filled = iter([watch.placeholder(row) for row in rows])
         data = [next(filled) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        row_inputs, row_targets = pytree.tree_unflatten(data, spec)
-        tensors = dict(zip(named, weights, strict=True))
         swapped = nn.utils.stateless._reparametrize_module(model, tensors, tie_weights=True)
-        with watch, swapped:  # layers may run again in the backward pass
+        with disable_autocast_cache(), watch, swapped:  # layers may run again in the backward pass
+            row_inputs, row_targets = pytree.tree_unflatten(data, spec)
             losses = losses_of(model, loss_fn, row_inputs, row_targets, views)
+            if not losses.requires_grad:
+                raise UnsupportedModel(
+                    f"expected a loss that learns, got one that depends on no weight, by {code_of(loss_fn)}; "
+                    "leave out detach(), argmax and no_grad() between the weights and the loss"
+                )
             found: Any = torch.autograd.grad(
                 losses.sum(), [tensors[name] for name in learning], allow_unused=True
             )
-        return losses, *found
-
-    watch = Watch()
-    weights = [tensor.requires_grad_(name in learning) for name, tensor in named.items()]
-    with kept_as_it_was(model), pinned(), _explained(watch):
-        traced = proxies.make_fx(
-            joint,
-            decomposition_table=decomposed(),
-            tracing_mode="fake",
-            _allow_non_fake_inputs=True,
-            _disable_torch_fn_metadata_mode=True,
-        )(weights, rows)
-    draws = _draws_as_inputs(traced, watch)
-    placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
-    constants = _constants(traced, model)
-    graph = _simplified(_without_writes(traced, placeholders, list(named), len(rows)))
+        traced = watch.recorded([losses, *found])
+        _check_constants(traced.graph, watch.constants, model)
+        graph = _without_writes(traced, watch, list(named))
+    _simplify(graph)
     _check(graph)
-    row = Row(graph, tuple(named), tuple(learning), len(rows), draws, constants)
+    row = Row(graph, tuple(named), tuple(learning), len(rows), tuple(watch.draws), watch.constants)
     made_total(graph.graph, private_nodes(row))
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return row
+
+
+def placed(graph: fx.Graph, device: torch.device) -> None:
+    """Let what a graph makes of nothing lie on a device."""
+    for node in graph.nodes if device.type != "cpu" else ():
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and any(argument.name == "device" for argument in schema.arguments):
+            node.kwargs = {**node.kwargs, "device": device}
+
+
+def _run_once(model: nn.Module, loss_fn: Any, example: tuple[Any, Any], views: Any) -> None:
+    """Run the code on a made-up row, so that what it keeps for later calls has values."""
+    copies = {name: tensor.detach().clone() for name, tensor in all_tensors(model).items()}
+    swapped = nn.utils.stateless._reparametrize_module(model, copies, tie_weights=True)
+    with suppress(Exception), kept_as_it_was(model), pinned(traced=False), torch.no_grad(), swapped:
+        row_inputs, row_targets = random_rows(example, 1)
+        losses_of(model, loss_fn, row_inputs, row_targets, views)
 
 
 def private_nodes(row: Row) -> set[fx.Node]:
@@ -189,14 +207,16 @@ def losses_of(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any, views: 
     copies = 1
     if views is not None:
         seen = views(inputs)
-        copies = next(leaf for leaf in pytree.tree_leaves(seen) if isinstance(leaf, Tensor)).shape[1]
+        copies = check_views(seen, rows)
         inputs = pytree.tree_map_only(Tensor, lambda leaf: leaf.flatten(0, 1), seen)
         targets = pytree.tree_map_only(Tensor, lambda leaf: leaf.repeat_interleave(copies, 0), targets)
-    losses = loss_fn(call(model, inputs), targets)
+    losses = loss_fn(call(model, completed(model, inputs, targets)), targets)
     if not isinstance(losses, Tensor) or losses.shape != (rows * copies,):
         got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         several = isinstance(losses, Tensor) and losses.ndim > 1
         remedy = "losses.flatten(1).mean(1)" if several else "reduction='none'"
+        if losses is None:  # the loss of a model of transformers, which gets no labels here
+            remedy = "sfumato.training.default_loss(model), or compute it from the outputs"
         raise InvalidInput(
             f"expected loss_fn to return one loss for each row, {(rows * copies,)}, got {got}; use {remedy}"
         )
@@ -206,20 +226,14 @@ def losses_of(model: nn.Module, loss_fn: Any, inputs: Any, targets: Any, views: 
 # What the code may not do
 
 
-@dataclass(repr=False)
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees each operation as it is called: notes the line, and puts plain draws in the place of random ones."""
 
-    lines: dict[str, str] = field(default_factory=dict)  # by node
-    keys: list[tuple[Any, ...]] = field(default_factory=list)  # of the draws, in their order
-    line: str = ""
+    supports_higher_order_operators = True
+    line = ""
 
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.supports_higher_order_operators = True
-
-    def __hash__(self) -> int:
-        return id(self)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -234,21 +248,18 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace == "prim":
             return func(*args, **kwargs)
         self.line = _line() or self.line
-        if _asks(func, args) and not _is_constant(args):
+        if func not in decomposed() and _asks(func, args) and not _is_constant(args):
             raise UnsupportedModel(
                 f"expected code whose steps do not depend on values, got {_asked(func)} at {self.line}; use "
                 "torch.where, masks of fixed shape, or shapes"
             )
         if torch.Tag.nondeterministic_seeded in func.tags:
-            result = self._drawn(func, arguments_of(func, args, kwargs))
-        else:
-            result = func(*args, **kwargs)
-        mode = proxies.get_proxy_mode()
-        for node in [] if mode is None else reversed(mode.tracer.graph.nodes):
-            if node.name in self.lines:
-                break
-            self.lines[node.name] = node.meta["line"] = self.line
-        return result
+            with self:
+                return self._drawn(func, arguments_of(func, args, kwargs))
+        return self._called(func, args, kwargs)
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        return func(*args, **kwargs)
 
     def _drawn(self, func: Any, given: dict[str, Any]) -> Any:
         if given.get("generator") is not None:
@@ -256,13 +267,15 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "expected random draws from torch's own generator, got a generator of your own at "
                 f"{self.line}; leave the generator out: draws are made from the secret stream"
             )
-        make = _RANDOM.get(func)
+        name = func._schema.name.removeprefix("aten::").removesuffix("_functional")
+        make = _RANDOM.get(name.removesuffix("_"))
         if make is None:
             raise UnsupportedModel(
                 f"expected random draws that can be inputs of a graph, got {_name(func)} at {self.line}; use "
                 "torch.rand, torch.randn or dropout"
             )
-        return make(self, **given)
+        drawn = make(self, **given)
+        return given["self"].copy_(drawn) if name.endswith("_") else drawn
 
     def uniform(self, like: Tensor | Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
         return self._draw(torch.rand, like, dtype)
@@ -271,17 +284,107 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._draw(torch.randn, like, dtype)
 
     def _draw(self, make: Any, like: Tensor | Sequence[int], dtype: torch.dtype | None) -> Tensor:
-        """A draw; the same one as before if code put the generator back where it was, to repeat it."""
         shape = tuple(like.shape if isinstance(like, Tensor) else like)
         dtype = dtype or (like.dtype if isinstance(like, Tensor) else torch.get_default_dtype())
-        if not dtype.is_floating_point:
-            dtype = torch.get_default_dtype()
+        return self._numbers(make, shape, dtype if dtype.is_floating_point else torch.get_default_dtype())
+
+    def _numbers(self, make: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        raise NotImplementedError
+
+
+class Recorder(Watch):  # type: ignore[no-untyped-call]
+    """Writes what is called on tensors without values into a graph, each operation by its decomposition."""
+
+    def __init__(self, table: Mapping[Any, Callable[..., Any]], fake: FakeTensorMode | None = None) -> None:
+        super().__init__()
+        self.fake, self._table = fake or FakeTensorMode(allow_non_fake_inputs=True), table
+        self.draws: list[Draw] = []
+        self.constants: dict[str, Constant] = {}
+        self._graph = fx.Graph()
+        self._nodes: dict[int, fx.Node] = {}
+        self._sharing: Counter[int] = Counter()  # how many tensors are in one memory
+        self._held: list[Any] = []  # so that no other tensor gets the number of one that is known
+        self._last: fx.Node | None = None  # of the placeholders
+        self._drawn_before: dict[Any, Tensor] = {}
+
+    def placeholder(self, value: Tensor) -> Tensor:
+        """A tensor without values that stands for an input."""
+        with _disable_current_modes():
+            made: Tensor = self.fake.from_tensor(value)
+        with self._graph.inserting_after(self._last) if self._last else nullcontext():
+            self._last = self._graph.placeholder(f"given_{len(self._nodes)}")
+        return self._noted(self._last, made)
+
+    def recorded(self, outputs: Sequence[Tensor | None]) -> fx.GraphModule:
+        self._graph.output(tuple(None if each is None else self._node(each) for each in outputs))
+        self._graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output") or _writes(node))
+        return fx.GraphModule({name: each.value for name, each in self.constants.items()}, self._graph)
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        small = self._table.get(func, None if func in LISTED else func.decompose)
+        if small is not None:
+            with self:
+                result = small(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if torch.Tag.inplace_view in func.tags:  # what it was like before
+            self._node(args[0]).meta["val"] = args[0].detach()
+        elif func._schema.is_mutable and (pure := self._pure(func, args)) is not None:
+            with self:
+                result = pure(*args, **kwargs)
+            if result.dtype == args[0].dtype:
+                self._nodes[id(args[0])] = self._node(result)
+                return args[0]
+        given, named = pytree.tree_map_only(Tensor, self._node, (args, kwargs))
+        if func is aten.lift_fresh.default:
+            func = aten.lift_fresh_copy.default
+        result = func(*args, **kwargs)
+        if func is aten.unsafe_split.Tensor:  # whose results count as memory of their own
+            result = [each.clone() for each in result]
+        node = self._graph.call_function(func, tuple(given), named)
+        if isinstance(result, Tensor):
+            return self._noted(node, result)
+        node.meta["val"], node.meta["line"] = result, self.line
+        for place, each in enumerate(result if isinstance(result, list | tuple) else []):
+            if isinstance(each, Tensor):
+                self._noted(self._graph.call_function(operator.getitem, (node, place)), each)
+        return result
+
+    def _pure(self, func: Any, args: Any) -> Any:
+        """The operation with a new value for a result, of a write to memory that nothing else has."""
+        name = func._schema.name.removeprefix("aten::")
+        alone = self._sharing[args[0].untyped_storage()._cdata] == 1
+        if not alone or not name.endswith("_") or self._node(args[0]).op != "call_function":
+            return None
+        if name == "copy_":
+            return lambda into, given, *_: given.to(into.dtype).expand(into.shape).clone()
+        pure = getattr(getattr(aten, name[:-1], None), func._overloadname, None)
+        return pure if pure is not None and _arguments(pure) == _arguments(func) else None
+
+    def _noted(self, node: fx.Node, value: Tensor) -> Tensor:
+        node.meta["val"], node.meta["line"] = value, self.line
+        self._sharing[value.untyped_storage()._cdata] += 1
+        self._nodes[id(value)] = node
+        self._held.append(value)
+        return value
+
+    def _node(self, value: Tensor) -> fx.Node:
+        if id(value) not in self._nodes:
+            name = f"constant_{len(self.constants)}"
+            self.constants[name] = Constant(value, self.line)
+            self._noted(self._graph.get_attr(name), value)
+        return self._nodes[id(value)]
+
+    def _numbers(self, make: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A draw; the same one as before if code put the generator back where it was, to repeat it."""
         with _disable_current_modes():
             state = torch.default_generator.get_state().numpy().tobytes()
             torch.rand(())  # tensors without values leave the generator where it is
-        self.keys.append((make, shape, dtype, state))
-        drawn: Tensor = make(shape, dtype=dtype)
-        return drawn
+            key = make, shape, dtype, state
+            if key not in self._drawn_before:
+                self.draws.append(Draw("uniform" if make is torch.rand else "normal", shape, dtype))
+                self._drawn_before[key] = self.placeholder(torch.zeros(shape, dtype=dtype))
+        return self._drawn_before[key].clone()
 
 
 def _bernoulli(watch: Watch, self: Tensor, p: Any = None, **_: Any) -> Tensor:
@@ -295,41 +398,36 @@ def _dropout(watch: Watch, input: Tensor, p: float, train: bool | None, **_: Any
     return input * kept * (0.0 if p == 1 else 1 / (1 - p)), kept
 
 
-def _integers(watch: Watch, shape: Sequence[int], low: int, high: int, dtype: Any) -> Tensor:
-    u = watch.uniform(shape, torch.float64)
+def _integers(watch: Watch, size: Any, high: int, low: int = 0, dtype: Any = None, **_: Any) -> Tensor:
+    u = watch.uniform(size, torch.float64)
     return (low + (u * (high - low)).floor()).to(dtype or torch.int64)
 
 
-def _exponential(watch: Watch, self: Tensor, lambd: float = 1.0, **_: Any) -> Tensor:
-    return -torch.log1p(-watch.uniform(self)) / lambd
+def _normal(watch: Watch, mean: Any = 0.0, std: Any = 1.0, self: Any = None, **_: Any) -> Tensor:
+    like = next(each for each in (self, mean, std) if isinstance(each, Tensor))
+    return watch.normal(like) * std + mean
 
 
-_RANDOM: dict[Any, Callable[..., Any]] = {
-    aten.bernoulli_.float: lambda w, **a: a["self"].copy_(_bernoulli(w, **a)),
-    aten.bernoulli_.Tensor: lambda w, **a: a["self"].copy_(_bernoulli(w, **a)),
-    aten.bernoulli.p: _bernoulli,
-    aten.bernoulli.default: _bernoulli,
-    aten.bernoulli.Tensor: _bernoulli,
-    aten.native_dropout.default: _dropout,
-    aten.rand.default: lambda w, size, dtype=None, **_: w.uniform(size, dtype),
-    aten.rand_like.default: lambda w, self, dtype=None, **_: w.uniform(self, dtype),
-    aten.randn.default: lambda w, size, dtype=None, **_: w.normal(size, dtype),
-    aten.randn_like.default: lambda w, self, dtype=None, **_: w.normal(self, dtype),
-    aten.normal_.default: lambda w, self, mean=0.0, std=1.0, **_: self.copy_(w.normal(self) * std + mean),
-    aten.normal.Tensor_float: lambda w, mean, std=1.0, **_: w.normal(mean) * std + mean,
-    aten.normal.Tensor_Tensor: lambda w, mean, std, **_: w.normal(mean) * std + mean,
-    aten.normal.float_Tensor: lambda w, mean, std, **_: w.normal(std) * std + mean,
-    aten.uniform_.default: lambda w, **a: a["self"].copy_(
-        w.uniform(a["self"]) * (a.get("to", 1.0) - a.get("from", 0.0)) + a.get("from", 0.0)
+def _uniform(watch: Watch, self: Tensor, to: float = 1.0, **more: Any) -> Tensor:
+    low = more.get("from", 0.0)
+    return watch.uniform(self) * (to - low) + low
+
+
+_RANDOM: dict[str, Callable[..., Any]] = {
+    "bernoulli": _bernoulli,
+    "native_dropout": _dropout,
+    "rand": lambda w, size, dtype=None, **_: w.uniform(size, dtype),
+    "rand_like": lambda w, self, dtype=None, **_: w.uniform(self, dtype),
+    "randn": lambda w, size, dtype=None, **_: w.normal(size, dtype),
+    "randn_like": lambda w, self, dtype=None, **_: w.normal(self, dtype),
+    "normal": _normal,
+    "uniform": _uniform,
+    "exponential": lambda w, self, lambd=1.0, **_: -torch.log1p(-w.uniform(self)) / lambd,
+    "randint": _integers,
+    "randint_like": lambda w, self, dtype=None, **more: _integers(
+        w, self.shape, dtype=dtype or self.dtype, **more
     ),
-    aten.exponential_.default: lambda w, **a: a["self"].copy_(_exponential(w, **a)),
-    aten.randint.default: lambda w, high, size, dtype=None, **_: _integers(w, size, 0, high, dtype),
-    aten.randint.low: lambda w, low, high, size, dtype=None, **_: _integers(w, size, low, high, dtype),
-    aten.randint_like.default: lambda w, self, high, **_: _integers(w, self.shape, 0, high, self.dtype),
-    aten.randint_like.low_dtype: lambda w, self, low, high, **_: _integers(
-        w, self.shape, low, high, self.dtype
-    ),
-}
+}  # by name, of writes in place and others
 
 
 def _asks(func: Any, args: Any) -> bool:
@@ -361,6 +459,10 @@ def arguments_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
     given = dict(zip([argument.name for argument in arguments], args, strict=False))
     left_out = {each.name: each.default_value for each in arguments if each.has_default_value()}
     return {**left_out, **given, **kwargs}
+
+
+def _arguments(func: Any) -> list[tuple[str, str]]:
+    return [(argument.name, str(argument.type)) for argument in func._schema.arguments]
 
 
 def _name(target: Any) -> str:
@@ -464,7 +566,7 @@ def pinned(seed: int = 0, *, traced: bool = True) -> Iterator[None]:
 
     `traced`: without oneDNN, whose recurrent layers are no list of operations.
     """
-    fast = torch.backends.mha.get_fastpath_enabled()
+    fast, validated = torch.backends.mha.get_fastpath_enabled(), Distribution._validate_args
     with ExitStack() as stack:
         stack.enter_context(public_global_generators(seed))
         stack.enter_context(torch.enable_grad())
@@ -478,83 +580,47 @@ def pinned(seed: int = 0, *, traced: bool = True) -> Iterator[None]:
         mkldnn = torch._C._get_mkldnn_enabled()
         torch._C._set_mkldnn_enabled(mkldnn and not traced)
         torch.backends.mha.set_fastpath_enabled(False)
+        Distribution.set_default_validate_args(False)  # it asks for values
         try:
             yield
         finally:
             torch._C._set_mkldnn_enabled(mkldnn)
             torch.backends.mha.set_fastpath_enabled(fast)
+            Distribution.set_default_validate_args(validated)
 
 
 # From the trace to the graph
 
 
-def _draws_as_inputs(traced: fx.GraphModule, watch: Watch) -> tuple[Draw, ...]:
-    """Put a placeholder in the place of each draw; draws from one state of the generator share it."""
-    graph = traced.graph
-    drawn = [node for node in graph.nodes if node.target in (aten.rand.default, aten.randn.default)]
-    if len(drawn) != len(watch.keys):
-        raise UnsupportedModel(
-            "expected each random draw to be called by the model, got one inside an operation"
-        )
-    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
-    made: dict[tuple[Any, ...], fx.Node] = {}
-    draws = []
-    for node, key in zip(drawn, watch.keys, strict=True):
-        if key not in made:
-            kind = "uniform" if key[0] is torch.rand else "normal"
-            with graph.inserting_after(last):
-                last = made[key] = graph.placeholder(f"draw_{len(made)}")
-            last.meta["val"] = node.meta["val"]
-            draws.append(Draw(kind, key[1], key[2]))
-        node.replace_all_uses_with(made[key])
-        graph.erase_node(node)
-    return tuple(draws)
-
-
-def _constants(traced: fx.GraphModule, model: nn.Module) -> dict[str, Constant]:
+def _check_constants(graph: fx.Graph, constants: Mapping[str, Constant], model: nn.Module) -> None:
     own = {tensor.untyped_storage()._cdata: name for name, tensor in all_tensors(model).items()}
-    found = {}
-    for node in traced.graph.nodes:
-        if node.op != "get_attr":
-            continue
-        value = operator.attrgetter(node.target)(traced)
-        line = next((user.meta.get("line", "") for user in node.users), "")
-        if not isinstance(value, Tensor):
-            raise UnsupportedModel(
-                f"expected one straight list of operations, got a sub-graph at {line}; leave out torch.cond, "
-                "torch.while_loop and the like"
-            )
+    for node in graph.find_nodes(op="get_attr"):
+        value, line = constants[node.target]
         name = own.get(value.untyped_storage()._cdata)
         if name is not None:
             raise UnsupportedModel(
                 f"expected {name} to be reached through the model, got the tensor itself at {line}; write "
                 f"model.{name} where it is used"
             )
-        if value.requires_grad:
+        detached = (aten.detach.default, aten.alias.default)  # of a constant, alias is what detach leaves
+        if value.requires_grad and any(user.target not in detached for user in node.users):
             raise UnsupportedModel(
                 f"expected tensors that learn to be parameters of the model, got one of shape "
                 f"{tuple(value.shape)} at {line}; make it an nn.Parameter of the model, or detach it"
             )
-        found[str(node.target)] = Constant(value, line)
-    return found
 
 
-def _without_writes(
-    traced: fx.GraphModule, placeholders: Sequence[fx.Node], weights: Sequence[str], leaves: int
-) -> fx.GraphModule:
+def _without_writes(traced: fx.GraphModule, watch: Recorder, weights: Sequence[str]) -> fx.GraphModule:
     """The same graph without writes in place; one that would outlast the row is refused."""
-    _write_anew(traced.graph)
     if not any(_writes(node) for node in traced.graph.nodes):
         return traced
-    values = [node.meta["val"] for node in placeholders]
-    with pinned():
-        pure: fx.GraphModule = proxies.make_fx(
-            torch.func.functionalize(_as_called(traced), remove="mutations"),
-            decomposition_table=decomposed(),
-            tracing_mode="fake",
-            _allow_non_fake_inputs=True,
-            _disable_torch_fn_metadata_mode=True,
-        )(*values)
+    placeholders = traced.graph.find_nodes(op="placeholder")
+    again = Recorder(decomposed(), watch.fake)
+    values = [again.placeholder(node.meta["val"].detach()) for node in placeholders]
+    run = torch.func.functionalize(_as_called(traced, again), remove="mutations")
+    with again:
+        outputs = run(*values)
+    pure = again.recorded(outputs)
     targets = {node: place for place, node in enumerate(pure.graph.find_nodes(op="placeholder"))}
     for node in list(pure.graph.nodes):
         if not _writes(node):
@@ -573,103 +639,15 @@ def _without_writes(
     return pure
 
 
-def _as_called(traced: fx.GraphModule) -> Callable[..., Any]:
+def _as_called(traced: fx.GraphModule, watch: Watch) -> Callable[..., Any]:
     """The graph as a function whose operations keep the lines that they were called from."""
 
     class Replay(fx.Interpreter):
         def run_node(self, node: fx.Node) -> Any:
-            result = super().run_node(node)
-            mode = proxies.get_proxy_mode()
-            if mode is not None:
-                for made in reversed(mode.tracer.graph.nodes):
-                    if "line" in made.meta:
-                        break
-                    made.meta["line"] = node.meta.get("line", "")
-            return result
+            watch.line = node.meta.get("line", "")
+            return super().run_node(node)
 
-    def run(*values: Any) -> Any:
-        return Replay(traced).run(*values, enable_io_processing=False)
-
-    return run
-
-
-def _write_anew(graph: fx.Graph) -> None:
-    """Make a new value of each write in place, where no other value in the same memory is used after it.
-
-    Of the writes that are left, and of those to inputs, torch's own functionalization takes care: it is exact
-    for all, and copies whole tensors for each.
-    """
-    nodes = list(graph.nodes)
-    place = {node: number for number, node in enumerate(nodes)}
-    sharing: dict[int, list[fx.Node]] = {}
-    for node in nodes:
-        value = node.meta.get("val")
-        if isinstance(value, Tensor):
-            sharing.setdefault(value.untyped_storage()._cdata, []).append(node)
-    for node in nodes:
-        if node.op != "call_function" or not _writes(node):
-            continue
-        written = node.args[0]
-        if not isinstance(written, fx.Node) or written.op != "call_function":
-            continue
-        value = written.meta["val"]
-        beside = sharing[value.untyped_storage()._cdata]
-        if any(
-            other is not written and place[other] < place[node] and _overlap(other.meta["val"], value)
-            and (other.op != "call_function" or any(place.get(user, -1) > place[node] for user in other.users))
-            for other in beside
-        ):  # fmt: skip
-            continue
-        with graph.inserting_before(node):
-            anew = _pure(graph, node)
-        if anew is None:
-            continue
-        anew.meta.update(node.meta)
-        for user in list(written.users):
-            if place.get(user, -1) > place[node]:
-                user.replace_input_with(written, anew)
-        node.replace_all_uses_with(anew)
-        place[anew] = place[node]
-        beside.append(anew)
-        beside.remove(node)
-        graph.erase_node(node)
-
-
-def _overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors in the same memory may share an element."""
-    if not one.numel() or not other.numel():
-        return False
-    (start, end), (first, last) = _span(one), _span(other)
-    return start <= last and first <= end
-
-
-def _span(value: Tensor) -> tuple[int, int]:
-    start = int(value.storage_offset())
-    steps = ((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
-    return start, start + int(sum(steps))
-
-
-def _pure(graph: fx.Graph, node: Any) -> fx.Node | None:
-    """The same operation with a new tensor for a result."""
-    name, overload = str(node.target).removeprefix("aten.").split(".")
-    value: Tensor = node.args[0].meta["val"]
-    if name == "copy_":
-        source: Any = node.args[1]
-        held = source.meta["val"]
-        if held.dtype != value.dtype:
-            source = graph.call_function(aten._to_copy.default, (source,), {"dtype": value.dtype})
-            source.meta["val"] = torch.empty_like(held, dtype=value.dtype)
-        return graph.call_function(aten.expand.default, (source, list(value.shape)))
-    if name in ("zero_", "fill_") and (name == "zero_" or overload == "Scalar"):
-        number = node.args[1] if name == "fill_" else 0
-        return graph.call_function(aten.full.default, (list(value.shape), number), {"dtype": value.dtype})
-    packet = getattr(aten, name.removesuffix("_"), None)
-    pure = getattr(packet, overload, None) or getattr(packet, "int", None)
-    arguments = [arg for arg in node.all_input_nodes if isinstance(arg.meta.get("val"), Tensor)]
-    alike = all(arg.meta["val"].dtype == value.dtype for arg in arguments)
-    if pure is None or not name.endswith("_") or pure._schema.is_mutable or not alike:
-        return None
-    return graph.call_function(pure, node.args, node.kwargs)
+    return lambda *values: Replay(traced).run(*values, enable_io_processing=False)
 
 
 def _writes(node: fx.Node) -> bool:
@@ -699,29 +677,44 @@ _SAME = frozenset(
 )
 
 
-def _simplified(graph: fx.GraphModule) -> fx.GraphModule:
-    """Without copies, with each value computed once and nothing that is not needed."""
+_CONTIGUOUS = aten.native_group_norm_backward.default  # takes its arguments for contiguous
+
+
+def _simplify(graph: fx.GraphModule) -> None:
+    """Drop copies, what is computed twice and what is not needed."""
     for node in graph.graph.nodes:
         if node.target in _SAME:
-            node.replace_all_uses_with(node.args[0])
+            for user in list(node.users):
+                if node.target is not aten.clone.default or user.target is not _CONTIGUOUS:
+                    user.replace_input_with(node, node.args[0])
         elif node.target in (
             aten.view.default,
             aten._unsafe_view.default,
         ):  # strides are not those of the trace
             node.target = aten.reshape.default
+        elif node.target is aten.unsafe_split.Tensor:
+            node.target = aten.split.Tensor
         elif node.target in (aten.t.default, aten.transpose.int):
             order = list(range(len(node.meta["val"].shape)))
             one, other = node.args[1:] if len(node.args) == 3 else (0, len(order) - 1)
             if order:
                 order[one], order[other] = order[other], order[one]
             node.target, node.args = aten.permute.default, (node.args[0], order)
+    graph.graph.set_codegen(fx.graph.CodeGen())
     graph.graph.eliminate_dead_code()
-    lines = {node.name: node.meta.get("line", "") for node in graph.graph.nodes}
-    merged = fx_graph_cse(graph.graph)
-    for node in merged.nodes:
-        node.meta.setdefault("line", lines.get(node.name, ""))
-    merged.set_codegen(fx.graph.CodeGen())
-    return fx.GraphModule(graph, merged)
+    seen: dict[Any, fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node.op == "call_function":
+            kept = seen.setdefault(_key(node), node)
+            if kept is not node:
+                node.replace_all_uses_with(kept)
+                graph.graph.erase_node(node)
+
+
+def _key(node: fx.Node) -> Any:
+    """Equal for two nodes that compute the same value."""
+    leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
+    return node.target, spec, tuple(leaf if isinstance(leaf, fx.Node) else repr(leaf) for leaf in leaves)
 
 
 def _check(graph: fx.GraphModule) -> None:

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import SimpleNamespace
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from sfumato.training.rules import workspace
-from sfumato.training.rules.registry import register
 from sfumato.training.rules.terms import Contribution, Factors, Fold, Rows, Windows
 
 _LONG_RUN = 16  # values; copying longer runs gains nothing from lines laid side by side
 
 
-def _shapes(module: nn.Conv2d) -> dict[str, tuple[int, ...]]:
-    outputs, inputs = module.out_channels, module.in_channels // module.groups
-    return {"weight": (outputs, inputs, *module.kernel_size), "bias": (outputs,)}
-
-
-@register(nn.Conv1d, nn.Conv2d, nn.Conv3d, shapes=_shapes)
-def convolution(module: nn.Conv2d, inputs: Tensor, gradient: Tensor) -> dict[str, Contribution]:
+def convolution(module: SimpleNamespace, inputs: Tensor, gradient: Tensor) -> dict[str, Contribution]:
     """∂W = Σₚ gₚ patchₚᵀ, ∂b = Σₚ gₚ over the output positions p."""
     rows, groups = inputs.shape[0], module.groups
     gradients = gradient.movedim(1, -1).reshape(rows, -1, groups, module.out_channels // groups)
@@ -53,7 +47,7 @@ class _Axis:
     after: int
 
 
-def _axis(module: nn.Conv2d, inputs: Tensor, gradient: Tensor, dim: int) -> _Axis:
+def _axis(module: SimpleNamespace, inputs: Tensor, gradient: Tensor, dim: int) -> _Axis:
     sizes = inputs.shape[dim + 2], gradient.shape[dim + 2]
     taps = module.kernel_size[dim], module.stride[dim], module.dilation[dim]
     return _axis_of(*sizes, *taps, _padding(module, dim)[0], module.padding_mode == "zeros")
@@ -75,7 +69,7 @@ def _meets_data(start: int, stride: int, outputs: int, size: int) -> bool:
     return skipped < outputs and start + skipped * stride < size
 
 
-def _padding(module: nn.Conv2d, dim: int) -> tuple[int, int]:
+def _padding(module: SimpleNamespace, dim: int) -> tuple[int, int]:
     if module.padding == "same":
         total = module.dilation[dim] * (module.kernel_size[dim] - 1)
         return total // 2, total - total // 2
@@ -85,7 +79,7 @@ def _padding(module: nn.Conv2d, dim: int) -> tuple[int, int]:
     return each, each
 
 
-def _padded(module: nn.Conv2d, inputs: Tensor, axes: list[_Axis]) -> Tensor:
+def _padded(module: SimpleNamespace, inputs: Tensor, axes: list[_Axis]) -> Tensor:
     """Channels last, padded (or cropped) to what the taps see: (rows, *space, channels)."""
     if module.padding_mode != "zeros":
         amounts = [amount for dim in reversed(range(len(axes))) for amount in _padding(module, dim)]
@@ -104,7 +98,7 @@ def _cropped(inputs: Tensor, axes: list[_Axis]) -> Tensor:
     return seen
 
 
-def _lines_abreast(module: nn.Conv2d, axes: list[_Axis]) -> int:
+def _lines_abreast(module: SimpleNamespace, axes: list[_Axis]) -> int:
     """How many lines of an image to lay side by side before windows are copied.
 
     Copying costs by the run of neighbouring values. Where the kernel is a whole number of vertical strides

@@ -152,6 +152,18 @@ class Lookups:
 Contribution: TypeAlias = Factors | Rows | Lookups
 
 
+def cut(contribution: Contribution, rows: slice) -> Contribution:
+    """The contribution of some rows."""
+    gradients = contribution.gradients[rows]
+    if isinstance(contribution, Factors):
+        inputs = contribution.inputs
+        part = Windows(inputs.view[rows]) if isinstance(inputs, Windows) else inputs[rows]
+        return replace(contribution, inputs=part, gradients=gradients)
+    if isinstance(contribution, Lookups):
+        return replace(contribution, indices=contribution.indices[rows], gradients=gradients)
+    return Rows(gradients)
+
+
 @dataclass(frozen=True)
 class Weights:
     """What each unit counts in a sum."""

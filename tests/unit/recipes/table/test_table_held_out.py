@@ -16,13 +16,12 @@ from sfumato.datasets.chosen import SEEDED_CHOICE
 from sfumato.errors import BudgetExceeded, InvalidInput
 from sfumato.ledger import Certificate, Ledger
 from sfumato.policy import Unit
-from sfumato.randomness import SecretStream
+from sfumato.randomness import OWN_NOISE, SecretStream
 from sfumato.recipes import HoldOut
 from sfumato.recipes.table import TableTraining, held_out
 from sfumato.recipes.table.evaluation import measure
 from sfumato.recipes.table.linear import Rows
 from sfumato.recipes.table.model import Unlearned
-from sfumato.trust import OWN_NOISE
 
 
 def ready(tables, target="ill", *, model="linear", share=0.5, epsilon=1.0, **more):
