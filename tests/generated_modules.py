@@ -1006,7 +1006,7 @@ def loop(case: Case) -> list[Tensor] | None:
             else:
                 outputs = case.model(*inputs) if isinstance(inputs, tuple) else case.model(inputs)
             given = torch.autograd.grad(case.loss(outputs, targets).sum(), named, allow_unused=True)
-        except RuntimeError:
+        except (RuntimeError, ValueError):
             return None
         found.append(
             torch.cat(

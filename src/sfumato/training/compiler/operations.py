@@ -37,7 +37,7 @@ POINTWISE = _named(
     "remainder.Scalar round rsqrt sgn sigmoid sigmoid_backward sign silu silu_backward sin sinh softplus "
     "softplus_backward sqrt sub.Tensor sub.Scalar tan tanh tanh_backward threshold_backward trunc where.self "
     "_to_copy log_sigmoid_backward mish mish_backward clamp_min.Tensor clamp_max.Tensor hardshrink "
-    "hardshrink_backward softshrink softshrink_backward special_i1"
+    "hardshrink_backward softshrink softshrink_backward special_i1 polygamma"
 )
 """Each element of the result comes from the elements at its place."""
 

@@ -152,6 +152,7 @@ def trace(
             )
         traced = watch.recorded([losses, *found])
         _check_constants(traced.graph, watch.constants, model)
+    with pinned(), watch.fake:
         graph = _without_writes(traced, watch, list(named))
     _simplify(graph)
     _check(graph)
@@ -174,8 +175,8 @@ def _run_once(model: nn.Module, loss_fn: Any, example: tuple[Any, Any], views: A
     """Run the code on a made-up row, so that what it keeps for later calls has values."""
     copies = {name: tensor.detach().clone() for name, tensor in all_tensors(model).items()}
     swapped = nn.utils.stateless._reparametrize_module(model, copies, tie_weights=True)
-    with suppress(Exception), kept_as_it_was(model), pinned(traced=False), torch.no_grad(), swapped:
-        row_inputs, row_targets = random_rows(example, 1)
+    row_inputs, row_targets = random_rows(example, 1)
+    with suppress(Exception), kept_as_it_was(model), pinned(traced=False), swapped, torch.no_grad(), _Inside():
         losses_of(model, loss_fn, row_inputs, row_targets, views)
 
 
@@ -251,7 +252,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func not in decomposed() and _asks(func, args) and not _is_constant(args):
             raise UnsupportedModel(
                 f"expected code whose steps do not depend on values, got {_asked(func)} at {self.line}; use "
-                "torch.where, masks of fixed shape, or shapes"
+                "torch.where, padded sequences and a mask, or shapes"
             )
         if torch.Tag.nondeterministic_seeded in func.tags:
             with self:
@@ -290,6 +291,28 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _numbers(self, make: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         raise NotImplementedError
+
+
+class _Inside(Watch):  # type: ignore[no-untyped-call]
+    """Within, nothing is written but to memory that the code itself took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._taken: set[int] = set()
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func._schema.is_mutable and not _memory(args[0]) <= self._taken:
+            raise RuntimeError("a write to a tensor outside")
+        result = func(*args, **kwargs)
+        self._taken |= _memory(result) - _memory((args, kwargs))
+        return result
+
+    def _numbers(self, make: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype)
+
+
+def _memory(values: Any) -> set[int]:
+    return {leaf.untyped_storage()._cdata for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)}
 
 
 class Recorder(Watch):  # type: ignore[no-untyped-call]
@@ -493,7 +516,7 @@ def _explained(watch: Watch) -> Iterator[None]:
         asked = _asked(error.func)
         raise UnsupportedModel(
             f"expected code whose steps do not depend on values, got {asked} at {watch_line(error, watch)}; "
-            "use torch.where, masks of fixed shape, or shapes"
+            "use torch.where, padded sequences and a mask, or shapes"
         ) from None
     except UnsupportedOperatorException as error:
         raise UnsupportedModel(
