@@ -21,7 +21,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 .venv/installed-dev: .venv/installed
 	@echo "Installing what the tests need"
-	@$(PIP) --editable '.[dev,desk,holders,postgres,spark,synthesis,tracing]'
+	@$(PIP) --editable '.[dev,desk,postgres,spark,synthesis,tracing]'
 	@touch $@
 
 .venv/installed-bench: .venv/installed-dev
@@ -73,12 +73,8 @@ types: .venv/installed-dev
 bench: .venv/installed-bench
 	$(BIN)/python bench/run.py
 
-.venv/installed-holders: .venv/installed
-	@$(PIP) --editable '.[holders]'
-	@touch $@
-
 # A coordinator and three holders on this machine, over TLS, train the recipe for MNIST
-holders: .venv/installed-holders
+holders: .venv/installed
 	$(BIN)/python bench/holders_here.py
 
 # Servers that some tests talk to; those tests say how to install them where this may not.

@@ -26,10 +26,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sfumato.holders import Parties
-from sfumato.holders.coordinator_round import CoordinatorRound
-from sfumato.holders.desk_round import run_round
-from sfumato.holders.holder_round import HolderRound
-from sfumato.holders.messages import Terms
+from sfumato.holders.rounds import CoordinatorRound, HolderRound, Terms, run_round
 from sfumato.ledger.signing import PrivateKey
 
 Numbers = npt.NDArray[np.int64]

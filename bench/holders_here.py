@@ -1,4 +1,4 @@
-"""A study of three holders on this machine: a SuperLink and three SuperNodes over TLS, each its own process.
+"""A study of three holders on this machine: a coordinator and three holders over HTTPS, each its own process.
 
     python bench/holders_here.py [--data mnist] [--spare 5] [--folder DIR]
 
@@ -32,7 +32,7 @@ def prepare(folder: Path, data: str, spare: int) -> None:
     """Keys, study, signatures, ledgers and a certificate, as the partners would make them."""
     from sfumato import Budget, Ledger
     from sfumato.holders import Study, write_signature
-    from sfumato.holders.certificates import write_certificate
+    from sfumato.holders.https import write_certificate
     from sfumato.ledger.signing import PrivateKey
 
     keys = {name: PrivateKey.create(folder / f"{name}.key") for name in NAMES}

@@ -1,93 +1,239 @@
-"""Requests to a coordinator: of strangers, too large, or in another holder's name."""
+"""Requests to a coordinator: of strangers, too large, doubled, late, or for another holder's letter."""
 
-import asyncio
 import base64
+import hashlib
+import http.client
+import json
+import socket
+import ssl
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-pytest.importorskip("flwr")
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from sfumato.errors import InvalidInput, Refused
+from sfumato.holders import https
+from sfumato.holders.https import LetterClient, LetterServer, write_certificate
+from sfumato.holders.parties import Parties
+from sfumato.holders.study import Verified
+from sfumato.holders.sums import Part, SumRound, SumStudy, new_keys, public_keys
+from sfumato.ledger.signing import PrivateKey
 
-from sfumato.errors import InvalidInput
-from sfumato.holders.flower import bytes_of, part_with_bytes, record_of
-from sfumato.holders.gate import Gate, OwnAnswers
+KEYS, LARGEST = new_keys(3), 1000
+PART = Part(sensitivity=1.0, dimension=1, noise_multiplier=2.0, shares=2, largest=1000)
+STUDY = SumStudy(
+    name="counts",
+    kind="test",
+    plan={},
+    unit="record",
+    delta=1e-5,
+    parties=Parties(holders=3),
+    rounds=(SumRound((PART,)),),
+    keys=public_keys(KEYS),
+)
+STRANGER = PrivateKey(Ed25519PrivateKey.generate())
 
-HEADER = FLEET_HTTP_PUBLIC_KEY_HEADER.lower().encode()
-KNOWN = (HEADER, base64.b64encode(b"key of delft"))
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A server on loopback, with short waits."""
+    folder = tmp_path_factory.mktemp("tls")
+    write_certificate(folder / "c.pem", folder / "c.pem.key", host="127.0.0.1")
+    server = LetterServer(Verified(STUDY, [STUDY.signed(key) for key in KEYS.values()]), largest=LARGEST)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(https, "_LONG_POLL", 0.2)
+        with server.serving("127.0.0.1", 0, certificate=folder / "c.pem", key=folder / "c.pem.key") as port:
+            yield SimpleNamespace(server=server, port=port, pem=folder / "c.pem")
 
 
-def status(headers, kind="http"):
-    """What the gate answers; 200 is that of the application behind it. Nobody may read the body before."""
-    sent = []
+@pytest.fixture
+def client(served):
+    def make(key=KEYS[1], *, study=STUDY, patience=20):
+        address = f"127.0.0.1:{served.port}"
+        return LetterClient(address, study=study, key=key, certificate=served.pem, patience=patience)
 
-    async def application(scope, receive, send):
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+    return make
 
-    async def receive():
-        raise AssertionError("the body was read")
 
-    async def send(message):
-        sent.append(message.get("status"))
+def signed(key=KEYS[1], *, request="PUT /x", body=b"", study=STUDY.digest, purpose="holders request"):
+    said = {"study": study, "request": request, "body": hashlib.sha256(body).hexdigest()}
+    return base64.b64encode(json.dumps(key.sign(purpose, said)).encode()).decode()
 
-    gate = Gate(application, known=[b"key of delft"], largest=1000)
-    asyncio.run(gate({"type": kind, "headers": headers}, receive, send))
-    return sent[0] if sent else None
+
+def status(served, headers, body=b"", *, method="PUT", path="/x"):
+    """The answer to a request, of whose body nothing but `body` is sent."""
+    context = ssl.create_default_context(cafile=served.pem)
+    connection = http.client.HTTPSConnection("127.0.0.1", served.port, timeout=10, context=context)
+    connection.putrequest(method, path)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    connection.send(body)
+    found = connection.getresponse().status
+    connection.close()
+    return found
+
+
+KNOWN = signed()
 
 
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
-        ([KNOWN, (b"content-length", b"1000")], 200),
-        ([(b"content-length", b"10")], 401),
-        ([(HEADER, b"a stranger's"), (b"content-length", b"10")], 401),
-        ([KNOWN, (b"content-length", b"1001")], 413),
-        ([KNOWN, (b"content-length", b"9" * 5000)], 413),
-        ([KNOWN, (b"content-length", "٣".encode())], 411),
-        ([KNOWN, (b"transfer-encoding", b"chunked")], 411),
-        ([KNOWN, (b"content-length", b"10"), (b"transfer-encoding", b"chunked")], 411),
+        ({"Authorization": KNOWN, "Content-Length": "0"}, 204),
+        ({"Content-Length": "10"}, 401),
+        ({"Authorization": "!", "Content-Length": "10"}, 401),
+        ({"Authorization": base64.b64encode(b"[" * 30000).decode(), "Content-Length": "10"}, 401),
+        ({"Authorization": base64.b64encode(b"[]").decode(), "Content-Length": "10"}, 401),
+        ({"Authorization": base64.b64encode(b'{"study": 1, "request": []}').decode()}, 401),
+        ({"Authorization": signed(STRANGER), "Content-Length": "10"}, 401),
+        ({"Authorization": signed(study="0" * 64), "Content-Length": "10"}, 401),
+        ({"Authorization": signed(purpose="holders study"), "Content-Length": "10"}, 401),
+        ({"Authorization": signed(request="PUT /y"), "Content-Length": "10"}, 401),
+        ({"Authorization": signed(request="GET /x"), "Content-Length": "10"}, 401),
+        ({"Authorization": KNOWN, "Content-Length": "1001"}, 413),
+        ({"Authorization": KNOWN, "Content-Length": "9" * 5000}, 413),
+        ({"Authorization": KNOWN, "Content-Length": "\u0663".encode()}, 411),
+        ({"Authorization": KNOWN, "Content-Length": "\u00b2".encode("latin-1")}, 411),
+        ({"Authorization": KNOWN}, 411),
+        ({"Authorization": KNOWN, "Transfer-Encoding": "chunked"}, 411),
+        ({"Authorization": KNOWN, "Content-Length": "10", "Transfer-Encoding": "chunked"}, 411),
     ],
 )
-def test_requests_are_turned_away_by_their_headers(headers, expected):
-    assert status(headers) == expected
+def test_requests_are_refused_by_their_headers(served, headers, expected):
+    assert status(served, headers) == expected
 
 
-def test_nothing_but_requests_gets_through():
-    assert status([KNOWN], kind="websocket") is None
+def test_a_body_that_was_not_signed_is_dropped(served):
+    length = {"Content-Length": "3"}
+    assert status(served, {"Authorization": signed(body=b"abc"), **length}, b"abc") == 204
+    assert status(served, {"Authorization": signed(body=b"abc"), **length}, b"abd") == 401
 
 
-@pytest.mark.parametrize(("sender", "passed"), [(7, True), (8, False)])
-def test_a_node_answers_its_own_letters(sender, passed):
-    answer = SimpleNamespace(metadata=SimpleNamespace(src_node_id=sender))
-    asked = SimpleNamespace(messages_list=[answer], node=SimpleNamespace(node_id=7))
-    request = SimpleNamespace(state=SimpleNamespace(protobuf_request=asked))
-
-    async def following(request):
-        return "passed"
-
-    answered = asyncio.run(OwnAnswers(app=None).dispatch(request, following))
-    assert (answered == "passed") is passed
+def test_a_connection_without_a_handshake_holds_up_no_other(served, client):
+    with socket.create_connection(("127.0.0.1", served.port)), client().connected():
+        pass
 
 
-def test_messages_of_the_same_content_share_no_parts():
-    """Else one that is done with takes parts away from one that has yet to arrive, and a letter is lost."""
-    first, second = (get_all_nested_objects(record_of(b"the same")) for _ in range(2))
-    assert not set(first) & set(second)
-    contents = [bytes_of(name, part.deflate()) for name, part in first.items() if not part.children]
-    assert contents == [b"the same"]
+@pytest.mark.parametrize("other", [{"key": STRANGER}, {"study": SimpleNamespace(digest="0" * 64)}])
+def test_strangers_are_turned_away(client, other):
+    with pytest.raises(Refused, match="401"), client(**other).connected():
+        pass
 
 
-@pytest.mark.parametrize("part", [b"", b"nothing of Flower's", b"ConfigRecord  0\x00\xff"])
-def test_parts_that_hold_no_record_are_refused(part):
-    with pytest.raises(InvalidInput):
-        bytes_of("0" * 64, part)
+def test_an_unknown_certificate_is_refused_at_once(served, tmp_path):
+    write_certificate(tmp_path / "c.pem", tmp_path / "c.pem.key", host="127.0.0.1")
+    other = LetterClient(
+        f"127.0.0.1:{served.port}", study=STUDY, key=KEYS[1], certificate=tmp_path / "c.pem", patience=3600
+    )
+    with pytest.raises(Refused, match="certificate"), other.connected():
+        pass
 
 
-@pytest.mark.parametrize("depth", [0, 1, 3])
-def test_messages_of_another_shape_are_refused(depth):
-    tree = SimpleNamespace(object_id="0" * 64, children=[])
-    for _ in range(depth):
-        tree = SimpleNamespace(object_id="1" * 64, children=[tree, tree] if depth == 3 else [tree])
-    with pytest.raises(InvalidInput):
-        part_with_bytes(tree)
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_certificates_that_cannot_be_read(served, tmp_path, content):
+    place = tmp_path / "c.pem"
+    if content is not None:
+        place.write_text(content)
+    with pytest.raises(InvalidInput, match="ask for it"):
+        LetterClient("127.0.0.1:1", study=STUDY, key=KEYS[1], certificate=place, patience=1)
+    with (
+        pytest.raises(InvalidInput, match="holders certificate"),
+        served.server.serving("127.0.0.1", 0, certificate=place, key=place),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", ":1", "a:b", "a:99999", "a:\u0663"])
+def test_addresses_that_cannot_be(served, address):
+    with pytest.raises(InvalidInput, match="host:port"):
+        LetterClient(address, study=STUDY, key=KEYS[1], certificate=served.pem, patience=1)
+
+
+def asked(served, letters, patience=20.0):
+    """The answers in a thread of their own."""
+    found = {}
+    thread = threading.Thread(target=lambda: found.update(served.server.ask(letters, patience=patience)))
+    thread.start()
+    return thread, found
+
+
+def present(served, *places):
+    """Make holders present, as a request does."""
+    for place in places:
+        served.server.take(place, "", b"")
+
+
+def test_no_answer_is_lost_on_the_way(served, client):
+    """The same letter to all, many times; a holder gets its own letter only."""
+
+    def echo(place):
+        own = client(KEYS[place])
+        with own.connected():
+            while (letter := own.receive()) != b"end":
+                own.reply(letter * 2)
+            own.reply(b"")
+
+    threads = [threading.Thread(target=echo, args=(place,), daemon=True) for place in KEYS]
+    for thread in threads:
+        thread.start()
+    while len(served.server.ask(dict.fromkeys(KEYS, b"here?"), patience=20)) < len(KEYS):
+        time.sleep(0.02)
+    for number in range(20):
+        letters = {place: b"%d of %d" % (number, place) for place in KEYS}
+        assert served.server.ask(letters, patience=20) == {place: one * 2 for place, one in letters.items()}
+    served.server.ask(dict.fromkeys(KEYS, b"end"), patience=20)
+    for thread in threads:
+        thread.join(20)
+
+
+def test_a_letter_is_offered_until_it_is_answered_once(served, client):
+    """A node that was cut off gets the letter again; a second answer, and another holder's, change nothing."""
+    present(served, 1, 2)
+    thread, found = asked(served, {1: b"one", 2: b"two"})
+    first, again, other = client(), client(), client(KEYS[2])
+    assert first.receive() == again.receive() == b"one"
+    other._letter = first._letter
+    other.reply(b"of another")
+    first.reply(b"first")
+    again.reply(b"second")
+    assert other.receive() == b"two"
+    other.reply(b"own")
+    thread.join(20)
+    assert found == {1: b"first", 2: b"own"}
+    with pytest.raises(Refused, match="not answered yet"):
+        first.reply(b"more")
+
+
+def test_a_late_answer_is_dropped_and_absent_holders_are_not_waited_for(served, client):
+    present(served, 1)
+    thread, found = asked(served, {1: b"one", 3: b"three"}, patience=0.5)
+    late = client()
+    assert late.receive() == b"one"
+    thread.join(20)
+    late.reply(b"late")
+    assert found == {}
+    started = time.monotonic()
+    served.server.leave(1)
+    assert served.server.ask({1: b"one", 3: b"three"}, patience=20) == {}
+    assert time.monotonic() - started < 5
+
+
+def test_a_larger_letter_than_agreed_is_not_read(served, client):
+    present(served, 1)
+    thread, _ = asked(served, {1: bytes(100)}, patience=1.0)
+    small = client()
+    small._largest = 99
+    with pytest.raises(Refused, match="larger"):
+        small.receive()
+    thread.join(20)
+
+
+def test_a_coordinator_that_is_away_is_tried_again(served, client):
+    with pytest.raises(Refused, match="got none"):
+        client(patience=0.3).receive()
+    gone = LetterClient("127.0.0.1:9", study=STUDY, key=KEYS[1], certificate=served.pem, patience=0.2)
+    with pytest.raises(Refused, match=r"within 0\.2 seconds"), gone.connected():
+        pass

@@ -10,11 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sfumato.errors import InvalidInput, Refused
 from sfumato.holders import Opened, Parties
-from sfumato.holders.conduct import Conductor
-from sfumato.holders.correspondence import MOST_AHEAD, Correspondence
-from sfumato.holders.letters import Kind, Letter
-from sfumato.holders.log import Log
-from sfumato.holders.messages import Terms
+from sfumato.holders.conduct import Conductor, Log
+from sfumato.holders.letters import MOST_AHEAD, Correspondence, Kind, Letter
+from sfumato.holders.rounds import Terms
 from sfumato.ledger.signing import PrivateKey
 
 KEYS = {place: PrivateKey(Ed25519PrivateKey.generate()) for place in range(1, 6)}

@@ -7,12 +7,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sfumato.errors import InvalidInput, NotVerified, Refused, SfumatoError
-from sfumato.holders import Parties, shamir
-from sfumato.holders.coordinator_round import CoordinatorRound
-from sfumato.holders.desk_round import run_round
-from sfumato.holders.holder_round import HolderRound
+from sfumato.holders import Parties, masks
 from sfumato.holders.masks import Modulus
-from sfumato.holders.messages import Opening, Terms
+from sfumato.holders.rounds import CoordinatorRound, HolderRound, Opening, Terms, run_round
 from sfumato.ledger.signing import PrivateKey
 
 KEYS = {place: PrivateKey(Ed25519PrivateKey.generate()) for place in range(1, 6)}
@@ -204,7 +201,7 @@ def test_wrong_shares_abandon_the_round():
     for place in parts:
         opening = parts[place].open(coordinator.agreements)
         if place == 1:
-            other = shamir.split(bytes(32), threshold=3, points=parts)
+            other = masks.split(bytes(32), threshold=3, points=parts)
             opening = Opening(1, {**opening.own_masks, 2: other[1]}, opening.keys)
         coordinator.take_opening(opening)
     with pytest.raises(NotVerified, match="holder 2"):

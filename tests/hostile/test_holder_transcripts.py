@@ -8,10 +8,9 @@ import pytest
 from sfumato import datasets
 from sfumato.audit import ReplayedRelease, ReplayOutcome, replay
 from sfumato.holders import NetworkTerms, Node, Opened, Part, Parties, SumRound, SumStudy, simulation
-from sfumato.holders import desk_sums as desks
-from sfumato.holders.coordinator_round import CoordinatorRound
-from sfumato.holders.desk_sums import DeskSums, new_keys, public_keys
-from sfumato.holders.sums import MARGIN
+from sfumato.holders import rounds as desks
+from sfumato.holders.rounds import CoordinatorRound
+from sfumato.holders.sums import MARGIN, DeskSums, new_keys, public_keys
 
 PARTIES = Parties(holders=4, dropped=1, colluding=0)
 KEYS = new_keys(4)
@@ -122,7 +121,7 @@ def test_a_node_in_training_does_not_depend_on_a_record():
     def pipeline(own, sampler):
         channel = Still()
         node = Node(found, KEYS[1], signatures, channel, sampler=sampler)
-        node.train(found.learner(), own)
+        node.train(found.task.learner(), own)
         noise = found.noise
         limit = noise.clip_norm * (1 + noise.margin)
         return ReplayOutcome(

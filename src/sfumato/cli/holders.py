@@ -53,7 +53,7 @@ def simulate(
     """
     from sfumato import datasets
     from sfumato.holders import Parties, simulate
-    from sfumato.holders.kept import keep
+    from sfumato.holders.simulation import keep
     from sfumato.storage import RunFolder
 
     if out is not None:
@@ -132,7 +132,7 @@ def check(
             agreed.check_room(opened)
             answer["epsilon_left"] = opened.epsilon_left
     if coordinator is not None:
-        answer.update(_tried(coordinator, key, certificate))
+        answer["coordinator"] = _tried(agreed, coordinator, key, certificate)
     if json:
         show.emit_json(answer)
     else:
@@ -174,7 +174,7 @@ def certificate(
 
     Example: sfumato holders certificate 127.0.0.1 --out coordinator.pem
     """
-    from sfumato.holders.certificates import write_certificate
+    from sfumato.holders.https import write_certificate
 
     key = out.with_name(out.name + ".key")
     write_certificate(out, key, host=host)
@@ -202,26 +202,26 @@ def coordinate(
     waiting: Annotated[float, typer.Option(help="Seconds to wait for enough holders.")] = 3600.0,
     json: show.Json = False,
 ) -> None:
-    """Run a study: pass the holders' messages on, and add up what they send. Needs sfumato[holders].
+    """Run a study: pass the holders' messages on, and add up what they send.
 
     Example: sfumato holders coordinate study.toml --signatures delft.json --signatures utrecht.json
     --signatures leiden.json --certificate coordinator.pem --out rounds
     """
-    from sfumato.holders import Study, read_signature
-    from sfumato.holders.joining import coordinate
-    from sfumato.holders.superlink import SuperLink
+    from sfumato.holders import Study, Verified, read_signature
+    from sfumato.holders.conduct import coordinate
+    from sfumato.holders.https import LetterServer, host_and_port
 
     agreed = Study.read(study)
-    nodes = agreed.nodes([read_signature(path) for path in signatures])
-    link = SuperLink(nodes, largest=agreed.largest_letter)
-    host, port = _host_and_port(address)
+    verified = Verified(agreed, [read_signature(path) for path in signatures])
+    server = LetterServer(verified, largest=agreed.largest_letter)
+    host, port = host_and_port(address)
     beside = certificate.with_name(certificate.name + ".key")
-    with link.serving(host, port, certificate=certificate, key=beside) as bound, show.progress() as progress:
+    with server.serving(host, port, certificate=certificate, key=beside) as bound, show.progress() as progress:
         show.errors.print(f"listening on {host}:{bound}")
         bar = progress.add_task("rounds", total=agreed.plan.steps, note="")
         done = coordinate(
             agreed,
-            link,
+            server,
             out=out,
             patience=patience,
             waiting=waiting,
@@ -262,15 +262,15 @@ def join(
     patience: Annotated[float, typer.Option(help="Seconds to wait for the coordinator.")] = 3600.0,
     json: show.Json = False,
 ) -> None:
-    """Take part in a study with your own data. Rows and gradients stay here. Needs sfumato[holders].
+    """Take part in a study with your own data. Rows and gradients stay here.
 
     Example: sfumato holders join study.toml --key delft.key --signatures delft.json --signatures utrecht.json
     --signatures leiden.json --data scans --ledger mine.db --coordinator 127.0.0.1:9092 --certificate
     coordinator.pem --out out/study
     """
     from sfumato.holders import Study, read_signature
-    from sfumato.holders.joining import join
-    from sfumato.holders.supernode import SuperNode
+    from sfumato.holders.https import LetterClient
+    from sfumato.holders.letters import join
     from sfumato.ledger import Ledger
     from sfumato.ledger.signing import PrivateKey
 
@@ -278,14 +278,21 @@ def join(
     material = _material(agreed, data, policy, part, test_data)
     signed = [read_signature(path) for path in signatures]
     agreed.check_signatures(signed)
-    node = SuperNode(coordinator, key=own, certificate=certificate, patience=patience)
-    with Ledger.open(ledger) as book, node.connected(), show.progress() as progress:
+    client = LetterClient(
+        coordinator,
+        study=agreed,
+        key=own,
+        certificate=certificate,
+        patience=patience,
+        largest=agreed.largest_letter,
+    )
+    with Ledger.open(ledger) as book, client.connected(), show.progress() as progress:
         bar = progress.add_task("rounds", total=agreed.plan.steps, note="")
         done = join(
             agreed,
             key=own,
             signatures=signed,
-            line=node,
+            line=client,
             material=material,
             ledger=book,
             out=out,
@@ -335,25 +342,17 @@ def _declared(study: Study, policy: Path | None, *, source: str | None = None) -
     return own
 
 
-def _tried(coordinator: str, key: Path | None, certificate: Path | None) -> dict[str, Any]:
-    """Whether the coordinator lets this holder in, and over which Flower."""
-    from importlib.metadata import version
-
-    from sfumato.holders.supernode import SuperNode
+def _tried(study: Study, coordinator: str, key: Path | None, certificate: Path | None) -> str:
+    """Try whether the coordinator lets this holder in."""
+    from sfumato.holders.https import LetterClient
     from sfumato.ledger.signing import PrivateKey
 
     if key is None:
         raise InvalidInput("expected --key with --coordinator, got none; the coordinator knows you by it")
-    node = SuperNode(coordinator, key=PrivateKey.read(key), certificate=certificate, patience=5.0)
-    with node.connected():
-        return {"coordinator": "lets you in", "flower": version("flwr")}
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise InvalidInput(f"expected host:port, got {address}")
-    return host, int(port)
+    own = PrivateKey.read(key)
+    client = LetterClient(coordinator, study=study, key=own, certificate=certificate, patience=5.0)
+    with client.connected():
+        return "lets you in"
 
 
 def _simulated(done: Simulated) -> dict[str, Any]:

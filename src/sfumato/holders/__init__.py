@@ -1,20 +1,18 @@
-"""Several holders, one release: each adds its share of noise, masks hide the rest, the sum is released.
+"""Several holders, one release: each adds its share of the noise under masks, and the sum is released.
 
-Holders and coordinator go through rounds of a masked sum. A study, which all of them sign, says what is
-computed and what it withstands; a node checks it against its own ledger and takes part in nothing else.
+Holders and coordinator go through rounds of a masked sum. A study, which all of them sign, states the
+computation and the adversaries it withstands; a node charges its own ledger before it takes part.
 """
 
-from sfumato.holders.agreed import Verified
 from sfumato.holders.averaging import AveragingTerms, SimulatedAveraging, simulate_averaging
-from sfumato.holders.network import NetworkTerms
-from sfumato.holders.node import Node, Opened
+from sfumato.holders.node import Node
 from sfumato.holders.parties import Parties
-from sfumato.holders.signatures import read_signature, write_signature
+from sfumato.holders.rounds import Opened
 from sfumato.holders.simulation import Simulated, simulate
-from sfumato.holders.study import Study
-from sfumato.holders.sum_study import SumStudy
-from sfumato.holders.sums import Part, SumRound
+from sfumato.holders.study import Study, Verified, read_signature, write_signature
+from sfumato.holders.sums import Part, SumRound, SumStudy
 from sfumato.holders.table_study import HoldersAnswer, TableStudy
+from sfumato.holders.tasks import NetworkTerms
 from sfumato.holders.vote_study import SimulatedVotes, VoteTerms, simulate_votes
 
 __all__ = [

@@ -1,9 +1,9 @@
 """Federated averaging with the privacy of clients, simulated: many small clients, one head on public features.
 
-In each round the clients that the coordinator picked train the head on their own rows, clip what changed, and
+In each round the clients that the coordinator picked train the head on their own rows, clip the change, and
 send it under masks with their share of the noise (McMahan et al. 2018, "Learning differentially private
-recurrent language models", algorithm 1, with secure sums in place of a trusted server). Whoever picks knows who
-was picked: there is no amplification by sampling, and a client pays for every round that it may be in.
+recurrent language models", algorithm 1, with secure sums in place of a trusted server). The coordinator knows
+the picked clients: there is no amplification by sampling, and a client pays for every round that it may be in.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +23,18 @@ from sfumato import _validate
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
-from sfumato.holders.desk_round import Lost
-from sfumato.holders.desk_sums import DeskSums, new_keys, public_keys
 from sfumato.holders.parties import Parties
-from sfumato.holders.simulation import random_losses
-from sfumato.holders.sum_node import Values
-from sfumato.holders.sum_study import SumStudy, calibrated_rounds
-from sfumato.holders.sums import Part, SumRound
+from sfumato.holders.rounds import Losses, Lost, random_losses
+from sfumato.holders.sums import (
+    DeskSums,
+    Part,
+    SumRound,
+    SumStudy,
+    Values,
+    calibrated_rounds,
+    new_keys,
+    public_keys,
+)
 from sfumato.ledger import Certificate, Ledger
 from sfumato.ledger.signing import PublicKey
 from sfumato.randomness import SecretStream
@@ -42,15 +46,15 @@ UNIT = "client"
 
 @dataclass(frozen=True, kw_only=True)
 class AveragingTerms:
-    """How clients train, and how their updates are averaged.
+    """Settings of clients' training, and of the average of their updates.
 
     Args:
-        clients: How many clients there are.
-        rounds: How many rounds there are.
+        clients: Number of clients.
+        rounds: Number of rounds.
         local_steps: Steps of plain gradient descent that a client takes on all its rows in a round.
         learning_rate: The size of these steps.
         clip_norm: C, the bound of one client's update in L2 norm.
-        server_rate: What the noisy average is multiplied by.
+        server_rate: The factor of the noisy average.
 
     >>> AveragingTerms(clients=1000).taken(cohort=100)  # of 12 rounds
     2
@@ -70,11 +74,11 @@ class AveragingTerms:
             _validate.positive(name, getattr(self, name))
 
     def taken(self, cohort: int) -> int:
-        """In how many rounds one client is at most, if cohorts go round."""
+        """Return the most rounds that one client is in, if cohorts go round."""
         return math.ceil(self.rounds * cohort / self.clients)
 
     def cohort(self, number: int, size: int) -> list[int]:
-        """The places of those in round `number`, from 1: one cohort after another, in a public order."""
+        """Return the places of the clients in round `number`, from 1: one cohort after another."""
         first = (number - 1) * size
         return sorted((first + offset) % self.clients + 1 for offset in range(size))
 
@@ -89,20 +93,7 @@ def averaging_study(
     epsilon: float,
     delta: float,
 ) -> SumStudy:
-    """The study with the least noise that costs each client at most (ε, δ).
-
-    Args:
-        terms: How clients train.
-        parties: Of one round: how many clients are picked, and how many of them may be lost or collude.
-        keys: The clients' public signing keys by name.
-        name: What reports and ledgers call the study.
-        parameters: How many numbers a client sends.
-        epsilon: The ε of all rounds that a client is in.
-        delta: Its δ.
-
-    Returns:
-        The study, to be signed.
-    """
+    """Return the study with the least noise that costs each client at most (ε, δ)."""
     if parties.holders > terms.clients:
         raise InvalidInput(f"expected at most {terms.clients} clients in a round, got {parties.holders}")
     picked = parties.holders < terms.clients
@@ -133,16 +124,16 @@ def averaging_study(
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedAveraging:
-    """What came of federated averaging at a desk.
+    """The outcome of federated averaging in one process.
 
     Attributes:
-        study: The study that was rehearsed.
-        terms: How clients trained.
+        study: The study.
+        terms: Settings of the training.
         model: The head, which takes features and not rows.
         test_accuracy: The share of right answers on the public test rows; None without any.
         certificates: Of each client, by its place.
-        abandoned: How many rounds were abandoned.
-        seconds: How long it took.
+        abandoned: Number of abandoned rounds.
+        seconds: Duration.
     """
 
     study: SumStudy
@@ -162,7 +153,7 @@ def simulate_averaging(
     terms: AveragingTerms,
     epsilon: float,
     delta: float = 1e-5,
-    losses: Callable[[int], Mapping[int, Lost]] | None = None,
+    losses: Losses | None = None,
     ledgers: Mapping[int, Ledger] | None = None,
     masked: bool = True,
     on_round: Callable[[], None] = lambda: None,
@@ -170,15 +161,15 @@ def simulate_averaging(
     """Deal the rows out to many clients and average their updates, each round under masks and noise.
 
     Args:
-        rows: The clients' rows, which declare their classes; their name says which public features.
+        rows: The clients' rows, which declare their classes; their name selects the public features.
         test: Public rows to measure accuracy on; None to measure nothing.
-        parties: Of one round: how many clients are in it, and how many of these may be lost or collude.
-        terms: How clients train.
+        parties: Of one round: the number of clients, and of those that may be lost or collude.
+        terms: Settings of the training.
         epsilon: The ε of one client, with all its rows, against the best informed adversary.
         delta: Its δ.
-        losses: Who is lost in a round; by default `parties.dropped` clients chosen at random.
+        losses: The clients lost in a round; by default `parties.dropped` clients chosen at random.
         ledgers: The clients' ledgers by place, from 1.
-        masked: False leaves the masks out: the same sums, hidden from nobody.
+        masked: False leaves the masks out: the same sums, hidden from no party.
         on_round: Called after each round.
 
     Returns:
@@ -207,15 +198,23 @@ def simulate_averaging(
         epsilon=epsilon,
         delta=delta,
     )
-    lost = losses or random_losses(parties, SecretStream())
-    desk = DeskSums(study, keys, losses=_of_cohort(lost, terms, parties), ledgers=ledgers, masked=masked)
+    of_round = losses or random_losses(parties, SecretStream())
+
+    def lost(number: int) -> Mapping[int, Lost]:
+        """Name lost clients by their places in the study, not in the cohort."""
+        cohort = terms.cohort(number, parties.holders)
+        return {cohort[place - 1]: message for place, message in of_round(number).items()}
+
+    def update(place: int) -> Values:
+        own = slice(place - 1, None, terms.clients)
+        return lambda: [clipped_update(head, inputs[own], targets[own], terms)]
+
+    desk = DeskSums(study, keys, losses=lost, ledgers=ledgers, masked=masked)
     inputs, targets = features.featured(network, rows).tensors()
     abandoned = 0
     for number in range(1, terms.rounds + 1):
         cohort = [place for place in terms.cohort(number, parties.holders) if place in desk.keys]
-        own = {place: slice(place - 1, None, terms.clients) for place in cohort}
-        values = {place: _update(head, inputs[part], targets[part], terms) for place, part in own.items()}
-        total = desk.add_up(number, values)
+        total = desk.add_up(number, {place: update(place) for place in cohort})
         if total is None:
             abandoned += 1
         else:
@@ -233,40 +232,12 @@ def simulate_averaging(
     )
 
 
-def _of_cohort(losses: Any, terms: AveragingTerms, parties: Parties) -> Callable[[int], Mapping[int, Lost]]:
-    """Losses that name the first, second, … of a round, by the places of its clients."""
-
-    def lost(number: int) -> Mapping[int, Lost]:
-        cohort = terms.cohort(number, parties.holders)
-        return {cohort[place - 1]: message for place, message in losses(number).items()}
-
-    return lost
-
-
-def _update(head: nn.Module, inputs: Tensor, targets: Tensor, terms: AveragingTerms) -> Values:
-    """What one client adds: how its own training moves the head, clipped; made when it is asked for."""
-
-    def values() -> list[npt.NDArray[np.float64]]:
-        return [clipped_update(head, inputs, targets, terms)]
-
-    return values
-
-
 def clipped_update(
     head: nn.Module, inputs: Tensor, targets: Tensor, terms: AveragingTerms
 ) -> npt.NDArray[np.float64]:
-    """How plain gradient descent on a client's rows moves the head, of norm at most `clip_norm`.
+    """Return the change of the head by plain gradient descent on a client's rows, of norm at most `clip_norm`.
 
-    *Guarantees*: norm ≤ C whatever the rows hold; what is not finite adds nothing.
-
-    Args:
-        head: What is trained; it stays as it is.
-        inputs: The client's rows as features.
-        targets: Their classes.
-        terms: Steps, rate and bound.
-
-    Returns:
-        One number for each parameter.
+    *Guarantees*: norm ≤ C for any rows; a change that is not finite counts as zero.
     """
     moved = copy.deepcopy(head)
     optimizer = torch.optim.SGD(moved.parameters(), lr=terms.learning_rate)

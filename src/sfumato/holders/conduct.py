@@ -1,4 +1,4 @@
-"""The coordinator of a study: it asks holders for what each round needs, and writes down what came of it.
+"""The coordinator of a study: it asks holders for the parts of each round, and keeps the outcomes on the disk.
 
 Keys and shares are asked for some rounds ahead, as they do not depend on data; three letters a round are left.
 A holder that does not answer in time is lost until keys are asked for again. The number of a round is written
@@ -8,41 +8,116 @@ used twice.
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from sfumato.errors import InvalidInput, Refused, SfumatoError
-from sfumato.holders.coordinator_round import CoordinatorRound
 from sfumato.holders.letters import (
     Kind,
     Letter,
     read_envelopes,
     read_masked,
+    read_numbered,
     read_opening,
-    read_rounds,
-    read_signed,
     write_envelopes,
+    write_numbered,
     write_outcomes,
-    write_rounds,
 )
-from sfumato.holders.log import Log
-from sfumato.holders.node import Opened
+from sfumato.holders.rounds import CoordinatorRound, Opened
 from sfumato.holders.study import Study
+from sfumato.storage import make_folder
 
 AHEAD = 20
+ROUNDS = "rounds.db"
 _MOST_WORDS = 2**26  # bytes of sums in one letter
+_NOTHING: Mapping[str, Any] = {}
 Read = Callable[[int, Letter], None]
 
 
+class Log:
+    """The rounds of one study, in a file: those that were started, and the noisy sums, which are public.
+
+    A sum is on the disk before a holder is told of it. A second coordinator cannot open the file.
+    """
+
+    def __init__(self, path: Path, *, study: str, dimension: int) -> None:
+        self._dimension = dimension
+        self._file = sqlite3.connect(path, isolation_level=None, timeout=1.0, check_same_thread=False)
+        try:
+            self._file.execute("PRAGMA synchronous = EXTRA")
+            self._file.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._file.execute("BEGIN EXCLUSIVE")
+            self._file.execute("CREATE TABLE IF NOT EXISTS study (digest TEXT)")
+            self._file.execute(
+                "CREATE TABLE IF NOT EXISTS rounds (number INTEGER PRIMARY KEY, holders INTEGER, total BLOB)"
+            )
+            found = self._file.execute("SELECT digest FROM study").fetchone()
+            if found is None:
+                self._file.execute("INSERT INTO study VALUES (?)", (study,))
+            self._file.execute("COMMIT")
+        except sqlite3.DatabaseError as error:
+            self._file.close()
+            raise Refused(
+                f"expected the rounds of a study at {path}, which no other coordinator uses, got another file "
+                "or one that is in use; stop the other, or choose another --out"
+            ) from error
+        if found is not None and found[0] != study:
+            self._file.close()
+            raise InvalidInput(
+                f"expected rounds of this study at {path}, got those of another; choose another --out"
+            )
+
+    @property
+    def next_round(self) -> int:
+        """One more than the last that was started."""
+        last: int | None = self._file.execute("SELECT max(number) FROM rounds").fetchone()[0]
+        return 1 if last is None else last + 1
+
+    @property
+    def abandoned(self) -> int:
+        count: int = self._file.execute("SELECT count(*) FROM rounds WHERE total IS NULL").fetchone()[0]
+        return count
+
+    def start(self, number: int) -> None:
+        """Note that inputs are about to be asked for; the round is abandoned unless an outcome follows."""
+        if number != self.next_round:
+            raise Refused(f"expected round {self.next_round} to be next, got {number}")
+        self._file.execute("INSERT INTO rounds VALUES (?, 0, NULL)", (number,))
+
+    def write(self, number: int, opened: Opened | None) -> None:
+        if opened is not None:
+            total = opened.total.astype("<i8").tobytes()
+            self._file.execute(
+                "UPDATE rounds SET holders = ?, total = ? WHERE number = ?", (opened.holders, total, number)
+            )
+
+    def outcome(self, number: int) -> Opened | None:
+        """Return the sum of a round that was started; None if it was abandoned."""
+        holders, total = self._file.execute(
+            "SELECT holders, total FROM rounds WHERE number = ?", (number,)
+        ).fetchone()
+        if total is None:
+            return None
+        return Opened(np.frombuffer(total, dtype="<i8").astype(np.int64).reshape(self._dimension), holders)
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class Post(Protocol):
-    """How letters reach holders, by their places, and which answers come back in time."""
+    """Sends letters to holders by their places, and returns the answers that arrive in time."""
 
     def ask(self, letters: Mapping[int, bytes], *, patience: float) -> Mapping[int, bytes]: ...
 
 
 class Conductor:
-    """Goes through the rounds of a study, from the first one of which nothing is written down.
+    """Goes through the rounds of a study, from the first one that the log does not have.
 
     It holds no secret and is trusted with nothing: a round opens to the noisy sum, or not at all.
     """
@@ -55,17 +130,16 @@ class Conductor:
         *,
         patience: float = 60.0,
         waiting: float = 3600.0,
-        on_round: Callable[[int], None] | None = None,
+        on_round: Callable[[int], None] = lambda number: None,
     ) -> None:
         self._study, self._post, self._log = study, post, log
-        self._patience, self._waiting = patience, waiting
-        self._on_round = on_round or (lambda number: None)
+        self._patience, self._waiting, self._on_round = patience, waiting, on_round
         self._places = frozenset(range(1, study.parties.holders + 1))
         self._known = dict.fromkeys(self._places, 0)
         self._done = log.next_round - 1  # rounds whose outcome is final; one that a crash cut off is abandoned
 
     def run(self) -> None:
-        """All rounds that are left, and then the good news to every holder.
+        """Go through all rounds that are left, and end the study at every holder.
 
         Raises:
             Refused: If too few holders answer for too long, or more rounds were abandoned than declared.
@@ -74,10 +148,15 @@ class Conductor:
             numbers = range(number, min(number + AHEAD, self._study.plan.steps + 1))
             self._hold_all(self._set_up(numbers))
         self._check_spare()
-        self._end()
+        waiting, ends = set(self._places), time.monotonic() + self._patience
+        while waiting and time.monotonic() < ends:
+            self._catch_up()
+            waiting -= self._ask(waiting, Kind.END)
+            if waiting:
+                self._pause()
 
     def _hold_all(self, rounds: Mapping[int, CoordinatorRound]) -> None:
-        """The rounds that were set up, until one of them is abandoned."""
+        """Hold the rounds that were set up, until one of them is abandoned."""
         present = set(next(iter(rounds.values())).sharers)
         for number, part in rounds.items():
             self._log.start(number)
@@ -89,17 +168,21 @@ class Conductor:
                 self._check_spare()
                 return
 
+    def _pause(self) -> None:
+        """Wait a little before absent holders are asked again."""
+        time.sleep(min(1.0, self._patience / 10))
+
     def _check_spare(self) -> None:
         if self._log.abandoned > self._study.spare:
             raise Refused(
                 f"expected at most spare={self._study.spare} abandoned rounds, got more; the study ends, and "
-                "what the holders were charged stays charged"
+                "the holders' charges stay"
             )
 
     # Keys and shares
 
     def _set_up(self, numbers: range) -> Mapping[int, CoordinatorRound]:
-        """Rounds for which enough holders have shared their secrets; nobody's data was touched for them."""
+        """Set up rounds for which enough holders share their secrets; no data is touched for them."""
         ends = time.monotonic() + self._waiting
         while True:
             rounds = {number: CoordinatorRound(self._study.terms(number)) for number in numbers}
@@ -113,74 +196,67 @@ class Conductor:
                     f"{self._waiting:g} seconds, got {len(ready)}; ask them to join, and start again: rounds "
                     "that are done stay done"
                 )
-            time.sleep(min(1.0, self._patience / 10))
+            self._pause()
 
     def _catch_up(self) -> None:
-        """Ask nothing, until those who answer know all outcomes; a large history takes several letters."""
+        """Send outcomes until the holders that answer know all; a large history takes several letters."""
         behind = {place for place in self._places if self._known[place] < self._done}
         while behind:
             before = dict(self._known)
-            self._ask(behind, Kind.KEYS, 0, lambda place: {"numbers": []}, lambda place, answer: None)
+            self._ask(behind, Kind.KEYS, said={"numbers": []})
             behind = {place for place in behind if before[place] < self._known[place] < self._done}
 
     def _advertised(self, rounds: Mapping[int, CoordinatorRound]) -> set[int]:
         def read(place: int, answer: Letter) -> None:
-            adverts = read_rounds(answer.said)
+            adverts = read_numbered(answer.said, "rounds", dict)
             for number, part in rounds.items():
-                part.terms.check_advert(read_signed(adverts[number]), place)
+                part.terms.check_advert(adverts[number], place)
             for number, part in rounds.items():
                 part.take_advert(adverts[number])
 
-        return self._ask(self._places, Kind.KEYS, 0, lambda place: {"numbers": list(rounds)}, read)
+        return self._ask(self._places, Kind.KEYS, said={"numbers": list(rounds)}, read=read)
 
     def _shared(self, rounds: Mapping[int, CoordinatorRound], ready: Collection[int]) -> bool:
-        adverts = write_rounds({number: [dict(one) for one in part.adverts] for number, part in rounds.items()})
+        signed = {number: [dict(one) for one in part.adverts] for number, part in rounds.items()}
 
         def read(place: int, answer: Letter) -> None:
-            sealed = {number: read_envelopes(one) for number, one in read_rounds(answer.said).items()}
+            sealed = read_numbered(answer.said, "rounds", read_envelopes)
             for number, part in rounds.items():
                 part.check_envelopes(place, sealed[number])
             for number, part in rounds.items():
                 part.take_envelopes(place, sealed[number])
 
-        done = self._ask(ready, Kind.SHARES, 0, lambda place: adverts, read)
-        return len(done) >= self._study.parties.least
+        return (
+            len(self._ask(ready, Kind.SHARES, said=write_numbered("rounds", signed), read=read))
+            >= self._study.parties.least
+        )
 
     # One round
 
     def _hold(self, part: CoordinatorRound, present: set[int]) -> Opened | None:
-        """The sum, or None if the round is abandoned; who is lost in it leaves `present`."""
-        number, parties = part.terms.number, part.terms.parties
-        asked = set(present)
+        """Return the sum, or None if the round is abandoned; lost holders leave `present`."""
+        terms = part.terms
 
         def masked(place: int, answer: Letter) -> None:
-            words = read_masked(answer, place, bits=part.terms.bits, dimension=part.terms.dimension)
-            part.take_masked(words)
+            part.take_masked(read_masked(answer, place, bits=terms.bits, dimension=terms.dimension))
+
+        def agreed(place: int, answer: Letter) -> None:
+            part.take_agreement(place, dict(answer.said["agreement"]))
+
+        def opened(place: int, answer: Letter) -> None:
+            part.take_opening(read_opening(answer.said, place))
 
         def envelopes(place: int) -> dict[str, Any]:
             return {"envelopes": write_envelopes(part.envelopes_for(place))}
 
-        present &= self._ask(asked, Kind.INPUT, number, envelopes, masked)
-        if len(present) < parties.least:
+        present &= self._ask(set(present), Kind.INPUT, terms.number, said=envelopes, read=masked)
+        if len(present) < terms.parties.least:
             return None
-        survivors = {"survivors": part.survivors}
-        agreed = self._ask(
-            present,
-            Kind.AGREE,
-            number,
-            lambda place: survivors,
-            lambda place, answer: part.take_agreement(place, read_signed(answer.said.get("agreement"))),
-        )
-        agreements = {"agreements": {str(place): dict(one) for place, one in part.agreements.items()}}
-        opened = self._ask(
-            agreed,
-            Kind.OPEN,
-            number,
-            lambda place: agreements,
-            lambda place, answer: part.take_opening(read_opening(answer.said, place)),
-        )
         count = len(present)
-        present &= opened
+        said: dict[str, Any] = {"survivors": part.survivors}
+        ready = self._ask(present, Kind.AGREE, terms.number, said=said, read=agreed)
+        said = write_numbered("agreements", {place: dict(one) for place, one in part.agreements.items()})
+        present &= self._ask(ready, Kind.OPEN, terms.number, said=said, read=opened)
         try:
             return Opened(part.total(), count)
         except SfumatoError:  # too few helped, or their shares were wrong
@@ -188,22 +264,20 @@ class Conductor:
 
     # Letters
 
-    def _end(self) -> None:
-        waiting, ends = set(self._places), time.monotonic() + self._patience
-        while waiting and time.monotonic() < ends:
-            self._catch_up()
-            waiting -= self._ask(waiting, Kind.END, 0, lambda place: {}, lambda place, answer: None)
-
     def _ask(
         self,
         places: Collection[int],
         kind: Kind,
-        number: int,
-        said: Callable[[int], Mapping[str, Any]],
-        read: Read,
+        number: int = 0,
+        *,
+        said: Mapping[str, Any] | Callable[[int], Mapping[str, Any]] = _NOTHING,
+        read: Read = lambda place, answer: None,
     ) -> set[int]:
-        """Who answered as expected; an answer that is late, refused or cannot be read is none."""
-        letters = {place: self._letter(place, kind, number, said(place)) for place in places}
+        """Return the places that answered as expected; a late, refused or unreadable answer is none."""
+        letters = {
+            place: self._letter(place, kind, number, said(place) if callable(said) else said)
+            for place in places
+        }
         done = set()
         for place, content in self._post.ask(letters, patience=self._patience).items():
             try:
@@ -212,7 +286,7 @@ class Conductor:
                 if answer.kind is kind and answer.number == number and answer.study == self._study.digest:
                     read(place, answer)
                     done.add(place)
-            except (SfumatoError, KeyError):
+            except (SfumatoError, LookupError, TypeError, ValueError, AttributeError):
                 continue
         return done
 
@@ -230,3 +304,38 @@ class Conductor:
         if type(known) is not int or not 0 <= known <= self._done:
             raise InvalidInput(f"expected holder {place} to say which outcomes it knows, got none")
         self._known[place] = known
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coordinated:
+    """A coordinator's outcome; its folder holds the sums of the rounds, and nothing else."""
+
+    rounds: int
+    abandoned: int
+    seconds: float
+
+
+def coordinate(
+    study: Study,
+    post: Post,
+    *,
+    out: Path,
+    patience: float,
+    waiting: float,
+    on_round: Callable[[int], None] = lambda number: None,
+) -> Coordinated:
+    """Go through the rounds of a study that are left, and end it.
+
+    Raises:
+        Refused: If too few holders came, or more rounds were abandoned than declared.
+    """
+    started = time.perf_counter()
+    make_folder(out, readable=False)
+    log = Log(out / ROUNDS, study=study.digest, dimension=study.noise.dimension)
+    try:
+        Conductor(study, post, log, patience=patience, waiting=waiting, on_round=on_round).run()
+        return Coordinated(
+            rounds=study.plan.steps, abandoned=log.abandoned, seconds=time.perf_counter() - started
+        )
+    finally:
+        log.close()

@@ -1,10 +1,10 @@
-"""What runs at one holder: it takes part in the rounds of a signed study, each once, and in nothing else."""
+"""A holder's side of a training: it pays for a signed study, and answers each of its rounds once."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,9 +14,9 @@ from torch import nn
 
 from sfumato.accounting import NoEvent
 from sfumato.errors import Refused
-from sfumato.holders.messages import Signed, Terms
+from sfumato.holders.rounds import Contribution, Opened, Signed, Terms
 from sfumato.holders.study import Study
-from sfumato.ledger import Certificate, Ledger, Reservation, Witness
+from sfumato.ledger import Certificate, Ledger, Witness
 from sfumato.ledger.signing import PrivateKey
 from sfumato.mechanisms import GridGaussian
 from sfumato.mechanisms.grid import Integers
@@ -26,27 +26,11 @@ from sfumato.training import PrivateTrainer
 from sfumato.training.distributed import Aggregation, Peers
 
 
-@dataclass(frozen=True)
-class Opened:
-    """What a `Channel` hands a node of one round that was not abandoned.
-
-    Attributes:
-        total: The noisy sum in grid steps, one whole number for each parameter.
-        holders: How many holders' inputs are in it.
-
-    >>> Opened(np.zeros(3, dtype=np.int64), holders=9).holders
-    9
-    """
-
-    total: Integers
-    holders: int
-
-
 class Channel(Protocol):
-    """How a node takes part in a round."""
+    """A node's way to the coordinator and back."""
 
-    def exchange(self, terms: Terms, place: int, contribution: Callable[[], Integers]) -> Opened | None:
-        """The opened sum; None where the round was abandoned."""
+    def exchange(self, terms: Terms, place: int, contribution: Contribution) -> Opened | None:
+        """Return the opened sum; None if the round was abandoned."""
         ...
 
 
@@ -63,12 +47,12 @@ class Node:
     `witness` was not put back with it.
 
     Args:
-        study: What all holders agreed on.
+        study: The signed study.
         key: This holder's signing key; its public half is in the study.
         signatures: The agreement of every holder, this one included.
-        channel: How messages reach the coordinator and come back.
+        channel: The way to the coordinator and back.
         ledger: This holder's ledger; None charges nowhere.
-        sampler: Where sampling and noise come from; a fresh secret stream by default.
+        sampler: Source of sampling and noise; a fresh secret stream by default.
         witness: A file of this holder's that keeps the ledger's newest entry; None keeps none.
 
     Raises:
@@ -111,7 +95,7 @@ class Node:
         """Train the head on all holders' rows, of which these are this holder's.
 
         `rows` may be a function that reads them: it is called with the secret stream once they are paid for,
-        and returns rows and, where the unit is a person, whose each is. A study that was begun with this
+        and returns rows and, where the unit is a person, the person of each. A study that was begun with this
         ledger, and cut off, goes on: rounds that were answered are not answered again, and their outcomes come
         from the coordinator.
 
@@ -119,30 +103,25 @@ class Node:
             Refused: If the study was finished with this ledger; or more rounds were abandoned than declared.
         """
         trainer = self._trainer = _rehearsed(
-            self.study,
-            head,
-            ledger=self._ledger,
-            purpose=self._purpose,
-            sampler=self._sampler,
-            through=self,
+            self.study, head, self, ledger=self._ledger, purpose=self._purpose, sampler=self._sampler
         )
         self._pay(trainer)
         found, units = rows(trainer.sampler) if callable(rows) else (rows, None)
         for batch in trainer.batches(found, units=units):
-            trainer.step(batch, self.study.loss)
+            trainer.step(batch, self.study.task.loss)
             if on_step is not None:
                 on_step(trainer)
         with torch.no_grad():
             for name, value in trainer.average.values.items():
                 trainer.parameters[name].copy_(value)
-        return trainer.certificate(delta=self.study.delta, caveats=(*_caveats(self.study), *caveats))
+        return trainer.certificate(delta=self.study.delta, caveats=(*self.study.caveats(), *caveats))
 
     @property
     def _purpose(self) -> str:
         return f"study {self.study.name} {self.study.digest}"
 
     def _pay(self, trainer: PrivateTrainer) -> None:
-        """Reserve the whole study, or take up what an earlier run of this node left open."""
+        """Reserve the whole study, or take up the reservation of an earlier run."""
         if self._ledger is None:
             return
         if self._witness is not None and self._witness.exists():
@@ -165,7 +144,7 @@ class Node:
                 unit=plan.unit,
                 private=trainer.private,
                 begun=False,
-                noted=_found_by_its_purpose,
+                noted=lambda reservation: None,  # the ledger's entry is found by its purpose
             )
         )
         reservation.begin()
@@ -173,7 +152,7 @@ class Node:
         self._answered = reservation.marked
 
     def add_up(self, total: Integers, mechanism: GridGaussian, sampler: Sampler) -> Integers:
-        """The noisy sum over all holders of this step; zero where its round was abandoned."""
+        """Return the noisy sum of this step over all holders; zero if its round was abandoned."""
         noise = self.study.noise
         expected = (noise.grid, noise.dimension, noise.noise_multiplier)
         if (mechanism.grid, mechanism.dimension, mechanism.noise_multiplier) != expected:
@@ -192,7 +171,7 @@ class Node:
         return _as_of_all(opened, self.study.parties.holders)
 
     def _mark(self, terms: Terms) -> None:
-        """Note on the disk that the input of this round is about to leave; it never leaves again."""
+        """Note on the disk that the input of this round is about to leave; it leaves once."""
         if terms.number <= self._answered:
             raise Refused(f"expected a round after {self._answered}, which was answered, got {terms.number}")
         self._answered = terms.number
@@ -208,28 +187,17 @@ class Node:
         if self.abandoned > self.study.spare:
             raise Refused(
                 f"expected at most spare={self.study.spare} abandoned rounds, got more; the study ends, and "
-                "what was charged stays charged"
+                "its charge stays"
             )
         return np.zeros_like(total)
 
 
 def rounding(study: Study) -> float:
-    """By what share of C this machine's rounding may lengthen a unit's gradient; found on public rows.
+    """Return the share of C by which this machine's rounding may lengthen a gradient, found on public rows.
 
-    Args:
-        study: What will be trained.
-
-    Returns:
-        η, at most the margin that the study declares.
-
-    Raises:
-        InvalidInput: If it is above that margin: no node of this machine could take part.
-
-    ```python
-    print(rounding(Study.read("study.toml")))
-    ```
+    It is at most the margin that the study declares; above it no node of this machine could take part.
     """
-    eta = _rehearsed(study, study.learner(), ledger=None, purpose="", sampler=None, through=None).eta
+    eta = _rehearsed(study, study.task.learner(), _Rehearsal()).eta
     assert eta is not None
     return eta
 
@@ -237,13 +205,13 @@ def rounding(study: Study) -> float:
 def _rehearsed(
     study: Study,
     head: nn.Module,
+    through: Aggregation,
     *,
-    ledger: Ledger | None,
-    purpose: str,
-    sampler: Sampler | None,
-    through: Aggregation | None,
+    ledger: Ledger | None = None,
+    purpose: str = "",
+    sampler: Sampler | None = None,
 ) -> PrivateTrainer:
-    """A trainer of the study that has shown on public rows that its rounding is within the margin."""
+    """Return a trainer of the study; its rounding, checked on public rows, is within the margin."""
     trainer = PrivateTrainer(
         head,
         study.optimization.build(head),
@@ -251,38 +219,22 @@ def _rehearsed(
         ledger=ledger,
         purpose=purpose,
         sampler=sampler,
-        peers=Peers(rank=0, count=int(1 / study.largest_share + 1e-9), through=through or _Nobody()),
+        peers=Peers(rank=0, count=int(1 / study.largest_share + 1e-9), through=through),
     )
-    trainer.rehearse(study.task.example(), study.loss)
+    trainer.rehearse(study.task.example(), study.task.loss)
     study.noise.check_covers(math.inf if trainer.eta is None else trainer.eta)
     return trainer
 
 
-class _Nobody:
-    """Where no sum goes to."""
+class _Rehearsal:
+    """An aggregation that takes no sums."""
 
     def add_up(self, total: Integers, mechanism: GridGaussian, sampler: Sampler) -> Integers:
         raise Refused("expected a rehearsal, got a step")
 
 
-def _found_by_its_purpose(reservation: Reservation) -> None:
-    """Nothing more is to be written down: the ledger's entry names the study, and is found by it."""
-
-
-def _caveats(study: Study) -> tuple[str, ...]:
-    parties = study.parties
-    against = ", ".join(f"{name} {value:.3g}" for name, value in study.epsilons().items())
-    return (
-        f"noise made by {parties.holders} holders; the price counts the {parties.counted} shares that are left "
-        f"with {parties.dropped} holders lost and {parties.colluding} colluding with the coordinator",
-        f"ε against each adversary at δ={study.delta:g}: {against}",
-        "a holder that lies in its numbers, or adds no noise, is not seen under masks; the declared number of "
-        "colluding holders covers those",
-    )
-
-
 def _as_of_all(opened: Opened, holders: int) -> Integers:
-    """As large as if no holder had been lost; who was is public."""
+    """Scale a sum as if no holder had been lost; the lost ones are public."""
     if opened.holders == holders:
         return opened.total
     return np.rint(opened.total * (holders / opened.holders)).astype(np.int64)

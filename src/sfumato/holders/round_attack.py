@@ -1,8 +1,8 @@
-"""The coalition's attack on one round: what it learns of one honest holder after the declared drop-outs.
+"""The coalition's attack on one round: it decides which records of one honest holder are in the sum.
 
-Canaries each own one number of the sum. The coalition knows everything but who of them is there: it takes off
-its own inputs, shares of noise included, and what the other holders add, and looks at the rest. No unit is
-sampled: this is the worst round for whoever is in it.
+Each canary owns one number of the sum. The coalition knows everything but which canaries are present: it
+subtracts its own inputs, shares of noise included, and those of the other holders. No unit is sampled: this is
+the worst case of a round.
 """
 
 from __future__ import annotations
@@ -17,28 +17,19 @@ from sfumato import accounting
 from sfumato.accounting import GaussianEvent
 from sfumato.audit import dirac_scores
 from sfumato.audit.replay import RecordingSampler, ReplayingSampler
-from sfumato.holders.desk_round import Lost
-from sfumato.holders.desk_sums import DeskSums, new_keys, public_keys
 from sfumato.holders.parties import Parties
-from sfumato.holders.sum_study import SumStudy
-from sfumato.holders.sums import Part, SumRound
+from sfumato.holders.rounds import Lost
+from sfumato.holders.sums import DeskSums, Part, SumRound, SumStudy, new_keys, public_keys
 from sfumato.mechanisms.grid import Floats
 from sfumato.randomness import Sampler, SecretStream
 
 Shares = Callable[[int], Sampler]
-"""Where the holder at a place takes its noise from."""
+"""The source of the noise of the holder at a place."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundAttack:
-    """What the coalition proved, and what the round costs against it.
-
-    Attributes:
-        claimed_epsilon: The exact ε of one round, unsampled, against the coalition.
-        lower_bound: What the attack proves with confidence 1 − α.
-        delta: The δ of both.
-        alpha: 1 − the confidence.
-    """
+    """A lower bound that the coalition proved with confidence 1 − α, and the exact ε of one unsampled round."""
 
     claimed_epsilon: float
     lower_bound: float
@@ -47,14 +38,14 @@ class RoundAttack:
 
 
 class _Colluder:
-    """Adds nothing but its share of the noise, and tells the coordinator what that was."""
+    """Adds nothing but its share of the noise, and tells the coordinator its values."""
 
     def __init__(self, study: SumStudy, stream: Sampler) -> None:
         self.sampler = RecordingSampler(stream)
         self._agreed = study.rounds[0]
 
     def told(self) -> Floats:
-        """The noise of the last round: what its draws give once more."""
+        """Return the noise of the last round, made again from its recorded draws."""
         tape, self.sampler.tape = self.sampler.tape, []
         nothing = [np.zeros(part.dimension) for part in self._agreed.parts]
         again = self._agreed.contribution(nothing, ReplayingSampler(SecretStream(), recorded=tape))
@@ -76,17 +67,8 @@ def attack_round(
     Holder 1 is honest and has the canaries. The last `dropped` holders are lost before their input is sent; the
     colluders are those before them.
 
-    Args:
-        parties: How many holders there are, lost and colluding.
-        noise_multiplier: Of the shares that count together.
-        canaries: How many canaries there are.
-        pairs: How many pairs of rounds are attacked.
-        delta: The δ at which ε is stated.
-        alpha: 1 − the confidence of the bound.
-        shares: Where holders take their noise from; for sabotage.
-
-    Returns:
-        The bound beside the exact price.
+    `noise_multiplier` is that of the counted shares together. `shares` replaces the sources of the holders'
+    noise, for sabotage.
     """
     part = Part(
         sensitivity=1.0,
@@ -113,14 +95,14 @@ def attack_round(
     }
     streams = {place: colluders[place].sampler if place in colluders else made(place) for place in keys}
     desk = DeskSums(study, keys, losses=lambda number: lost, samplers=streams)
-    numbers, nobody = iter(range(1, 2 * pairs + 1)), np.zeros(canaries)
+    numbers, nothing = iter(range(1, 2 * pairs + 1)), np.zeros(canaries)
 
     def step(present: npt.NDArray[np.bool_]) -> Floats:
-        inputs = {place: lambda: [nobody] for place in keys}
+        inputs = {place: lambda: [nothing] for place in keys}
         inputs[1] = lambda: [present.astype(np.float64)]
         total = desk.add_up(next(numbers), inputs)
         assert total is not None  # as many as declared are lost, and no more
-        return total.parts[0] - sum((one.told() for one in colluders.values()), start=nobody)
+        return total.parts[0] - sum((one.told() for one in colluders.values()), start=nothing)
 
     mu = dirac_scores(step, canaries=canaries, pairs=pairs, coins=SecretStream()).mu_bound(alpha=alpha)
     return RoundAttack(

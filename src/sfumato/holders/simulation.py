@@ -1,50 +1,63 @@
-"""A study at a desk: all holders and the coordinator in one process, with the keys and masks of real ones."""
+"""A training in one process: all holders and the coordinator, with the keys and masks of real ones."""
 
 from __future__ import annotations
 
 import copy
+import io
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import nn
 
-from sfumato.datasets import Dataset
-from sfumato.errors import BudgetExceeded, InvalidInput, Refused
-from sfumato.fitting import evaluate
-from sfumato.holders.coordinator_round import CoordinatorRound
-from sfumato.holders.desk_round import Lost, run_round
-from sfumato.holders.holder_round import HolderRound
-from sfumato.holders.messages import Terms
-from sfumato.holders.network import NetworkTerms
-from sfumato.holders.node import Node, Opened
+from sfumato.datasets import Dataset, public_name, strokes
+from sfumato.errors import Refused
+from sfumato.holders.masks import Words
+from sfumato.holders.node import Node
 from sfumato.holders.parties import Parties
-from sfumato.holders.study import Study
-from sfumato.holders.tasks import dealt
+from sfumato.holders.rounds import (
+    Contribution,
+    CoordinatorRound,
+    HolderRound,
+    Losses,
+    Masked,
+    Opened,
+    Terms,
+    masked_sum,
+    random_losses,
+    run_round,
+)
+from sfumato.holders.study import Study, able_to_pay
+from sfumato.holders.sums import Part, SumRound, SumStudy, calibrated_rounds, new_keys, public_keys
+from sfumato.holders.tasks import NetworkTerms, Table, dealt
 from sfumato.ledger import Certificate, Ledger
 from sfumato.ledger.signing import PrivateKey
-from sfumato.mechanisms.grid import Integers
-from sfumato.randomness import Sampler, SecretStream
+from sfumato.mechanisms.grid import Floats
+from sfumato.randomness import SecretStream
 from sfumato.recipes import features
+from sfumato.results import SeveralHolders, write_run
+from sfumato.storage import RunFolder
 
-Losses = Callable[[int], Mapping[int, Lost]]
+_DRAWN, _DIGIT, _SIDE, _MOST = 6000, 3, 28, 20  # of the pictures of a round
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """What came of a study at a desk.
+    """The outcome of a study in one process.
 
     Attributes:
-        study: The study that was rehearsed, with keys made for it.
+        study: The study, with keys made for it.
         model: The trained head, which takes features and not rows, or the network; all holders have the same.
         test_accuracy: The share of right answers on the public test rows; None without any.
         certificates: Of each holder that took part, by its place from 1.
-        abandoned: How many rounds were abandoned; at most `study.spare`.
-        seconds: How long it took, features included.
+        abandoned: Number of abandoned rounds; at most `study.spare`.
+        seconds: Duration, features included.
     """
 
     study: Study
@@ -56,7 +69,7 @@ class Simulated:
 
 
 class Desk:
-    """Passes the messages of each round; one holder works at a time, the others wait for their turn.
+    """Goes through each round when all holders have come to it; one holder works at a time.
 
     One at a time, since a step keys the global generators of the process.
     """
@@ -65,41 +78,42 @@ class Desk:
         self._keys, self._losses = keys, losses
         self._turn = threading.Lock()
         self._meeting = threading.Barrier(len(keys), action=self._hold)
-        self._terms: dict[int, Terms] = {}
-        self._contributions: dict[int, Callable[[], Integers]] = {}
+        self._terms: Terms
+        self._contributions: dict[int, Contribution] = {}
         self._opened: Opened | None = None
 
-    def work(self, place: int, task: Callable[[], Certificate]) -> Certificate:
-        """Do a holder's work; where it fails, nobody waits for it."""
-        with self._turn:
-            try:
-                return task()
-            except BaseException:
-                self._meeting.abort()
-                raise
+    def work(self, task: Callable[[int], Certificate]) -> dict[int, Certificate]:
+        """Do every holder's work side by side; where one fails, the others do not wait for it."""
 
-    def exchange(self, terms: Terms, place: int, contribution: Callable[[], Integers]) -> Opened | None:
-        self._terms[place], self._contributions[place] = terms, contribution
+        def in_turn(place: int) -> Certificate:
+            with self._turn:
+                try:
+                    return task(place)
+                except BaseException:
+                    self._meeting.abort()
+                    raise
+
+        with ThreadPoolExecutor(len(self._keys), "holder") as threads:
+            futures = {place: threads.submit(in_turn, place) for place in self._keys}
+            failed = [error for future in futures.values() if (error := future.exception()) is not None]
+        if failed:  # the first failure is the cause; the others say that another holder failed
+            raise min(failed, key=lambda error: isinstance(error, Refused) and "another holder" in str(error))
+        return {place: future.result() for place, future in futures.items()}
+
+    def exchange(self, terms: Terms, place: int, contribution: Contribution) -> Opened | None:
+        self._terms, self._contributions[place] = terms, contribution
         self._turn.release()
         try:
             self._meeting.wait()
         except threading.BrokenBarrierError as error:
-            raise Refused("another holder failed, so the study ends; see what that one says") from error
+            raise Refused("another holder failed, so the study ends; see its message") from error
         finally:
             self._turn.acquire()
         return self._opened
 
     def _hold(self) -> None:
-        """One round, when all have brought what they add."""
-        terms = next(iter(self._terms.values()))
-        parts = {place: HolderRound(self._terms[place], place, key) for place, key in self._keys.items()}
-        coordinator = CoordinatorRound(terms)
-        lost = self._losses(terms.number)
-        try:
-            total = run_round(coordinator, parts, self._contributions, lost=lost)
-            self._opened = Opened(total, len(coordinator.survivors))
-        except Refused:
-            self._opened = None
+        lost = self._losses(self._terms.number)
+        self._opened = masked_sum(self._terms, self._keys, self._contributions, lost)
 
 
 def simulate(
@@ -121,18 +135,18 @@ def simulate(
     A holder whose ledger has no room stays out of the study.
 
     Args:
-        rows: Private rows that declare their size and classes; their name says which recipe.
+        rows: Private rows that declare their size and classes; their name selects the recipe.
         test: Public rows to measure accuracy on; None to measure nothing.
-        parties: How many holders there are, and how many may be lost or collude.
+        parties: The number of holders, and of those that may be lost or collude.
         epsilon: The ε of the study against the best informed adversary of `parties`.
         delta: Its δ.
-        spare: How many rounds may be abandoned; they are priced like all others.
-        holders_per_unit: With how many holders one unit may be at most. Rows are dealt out to one each; the
-            price is for so many.
-        network: What is trained in place of the default recipe's head.
-        losses: Says for the number of a round, from 1, who is lost in it and at which message; by default
+        spare: Number of rounds that may be abandoned; they are priced like all others.
+        holders_per_unit: Most holders that have one unit. Rows are dealt out to one each; the price is for so
+            many.
+        network: The network to train in place of the default recipe's head.
+        losses: The holders that are lost in a round, by its number from 1, and at which message; by default
             `parties.dropped` holders, chosen anew in each round.
-        ledgers: The holders' ledgers by place, from 1; who has none is not charged.
+        ledgers: The holders' ledgers by place, from 1; a holder without one is not charged.
         on_step: Called after each step of the first holder that takes part.
 
     Returns:
@@ -140,7 +154,7 @@ def simulate(
 
     Raises:
         InvalidInput: If fewer than `parties.least` holders can pay; nothing is charged.
-        Refused: If more than `spare` rounds were abandoned; what was charged stays charged.
+        Refused: If more than `spare` rounds were abandoned; the charges stay.
 
     ```python
     rows, test = sfumato.datasets.load("mnist", "train"), sfumato.datasets.load("mnist", "test")
@@ -149,56 +163,40 @@ def simulate(
     ```
     """
     started = time.perf_counter()
-    keys = {place: PrivateKey(Ed25519PrivateKey.generate()) for place in range(1, parties.holders + 1)}
+    keys, books = new_keys(parties.holders), ledgers or {}
     study = replace(
         _study(rows, parties, keys, epsilon=epsilon, delta=delta, spare=spare),
         holders_per_unit=holders_per_unit,
         network=network,
     )
-    admitted = _admitted(study, keys, ledgers or {})
-    learner, seen_rows, seen_test = _as_learned(study, rows, test)
-    parts = {place: dealt(seen_rows, place, parties.holders) for place in admitted}
-    heads = {place: copy.deepcopy(learner) for place in admitted}
+    admitted = able_to_pay(study, keys, books)
+    first, task = min(admitted), study.task
+    assert not isinstance(task, Table)
+    material = task.material(lambda: rows, test)
+    seen, _ = material.read(SecretStream())
+    models = {
+        place: material.network if place == first else copy.deepcopy(material.network) for place in admitted
+    }
     desk = Desk(admitted, losses or random_losses(parties, SecretStream()))
     signatures = [study.signed(key) for key in keys.values()]
     nodes = {
-        place: Node(study, key, signatures, desk, ledger=(ledgers or {}).get(place))
-        for place, key in admitted.items()
+        place: Node(study, key, signatures, desk, ledger=books.get(place)) for place, key in admitted.items()
     }
-    first = min(admitted)
 
-    def task(place: int) -> Certificate:
-        seen = (lambda _: on_step()) if on_step is not None and place == first else None
-        return desk.work(place, lambda: nodes[place].train(heads[place], parts[place], on_step=seen))
+    def train(place: int) -> Certificate:
+        stepped = (lambda _: on_step()) if on_step is not None and place == first else None
+        own = dealt(seen, place, parties.holders)
+        return nodes[place].train(models[place], own, on_step=stepped)
 
-    certificates = _side_by_side(task, list(admitted))
+    certificates = desk.work(train)
     return Simulated(
         study=study,
-        model=heads[first],
-        test_accuracy=None if seen_test is None else evaluate(heads[first], seen_test).accuracy,
+        model=models[first],
+        test_accuracy=material.measure().get("test_accuracy"),
         certificates=certificates,
         abandoned=nodes[first].abandoned,
         seconds=time.perf_counter() - started,
     )
-
-
-def _as_learned(study: Study, rows: Dataset, test: Dataset | None) -> tuple[nn.Module, Dataset, Dataset | None]:
-    """What every holder trains, and the rows as it takes them: as public features, or as they are."""
-    if study.network is not None:
-        return study.learner(), rows, test
-    whole = features.build(study.recipe, classes=study.classes)
-    return whole.head, features.featured(whole, rows), None if test is None else features.featured(whole, test)
-
-
-def random_losses(parties: Parties, sampler: Sampler) -> Losses:
-    """As many holders as may be lost, each at any message, others in every round."""
-
-    def lost(number: int) -> Mapping[int, Lost]:
-        order = np.argsort(sampler.uniform(parties.holders))[: parties.dropped] + 1
-        messages = sampler.integers(len(Lost) - 1, parties.dropped)
-        return {int(place): Lost(int(message)) for place, message in zip(order, messages, strict=True)}
-
-    return lost
 
 
 def _study(
@@ -222,37 +220,105 @@ def _study(
         delta=delta,
         parties=parties,
         spare=spare,
-        keys={f"holder {place}": key.public for place, key in keys.items()},
+        keys=public_keys(keys),
     )
 
 
-def _admitted(
-    study: Study, keys: Mapping[int, PrivateKey], ledgers: Mapping[int, Ledger]
-) -> dict[int, PrivateKey]:
-    """Those who can pay."""
+# The run folder
 
-    def pays(place: int) -> bool:
-        try:
-            if place in ledgers:
-                study.check_room(ledgers[place])
-        except BudgetExceeded:
-            return False
-        return True
 
-    admitted = {place: key for place, key in keys.items() if pays(place)}
-    if len(admitted) < study.parties.least:
-        raise InvalidInput(
-            f"expected at least {study.parties.least} holders whose ledgers have room for the study, got "
-            f"{len(admitted)}; nothing was charged: ask for a smaller ε"
+def keep(done: Simulated, out: str | os.PathLike[str]) -> None:
+    """Write a run folder for `sfumato report`: the result, one certificate, and one round as pictures."""
+    study, parties = done.study, done.study.parties
+    folder = RunFolder.begin(Path(out))
+    pictures = round_pictures(parties)
+    result = SeveralHolders(
+        holders=parties.holders,
+        dropped=parties.dropped,
+        colluding=parties.colluding,
+        threshold=parties.threshold,
+        rounds=study.plan.steps,
+        numbers=study.noise.dimension,
+        unit=study.unit,
+        **study.epsilons(),
+        delta=study.delta,
+        test_accuracy=done.test_accuracy,
+        data=public_name(study.data),
+        pictures=tuple(pictures),
+    )
+    write_run(
+        folder,
+        result,
+        certificate=done.certificates[min(done.certificates)],
+        plan=study.to_dict(),
+        release={f"figures/{name}": content for name, content in pictures.items()},
+        seconds=done.seconds,
+    )
+
+
+def round_pictures(parties: Parties) -> dict[str, bytes]:
+    """Return PNG files of a round on public drawings at ε = 1: one input, its masked form, and the sum."""
+    parties = parties if parties.holders <= _MOST else Parties(holders=10)
+    keys = new_keys(parties.holders)
+
+    def rounds(noise: float) -> tuple[SumRound, ...]:
+        part = Part(
+            sensitivity=1.0,
+            dimension=_SIDE**2,
+            noise_multiplier=noise,
+            shares=parties.counted,
+            largest=_DRAWN,
         )
-    return admitted
+        return (SumRound((part,)),)
+
+    study = SumStudy(
+        name="a picture",
+        kind="picture",
+        plan={},
+        unit="drawing",
+        delta=1e-5,
+        parties=parties,
+        rounds=calibrated_rounds(rounds, epsilon=1.0, delta=1e-5),
+        keys=public_keys(keys),
+    )
+    agreed, terms = study.rounds[0], study.terms(1)
+    sums = _sums_of_drawings(parties.holders)
+    added = {place: agreed.contribution([sums[place - 1]], SecretStream()) for place in keys}
+    coordinator = _Watched(terms)
+    parts = {place: HolderRound(terms, place, key) for place, key in keys.items()}
+    total = run_round(coordinator, parts, {place: partial(added.__getitem__, place) for place in added})
+    shown = {
+        "added.png": agreed.read(added[1])[0],
+        "sent.png": coordinator.sent.astype(np.float64),
+        "sum.png": agreed.read(total)[0],
+    }
+    return {name: _grey(values) for name, values in shown.items()}
 
 
-def _side_by_side(task: Callable[[int], Certificate], places: list[int]) -> dict[int, Certificate]:
-    with ThreadPoolExecutor(len(places), "holder") as threads:
-        futures = {place: threads.submit(task, place) for place in places}
-        failed = [error for future in futures.values() if (error := future.exception()) is not None]
-    if failed:
-        # The first failure is the cause; the others say that somebody else failed.
-        raise min(failed, key=lambda error: isinstance(error, Refused) and "another holder" in str(error))
-    return {place: future.result() for place, future in futures.items()}
+class _Watched(CoordinatorRound):
+    """Keeps the masked input of the first holder."""
+
+    sent: Words
+
+    def take_masked(self, masked: Masked) -> None:
+        if masked.sender == 1:
+            self.sent = masked.words.copy()
+        super().take_masked(masked)
+
+
+def _sums_of_drawings(holders: int) -> Floats:
+    """Return (holders, pixels): drawings of one digit, each of length 1, dealt out and added up."""
+    drawn, labels = strokes.draw(_DRAWN, seed=5)
+    rows = drawn[labels == _DIGIT].reshape(-1, _SIDE**2).astype(np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True) * (1 + 1e-12)
+    return np.stack([rows[place::holders].sum(axis=0) for place in range(holders)])
+
+
+def _grey(values: Floats) -> bytes:
+    from PIL import Image
+
+    low, high = values.min(), values.max()
+    grey = np.round((values - low) / (high - low) * 255).astype(np.uint8).reshape(_SIDE, _SIDE)
+    buffer = io.BytesIO()
+    Image.fromarray(grey).save(buffer, format="png", optimize=True)
+    return buffer.getvalue()

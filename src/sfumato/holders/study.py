@@ -1,78 +1,147 @@
-"""What all parties of a study agree on and sign: a TOML file that says everything that affects privacy.
+"""Studies: files that state everything that affects privacy, which all holders sign.
 
-[study]
-name = "digits of ten hospitals"
-data = "mnist"            # which recipe: the name of a data set
-classes = 10
-public_size = 60000       # about how many units all holders have together, if that may be known
-largest_share = 0.1       # of these, that one holder has at most
-unit = "record"
-epsilon = 1.0             # against the best informed adversary that is declared here
-delta = 1e-5
-dropped = 2               # holders that may be lost in a round
-colluding = 3             # holders that may collude with the coordinator
-spare = 10                # rounds that may be abandoned; they are priced like all others
-holders_per_unit = 1      # optional: with how many holders one unit may be at most; 1 if left out
-
-[network]                 # optional: a network from random weights in place of the head; see `NetworkTerms`
-model = "cnn"
-shape = [1, 28, 28]
-steps = 300
-expected_batch = 1024
-clip_norm = 1.0
-learning_rate = 0.5
-
-[holders]                 # in this order; each with the middle line of its .pub file, from: sfumato key create
-delft = "MCowBQYDK2VwAyEA…"
-utrecht = "MCowBQYDK2VwAyEA…"
-
-With data = "table" a network learns a column of the holders' tables. What may be known of them stands here as
-in the policy of a table, and each holder's own policy must say the same.
-
-[table]
-target = "ill"
-rows = 1                  # of one unit that count, at most; a unit that is a column tells people apart
-
-[table.columns.age]
-type = "integer"
-lower = 0
-upper = 120
+The TOML file of a training has a section `study` with the fields of `Study`, and `dropped` and `colluding` of
+its parties; a section `holders` with a name and a key of each, in the order of their places, where a key is the
+middle line of the .pub file from `sfumato key create`; and maybe a section `network` with the fields of
+`NetworkTerms`, or, with data = "table", a section `table`: `target`, `rows` (of one unit that count, at most)
+and `columns`, which each holder's own policy must declare as well. docs/how-to/holders.md shows examples.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import math
+import os
 import tomllib
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from torch import nn
-
-from sfumato import _validate
-from sfumato.errors import InvalidInput
-from sfumato.holders.agreed import Agreed
+from sfumato import _validate, accounting
+from sfumato.accounting import DpEvent, Relation
+from sfumato.errors import BudgetExceeded, InvalidInput, NotVerified
 from sfumato.holders.masks import Modulus
-from sfumato.holders.messages import Terms
-from sfumato.holders.network import NetworkTerms
 from sfumato.holders.parties import Parties
-from sfumato.holders.tasks import TABLE, Images, Network, Table
+from sfumato.holders.rounds import Signed, Terms
+from sfumato.holders.tasks import TABLE, Images, Network, NetworkTerms, Table, check_names
 from sfumato.ledger import Ledger
 from sfumato.ledger.chain import canonical
-from sfumato.ledger.signing import PublicKey
+from sfumato.ledger.signing import PrivateKey, PublicKey, signer
 from sfumato.mechanisms import GaussianShares
-from sfumato.recipes import Recipe
-from sfumato.training import LossFunction, NoiseShares, Optimization, TrainingPlan
+from sfumato.storage import json_bytes, write_new
+from sfumato.training import NoiseShares, Optimization, TrainingPlan
 
+RELATION = Relation.ADD_REMOVE
+_PURPOSE = "holders study"
 _PARTIES = ("dropped", "colluding")
 _LARGEST_FILE = 2**20
+_LARGEST_SIGNATURE = 2**14
 _MOST_CLASSES = 2**16
 _PREFIX = bytes.fromhex("302a300506032b6570032100")  # of every Ed25519 key in such a file (RFC 8410)
+
+
+class Agreed(ABC):
+    """A study of any kind: its holders by name, in the order of their places, its price and its digest."""
+
+    name: str
+    unit: str
+    delta: float
+    parties: Parties
+    keys: Mapping[str, PublicKey]
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """The digest of everything that the study says or implies, the order of the holders included."""
+
+    @abstractmethod
+    def event(self, shares: int | None = None) -> DpEvent:
+        """Return the event of all rounds, against an adversary that does not know `shares` shares of noise.
+
+        Args:
+            shares: Number of unknown shares; by default those that the best informed adversary does not know.
+        """
+
+    def epsilons(self) -> dict[str, float]:
+        """Return ε against each adversary, after all declared drop-outs."""
+        return {
+            name: accounting.epsilon(self.event(count), self.delta, relation=RELATION)
+            for name, count in self.parties.shares_against.items()
+        }
+
+    def check_room(self, ledger: Ledger) -> None:
+        """Raise the error that charging the study would raise; nothing is charged."""
+        ledger.check(self.event(), relation=RELATION, unit=self.unit)
+
+    def caveats(self) -> tuple[str, ...]:
+        """Return the caveats of a holder's certificate."""
+        parties = self.parties
+        against = ", ".join(f"{name} {value:.3g}" for name, value in self.epsilons().items())
+        return (
+            f"noise made by {parties.holders} holders; the price counts the {parties.counted} shares that are "
+            f"left with {parties.dropped} holders lost and {parties.colluding} colluding with the coordinator",
+            f"ε against each adversary at δ={self.delta:g}: {against}",
+            "a holder that lies in its numbers, or adds no noise, is not seen under masks; the declared number "
+            "of colluding holders covers those",
+        )
+
+    def signed(self, key: PrivateKey) -> Signed:
+        """Return a holder's agreement."""
+        return key.sign(_PURPOSE, {"study": self.digest})
+
+    def check_signatures(self, signatures: Collection[Signed]) -> None:
+        """Raise unless every holder signed this very study."""
+        found = {signer(_PURPOSE, one) for one in signatures if one.get("study") == self.digest}
+        missing = [name for name, key in self.keys.items() if key not in found]
+        if missing:
+            raise NotVerified(
+                f"expected the signature of every holder under this study, got none of {missing[0]}; all must "
+                "sign the same file, with the same version of sfumato"
+            )
+
+    def place_of(self, key: PublicKey | None) -> int:
+        """Return a holder's place, from 1."""
+        for place, known in enumerate(self.keys.values(), 1):
+            if known == key:
+                return place
+        raise InvalidInput("expected the key of a holder of the study, got another; ask to be put into it")
+
+    def _keep_keys(self, *, enough: bool) -> None:
+        object.__setattr__(self, "keys", MappingProxyType(dict(self.keys)))
+        if not enough or len(set(self.keys.values())) != len(self.keys):
+            raise InvalidInput("expected one key of each holder, all of them different, got others")
+
+
+S = TypeVar("S", bound=Agreed)
+
+
+@dataclass(frozen=True)
+class Verified(Generic[S]):
+    """A study that carries the signature of every holder; no other can be made.
+
+    Args:
+        study: The study.
+        signatures: The agreement of each holder.
+
+    Raises:
+        NotVerified: If a holder has not signed this very study.
+
+    ```python
+    agreed = Verified(study, [study.signed(key) for key in keys])
+    ```
+    """
+
+    study: S
+    signatures: Collection[Signed]
+
+    def __post_init__(self) -> None:
+        self.study.check_signatures(self.signatures)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,20 +151,21 @@ class Study(Agreed):
     It is agreed on as a TOML file, which `read` takes; the fields are those of the file.
 
     Args:
-        name: What reports and ledgers call the study.
-        data: The name of a data set, which says the recipe: features and settings of the training; or "table".
-        classes: How many classes there are, at least 2.
+        name: The study's name in reports and ledgers.
+        data: The name of a data set, which selects the recipe: features and settings of the training; or
+            "table".
+        classes: Number of classes, at least 2.
         public_size: About how many units all holders have together, if that may be known.
         largest_share: The share of these that one holder has at most, in (0, 1].
-        unit: Who is protected, such as "record" or "person".
+        unit: The unit of privacy, such as "record" or "person".
         epsilon: The ε of all rounds against the best informed adversary that `parties` declare.
         delta: Its δ, above 0.
-        parties: How many holders there are, and how many may be lost or collude.
-        spare: How many rounds may be abandoned; so many steps more are planned and priced.
+        parties: The number of holders, and of those that may be lost or collude.
+        spare: Number of rounds that may be abandoned; so many steps more are planned and priced.
         keys: The holders' public signing keys by name; a holder's place is its number in them, from 1.
-        holders_per_unit: With how many holders one unit may be at most. Each of them clips and samples it.
-        network: What is trained in place of the head on public features, and how.
-        table: What is learned from which columns, where `data` is "table".
+        holders_per_unit: Most holders that have rows of one unit. Each of them clips and samples it.
+        network: The network to train in place of the head on public features.
+        table: The columns and the target, where `data` is "table".
 
     Raises:
         InvalidInput: If a field is outside its range, or there is not one key of each holder.
@@ -133,9 +203,7 @@ class Study(Agreed):
         _validate.positive("epsilon", self.epsilon)
         _validate.probability("largest_share", self.largest_share)
         _validate.probability("delta", self.delta)
-        object.__setattr__(self, "keys", MappingProxyType(dict(self.keys)))
-        if len(self.keys) != self.parties.holders or len(set(self.keys.values())) != len(self.keys):
-            raise InvalidInput("expected one key of each holder, all of them different, got others")
+        self._keep_keys(enough=len(self.keys) == self.parties.holders)
         if self.network is not None and self.table is not None:
             raise InvalidInput("expected a section network or a section table in a study, got both")
         if (self.data == TABLE) != (self.table is not None):
@@ -150,56 +218,41 @@ class Study(Agreed):
 
     @classmethod
     def read(cls, path: str | Path) -> Study:
-        with Path(path).open("rb") as file:
-            text = file.read(_LARGEST_FILE + 1)
-        if len(text) > _LARGEST_FILE:
-            raise InvalidInput(f"expected a study of at most {_LARGEST_FILE} bytes in {path}, got more")
-        try:
-            data = tomllib.loads(text.decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidInput(f"expected {path} to be a TOML file, got another: {error}") from error
-        return cls.from_dict(data)
+        return cls.from_dict(read_toml(path))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Study:
-        """Of the sections `study` and `holders`, and maybe `network` or `table`; nothing else may be there."""
-        _check_names("a study file", data, ("study", "holders"), optional=("network", TABLE))
+        """Read the sections `study` and `holders`, and `network` or `table` if there is one."""
+        check_names("a study file", data, ("study", "holders"), optional=("network", TABLE))
         said, keys = data["study"], data["holders"]
-        expected = {field.name for field in fields(cls)} - {"parties", "keys", "network", "table"} | set(
-            _PARTIES
-        )
-        _check_names("section study", said, expected - {"holders_per_unit"}, optional=("holders_per_unit",))
-        parties = Parties(holders=len(keys), **{name: said[name] for name in _PARTIES})
-        terms = {name: value for name, value in said.items() if name not in _PARTIES}
+        optional = {"holders_per_unit"}
+        names = {field.name for field in fields(cls)} - {"parties", "keys", "network", "table"}
+        check_names("section study", said, names - optional | set(_PARTIES), optional=optional)
         return cls(
-            parties=parties,
+            parties=Parties(holders=len(keys), **{name: said[name] for name in _PARTIES}),
             keys={name: _key(name, value) for name, value in keys.items()},
             network=NetworkTerms.from_dict(data["network"]) if "network" in data else None,
-            table=Table.from_dict(data[TABLE], unit=terms["unit"]) if TABLE in data else None,
-            **terms,
+            table=Table.from_dict(data[TABLE], unit=said["unit"]) if TABLE in data else None,
+            **{name: value for name, value in said.items() if name not in _PARTIES},
         )
 
     def to_dict(self) -> dict[str, Any]:
         terms = {field.name: getattr(self, field.name) for field in fields(self)}
         parties: Parties = terms.pop("parties")
         keys = {name: _line(key) for name, key in terms.pop("keys").items()}
-        network: NetworkTerms | None = terms.pop("network")
-        table: Table | None = terms.pop("table")
+        sections = {name: terms.pop(name) for name in ("network", "table")}
         return {
             "study": {**terms, **{name: getattr(parties, name) for name in _PARTIES}},
             "holders": keys,
-            **({} if network is None else {"network": network.to_dict()}),
-            **({} if table is None else {TABLE: table.to_dict()}),
+            **{name: section.to_dict() for name, section in sections.items() if section is not None},
         }
-
-    # Agreeing
 
     @cached_property
     def digest(self) -> str:
-        """Another for every study that differs in anything, the order of the holders included.
+        """The digest of the file and of everything that follows from it.
 
-        What follows from the file is in it too. Holders whose versions of this code would clip, sample or add
-        noise differently have different digests, and no round together.
+        Holders whose versions of this code would clip, sample or add noise differently have different digests,
+        and no round together.
         """
         follows = {
             "plan": self.plan.to_json(),
@@ -210,24 +263,15 @@ class Study(Agreed):
         ordered = {**self.to_dict(), "order": list(self.keys), "follows": follows}
         return hashlib.sha256(canonical(ordered)).hexdigest()
 
-    # What will be done
-
     @cached_property
     def task(self) -> Images | Network | Table:
         if self.network is not None:
             return Network(terms=self.network, classes=self.classes)
         return self.table or Images(data=self.data, classes=self.classes)
 
-    @property
-    def recipe(self) -> Recipe:
-        """Of a study of a head on public features."""
-        if not isinstance(self.task, Images):
-            raise InvalidInput("expected a study of a head on public features, got one of another network")
-        return self.task.recipe
-
     @cached_property
     def plan(self) -> TrainingPlan:
-        """Priced against the best informed adversary; rounds that are abandoned are priced like the others."""
+        """The plan, priced against the best informed adversary; abandoned rounds are priced like the others."""
         settings = self.task.settings(public_size=self.public_size)
         plan = TrainingPlan.calibrated(
             epsilon=self.epsilon,
@@ -244,13 +288,12 @@ class Study(Agreed):
         )
         return replace(plan, noise_multiplier=_rounded_up(plan.noise_multiplier))
 
-    def learner(self) -> nn.Module:
-        """What every holder trains, as it is before the first step: the same at all of them."""
-        return self.task.learner()
-
-    @property
-    def loss(self) -> LossFunction:
-        return self.task.loss
+    def event(self, shares: int | None = None) -> DpEvent:
+        if shares is None:
+            return self.plan.event()
+        noise, known = self.noise.under(shares).noise_multiplier, self.plan.shares
+        assert known is not None
+        return replace(self.plan, noise_multiplier=noise, shares=replace(known, count=shares)).event()
 
     @cached_property
     def noise(self) -> GaussianShares:
@@ -258,39 +301,27 @@ class Study(Agreed):
 
     @property
     def optimization(self) -> Optimization:
-        """As it is chosen for one holder under as much noise."""
+        """The steps of the optimizer, as they are chosen for one holder under as much noise."""
         alike = self.epsilon / (self.parties.spread * self.holders_per_unit)
         return self.task.optimization(epsilon=alike, public_size=self.public_size)
 
-    def epsilons(self) -> dict[str, float]:
-        """ε against each adversary, after all declared drop-outs."""
-        return {name: self._against(count) for name, count in self.parties.shares_against.items()}
-
-    def _against(self, count: int) -> float:
-        seen, shares = self.noise.under(count), self.plan.shares
-        assert shares is not None
-        plan = replace(self.plan, noise_multiplier=seen.noise_multiplier, shares=replace(shares, count=count))
-        return plan.epsilon(self.delta)
-
     @cached_property
     def modulus(self) -> Modulus:
-        return Modulus.fitting(largest=self._largest, sigma=self._widest, dimension=self.noise.dimension)
+        return Modulus.fitting(**self._sums)
 
     @property
     def chance_of_wrap(self) -> float:
-        """Of a sum that is wrong in one round, at most; it is no less private."""
-        return self.modulus.chance_of_wrap(
-            largest=self._largest, sigma=self._widest, dimension=self.noise.dimension
-        )
+        """A bound of the chance that one round's sum is wrong; it is no less private."""
+        return self.modulus.chance_of_wrap(**self._sums)
 
     @property
-    def _largest(self) -> float:
-        """In grid steps: as if twice the expected batch pulled one parameter with all its norm."""
-        return 2 * self.plan.expected_batch * self.noise.clip_norm / self.noise.grid
-
-    @property
-    def _widest(self) -> float:
-        return self.noise.share_sigma * self.parties.holders**0.5
+    def _sums(self) -> dict[str, Any]:
+        """The size of sums in grid steps: as if twice the expected batch moved one parameter with full norm."""
+        return {
+            "largest": 2 * self.plan.expected_batch * self.noise.clip_norm / self.noise.grid,
+            "sigma": self.noise.share_sigma * self.parties.holders**0.5,
+            "dimension": self.noise.dimension,
+        }
 
     @property
     def largest_letter(self) -> int:
@@ -298,7 +329,7 @@ class Study(Agreed):
         return 2**26 + 16 * self.noise.dimension
 
     def terms(self, number: int) -> Terms:
-        """Of one round, numbered from 1."""
+        """Return the terms of one round, numbered from 1."""
         if not 1 <= _validate.integer("number", number) <= self.plan.steps:
             raise InvalidInput(f"expected a round from 1 to {self.plan.steps}, got number={number}")
         return Terms(
@@ -310,27 +341,73 @@ class Study(Agreed):
             bits=self.modulus.bits,
         )
 
-    def check_room(self, ledger: Ledger) -> None:
-        """Raise what charging the study would raise; nothing is charged."""
-        ledger.check(self.plan.event(), relation=self.plan.relation, unit=self.plan.unit)
+
+# Files
 
 
-def _rounded_up(value: float) -> float:
-    """To six digits, so that all holders' machines come to the same bits."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 5)
-    return float(f"{math.ceil(value / unit) * unit:.6g}")
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a study's file."""
+    with Path(path).open("rb") as file:
+        text = file.read(_LARGEST_FILE + 1)
+    if len(text) > _LARGEST_FILE:
+        raise InvalidInput(f"expected a study of at most {_LARGEST_FILE} bytes in {path}, got more")
+    try:
+        return tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"expected {path} to be a TOML file, got another: {error}") from error
 
 
-def _check_names(where: str, data: Any, expected: Collection[str], optional: Collection[str] = ()) -> None:
-    if not isinstance(data, Mapping) or set(data) - set(optional) != set(expected):
+def write_signature(path: str | os.PathLike[str], signature: Signed) -> None:
+    """Write a holder's agreement to a study into a new, public file.
+
+    Args:
+        path: The file, which must not exist.
+        signature: The value of `Study.signed`.
+
+    Raises:
+        InvalidInput: If there is a file already.
+
+    ```python
+    write_signature("delft.json", study.signed(PrivateKey.read("delft.key")))
+    ```
+    """
+    try:
+        write_new(Path(path), json_bytes(dict(signature)), readable=True)
+    except FileExistsError as error:
+        raise InvalidInput(f"expected no file at {os.fspath(path)}, got one; choose another name") from error
+
+
+def read_signature(path: str | os.PathLike[str]) -> Signed:
+    """Read a file of `write_signature`. `Study.check_signatures` says by which holder and of which study it is.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The signature, for `Study.check_signatures` or a `Node`.
+
+    Raises:
+        InvalidInput: If the file does not hold one JSON object of at most 16 KiB.
+
+    ```python
+    study.check_signatures([read_signature(path) for path in ("delft.json", "utrecht.json", "leiden.json")])
+    ```
+    """
+    with Path(path).open("rb") as file:
+        text = file.read(_LARGEST_SIGNATURE)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(
-            f"expected in {where} exactly {', '.join(sorted(expected))}, got "
-            f"{_validate.shown(sorted(map(str, data)) if isinstance(data, Mapping) else data)}"
-        )
+            f"expected {os.fspath(path)} to hold a signature in JSON, got another file"
+        ) from error
+    if not isinstance(found, dict):
+        raise InvalidInput(f"expected {os.fspath(path)} to hold one JSON object, got another value")
+    return found
 
 
 def _key(name: str, value: Any) -> PublicKey:
-    """From the line between BEGIN and END in a .pub file."""
+    """Return the key in the line between BEGIN and END of a .pub file."""
     try:
         content = base64.b64decode(value, validate=True)
     except (TypeError, ValueError):
@@ -344,3 +421,34 @@ def _key(name: str, value: Any) -> PublicKey:
 
 def _line(key: PublicKey) -> str:
     return base64.b64encode(_PREFIX + key.raw).decode()
+
+
+def _rounded_up(value: float) -> float:
+    """Round up to six digits, so that all holders' machines have the same bits."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 5)
+    return float(f"{math.ceil(value / unit) * unit:.6g}")
+
+
+# Rehearsals
+
+
+def able_to_pay(
+    study: Agreed, keys: Mapping[int, PrivateKey], ledgers: Mapping[int, Ledger]
+) -> dict[int, PrivateKey]:
+    """Return the keys, by place, of the holders whose ledgers have room for the study."""
+
+    def pays(place: int) -> bool:
+        try:
+            if place in ledgers:
+                study.check_room(ledgers[place])
+        except BudgetExceeded:
+            return False
+        return True
+
+    admitted = {place: key for place, key in keys.items() if pays(place)}
+    if len(admitted) < study.parties.least:
+        raise InvalidInput(
+            f"expected at least {study.parties.least} holders whose ledgers have room for the study, got "
+            f"{len(admitted)}; nothing was charged: ask for a smaller ε"
+        )
+    return admitted

@@ -1,23 +1,12 @@
-"""SQL over the tables of several holders: counts, sums, averages and quantiles of all their rows together.
+"""SQL over the tables of several holders: counts, sums, averages and quantiles of all their rows.
 
-The study is a TOML file beside the policies of the holders' tables, for a rehearsal in one process:
-
-    [study]
-    kind = "query"
-    name = "people of three clinics"
-    dropped = 0               # holders that may be lost
-    colluding = 1             # holders that may collude with the coordinator
-    holders_per_unit = 1      # with how many holders one person may be at most
-
-    [holders]                 # the policy of each holder's table, from this file
-    delft = "delft.toml"
-    leiden = "leiden.toml"
-    utrecht = "utrecht.toml"
+The study is a TOML file beside the policies of the holders' tables, for a rehearsal in one process. Its section
+`study` has kind = "query", a name, and the number of `dropped`, `colluding` and `holders_per_unit`; its section
+`holders` names the policy of each holder's table, from this file. docs/how-to/holders-compute.md shows one.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -28,10 +17,19 @@ from typing import Any
 
 from sfumato import _validate
 from sfumato.errors import InvalidInput, Refused
-from sfumato.holders.desk_sums import DeskSums, Losses, new_keys
 from sfumato.holders.parties import Parties
-from sfumato.holders.sum_study import SumStudy, calibrated_rounds
-from sfumato.holders.sums import Part, SumRound
+from sfumato.holders.rounds import Losses
+from sfumato.holders.study import read_toml
+from sfumato.holders.sums import (
+    DeskSums,
+    Part,
+    SumRound,
+    SumStudy,
+    Values,
+    calibrated_rounds,
+    new_keys,
+)
+from sfumato.holders.tasks import check_names
 from sfumato.policy import Policy
 from sfumato.query import Answer, Table, load_policy, parse_query
 from sfumato.query.answer import notes_for
@@ -50,8 +48,8 @@ class HoldersAnswer:
     Attributes:
         answer: The noisy rows; spent and left are those of the holder whose ledger has the least left.
         against: ε against each adversary.
-        holders: How many holders' rows are in it.
-        study: What was agreed on.
+        holders: Number of holders whose rows are in it.
+        study: The study.
     """
 
     answer: Answer
@@ -65,7 +63,7 @@ class HoldersAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class TableStudy:
-    """Tables of the same form at several holders, and what a question over them withstands.
+    """Tables of the same form at several holders, and the parties of a query over them.
 
     *Guarantees*: every holder bounds what one person adds at its own table, as its policy says, and charges its
     own ledger before a row is read; what opens is the sum over all holders with the noise that the declared
@@ -73,11 +71,11 @@ class TableStudy:
     through, and that is the price.
 
     Args:
-        name: What ledgers call the study.
+        name: The study's name in ledgers.
         policies: The holders' policies by name; all but source, size, budget and ledger must be equal.
         places: The file of each policy, beside which its ledger is.
-        parties: How many holders there are, and how many may be lost or collude.
-        holders_per_unit: With how many holders one person may be at most.
+        parties: The number of holders, and of those that may be lost or collude.
+        holders_per_unit: Most holders that have rows of one person.
 
     Raises:
         InvalidInput: If the policies do not declare the same table.
@@ -107,22 +105,13 @@ class TableStudy:
 
     @classmethod
     def read(cls, path: str | Path) -> TableStudy:
-        """From a TOML file; nothing else may be in it, and nothing has a default."""
-        place = Path(path)
-        with place.open("rb") as file:
-            try:
-                data = tomllib.load(file)
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-                raise InvalidInput(f"expected {path} to be a TOML file, got another: {error}") from error
-        said, holders = data.get("study"), data.get("holders")
-        if set(data) != {"study", "holders"} or not isinstance(said, dict) or not isinstance(holders, dict):
-            raise InvalidInput("expected the sections study and holders in a study, got others")
-        if set(said) != set(_SAID) or said["kind"] != "query":
-            raise InvalidInput(
-                f'expected in section study exactly {", ".join(_SAID)}, with kind = "query", got '
-                f"{_validate.shown(sorted(said))}"
-            )
-        places = {name: place.parent / str(file) for name, file in holders.items()}
+        """Read a study from a TOML file; it has no other sections and no defaults."""
+        place, data = Path(path), read_toml(path)
+        check_names("a study file", data, ("study", "holders"))
+        said = check_names("section study", data["study"], _SAID)
+        if said["kind"] != "query" or not isinstance(data["holders"], Mapping):
+            raise InvalidInput('expected a study of kind = "query", and a section holders, got another')
+        places = {name: place.parent / str(file) for name, file in data["holders"].items()}
         return cls(
             name=str(said["name"]),
             policies={name: load_policy(file) for name, file in places.items()},
@@ -138,7 +127,6 @@ class TableStudy:
         epsilon: float,
         split: Sequence[float] | None = None,
         losses: Losses = lambda number: {},
-        data: Mapping[str, Any] | None = None,
     ) -> HoldersAnswer:
         """Answer a query over all holders' rows; each ledger is charged before its holder reads a row.
 
@@ -146,8 +134,7 @@ class TableStudy:
             sql: The query, as for one table. GROUP BY needs declared values; COUNT(DISTINCT …) is refused.
             epsilon: The ε of the answer against the best informed adversary.
             split: How ε is shared among the aggregates.
-            losses: Who is lost in the round, and at which message; nobody by default.
-            data: Tables in place of the policies' sources, by holder.
+            losses: The holders lost in the round, and at which message; none by default.
 
         Returns:
             The noisy rows with their intervals, and ε against each adversary.
@@ -155,11 +142,10 @@ class TableStudy:
         Raises:
             QueryRefused: If it cannot be answered privately. Nothing is charged.
             InvalidInput: If fewer holders than needed can pay. Nothing is charged.
-            Refused: If too many holders were lost; what was charged stays charged.
+            Refused: If too many holders were lost; the charges stay.
         """
         tables = {
-            place: Table(policy, None, data=(data or {}).get(name))
-            for place, (name, policy) in enumerate(self.policies.items(), 1)
+            place: Table(policy, None, data=None) for place, policy in enumerate(self.policies.values(), 1)
         }
         apart = {
             place: Apart(table, parse_query(sql, table.policy), epsilon, split)
@@ -179,13 +165,17 @@ class TableStudy:
             keys=dict(zip(self.policies, (key.public for key in keys.values()), strict=True)),
         )
         compiled = {place: one.compiled() for place, one in apart.items()}  # the schema is public
+
+        def values(place: int) -> Values:
+            return lambda: [value.reshape(-1) for value in apart[place].exact(compiled[place])]
+
         with ExitStack() as stack:
             ledgers = {
                 place: stack.enter_context(open_ledger(policy, self.places[name]))
                 for place, (name, policy) in enumerate(self.policies.items(), 1)
             }
             desk = DeskSums(study, keys, losses=losses, ledgers=ledgers)
-            total = desk.add_up(1, {place: _values(apart[place], compiled[place]) for place in desk.keys})
+            total = desk.add_up(1, {place: values(place) for place in desk.keys})
             if total is None:
                 raise Refused(
                     "expected enough holders for an answer, got fewer; what was charged stays charged"
@@ -230,12 +220,8 @@ class TableStudy:
         )
 
 
-def _values(apart: Apart, compiled: Any) -> Any:
-    return lambda: [value.reshape(-1) for value in apart.exact(compiled)]
-
-
 def _declared(policy: Policy) -> Policy:
-    """What all holders must declare alike."""
+    """Return the part of a policy that all holders must share."""
     budget = replace(policy.budget, epsilon=1.0, delta=0.0)
     return replace(
         policy,

@@ -1,25 +1,26 @@
-"""What a study trains: a head on public features of images, or a small network on declared columns of a table.
+"""The tasks of a study: a head on public features, a network on images, or a network on columns of a table.
 
-A task follows from the study's file alone. It says how large the sums are, how they are sampled and clipped,
-and which network all holders begin with; and how a holder's own rows are read, once they are paid for.
+A task follows from the study's file alone. It states the network, its loss and the settings of its training,
+and how a holder's own rows are read once they are paid for.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 import torch
 from torch import nn
 
+from sfumato import _validate, models
 from sfumato.datasets import DATASETS, Dataset, load, read_images
 from sfumato.errors import InvalidInput
 from sfumato.fitting import evaluate
-from sfumato.holders.network import NetworkTerms
 from sfumato.mechanisms.shares import MARGIN
 from sfumato.models import prior_note
 from sfumato.policy import Column, Policy, policy_from_dict
@@ -38,15 +39,17 @@ from sfumato.released import ModelCard, Released
 from sfumato.training import LossFunction, Optimization, TrainingPlan, cross_entropy
 
 TABLE = "table"
-"""What `data` of a study says if its rows are those of tables."""
+"""The value of `data` in a study of tables."""
+
+_MOST_PARAMETERS = 2**28
 
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """What a holder's node trains on: `read` gives rows and, where there are persons, whose they are.
+    """A holder's network and rows.
 
-    It is called after the charge. `release` makes the file of the trained network, `measure` says how good it
-    is on public rows: none, without any.
+    `read` is called after the charge; it gives rows and, where the unit is a person, the person of each.
+    `release` makes the file of the trained network, `measure` its figures on public rows, if there are any.
     """
 
     network: nn.Module  # the part that learns
@@ -56,55 +59,50 @@ class Material:
     caveats: tuple[str, ...] = ()
 
 
-class Task(Protocol):
-    """What is the same for all holders."""
+class Task(ABC):
+    """The training of a study, the same for all holders."""
 
-    @property
-    def dimension(self) -> int: ...
+    margin: ClassVar[float] = MARGIN  # of the clipping norm, for rounding
 
-    @property
-    def loss(self) -> LossFunction: ...
-
-    @property
-    def margin(self) -> float:
-        """Of the clipping norm, for rounding."""
-        ...
-
+    @abstractmethod
     def learner(self) -> nn.Module:
-        """What every holder trains, as it is before the first step."""
-        ...
+        """Return the network that every holder trains, as it is before the first step."""
 
+    @abstractmethod
     def example(self) -> tuple[Any, Any]:
-        """One public row and its target, as the learner takes them."""
-        ...
+        """Return one public row and its target, as the learner takes them."""
 
-    def facts(self) -> dict[str, Any]:
-        """What all holders must have alike, and neither the study's file nor its plan says."""
-        ...
-
+    @abstractmethod
     def settings(self, *, public_size: int) -> dict[str, Any]:
-        """Of the plan, but for price and noise."""
-        ...
+        """Return the settings of the plan, without price and noise."""
 
+    @abstractmethod
     def optimization(self, *, epsilon: float, public_size: int) -> Optimization: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Images:
-    """The default recipe: a linear head on public features."""
-
-    data: str
-    classes: int
-
-    @property
-    def recipe(self) -> Recipe:
-        return recipe_for(self.data)
 
     @property
     def dimension(self) -> int:
         return _parameters(self.learner())
 
+    @property
+    def loss(self) -> LossFunction:
+        return cross_entropy
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts that all holders must share and that neither the study's file nor its plan states."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images(Task):
+    """The default recipe: a linear head on public features."""
+
+    data: str
+    classes: int
     margin: ClassVar[float] = 2.0**-7  # a single layer rounds little
+
+    @property
+    def recipe(self) -> Recipe:
+        return recipe_for(self.data)
 
     def learner(self) -> nn.Linear:
         return bare(self.recipe, classes=self.classes).head
@@ -119,10 +117,6 @@ class Images:
             "priors": {name: prior_note(name)["sha256"] for name in recipe.priors},
         }
 
-    @property
-    def loss(self) -> LossFunction:
-        return cross_entropy
-
     def settings(self, *, public_size: int) -> dict[str, Any]:
         return {
             "expected_batch": self.recipe.sample_rate * public_size,
@@ -135,44 +129,95 @@ class Images:
         return self.recipe.optimization(epsilon=epsilon, public_size=public_size)
 
     def material(self, rows: Callable[[], Dataset], test: Dataset | None) -> Material:
-        """Of a holder's images, which are loaded when they are paid for, and public ones to measure on."""
+        """Prepare training on a holder's images, which `rows` loads, and public test images."""
         network = build(self.recipe, classes=self.classes)
-        loaded: list[Dataset] = []
-
-        def read(sampler: Sampler) -> tuple[Any, None]:
-            loaded.append(rows())
-            return featured(network, loaded[0]), None
-
-        def measure() -> dict[str, float | None]:
-            if test is None:
-                return {}
-            return {"test_accuracy": evaluate(network.head, featured(network, test)).accuracy}
-
-        return Material(
-            network=network.head,
-            read=read,
-            release=lambda: Released(module=network, card=card_of(self.recipe, loaded[0])).to_bytes(),
-            measure=measure,
+        return _material_of_images(
+            network,
+            network.head,
+            rows,
+            test,
+            seen=lambda images: featured(network, images),
+            card=lambda images: card_of(self.recipe, images),
             caveats=caveats(self.recipe, self.data),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
-    """A network of the registry on images, from random weights."""
+class NetworkTerms:
+    """The section `network` of a study: a network with random initial weights, and how it is trained.
+
+    Args:
+        model: A name of `sfumato.models.MODELS`.
+        shape: Channels, height and width of an image.
+        steps: Number of steps.
+        expected_batch: Number of units in all holders' batches together, on average.
+        clip_norm: The bound of one unit's gradient.
+        learning_rate: The step size of SGD.
+        seed: Fixes the first weights, which are public and the same at every holder.
+
+    Raises:
+        InvalidInput: If a field is outside its range.
+
+    >>> network = NetworkTerms(
+    ...     model="mlp", shape=(1, 8, 8), steps=100, expected_batch=256, clip_norm=1.0, learning_rate=0.5
+    ... )
+    >>> type(network.build(10)).__name__
+    'MLP'
+    """
+
+    model: str
+    shape: tuple[int, int, int]
+    steps: int
+    expected_batch: float
+    clip_norm: float
+    learning_rate: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str):
+            raise InvalidInput("expected model to be the name of a network, got another type")
+        _validate.one_of("model", self.model, models.MODELS)
+        shape = tuple(self.shape) if isinstance(self.shape, list | tuple) else ()
+        if len(shape) != 3 or shape[1] != shape[2]:
+            raise InvalidInput(f"expected shape = [channels, side, side], got shape={self.shape}")
+        for number in shape:
+            _validate.integer("shape", number, least=1)
+        object.__setattr__(self, "shape", shape)
+        _validate.integer("steps", self.steps, least=1)
+        for name in ("expected_batch", "clip_norm", "learning_rate"):
+            _validate.positive(name, getattr(self, name))
+        if not _validate.integer("seed", self.seed) < 2**32:
+            raise InvalidInput(f"expected seed below 2**32, got seed={self.seed}")
+
+    @classmethod
+    def from_dict(cls, data: Any) -> NetworkTerms:
+        names = {field.name for field in fields(cls)}
+        return cls(**check_names("section network", data, names - {"seed"}, optional=("seed",)))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "shape": list(self.shape)}
+
+    def build(self, classes: int) -> nn.Module:
+        return models.build(
+            self.model, classes=classes, in_channels=self.shape[0], side=self.shape[1], seed=self.seed
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network(Task):
+    """A network of the registry on images, with random initial weights."""
 
     terms: NetworkTerms
     classes: int
 
     @property
     def dimension(self) -> int:
-        return self.terms.parameters(self.classes)
-
-    @property
-    def loss(self) -> LossFunction:
-        return cross_entropy
-
-    margin: ClassVar[float] = MARGIN
+        """The number of parameters; no memory is taken for them."""
+        with torch.device("meta"):
+            count = _parameters(self.learner())
+        if count > _MOST_PARAMETERS:
+            raise InvalidInput(f"expected a network of at most {_MOST_PARAMETERS} parameters, got {count}")
+        return count
 
     def learner(self) -> nn.Module:
         return self.terms.build(self.classes)
@@ -180,35 +225,51 @@ class Network:
     def example(self) -> tuple[Any, Any]:
         return torch.zeros(1, *self.terms.shape), torch.zeros(1, dtype=torch.long)
 
-    def facts(self) -> dict[str, Any]:
-        return {}
-
     def settings(self, *, public_size: int) -> dict[str, Any]:
-        return self.terms.training()
+        return {name: getattr(self.terms, name) for name in ("expected_batch", "steps", "clip_norm")}
 
     def optimization(self, *, epsilon: float, public_size: int) -> Optimization:
-        return self.terms.optimization()
+        return Optimization(learning_rate=self.terms.learning_rate)
 
     def material(self, rows: Callable[[], Dataset], test: Dataset | None) -> Material:
-        """Of a holder's images, which are loaded when they are paid for, and public ones to measure on."""
-        network = self.learner()
+        """Prepare training on a holder's images, which `rows` loads, and public test images."""
+        network, names = self.learner(), tuple(str(number) for number in range(self.classes))
+        card = ModelCard(architecture=self.terms.model, classes=names, shape=self.terms.shape)
+        return _material_of_images(
+            network, network, rows, test, seen=lambda images: images, card=lambda images: card
+        )
 
-        def release() -> bytes:
-            names = tuple(str(number) for number in range(self.classes))
-            card = ModelCard(architecture=self.terms.model, classes=names, shape=self.terms.shape)
-            return Released(module=network, card=card).to_bytes()
 
-        def measure() -> dict[str, float | None]:
-            return {} if test is None else {"test_accuracy": evaluate(network, test).accuracy}
+def _material_of_images(
+    network: nn.Module,
+    learner: nn.Module,
+    rows: Callable[[], Dataset],
+    test: Dataset | None,
+    *,
+    seen: Callable[[Dataset], Dataset],
+    card: Callable[[Dataset], ModelCard],
+    caveats: tuple[str, ...] = (),
+) -> Material:
+    loaded: list[Dataset] = []
 
-        return Material(network=network, read=lambda _: (rows(), None), release=release, measure=measure)
+    def read(sampler: Sampler) -> tuple[Any, None]:
+        loaded.append(rows())
+        return seen(loaded[0]), None
+
+    return Material(
+        network=learner,
+        read=read,
+        release=lambda: Released(module=network, card=card(loaded[0])).to_bytes(),
+        measure=lambda: {} if test is None else {"test_accuracy": evaluate(learner, seen(test)).accuracy},
+        caveats=caveats,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class Table(Task):
     """A network with one hidden layer on the declared columns of tables; `from_dict` makes one.
 
-    `policy` is what the study declares, as a holder of a table would; it has no source.
+    `policy` declares the columns, as each holder's own policy must; it has no source.
     """
 
     target: str
@@ -216,13 +277,12 @@ class Table:
 
     @classmethod
     def from_dict(cls, section: Any, *, unit: str) -> Table:
-        """Of the section `table`: the target, how many rows of one unit count, and all columns.
+        """Read the section `table`: the target, the rows of one unit that count, and all columns.
 
         Raises:
             InvalidInput: If the target cannot be learned, or there is no column to learn from.
         """
-        if not isinstance(section, Mapping) or set(section) != {"target", "rows", "columns"}:
-            raise InvalidInput("expected in section table exactly columns, rows and target, got others")
+        check_names("section table", section, ("target", "rows", "columns"))
         if not isinstance(section["columns"], Mapping):
             raise InvalidInput("expected a section table.columns, got another value")
         kept = {"rows": section["rows"], "column": None if unit == "record" else unit}
@@ -233,7 +293,7 @@ class Table:
         return cls(target=Target.of(policy, section["target"]).name, policy=policy)
 
     def to_dict(self) -> dict[str, Any]:
-        """As the file has it, with days as texts."""
+        """Return the section `table`, with days as texts."""
         columns = {name: _declared(column) for name, column in self.policy.columns.items()}
         return {"target": self.target, "rows": self.policy.unit.rows, "columns": columns}
 
@@ -241,12 +301,6 @@ class Table:
     def classes(self) -> int | None:
         found = self._target.classes
         return None if found is None else len(found)
-
-    @property
-    def dimension(self) -> int:
-        return _parameters(self.learner())
-
-    margin: ClassVar[float] = MARGIN
 
     def learner(self) -> nn.Module:
         return mlp.build(self._encoding.encoders, classes=self.classes).module
@@ -277,24 +331,24 @@ class Table:
         return mlp.OPTIMIZATION
 
     def check_policy(self, policy: Policy) -> None:
-        """Raise unless a holder declares of its own table what the study does."""
+        """Raise unless a holder's policy declares the study's columns and unit."""
         for name, column in self.policy.columns.items():
             if policy.columns.get(name) != column:
                 raise InvalidInput(
                     f"expected columns.{name} in the policy as in the study, got another or none; agree on its "
                     "type, bounds and categories"
                 )
-        ours, theirs = self.policy, policy
-        if (ours.unit.column, ours.unit.rows) != (theirs.unit.column, theirs.unit.rows):
+        ours, theirs = self.policy.unit, policy.unit
+        if (ours.column, ours.rows) != (theirs.column, theirs.rows):
             raise InvalidInput(
-                f"expected unit.column={ours.unit.column} and unit.rows={ours.unit.rows} in the policy, as in "
-                "the study, got others"
+                f"expected unit.column={ours.column} and unit.rows={ours.rows} in the policy, as in the study, "
+                "got others"
             )
 
     def material(
         self, policy: Policy, plan: TrainingPlan, *, delta: float, test: Path | None = None
     ) -> Material:
-        """Of a holder's table, of which no row is read before it is paid for; `test` holds public rows."""
+        """Prepare training on a holder's table; `test` holds public rows."""
         self.check_policy(policy)
         training = TableTraining(
             policy=policy, encoding=self._encoding, target=self._target, plan=plan, delta=delta
@@ -326,33 +380,38 @@ class Table:
 
 
 def images_of(data: str, *, classes: int, part: str | None) -> tuple[Callable[[], Dataset], Dataset | None]:
-    """How a holder's images are loaded, once they are paid for; and public ones to measure on, if any.
+    """Return a function that loads a holder's images, and public images to measure on, if there are any.
 
-    A data set by its name is for trying things out; `part`, such as "2/3", takes some of its rows.
+    A data set by its name is for rehearsals; `part`, such as "2/3", takes some of its rows.
     """
-    place, of = _part(part)
     if data in DATASETS:
-        return lambda: dealt(load(data, "train"), place, of), load(data, "test")
+        place, _, of = (part or "1/1").partition("/")
+        if not (place.isdigit() and of.isdigit() and 1 <= int(place) <= int(of)):
+            raise InvalidInput(f"expected a part such as 2/3, got {part}")
+        return lambda: dealt(load(data, "train"), int(place), int(of)), load(data, "test")
     if part is not None:
         raise InvalidInput("expected --part with a data set by its name, got it with your own; leave it out")
     names = [str(number) for number in range(classes)]
     return lambda: read_images(data, classes=names, public_size=None), None
 
 
-def _part(part: str | None) -> tuple[int, int]:
-    if part is None:
-        return 1, 1
-    place, _, of = part.partition("/")
-    if not (place.isdigit() and of.isdigit() and 1 <= int(place) <= int(of)):
-        raise InvalidInput(f"expected a part such as 2/3, got {part}")
-    return int(place), int(of)
-
-
 def dealt(rows: Dataset, place: int, of: int) -> Dataset:
-    """Every row that falls to the holder at `place`, from 1, if rows are dealt out one by one."""
+    """Return the rows of the holder at `place`, from 1, if rows are dealt out one by one."""
     return replace(
         rows, inputs=rows.inputs[place - 1 :: of].copy(), targets=rows.targets[place - 1 :: of].copy()
     )
+
+
+def check_names(
+    where: str, data: Any, expected: Collection[str], *, optional: Collection[str] = ()
+) -> Mapping[str, Any]:
+    """Return a section of a study's file, if it has exactly the expected names."""
+    if not isinstance(data, Mapping) or set(data) - set(optional) != set(expected):
+        raise InvalidInput(
+            f"expected in {where} exactly {', '.join(sorted(expected))}, got "
+            f"{_validate.shown(sorted(map(str, data)) if isinstance(data, Mapping) else data)}"
+        )
+    return data
 
 
 def _declared(column: Column) -> dict[str, Any]:

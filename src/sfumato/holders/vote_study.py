@@ -1,17 +1,17 @@
 """PATE across holders: each hosts teachers, their votes are summed under masks, and the noisy counts open.
 
-The coordinator, and whoever receives the labels, sees noisy counts of all classes and no vote. So everything is
-priced for the whole histogram: one unit moves one teacher's vote, two counts by 1, Δ = √2 for each query. A
-test whether the teachers are sure is read off a noisy histogram too, and costs as much as one (Papernot et al.
-2018 price a test of the maximum, with Δ = 1, which somebody would have to compute in the clear). Nobody knows
-the votes, so no data-dependent figure is computed.
+The coordinator and the recipients of the labels see noisy counts of all classes and no vote. So the price is
+that of the whole histogram: one unit moves one teacher's vote, two counts by 1, Δ = √2 for each query. A test
+whether the teachers agree reads a noisy histogram too, and costs as much as one (Papernot et al. 2018 price a
+test of the maximum, with Δ = 1, but it needs a party that sees the votes). No party knows the votes, so that
+there is no data-dependent figure.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,13 +20,18 @@ import numpy.typing as npt
 from sfumato import _validate
 from sfumato.datasets import Dataset
 from sfumato.errors import InvalidInput, Refused
-from sfumato.holders.desk_round import Lost
-from sfumato.holders.desk_sums import DeskSums, new_keys, public_keys
 from sfumato.holders.parties import Parties
-from sfumato.holders.simulation import random_losses
-from sfumato.holders.sum_node import Values
-from sfumato.holders.sum_study import SumStudy, calibrated_rounds
-from sfumato.holders.sums import Part, SumRound
+from sfumato.holders.rounds import Losses, random_losses
+from sfumato.holders.sums import (
+    DeskSums,
+    Part,
+    SumRound,
+    SumStudy,
+    Values,
+    calibrated_rounds,
+    new_keys,
+    public_keys,
+)
 from sfumato.ledger import Certificate, Ledger
 from sfumato.ledger.signing import PublicKey
 from sfumato.mechanisms.grid import Integers
@@ -41,7 +46,7 @@ MECHANISMS = ("gnmax", "confident")
 
 @dataclass(frozen=True, kw_only=True)
 class VoteTerms:
-    """How labels are made of votes of teachers at several holders.
+    """The rules by which votes of teachers at several holders make labels.
 
     "gnmax" releases a noisy histogram of each query. "confident" first releases one of every query with
     `test_noise` times the noise, and asks those again of which the largest noisy count reaches `threshold`, the
@@ -49,13 +54,13 @@ class VoteTerms:
 
     Args:
         mechanism: "gnmax" or "confident".
-        teachers: How many teachers each holder hosts.
-        queries: How many may be asked.
-        classes: How many classes there are.
-        holders_per_unit: With how many holders one person may be at most; its votes move at each of them.
-        answers: For "confident": how many are answered at most.
-        threshold: For "confident": how many of all teachers must agree.
-        test_noise: For "confident": how much more noise the test has.
+        teachers: Number of teachers of each holder.
+        queries: Most queries.
+        classes: Number of classes.
+        holders_per_unit: Most holders that have rows of one person; its votes move at each of them.
+        answers: For "confident": most answers.
+        threshold: For "confident": number of all teachers that must agree.
+        test_noise: For "confident": noise of the test over that of an answer.
 
     Raises:
         InvalidInput: If a field is outside its range.
@@ -85,7 +90,7 @@ class VoteTerms:
             raise InvalidInput(f"expected answers from 1 to {self.queries}, got answers={self.answers}")
 
     def rounds(self, parties: Parties, noise: float) -> tuple[SumRound, ...]:
-        """With noise of √2 · `noise` on the counts of an answer, of the shares that count together."""
+        """Return rounds with √2 · `noise` on the counts of an answer, from the counted shares together."""
 
         def histograms(count: int, width: float) -> SumRound:
             part = Part(
@@ -112,20 +117,7 @@ def vote_study(
     epsilon: float,
     delta: float,
 ) -> SumStudy:
-    """The study with the least noise that costs at most (ε, δ) against the best informed adversary.
-
-    Args:
-        terms: How labels are made of votes.
-        parties: How many holders there are, and how many may be lost or collude.
-        keys: Their public signing keys by name.
-        name: What reports and ledgers call the study.
-        unit: Whose rows one teacher of a holder has all of.
-        epsilon: The ε of all answers.
-        delta: Their δ.
-
-    Returns:
-        The study, to be signed.
-    """
+    """Return the study with the least noise that costs at most (ε, δ) against the best informed adversary."""
     return SumStudy(
         name=name,
         kind="votes",
@@ -141,7 +133,7 @@ def vote_study(
 def affordable_queries(
     parties: Parties, *, teachers: int, classes: int, epsilon: float, delta: float, most: int
 ) -> int:
-    """How many answers leave the noise at 0.3 of the teachers who are left, as `pate.queries_for` does."""
+    """Return the number of answers that leaves the noise at 0.3 of the remaining teachers."""
     one = VoteTerms(mechanism="gnmax", teachers=teachers, queries=1, classes=classes)
     (found,) = calibrated_rounds(lambda noise: one.rounds(parties, noise), epsilon=epsilon, delta=delta)
     left = parties.least * teachers
@@ -149,69 +141,53 @@ def affordable_queries(
 
 
 def labels_by_vote(terms: VoteTerms, desk: DeskSums, votes: Mapping[int, npt.NDArray[np.int64]]) -> Integers:
-    """A label for each query, −1 where there is none.
+    """Return a label for each query, −1 where there is none, from noisy counts only.
 
-    Args:
-        terms: As in the desk's study.
-        desk: The holders, who have paid.
-        votes: (teachers, queries) of each holder by place; −1 for a missing teacher.
-
-    Returns:
-        (queries,) labels, from noisy counts only.
+    `votes` holds (teachers, queries) of each holder by place, −1 for a missing teacher.
 
     Raises:
-        Refused: If a round was abandoned; what was charged stays charged.
+        Refused: If a round was abandoned; the charges stay.
     """
-    shown = Ask(terms, desk, {place: count_votes(one, classes=terms.classes) for place, one in votes.items()})
-    queries = np.arange(terms.queries)
-    labels = np.full(terms.queries, MISSING, dtype=np.int64)
-    if terms.answers is None:
-        labels[:] = shown.histograms(1, queries).argmax(axis=1)
-        return labels
-    assert terms.threshold is not None
-    sure = np.flatnonzero(shown.histograms(1, queries).max(axis=1) >= terms.threshold)[: terms.answers]
-    labels[sure] = shown.histograms(2, sure)[: len(sure)].argmax(axis=1)
-    return labels
+    counts = {place: count_votes(one, classes=terms.classes) for place, one in votes.items()}
 
-
-@dataclass(frozen=True)
-class Ask:
-    """Histograms of some queries: the sums over the holders who are left."""
-
-    terms: VoteTerms
-    desk: DeskSums
-    counts: Mapping[int, Integers]  # (queries, classes) of each holder
-
-    def histograms(self, number: int, queries: Integers) -> npt.NDArray[np.float64]:
-        room = self.desk.study.rounds[number - 1].dimension
-
+    def histograms(number: int, queries: Integers) -> npt.NDArray[np.float64]:
         def values(place: int) -> Values:
             def asked() -> list[npt.NDArray[np.int64]]:
-                flat = np.zeros(room, dtype=np.int64)
-                flat[: len(queries) * self.terms.classes] = self.counts[place][queries].reshape(-1)
+                flat = np.zeros(desk.study.rounds[number - 1].dimension, dtype=np.int64)
+                flat[: len(queries) * terms.classes] = counts[place][queries].reshape(-1)
                 return [flat]
 
             return asked
 
-        opened = self.desk.add_up(number, {place: values(place) for place in self.desk.keys})
+        opened = desk.add_up(number, {place: values(place) for place in desk.keys})
         if opened is None:
             raise Refused("the round of votes was abandoned, as too many holders were lost; it stays charged")
-        return opened.parts[0].reshape(-1, self.terms.classes)
+        return opened.parts[0].reshape(-1, terms.classes)
+
+    queries = np.arange(terms.queries)
+    labels = np.full(terms.queries, MISSING, dtype=np.int64)
+    if terms.answers is None:
+        labels[:] = histograms(1, queries).argmax(axis=1)
+        return labels
+    assert terms.threshold is not None
+    sure = np.flatnonzero(histograms(1, queries).max(axis=1) >= terms.threshold)[: terms.answers]
+    labels[sure] = histograms(2, sure)[: len(sure)].argmax(axis=1)
+    return labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedVotes:
-    """What came of a vote at a desk.
+    """The outcome of a vote in one process.
 
     Attributes:
-        study: The study that was rehearsed.
-        terms: How labels were made of votes.
+        study: The study.
+        terms: The rules for labels.
         labels: One for each public image that was asked about, −1 where there is none.
         label_accuracy: The share of labels that are right; None without any.
         student_accuracy: Over all public images, each tested by a student that did not see it.
         start_accuracy: The same without any private label.
         certificates: Of each holder that took part, by its place.
-        seconds: How long it took.
+        seconds: Duration.
     """
 
     study: SumStudy
@@ -233,25 +209,23 @@ def simulate_votes(
     settings: PateSettings,
     epsilon: float,
     delta: float = 1e-5,
-    losses: Callable[[int], Mapping[int, Lost]] | None = None,
+    losses: Losses | None = None,
     ledgers: Mapping[int, Ledger] | None = None,
     masked: bool = True,
-    side: PublicSide | None = None,
 ) -> SimulatedVotes:
     """Deal private rows out to holders, let their teachers label public images, and train a student.
 
     Args:
         private: The holders' rows, which declare their size and classes.
-        public: Images to label, which anybody may have; their own labels only measure.
-        parties: How many holders there are, and how many may be lost or collude.
-        terms: How labels are made of votes.
-        settings: What teachers and students are, as in `pate.run`; its plan says nothing here.
+        public: Public images to label; their own labels only measure.
+        parties: The number of holders, and of those that may be lost or collude.
+        terms: The rules for labels.
+        settings: Teachers and students, as in `pate.run`; its plan is not used.
         epsilon: The ε of all labels against the best informed adversary.
         delta: Its δ.
-        losses: Who is lost in a round; by default `parties.dropped` holders chosen at random.
+        losses: The holders lost in a round; by default `parties.dropped` holders chosen at random.
         ledgers: The holders' ledgers by place, from 1.
-        masked: False leaves the masks out: the same sum, hidden from nobody.
-        side: What was prepared of the public images before, to be shared among runs.
+        masked: False leaves the masks out: the same sum, hidden from no party.
 
     Returns:
         The labels, the student's accuracy, and a certificate of each holder.
@@ -281,8 +255,8 @@ def simulate_votes(
     desk = DeskSums(
         study, keys, losses=losses or random_losses(parties, SecretStream()), ledgers=ledgers, masked=masked
     )
-    side = side or PublicSide.of(
-        public.inputs, settings.adaptation, classes=terms.classes, progress=lambda what, share: None
+    side = PublicSide.of(
+        public.inputs, settings.adaptation, classes=terms.classes, progress=lambda stage, share: None
     )
     queries = side.queries(terms.queries)
     votes = _votes(private, side, queries, terms, parties, settings)
@@ -311,7 +285,7 @@ def _votes(
     parties: Parties,
     settings: PateSettings,
 ) -> Integers:
-    """(holders, teachers, queries): rows are dealt out, and each holder's by a keyed hash of its own."""
+    """Return (holders, teachers, queries) votes: rows are dealt to holders, and to teachers by a keyed hash."""
     rows = np.arange(len(private))
     holder = rows % parties.holders
     teacher = np.empty(len(private), dtype=np.int64)

@@ -6,9 +6,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sfumato.holders import Parties
-from sfumato.holders.coordinator_round import CoordinatorRound
-from sfumato.holders.holder_round import HolderRound
-from sfumato.holders.messages import Terms
+from sfumato.holders.rounds import CoordinatorRound, HolderRound, Terms
 from sfumato.ledger.signing import PrivateKey
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sfumato.errors import Refused
-from sfumato.holders import parties, shamir
-from sfumato.holders.desk_round import Lost, run_round
-from sfumato.holders.graph import Degree
+from sfumato.holders import masks, parties
+from sfumato.holders.parties import Degree
+from sfumato.holders.rounds import Lost, run_round
 from sfumato.randomness import public_generator
 
 ROUNDS = int(os.environ.get("SFUMATO_TEST_ROUNDS", "60"))
@@ -86,9 +86,9 @@ def test_as_many_as_declared_may_be_lost_at_any_message(make_terms, make_round, 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.integers(1, 6), st.integers(0, 4), st.randoms())
 def test_shares_give_the_secret_back(secret, threshold, more, random):
-    shares = shamir.split(secret, threshold=threshold, points=range(1, threshold + more + 1))
+    shares = masks.split(secret, threshold=threshold, points=range(1, threshold + more + 1))
     chosen = random.sample(sorted(shares), threshold)
-    assert shamir.join({place: shares[place] for place in chosen}, threshold=threshold) == secret
+    assert masks.join({place: shares[place] for place in chosen}, threshold=threshold) == secret
 
 
 # --- What a coalition below the threshold sees ---------------------------------------------------------------
@@ -148,8 +148,8 @@ def _take_own_mask_off(part, words):
 
 def test_shares_below_the_threshold_are_uniform():
     """The lowest byte of one of two needed shares of a fixed secret."""
-    shares = [shamir.split(bytes(32), threshold=2, points=[1, 2])[1][-1] for _ in range(25_600)]
+    shares = [masks.split(bytes(32), threshold=2, points=[1, 2])[1][-1] for _ in range(25_600)]
     counts = np.bincount(shares, minlength=CELLS)
     assert ((counts - 100) ** 2 / 100).sum() < ALARM
-    known = [shamir.split(bytes(32), threshold=1, points=[1])[1][-1] for _ in range(10)]
+    known = [masks.split(bytes(32), threshold=1, points=[1])[1][-1] for _ in range(10)]
     assert set(known) == {0}  # threshold 1: the share is the secret

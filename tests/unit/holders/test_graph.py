@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from sfumato.holders import Parties
-from sfumato.holders.graph import degree, partners, ring
+from sfumato.holders.parties import degree, partners, ring
 from sfumato.randomness import public_generator
 
 CASES = [(30, 3, 3), (100, 10, 10), (1000, 50, 50), (1000, 100, 100)]

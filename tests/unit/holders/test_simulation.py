@@ -10,8 +10,8 @@ from sfumato import TrainingPlan, datasets
 from sfumato.accounting import Budget
 from sfumato.errors import InvalidInput, NotVerified, Refused
 from sfumato.holders import Node, Opened, Parties, simulate, simulation, tasks
-from sfumato.holders.desk_round import Lost
 from sfumato.holders.node import _as_of_all
+from sfumato.holders.rounds import Lost
 from sfumato.ledger import Ledger
 from sfumato.mechanisms import GridGaussian
 from sfumato.randomness import SecretStream

@@ -7,12 +7,10 @@ import pytest
 
 from sfumato import accounting
 from sfumato.accounting import Budget
-from sfumato.errors import InvalidInput, NotVerified, Refused
+from sfumato.errors import BudgetExceeded, InvalidInput, NotVerified, Refused
 from sfumato.holders import Part, Parties, SumRound, SumStudy, Verified
-from sfumato.holders.desk_round import Lost
-from sfumato.holders.desk_sums import DeskSums, new_keys, public_keys
-from sfumato.holders.sum_node import SumNode
-from sfumato.holders.sum_study import calibrated_rounds
+from sfumato.holders.rounds import Lost
+from sfumato.holders.sums import DeskSums, SumNode, calibrated_rounds, new_keys, public_keys
 from sfumato.ledger import Ledger
 from sfumato.randomness import SecretStream
 
@@ -111,20 +109,18 @@ def test_a_node_pays_before_it_is_asked_for_numbers(tmp_path):
     found = study()
     ledger = Ledger.open(tmp_path / "mine.db", Budget(epsilon=5, delta=1e-5))
     node = SumNode(agreed(found, five()), KEYS[2], ledger=ledger)
-    with pytest.raises(Refused, match="paid for"):
-        node.part_in(1, lambda: pytest.fail("numbers were asked for"))
-    node.pay()
     assert ledger.epsilon_spent == pytest.approx(found.epsilons()["coalition"], rel=1e-2)
-    with pytest.raises(Refused, match="paid"):
-        node.pay()
     certificate = node.certificate()
     assert certificate.verify() == certificate.prices
     assert any("coalition" in caveat and "recipient" in caveat for caveat in certificate.caveats)
+    node.part_in(1, lambda: pytest.fail("numbers were asked for"))  # only when the round has come
+    poor = Ledger.open(tmp_path / "poor.db", Budget(epsilon=0.1, delta=1e-5))
+    with pytest.raises(BudgetExceeded):
+        SumNode(agreed(found, five()), KEYS[2], ledger=poor)
 
 
 def test_a_round_has_one_input():
     node = SumNode(agreed(study(SumRound((part(),)), SumRound((part(),))), five()), KEYS[1])
-    node.pay()
     node.part_in(1, lambda: [np.zeros(3)])
     with pytest.raises(Refused, match="one input"):
         node.part_in(1, lambda: pytest.fail("numbers were asked for"))
@@ -136,7 +132,6 @@ def test_a_holder_is_in_no_more_rounds_than_it_paid_for():
     found = study(*rounds, keys=public_keys(KEYS), taken=2)
     assert found.event() == accounting.compose(*(one.event() for one in rounds[:2]))
     node = SumNode(agreed(found), KEYS[1])
-    node.pay()
     with pytest.raises(InvalidInput, match="5 holders in a round"):
         node.part_in(1, lambda: [np.zeros(3)], picked=[1, 2])
     with pytest.raises(Refused, match="picked for"):

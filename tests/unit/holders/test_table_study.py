@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sfumato.cli.app import app
 from sfumato.errors import InvalidInput, Refused, SfumatoError
 from sfumato.holders import TableStudy
-from sfumato.holders.desk_round import Lost
+from sfumato.holders.rounds import Lost
 from sfumato.ledger import Ledger
 from sfumato.query import Table, parse_query
 from sfumato.query.apart import Apart

@@ -9,8 +9,8 @@ import pytest
 from sfumato import accounting, datasets
 from sfumato.errors import InvalidInput, Refused
 from sfumato.holders import Parties, VoteTerms, simulate_votes, vote_study
-from sfumato.holders.desk_round import Lost
-from sfumato.holders.desk_sums import DeskSums, new_keys, public_keys
+from sfumato.holders.rounds import Lost
+from sfumato.holders.sums import DeskSums, new_keys, public_keys
 from sfumato.holders.vote_study import affordable_queries, labels_by_vote
 from sfumato.pate import MISSING, Adaptation, PateSettings, TeacherConfig, VotePlan
 

@@ -1,28 +1,24 @@
-"""A study of tables over a SuperLink on loopback, with TLS: three nodes, one of which fails and comes back."""
+"""A study of tables over HTTPS on loopback: three nodes, one of which fails and comes back."""
 
 import csv
 import threading
-import time
 
 import pytest
 from safetensors.numpy import load_file
 
 import sfumato
 from sfumato.accounting import Budget
-from sfumato.errors import NotVerified, Refused
-from sfumato.holders import Study
-from sfumato.holders.certificates import write_certificate
-from sfumato.holders.flower import node_key, public_line
-from sfumato.holders.joining import Joined, coordinate, join
-from sfumato.holders.superlink import SuperLink
-from sfumato.holders.supernode import SuperNode
+from sfumato.errors import NotVerified
+from sfumato.holders import Study, Verified
+from sfumato.holders.conduct import coordinate
+from sfumato.holders.https import LetterClient, LetterServer, write_certificate
+from sfumato.holders.letters import Joined, join
 from sfumato.ledger import Ledger
 from sfumato.ledger.signing import PrivateKey
 from sfumato.policy import load_policy
 from sfumato.randomness import public_generator
 from sfumato.recipes.table import mlp
 
-pytest.importorskip("flwr")
 NAMES = ("delft", "utrecht", "leiden")
 COLUMNS = """
 [{0}columns.age]
@@ -104,7 +100,8 @@ rows = 1
 
 
 def take_part(folder, study, key, signed, port, name, fails_after=None):
-    node = SuperNode(f"127.0.0.1:{port}", key=key, certificate=folder / "c.pem", patience=120)
+    address, pem = f"127.0.0.1:{port}", folder / "c.pem"
+    node = LetterClient(address, study=study, key=key, certificate=pem, patience=120)
     with Turns.lock, node.connected(), Ledger.open(folder / f"{name}.db") as ledger:
         return join(
             study,
@@ -121,7 +118,7 @@ def take_part(folder, study, key, signed, port, name, fails_after=None):
 def test_three_nodes_train_one_model_and_one_of_them_comes_back(folder):
     place, study, keys = folder
     signed = [study.signed(key) for key in keys.values()]
-    link = SuperLink(study.nodes(signed))
+    server = LetterServer(Verified(study, signed))
     done = {}
 
     def holder(name, port):
@@ -133,17 +130,13 @@ def test_three_nodes_train_one_model_and_one_of_them_comes_back(folder):
         except Exception as error:
             done[name] = error
 
-    with link.serving("127.0.0.1", 0, certificate=place / "c.pem", key=place / "c.pem.key") as port:
+    with server.serving("127.0.0.1", 0, certificate=place / "c.pem", key=place / "c.pem.key") as port:
         threads = [threading.Thread(target=holder, args=(name, port), daemon=True) for name in NAMES]
         for thread in threads:
             thread.start()
-        whole = coordinate(study, link, out=place / "rounds", patience=30, waiting=300)
+        whole = coordinate(study, server, out=place / "rounds", patience=30, waiting=300)
         for thread in threads:
             thread.join(60)
-        stranger = PrivateKey.create(place / "stranger.key")
-        node = SuperNode(f"127.0.0.1:{port}", key=stranger, certificate=place / "c.pem", patience=0.5)
-        with pytest.raises(Refused), node.connected():
-            pass
     assert all(isinstance(done.get(name), Joined) for name in NAMES), done
     assert whole.rounds == study.plan.steps
     assert 1 <= whole.abandoned <= study.spare
@@ -157,37 +150,7 @@ def test_three_nodes_train_one_model_and_one_of_them_comes_back(folder):
     assert model.certificate.verify() == model.certificate.prices
 
 
-def test_no_answer_is_lost_on_the_way(tmp_path):
-    """The same letter to all, many times: an answer may be whole when it is first seen, or not yet."""
-    keys = {place: PrivateKey.create(tmp_path / f"{place}.key") for place in (1, 2)}
-    write_certificate(tmp_path / "c.pem", tmp_path / "c.pem.key", host="127.0.0.1")
-    link = SuperLink({place: public_line(node_key(key)) for place, key in keys.items()})
-
-    def echo(key, port):
-        node = SuperNode(f"127.0.0.1:{port}", key=key, certificate=tmp_path / "c.pem", patience=60)
-        with node.connected():
-            while (letter := node.receive()) != b"end":
-                node.reply(letter * 2)
-            node.reply(b"")
-
-    with link.serving("127.0.0.1", 0, certificate=tmp_path / "c.pem", key=tmp_path / "c.pem.key") as port:
-        threads = [threading.Thread(target=echo, args=(key, port), daemon=True) for key in keys.values()]
-        for thread in threads:
-            thread.start()
-        while len(link.ask(dict.fromkeys(keys, b"here?"), patience=20)) < len(keys):
-            time.sleep(0.05)
-        for number in range(20):
-            letter = b"%d" % number
-            assert link.ask(dict.fromkeys(keys, letter), patience=20) == dict.fromkeys(keys, letter * 2)
-        link.ask(dict.fromkeys(keys, b"end"), patience=20)
-        for thread in threads:
-            thread.join(20)
-
-
-def test_a_study_that_somebody_did_not_sign_has_no_network(folder):
+def test_a_study_that_a_holder_did_not_sign_has_no_server(folder):
     _, study, keys = folder
     with pytest.raises(NotVerified):
-        study.nodes([study.signed(keys["delft"])])
-    old = [{**study.signed(key), "node": "00"} for key in keys.values()]
-    with pytest.raises(NotVerified):
-        SuperLink(study.nodes(old))
+        LetterServer(Verified(study, [study.signed(keys["delft"])]))
